@@ -31,7 +31,7 @@
 extern const clmgk_variant th_variants[4]; /* of the mixture family */
 extern const clmgk_variant th_admixtures[7];
 extern const clmgk_variant th_linears[9];
-extern const clmgk_dtype th_dtypes[3];
+extern const clmgk_dtype th_dtypes[CLMGK_DTYPES];
 extern const clmgk_score th_scores[2];
 extern const clmgk_estep th_esteps[2];
 

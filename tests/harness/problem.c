@@ -14,7 +14,9 @@ const clmgk_variant th_admixtures[7] = {CLMGK_VARIANT_FISH,         CLMGK_VARIAN
 const clmgk_variant th_linears[9] = {CLMGK_VARIANT_LINEAR,     CLMGK_VARIANT_MLK,        CLMGK_VARIANT_SMLK,
                                      CLMGK_VARIANT_LFISH,      CLMGK_VARIANT_LHARD_FISH, CLMGK_VARIANT_LMISH,
                                      CLMGK_VARIANT_LHARD_MISH, CLMGK_VARIANT_LGFISH,     CLMGK_VARIANT_LHARD_GFISH};
-const clmgk_dtype th_dtypes[3] = {CLMGK_DTYPE_F32, CLMGK_DTYPE_F16, CLMGK_DTYPE_BF16};
+#define DTYPE(NAME, ...) CLMGK_DTYPE_##NAME,
+const clmgk_dtype th_dtypes[CLMGK_DTYPES] = {CLMGK_DTYPE_LIST(DTYPE)};
+#undef DTYPE
 const clmgk_score th_scores[2] = {CLMGK_SCORE_DOT, CLMGK_SCORE_GAUSSIAN};
 const clmgk_estep th_esteps[2] = {CLMGK_ESTEP_SOFT, CLMGK_ESTEP_HARD};
 
@@ -442,13 +444,15 @@ void th_describe(const th_problem *problem, clmgk_engine engine, char *text, siz
     const clmgk_attention_desc *const d = &problem->desc;
     const int size = snprintf(
         text, capacity,
-        "%s %s %s %s %s B=%lld H=%lld G=%lld M=%lld N=%lld S=%lld D=%lld E=%lld prior=%d variance=%d causal=%d "
+        "%s %s %s %s %s,%s,%s,%s B=%lld H=%lld G=%lld M=%lld N=%lld S=%lld D=%lld E=%lld prior=%d variance=%d "
+        "causal=%d "
         "align=%d lengths=%d lengths_q=%d",
         clmgk_engine_name(engine), clmgk_variant_name(d->variant), clmgk_score_name(d->score),
-        clmgk_estep_name(d->estep), clmgk_dtype_name(d->dtype), (long long)d->batch, (long long)d->heads,
-        (long long)d->kv_heads, (long long)d->components, (long long)d->length, (long long)d->length_k,
-        (long long)d->head_size, (long long)d->value_size, (int)d->prior_shape, (int)d->variance_shape, (int)d->causal,
-        (int)d->alignment, (int)d->use_lengths, (int)d->use_lengths_q);
+        clmgk_estep_name(d->estep), clmgk_dtype_name(d->dtype), clmgk_dtype_name(problem->array[TH_K].dtype),
+        clmgk_dtype_name(problem->array[TH_V].dtype), clmgk_dtype_name(problem->array[TH_O].dtype), (long long)d->batch,
+        (long long)d->heads, (long long)d->kv_heads, (long long)d->components, (long long)d->length,
+        (long long)d->length_k, (long long)d->head_size, (long long)d->value_size, (int)d->prior_shape,
+        (int)d->variance_shape, (int)d->causal, (int)d->alignment, (int)d->use_lengths, (int)d->use_lengths_q);
     const size_t used = size > 0 && (size_t)size < capacity ? (size_t)size : capacity;
     if (used < capacity)
         snprintf(text + used, capacity - used,

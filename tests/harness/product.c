@@ -122,11 +122,6 @@ void tp_enqueue(const clmgk_gemm_plan *plan, cl_command_queue queue, const tp_pr
 
 /* ---- checking ---------------------------------------------------------------------------------------------------- */
 
-static double unit_of(clmgk_dtype dtype)
-{
-    return dtype == CLMGK_DTYPE_F32 ? 0x1p-24 : dtype == CLMGK_DTYPE_F16 ? 0x1p-11 : 0x1p-8;
-}
-
 static unsigned char *read_back(const th_session *session, const tp_product *product, int index)
 {
     const tp_matrix *const matrix = &product->matrix[index];
@@ -165,9 +160,9 @@ static void check_element(const tp_product *product, const double *c, int64_t b,
     double size = 0.0;
     const double e = exact(product, b, i, j, &size);
     const double got = c[place(&product->matrix[TP_C], &s, b, i, j)];
-    const double u = sums == CLMGK_DTYPE_F16 ? 0x1p-11 : 0x1p-24;
-    const double bound = ((double)d->k + 4) * u * size + unit_of(d->dtype) * fabs(e) + (double)d->k * 0x1p-125 +
-                         (d->dtype == CLMGK_DTYPE_F16 ? 0x1p-24 : 0.0);
+    const clmgk_ref_limits limits = clmgk_ref_limits_of(d->dtype);
+    const double bound = ((double)d->k + 4) * clmgk_ref_limits_of(sums).unit * size + limits.unit * fabs(e) +
+                         (double)d->k * 0x1p-125 + limits.least;
     if (!(fabs(got - e) <= bound))
         fail_msg("%s: %s %lldx%lldx%lld%s%s batch %lld lds %lld %lld %lld alpha %g beta %g: C[%lld,%lld,%lld] is %g, "
                  "expected %g within %g",

@@ -181,6 +181,17 @@ static void add_linear_options(command *out, const clmgk_attention_desc *d)
         add(out, " --guard %.17g", d->guard);
 }
 
+static void add_types(command *out, const clmgk_attention_desc *d)
+{
+    const struct {
+        char letter;
+        clmgk_storage storage;
+    } types[] = {{'k', d->dtype_k}, {'v', d->dtype_v}, {'o', d->dtype_o}};
+    for (size_t n = 0; n < TH_COUNT(types); n++)
+        if (types[n].storage != CLMGK_STORAGE_AS_Q)
+            add(out, " --dtype-%c %s", types[n].letter, clmgk_dtype_name((clmgk_dtype)(types[n].storage - 1)));
+}
+
 static void add_options(command *out, const rd_case *c)
 {
     const clmgk_attention_desc *const d = &c->problem.desc;
@@ -237,6 +248,7 @@ void rd_write_command(const rd_case *c, const char *folder, char *text, size_t c
         clmgk_engine_name(c->engine), c->parameters);
     if (c->desc.gradients != 0 || c->desc.statistics != 0)
         add(&out, " --backward-parameters %s", c->backward_parameters);
+    add_types(&out, &c->problem.desc);
     add_options(&out, c);
     add_arrays(&out, c, folder);
     add_states(&out, c, folder);

@@ -30,10 +30,12 @@ static bool run(th_session *session, rd_case *c, th_pass pass, const clmgk_plan_
     return false;
 }
 
-/* Less than f32's least normal number may be 0, and half of f16's least number: the plain formula rounds to it too. */
-static void allow_underflow(clmgk_dtype dtype, clmgk_ref_bound *bound)
+/* Less than f32's least normal number may be 0, and half of the type's least number: the plain formula rounds to it
+ * too. */
+static void allow_underflow(const rd_case *c, th_name name, clmgk_ref_bound *bound)
 {
-    bound->bound += dtype == CLMGK_DTYPE_F16 ? 0x1p-25 : (double)FLT_MIN;
+    const clmgk_dtype type = clmgk_ref_type_of(&c->problem.desc, (clmgk_array)name);
+    bound->bound += fmax(0.5 * clmgk_ref_limits_of(type).least, (double)FLT_MIN);
 }
 
 static bool check_output(const rd_case *c, th_name name, clmgk_ref_answer *answer, th_message *message)
@@ -41,7 +43,7 @@ static bool check_output(const rd_case *c, th_name name, clmgk_ref_answer *answe
     if (th_matches(&c->problem, name, answer, message))
         return true;
     rd_widen_outputs(c, answer);
-    allow_underflow(c->desc.dtype, name == TH_O ? &answer->bound_o : &answer->bound_lse);
+    allow_underflow(c, name, name == TH_O ? &answer->bound_o : &answer->bound_lse);
     return th_matches(&c->problem, name, answer, message);
 }
 
@@ -78,7 +80,7 @@ static void check_arrays(const rd_case *c, clmgk_ref_arrays *exact, th_name firs
     rd_widen_arrays(c, first == TH_GRAD_Q, exact);
     const double cancellation = first == TH_GRAD_Q ? rd_cancellation(&c->problem) : 1.0;
     for (unsigned which = 0; which < CLMGK_REF_ARRAYS; which++) {
-        allow_underflow(c->desc.dtype, &exact->bound[which]);
+        allow_underflow(c, first + which, &exact->bound[which]);
         for (int64_t n = 0; exact->floor[which] && n < exact->count[which]; n++)
             exact->floor[which][n] *= cancellation;
     }

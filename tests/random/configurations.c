@@ -1,27 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "random/random.h"
 
-#define LANE        .engine = CLMGK_ENGINE_LANE
-#define SIMT        .engine = CLMGK_ENGINE_SIMT
-#define V(name)     .variant = CLMGK_VARIANT_##name
-#define SIZES(d, e) .head_size = (d), .value_size = (e)
-#define F16         .dtype = CLMGK_DTYPE_F16
-#define BF16        .dtype = CLMGK_DTYPE_BF16
-#define DOT         .score = CLMGK_SCORE_DOT
-#define HARD        .estep = CLMGK_ESTEP_HARD
-#define PRIOR       .prior_shape = CLMGK_PRIOR_M
-#define VARIANCE    .variance_shape = CLMGK_VARIANCE_M
-#define BIAS        .use_bias = 1
-#define ALIBI       .use_alibi = 1
-#define SINKS       .use_sinks = 1
-#define SOFTCAP     .softcap = 1.0
-#define DROPOUT     .dropout = 0.5
-#define PACKED      .sequences = 1, .use_offsets_k = 1
-#define CAUSAL      .causal = 1
-#define STATE       .use_state = 1
-#define MAP(name)   .feature = CLMGK_FEATURE_##name
-#define ALL         .gradients = CLMGK_GRADIENT_ALL
-#define STATISTICS  .statistics = CLMGK_STATISTIC_ALL
+#define LANE         .engine = CLMGK_ENGINE_LANE
+#define SIMT         .engine = CLMGK_ENGINE_SIMT
+#define V(name)      .variant = CLMGK_VARIANT_##name
+#define SIZES(d, e)  .head_size = (d), .value_size = (e)
+#define F16          .dtype = CLMGK_DTYPE_F16
+#define BF16         .dtype = CLMGK_DTYPE_BF16
+#define KEYS(name)   .dtype_k = CLMGK_STORAGE_##name
+#define VALUES(name) .dtype_v = CLMGK_STORAGE_##name
+#define OUT(name)    .dtype_o = CLMGK_STORAGE_##name
+#define DOT          .score = CLMGK_SCORE_DOT
+#define HARD         .estep = CLMGK_ESTEP_HARD
+#define PRIOR        .prior_shape = CLMGK_PRIOR_M
+#define VARIANCE     .variance_shape = CLMGK_VARIANCE_M
+#define BIAS         .use_bias = 1
+#define ALIBI        .use_alibi = 1
+#define SINKS        .use_sinks = 1
+#define SOFTCAP      .softcap = 1.0
+#define DROPOUT      .dropout = 0.5
+#define PACKED       .sequences = 1, .use_offsets_k = 1
+#define CAUSAL       .causal = 1
+#define STATE        .use_state = 1
+#define MAP(name)    .feature = CLMGK_FEATURE_##name
+#define ALL          .gradients = CLMGK_GRADIENT_ALL
+#define STATISTICS   .statistics = CLMGK_STATISTIC_ALL
 
 static const rd_configuration listed[] = {
     {LANE, .desc = {V(SOFTMAX), SIZES(16, 16), BIAS, SINKS, SOFTCAP, DROPOUT, ALL}},
@@ -57,6 +60,11 @@ static const rd_configuration listed[] = {
     {SIMT, .ratio = 1,
      .desc = {V(FISH), SIZES(16, 16), .components = 2, .shared_noise = 1, BIAS, .bias_length_k = 1, ALIBI, DROPOUT,
               .gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_BIAS | CLMGK_GRADIENT_MIX | CLMGK_GRADIENT_NOISE}},
+    /* several types */
+    {LANE, .few = 4, .splits = 4, .desc = {V(SOFTMAX), SIZES(16, 16), KEYS(F16), VALUES(F16)}},
+    {LANE, .desc = {V(MGK), SIZES(16, 16), .components = 2, KEYS(BF16), VALUES(F16), PRIOR, DROPOUT, STATISTICS, ALL}},
+    {SIMT, .desc = {V(SOFTMAX), SIZES(16, 16), BF16, KEYS(F16), VALUES(F16), OUT(F32), SINKS, ALL}},
+    {LANE, .ratio = 2, .desc = {V(HARD_FISH), SIZES(16, 16), .components = 2, KEYS(F16), VALUES(BF16), OUT(F16), ALL}},
 };
 
 /* Linear family. */
@@ -73,6 +81,7 @@ static const rd_configuration linears[] = {
     {LANE, .ratio = 1,
      .desc = {V(LGFISH), SIZES(16, 16), .components = 2, .use_mix_weight = 1, MAP(EXP), CAUSAL, STATE, ALL}},
     {LANE, .ratio = 2, .desc = {V(LHARD_GFISH), SIZES(16, 16), .components = 2, .use_mix_weight = 1, ALL}},
+    {LANE, .desc = {V(MLK), SIZES(16, 16), .components = 2, KEYS(F16), VALUES(BF16), PRIOR, ALL}}, /* several types */
 };
 
 /* Where an optimising compiler has most to rearrange; on the lane engine a program of each kind as it is used. The
@@ -194,6 +203,14 @@ static void draw_linear(clmgk_attention_desc *d, uint64_t *state)
     d->shared_noise = (traits & CLMGK_TRAIT_NOISE) != 0 && th_chance(state, 3);
 }
 
+/* Types of K, V and O, each Q's or another. */
+static void draw_types(clmgk_attention_desc *d, uint64_t *state)
+{
+    clmgk_storage *const types[] = {&d->dtype_k, &d->dtype_v, &d->dtype_o};
+    for (size_t n = 0; n < TH_COUNT(types); n++)
+        *types[n] = (clmgk_storage)th_pick(state, CLMGK_STORAGE_AS_Q, CLMGK_DTYPES);
+}
+
 static rd_configuration random_configuration(uint64_t seed, uint64_t index)
 {
     static const int64_t sizes[] = {8, 16, 32, 64};
@@ -206,7 +223,7 @@ static rd_configuration random_configuration(uint64_t seed, uint64_t index)
     d->variant = linear  ? th_linears[th_pick(&state, 0, TH_COUNT(th_linears) - 1)]
                  : mixed ? th_admixtures[th_pick(&state, 0, TH_COUNT(th_admixtures) - 1)]
                          : th_variants[th_pick(&state, 0, TH_COUNT(th_variants) - 1)];
-    d->dtype = th_chance(&state, 2) ? CLMGK_DTYPE_F32 : th_dtypes[th_pick(&state, 0, 2)];
+    d->dtype = th_chance(&state, 2) ? CLMGK_DTYPE_F32 : th_dtypes[th_pick(&state, 0, CLMGK_DTYPES - 1)];
     d->head_size = sizes[th_pick(&state, 0, 3)];
     d->value_size = sizes[th_pick(&state, 0, 3)];
     if (linear) {
@@ -223,6 +240,8 @@ static rd_configuration random_configuration(uint64_t seed, uint64_t index)
     } else {
         d->gradients = th_chance(&state, 3) ? (uint32_t)th_random(&state) & CLMGK_GRADIENT_ALL : CLMGK_GRADIENT_ALL;
     }
+    if (th_chance(&state, 3)) /* last, so that the other draws stay as they are */
+        draw_types(d, &state);
     return out;
 }
 

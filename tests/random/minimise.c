@@ -379,6 +379,16 @@ static bool drop_map(rd_case *c)
     return any;
 }
 
+/* All arrays have Q's type. */
+static bool drop_types(rd_case *c)
+{
+    clmgk_attention_desc *const d = &c->desc;
+    const bool any =
+        d->dtype_k != CLMGK_STORAGE_AS_Q || d->dtype_v != CLMGK_STORAGE_AS_Q || d->dtype_o != CLMGK_STORAGE_AS_Q;
+    d->dtype_k = d->dtype_v = d->dtype_o = CLMGK_STORAGE_AS_Q;
+    return any;
+}
+
 static bool drop_half(rd_case *c)
 {
     const bool any = c->desc.dtype != CLMGK_DTYPE_F32;
@@ -428,9 +438,9 @@ static bool drop_masks(search *x)
 /* Options that make another program: all of them at once, else one by one. */
 static bool drop_options(search *x)
 {
-    static const drop options[] = {drop_packing, drop_bias,  drop_alibi,     drop_sinks,    drop_softcap,
-                                   drop_dropout, drop_prior, drop_half,      drop_variance, drop_weight,
-                                   drop_offset,  drop_hard,  simplify_prior, drop_map};
+    static const drop options[] = {drop_packing, drop_bias,   drop_alibi, drop_sinks,     drop_softcap,
+                                   drop_dropout, drop_prior,  drop_types, drop_half,      drop_variance,
+                                   drop_weight,  drop_offset, drop_hard,  simplify_prior, drop_map};
     rd_case smaller = *x->best;
     const origin from = {0};
     bool any = false;

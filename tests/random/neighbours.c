@@ -10,15 +10,9 @@
 
 enum { NEIGHBOURS = 24 };
 
-/* One unit in the last place of the array's type, relative. */
-static double unit_of(clmgk_dtype dtype)
-{
-    return dtype == CLMGK_DTYPE_F32 ? 0x1p-23 : dtype == CLMGK_DTYPE_F16 ? 0x1p-10 : 0x1p-7;
-}
-
 static void jitter(th_array *array, uint64_t *state)
 {
-    const double unit = unit_of(array->dtype);
+    const double unit = 2.0 * clmgk_ref_limits_of(array->dtype).unit; /* in the last place, relative */
     unsigned char element[sizeof(float)];
     for (size_t n = 0; n < array->count; n++) {
         array->values[n] *= 1.0 + unit * (double)th_pick(state, -2, 2);

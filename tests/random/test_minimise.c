@@ -35,13 +35,15 @@ TH_TEST(configurations_hold_every_variant_and_engine)
     const rd_configuration *list = NULL;
     const rd_configuration *linears = NULL;
     const size_t listed = rd_listed(&list), count = listed + rd_listed_linear(&linears);
-    uint32_t variants = 0, dtypes = 0, features = 0, forms[3] = {0}; /* engines of each family */
+    uint32_t variants = 0, dtypes = 0, mixed_types = 0, features = 0, forms[3] = {0}; /* engines of each family */
     for (size_t n = 0; n < count; n++) {
         const rd_configuration *const c = n < listed ? &list[n] : &linears[n - listed];
         const uint32_t traits = clmgk_variant_traits(c->desc.variant);
         variants |= 1U << c->desc.variant;
         features |= 1U << c->desc.feature;
         dtypes |= 1U << c->desc.dtype;
+        if (c->desc.dtype_k != CLMGK_STORAGE_AS_Q)
+            mixed_types |= 1U << c->engine;
         forms[traits & CLMGK_TRAIT_LINEAR ? 2 : traits & CLMGK_TRAIT_ADMIXTURE ? 1 : 0] |= 1U << c->engine;
     }
     for (size_t n = 0; n < TH_COUNT(th_variants); n++)
@@ -55,6 +57,7 @@ TH_TEST(configurations_hold_every_variant_and_engine)
         assert_true(dtypes >> th_dtypes[n] & 1U);
     for (size_t n = 0; n < TH_COUNT(forms); n++)
         assert_int_equal(forms[n], 1U << CLMGK_ENGINE_LANE | 1U << CLMGK_ENGINE_SIMT);
+    assert_int_equal(mixed_types, 1U << CLMGK_ENGINE_LANE | 1U << CLMGK_ENGINE_SIMT);
 }
 
 static void expect_equal(const rd_case *a, const rd_case *b)
@@ -103,6 +106,8 @@ static rd_case busy_case(void)
 {
     rd_case c = {.desc = {.variant = CLMGK_VARIANT_MGK,
                           .dtype = CLMGK_DTYPE_F16,
+                          .dtype_k = CLMGK_STORAGE_BF16,
+                          .dtype_o = CLMGK_STORAGE_F32,
                           .batch = 2,
                           .heads = 4,
                           .kv_heads = 2,
@@ -172,6 +177,7 @@ TH_TEST(smallest_forward)
     assert_int_equal(d->batch * d->heads * d->kv_heads * d->components * d->length * d->head_size * d->value_size, 1);
     assert_false(d->use_bias || d->use_alibi || d->causal || d->use_window || d->use_lengths || d->use_lengths_q);
     assert_true(d->dropout == 0.0 && d->dtype == CLMGK_DTYPE_F32 && c.layout == RD_DENSE);
+    assert_true(d->dtype_k == CLMGK_STORAGE_AS_Q && d->dtype_o == CLMGK_STORAGE_AS_Q);
     assert_int_equal(d->prior_shape, CLMGK_PRIOR_UNIFORM);
     assert_int_equal(d->variance_shape, CLMGK_VARIANCE_NUMBER);
     scratch_create(folder);
@@ -207,7 +213,7 @@ TH_TEST(smallest_backward)
 /* Of a draw that has every option, shapes of arrays and integers among them: the files are what the program expects. */
 TH_TEST(commands_run)
 {
-    static const uint64_t numbers[] = {6, 12, 19, 23 + 17};
+    static const uint64_t numbers[] = {6, 12, 19, 27 + 17};
     for (size_t n = 0; n < (session->full ? TH_COUNT(numbers) : 0); n++) {
         char folder[SCRATCH_PATH];
         rd_case c = rd_draw(SEED, numbers[n]);

@@ -14,7 +14,17 @@ static double draw_scale(double low, double high, uint64_t *state)
     return low * pow(high / low, th_uniform(state));
 }
 
-/* Whatever is multiplied must stay within f16's range where that is the storage type. */
+/* Whether an array has a type of less than f32's range. */
+static bool is_narrow(const clmgk_attention_desc *desc)
+{
+    static const clmgk_array arrays[] = {CLMGK_ARRAY_Q, CLMGK_ARRAY_K, CLMGK_ARRAY_V, CLMGK_ARRAY_O};
+    bool narrow = false;
+    for (size_t n = 0; n < TH_COUNT(arrays); n++)
+        narrow = narrow || clmgk_ref_limits_of(clmgk_array_dtype(desc, arrays[n])).largest < 0x1p127;
+    return narrow;
+}
+
+/* Whatever is multiplied must stay within the range of the storage types. */
 static double largest(const clmgk_attention_desc *desc, th_name name)
 {
     const uint32_t traits = clmgk_variant_traits(desc->variant);
@@ -23,7 +33,7 @@ static double largest(const clmgk_attention_desc *desc, th_name name)
     const bool exponents = desc->feature == CLMGK_FEATURE_EXP || desc->feature == CLMGK_FEATURE_FAVOR;
     if (exponents && weighs && (name == TH_Q || name == TH_K))
         return 4.0;
-    if (desc->dtype != CLMGK_DTYPE_F16)
+    if (!is_narrow(desc))
         return 30.0;
     return name == TH_Q || name == TH_K ? 8.0 : 2.0;
 }
@@ -145,7 +155,7 @@ static double largest_value(const th_array *array)
 static void raise_scores(th_problem *problem, double size)
 {
     for (th_name name = TH_Q; name <= TH_K; name++) {
-        const double limit = problem->array[name].dtype == CLMGK_DTYPE_F16 ? 3e4 : size;
+        const double limit = 0.5 * clmgk_ref_limits_of(problem->array[name].dtype).largest;
         const double most = largest_value(&problem->array[name]);
         if (most > 0.0)
             th_scale(problem, name, fmin(sqrt(size), limit) / most);
