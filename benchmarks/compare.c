@@ -23,10 +23,10 @@ static bool same_value(const json_t *old, const json_t *one)
 /* Whether two cases measure the same work on the same device. (Engine and parameters may have been tuned meanwhile.) */
 static bool same_case(const json_t *before, const json_t *old, const json_t *now, const json_t *one)
 {
-    static const char *const keys[] = {"variant",    "dtype",   "pass",      "batch",     "heads",      "kv_heads",
-                                       "components", "length",  "length_k",  "head_size", "value_size", "causal",
-                                       "gradients",  "window",  "sequences", "bias",      "alibi",      "sinks",
-                                       "dropout",    "feature", "features",  "state"};
+    static const char *const keys[] = {
+        "variant",    "dtype",  "dtype_k",  "dtype_v",   "dtype_o",    "pass",     "batch",     "heads",  "kv_heads",
+        "components", "length", "length_k", "head_size", "value_size", "causal",   "gradients", "window", "sequences",
+        "bias",       "alibi",  "sinks",    "dropout",   "feature",    "features", "state"};
     for (size_t i = 0; i < TOOL_COUNT(keys); i++) {
         if (!same_value(json_object_get(old, keys[i]), json_object_get(one, keys[i])))
             return false;

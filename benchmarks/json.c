@@ -89,6 +89,7 @@ static json_t *case_key_json(size_t device, const bench_case *one)
     json_t *key = json_pack("{s:I, s:s?, s:s, s:s, s:s, s:s}", "device", (json_int_t)device, "shape", one->shape->name,
                             "variant", clmgk_variant_name(desc->variant), "engine", clmgk_engine_name(one->engine),
                             "dtype", clmgk_dtype_name(desc->dtype), "pass", bench_pass_name(one->pass));
+    key = tool_json_merge(key, tool_json_own_dtypes(desc));
     return tool_json_merge(tool_json_merge(key, tool_json_sizes(desc)), modifiers_json(desc));
 }
 

@@ -42,7 +42,7 @@
       "gradients of the backward pass: q, k, v, prior, variance, shift, bias, sinks, mix,\n"                           \
       "mix-weight, mix-offset, noise, state-c, state-z or all, each for the variants that have\n"                      \
       "it. Default: q, k, v, shift, mix")                                                                              \
-    X(DTYPE, "dtype", "T,...", "storage types f32, f16, bf16; default f32")                                            \
+    BENCH_DTYPE_OPTIONS(X)                                                                                             \
     X(SECONDS, "seconds", "X",                                                                                         \
       "repeat the runs of a size for X seconds (at least three times); default 4, short: 1.5,\n"                       \
       "quick: 0.5")                                                                                                    \
@@ -132,8 +132,8 @@ static tool_exit parse_crossing(const char *text, bench_options *options, tool_e
 /* Crossings have lengths and peers of their own. */
 static tool_exit check_crossing(const char *const *values, const bench_request *request, tool_error *error)
 {
-    static const int others[] = {OPTION_SUITE,   OPTION_SHAPES,      OPTION_PLOT,
-                                 OPTION_COMPARE, OPTION_ALL_DEVICES, OPTION_SECONDS};
+    static const int others[] = {OPTION_SUITE,   OPTION_SHAPES,  OPTION_PLOT,    OPTION_COMPARE, OPTION_ALL_DEVICES,
+                                 OPTION_SECONDS, OPTION_DTYPE_K, OPTION_DTYPE_V, OPTION_DTYPE_O};
     const char *other = bench_given_size(values + OPTION_SIZES);
     for (size_t i = 0; i < TOOL_COUNT(others); i++)
         other = values[others[i]] ? options_table[others[i]].name : other;
@@ -271,6 +271,9 @@ tool_exit bench_parse_options(int argc, char **argv, bench_options *options, boo
         .feature_order = values[OPTION_FEATURE_ORDER],
         .features = values[OPTION_FEATURES],
         .dtypes = values[OPTION_DTYPE],
+        .dtype_k = values[OPTION_DTYPE_K],
+        .dtype_v = values[OPTION_DTYPE_V],
+        .dtype_o = values[OPTION_DTYPE_O],
         .default_suite = "short"};
     unsigned suite = 0;
     TOOL_TRY(bench_parse_choice(&choice, &options->request, &suite, error));

@@ -36,8 +36,9 @@ const char *bench_peak_note(const bench_peaks *peaks, const bench_case *one)
 double bench_kv_fraction_of_read(const bench_peaks *peaks, const bench_case *one)
 {
     const bench_elements count = bench_count_elements(&one->desc);
-    const double bytes =
-        (double)(count.of[CLMGK_ARRAY_K] + count.of[CLMGK_ARRAY_V]) * (double)clmgk_ref_dtype_size(one->desc.dtype);
+    double bytes = 0;
+    for (clmgk_array array = CLMGK_ARRAY_K; array <= CLMGK_ARRAY_V; array++)
+        bytes += (double)count.of[array] * (double)clmgk_array_element_size(&one->desc, array);
     return bytes / (1e6 * one->time_ms.median * peaks->read_gbps);
 }
 

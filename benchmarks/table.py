@@ -29,6 +29,9 @@ def find(cases, head_size, **wanted):
         "head_size": head_size,
         "value_size": head_size,
         "dtype": "f32",
+        "dtype_k": None,
+        "dtype_v": None,
+        "dtype_o": None,
         "causal": False,
         "window": None,
         "sequences": None,
@@ -85,8 +88,9 @@ def rows(cases, peers, name):
     yield f"{name}: bf16 / f32, rate", each(rate_ratio, dtype="bf16")
 
 
-def softmax_cases(cases, shape, name):
-    wanted = {"shape": shape, "pass": name, "dtype": "f32", "variant": "softmax"}
+def softmax_cases(cases, shape, name, cache=None):
+    """In f32; `cache`: the type of keys and values, if it is another."""
+    wanted = {"shape": shape, "pass": name, "dtype": "f32", "dtype_k": cache, "dtype_v": cache, "variant": "softmax"}
     return [case for case in cases if all(case.get(key) == value for key, value in wanted.items())]
 
 
@@ -102,6 +106,12 @@ def reading_ratio(cases, shape):
     return 1 / found[0]["kv_fraction_of_read"] if found else None
 
 
+def cache_ratio(cases, shape):
+    """Time of a decoding softmax over keys and values in f16 / over those in f32; queries are f32."""
+    found = [softmax_cases(cases, shape, "forward", cache) for cache in ("f16", None)]
+    return median(found[0][0]) / median(found[1][0]) if all(found) else None
+
+
 def other_rows(cases, peers):
     """Figures that are not of the square sizes."""
     for name in PASSES:
@@ -109,6 +119,8 @@ def other_rows(cases, peers):
     for shape, queries in (("decode-64k", 1), ("decode-64k-16", 16)):
         text = f"decoding, N = {queries}, S = 65,536: time / reading K and V once at the measured rate of reading"
         yield text, reading_ratio(cases, shape)
+        text = f"decoding, N = {queries}, S = 65,536, queries in f32: keys and values in f16 / in f32, time"
+        yield text, cache_ratio(cases, shape)
     for name in PASSES:
         found = peers.get("swin") if peers else None
         text = f"{name}: Swin's windows (4,096 of 49, 3 heads of 32, bias), rate against PyTorch's fused attention"

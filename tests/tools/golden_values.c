@@ -42,7 +42,7 @@ static tool_exit read_golden(const tool_problem *problem, clmgk_array array, con
     if (status == TOOL_DONE && file.header.count != slot->count)
         status = tool_fail(error, TOOL_BAD_INPUT, "%s: not of the shape that the problem has", path);
     if (status == TOOL_DONE)
-        status = read_values(&file, tool_array_dtype(&problem->desc, array), slot->count, memory, error);
+        status = read_values(&file, clmgk_array_dtype(&problem->desc, array), slot->count, memory, error);
     npy_close(&file);
     return status;
 }
@@ -70,7 +70,7 @@ tool_exit run_execute(const run_arguments *arguments, const tool_problem *proble
         if (!slot->used)
             continue;
         if (tool_is_streamed(array))
-            TOOL_TRY(read_values(&file, tool_array_dtype(&problem->desc, array), slot->count, memory, error));
+            TOOL_TRY(read_values(&file, clmgk_array_dtype(&problem->desc, array), slot->count, memory, error));
         else if (!tool_is_output(array))
             TOOL_TRY(copy_values(problem, array, memory, error));
         else

@@ -191,6 +191,14 @@ class Values(AnalyzeTest):
         self.assertEqual(other["matrices"], plain["matrices"])
         self.assertNotEqual(self.analyze(dtype="bf16")["matrices"], plain["matrices"])
 
+    def test_types_by_array(self):
+        """K's own type: as if the file's numbers were of that type; O has none here."""
+        found = self.analyze(dtype_k="f16")
+        self.save("kr", self.arrays["k"].astype("<f2").astype("<f4"))
+        self.assertEqual(found["matrices"], self.analyze(k="kr.npy")["matrices"])
+        self.assertEqual([found[key] for key in ("dtype", "dtype_k", "dtype_v", "dtype_o")], ["f32", "f16", None, None])
+        self.refuse_run("--dtype-o", dtype_o="f16")
+
 
 @unittest.skipUnless((BIN / "clmgk-analyze").exists(), "not built")
 class Program(AnalyzeTest):

@@ -36,6 +36,9 @@ CASE_KEYS = {
     "engine": str,
     "dtype": str,
     "pass": str,
+    "dtype_k": (str, type(None)),
+    "dtype_v": (str, type(None)),
+    "dtype_o": (str, type(None)),
     "batch": int,
     "heads": int,
     "kv_heads": int,
@@ -185,6 +188,13 @@ class Figures(BenchTest):
         for case, size in zip(found["cases"], (4, 2)):
             self.assertEqual(case["kv_heads"], 2)
             self.assertEqual(case["bytes"], size * 2 * (4 * 40 * (16 + 24) + 2 * 50 * (16 + 24)) + 4 * 2 * 4 * 40)
+
+    def test_storage_types_by_array(self):
+        """Bytes are those of each array's own type."""
+        found = self.bench("--variants", "softmax", "--dtype-k", "f16", "--dtype-v", "bf16", "--kv-heads", 2)
+        case = found["cases"][0]
+        self.assertEqual([case[key] for key in ("dtype", "dtype_k", "dtype_v", "dtype_o")], ["f32", "f16", "bf16", None])
+        self.assertEqual(case["bytes"], 2 * (4 * 4 * 40 * (16 + 24) + 2 * 2 * 50 * (16 + 24)) + 4 * 2 * 4 * 40)
 
     def test_both_passes(self):
         found = self.bench("--variants", "softmax:4,mgk:2,smgk:2", "--pass", "both")
@@ -689,6 +699,8 @@ class Refusals(BenchTest):
             (["--variants"], ["--variants", ""]),
             (["--dtype"], ["--dtype", "f64"]),
             (["--dtype"], ["--dtype", "f32,f32"]),
+            (["--dtype-k"], ["--dtype-k", "f16,bf16"]),
+            (["--dtype-o", "--crossing"], ["--dtype-o", "f16", "--crossing", "32", "--variants", "linear"]),
             (["--engine"], ["--engine", "matrix"]),
             (["--seconds"], ["--seconds", "-1"]),
             (["--seconds"], ["--seconds", "nan"]),

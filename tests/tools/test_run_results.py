@@ -75,6 +75,38 @@ class Results(RunTest):
                 self.assertEqual((result["variant"], result["dtype"]), (variant, dtype))
                 self.assertTrue(result["check"]["ok"])
 
+    def test_types_of_arrays_that_are_those_of_q(self):
+        """Naming Q's type again changes nothing: the same program, the same bits."""
+        for dtype in ("f16", "bf16"):
+            with self.subTest(dtype=dtype):
+                plain = self.result(dtype=dtype, lse="l.npy")
+                expected = [self.load(name) for name in ("o.npy", "l.npy")]
+                named = self.result(dtype=dtype, dtype_k=dtype, dtype_v=dtype, dtype_o=dtype, lse="l.npy")
+                self.assertNotEqual(named["program"], "built")
+                self.assertEqual({key: named[key] for key in ("dtype", "dtype_k", "dtype_v", "dtype_o", "parameters")},
+                                 {"dtype": dtype, "dtype_k": None, "dtype_v": None, "dtype_o": None,
+                                  "parameters": plain["parameters"]})
+                for name, array in zip(("o.npy", "l.npy"), expected):
+                    np.testing.assert_array_equal(self.load(name), array)
+
+    def test_types_by_array(self):
+        """Every file is converted to its array's type, and O and gradients are held to the bounds of theirs."""
+        self.save("k", self.arrays["k"].astype("<f2"))
+        self.save("g", self.random.standard_normal((2, 4, 5, 6)))
+        result = self.result(dtype_k="f16", dtype_v="bf16", grad_out="g.npy", dq="dq.npy", dk="dk.npy", dv="dv.npy",
+                             check=True)
+        self.assertEqual([result[key] for key in ("dtype", "dtype_k", "dtype_v", "dtype_o")],
+                         ["f32", "f16", "bf16", None])
+        check = result["check"]
+        self.assertTrue(check["ok"])
+        for name, part in (("out", 3e-6), ("dq", 1e-5)):
+            self.assertLess(check[name]["bound"], 20 * part * check[name]["max"])
+        for name, part in (("dk", 1e-3), ("dv", 8e-3)):
+            self.assertGreater(check[name]["bound"], part * check[name]["max"])
+            written = self.load(f"{name}.npy")
+            stored = written.astype("<f2") if name == "dk" else np.uint32(written.view("<u4") & 0xffff0000).view("<f4")
+            np.testing.assert_array_equal(stored.astype("<f4"), written)
+
     def test_tokens_first(self):
         for variant in ("softmax", "mgk", "smgk"):
             with self.subTest(variant=variant):

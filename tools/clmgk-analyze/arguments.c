@@ -30,8 +30,8 @@
 enum { OPTION_BEFORE = TOOL_PROBLEM_OPTION_COUNT - 1, OWN_OPTIONS(TOOL_OPTION_NUMBER) };
 
 #define ROW(name, ...) [OPTION_##name] = {__VA_ARGS__},
-static const tool_option options[] = {TOOL_STANDARD_OPTIONS,
-                                      TOOL_PROBLEM_ROWS TOOL_OUTPUT_LIST(TOOL_HIDDEN_ROW) OWN_OPTIONS(ROW)};
+static const tool_option options[] = {TOOL_STANDARD_OPTIONS, TOOL_PROBLEM_ROWS TOOL_OUTPUT_LIST(TOOL_HIDDEN_ROW)
+                                                                 TOOL_O_OPTIONS(TOOL_HIDDEN_OPTION) OWN_OPTIONS(ROW)};
 #undef ROW
 
 const tool_program analyze_program = {

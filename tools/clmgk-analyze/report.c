@@ -149,6 +149,7 @@ static json_t *make_json(const analyze_arguments *arguments, const analyze_resul
     json_object_set_new(root, "score", tool_json_text(clmgk_score_name(desc->score)));
     json_object_set_new(root, "estep", tool_json_text(clmgk_estep_name(desc->estep)));
     json_object_set_new(root, "dtype", tool_json_text(clmgk_dtype_name(desc->dtype)));
+    root = tool_json_merge(root, tool_json_own_dtypes(desc));
     root = tool_json_merge(root, tool_json_sizes(desc));
     json_object_set_new(root, "batch_list", make_indices(population->batch, population->batches));
     json_object_set_new(root, "head_list", make_indices(population->head, population->heads));
@@ -232,7 +233,7 @@ static tool_exit print_words(const analyze_arguments *arguments, const analyze_r
     fprintf(stderr,
             "%s %s, B %" PRId64 ", H %" PRId64 ", M %" PRId64 ", N %" PRId64 ", S %" PRId64 ", D %" PRId64 ": %" PRId64
             " %s\n",
-            clmgk_variant_name(d->variant), clmgk_dtype_name(d->dtype), d->batch, d->heads, d->components, d->length,
+            clmgk_variant_name(d->variant), tool_dtypes_text(d).text, d->batch, d->heads, d->components, d->length,
             d->length_k, d->head_size, population->members,
             tool_plural((uint64_t)population->members, "matrix", "matrices"));
     if (population->rows < d->length)

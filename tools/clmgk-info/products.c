@@ -4,8 +4,6 @@
 
 #include <stdio.h>
 
-static const clmgk_dtype dtypes[] = {CLMGK_DTYPE_F32, CLMGK_DTYPE_F16, CLMGK_DTYPE_BF16};
-
 static bool has_dtype(const clmgk_gemm_provider_info *provider, clmgk_dtype dtype)
 {
     return (provider->dtypes & (UINT32_C(1) << (uint32_t)dtype)) != 0;
@@ -28,9 +26,9 @@ void info_print_products(const info_products *products)
     for (size_t i = 0; i < products->count; i++) {
         const clmgk_gemm_provider_info *provider = &products->providers[i];
         printf("    products by %s:", provider->name);
-        for (size_t t = 0; t < TOOL_COUNT(dtypes); t++)
-            if (has_dtype(provider, dtypes[t]))
-                printf(" %s", clmgk_dtype_name(dtypes[t]));
+        for (int t = 0; t < CLMGK_DTYPES; t++)
+            if (has_dtype(provider, (clmgk_dtype)t))
+                printf(" %s", clmgk_dtype_name((clmgk_dtype)t));
         printf("%s%s%s%s\n", provider->dtypes ? "" : " none", provider->reason[0] ? " (" : "", provider->reason,
                provider->reason[0] ? ")" : "");
     }
@@ -39,9 +37,9 @@ void info_print_products(const info_products *products)
 static json_t *provider_json(const clmgk_gemm_provider_info *provider)
 {
     json_t *list = json_array();
-    for (size_t t = 0; t < TOOL_COUNT(dtypes); t++)
-        if (has_dtype(provider, dtypes[t]))
-            tool_json_append(&list, json_string(clmgk_dtype_name(dtypes[t])));
+    for (int t = 0; t < CLMGK_DTYPES; t++)
+        if (has_dtype(provider, (clmgk_dtype)t))
+            tool_json_append(&list, json_string(clmgk_dtype_name((clmgk_dtype)t)));
     return json_pack("{s:s, s:o, s:s}", "provider", provider->name, "dtypes", list, "reason", provider->reason);
 }
 

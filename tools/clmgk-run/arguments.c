@@ -18,8 +18,8 @@
 enum { OPTION_BEFORE = TOOL_PROBLEM_OPTION_COUNT - 1, OWN_OPTIONS(TOOL_OPTION_NUMBER) };
 
 #define ROW(name, ...) [OPTION_##name] = {__VA_ARGS__},
-static const tool_option options[] = {TOOL_STANDARD_OPTIONS,
-                                      TOOL_PROBLEM_ROWS TOOL_OUTPUT_LIST(TOOL_ARRAY_ROW) OWN_OPTIONS(ROW)};
+static const tool_option options[] = {TOOL_STANDARD_OPTIONS, TOOL_PROBLEM_ROWS TOOL_OUTPUT_LIST(TOOL_ARRAY_ROW)
+                                                                 TOOL_O_OPTIONS(TOOL_PROBLEM_ROW) OWN_OPTIONS(ROW)};
 #undef ROW
 
 const tool_program run_program = {
@@ -34,7 +34,8 @@ const tool_program run_program = {
              "none may be an input or another output. At least one output, --check or --repeat is given. With\n"
              "--grad-out and no gradient's file, dQ, dK and dV are computed (for --check and --repeat).\n"
              "\n"
-             "--json prints: clmgk (version), variant, score, estep, dtype, engine, parameters, device {name,\n"
+             "--json prints: clmgk (version), variant, score, estep, dtype, dtype_k, dtype_v, dtype_o (null: as\n"
+             "dtype), engine, parameters, device {name,\n"
              "platform, driver, selector}, batch, heads, kv_heads, components, length, length_k, head_size,\n"
              "value_size, causal, in the linear family feature and features (F), workspace_bytes, compile_ms, program "
              "(memory, shipped, disk, built), flops (executed\n"

@@ -9,7 +9,7 @@
 static tool_exit gather(const tool_problem *problem, const run_execution *execution, clmgk_array array, double *values,
                         tool_error *error)
 {
-    const size_t size = clmgk_ref_dtype_size(tool_array_dtype(&problem->desc, array));
+    const size_t size = clmgk_ref_dtype_size(clmgk_array_dtype(&problem->desc, array));
     const void *elements = NULL;
     TOOL_TRY(run_map(execution, array, tool_buffer_bytes(problem->slot[array].count, size), &elements, error));
     tool_gather(problem, array, elements, values);

@@ -45,7 +45,7 @@ void run_unmap(const run_execution *execution, clmgk_array array, const void *el
 static tool_exit load_file(const tool_problem *problem, clmgk_array array, run_execution *execution, tool_error *error)
 {
     npy_file file = problem->file[array]; /* of which the stream alone moves on */
-    const clmgk_dtype dtype = tool_array_dtype(&problem->desc, array);
+    const clmgk_dtype dtype = clmgk_array_dtype(&problem->desc, array);
     const size_t size = clmgk_ref_dtype_size(dtype);
     const size_t count = problem->slot[array].count;
     void *elements = NULL;

@@ -31,7 +31,7 @@ static tool_exit write_array(const tool_problem *problem, const run_execution *e
                              const char *path, FILE *stream, tool_error *error)
 {
     const tool_slot *const slot = &problem->slot[array];
-    const clmgk_dtype dtype = tool_array_dtype(&problem->desc, array);
+    const clmgk_dtype dtype = clmgk_array_dtype(&problem->desc, array);
     const void *elements = NULL;
     TOOL_TRY(npy_write_header(stream, path, slot->axes, slot->shape, error));
     if (slot->count == 0)
@@ -104,7 +104,7 @@ static tool_exit print_words(const run_arguments *arguments, const tool_problem 
     fprintf(stderr,
             "%s %s, B %" PRId64 ", H %" PRId64 ", G %" PRId64 ", M %" PRId64 ", N %" PRId64 ", S %" PRId64
             ", D %" PRId64 ", E %" PRId64 ", on %s (%s), %s engine, parameters of the %s, program: %s, %.1f ms\n",
-            clmgk_variant_name(arguments->problem.variant), clmgk_dtype_name(d->dtype), d->batch, d->heads, d->kv_heads,
+            clmgk_variant_name(arguments->problem.variant), tool_dtypes_text(d).text, d->batch, d->heads, d->kv_heads,
             d->components, d->length, d->length_k, d->head_size, d->value_size, execution->device.info.name,
             execution->device.info.platform, clmgk_engine_name(execution->info.engine),
             clmgk_tuning_source_name(execution->info.tuning), clmgk_program_origin_name(execution->info.origin),
@@ -204,6 +204,7 @@ static json_t *make_json(const run_arguments *arguments, const tool_problem *pro
     json_object_set_new(root, "score", tool_json_text(clmgk_score_name(desc->score)));
     json_object_set_new(root, "estep", tool_json_text(clmgk_estep_name(desc->estep)));
     json_object_set_new(root, "dtype", tool_json_text(clmgk_dtype_name(desc->dtype)));
+    root = tool_json_merge(root, tool_json_own_dtypes(desc));
     json_object_set_new(root, "engine", tool_json_text(clmgk_engine_name(info->engine)));
     json_object_set_new(root, "engine_reason", tool_json_text(info->engine_reason));
     json_object_set_new(root, "parameters", tool_json_text(info->parameters));

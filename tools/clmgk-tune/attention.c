@@ -151,12 +151,14 @@ static tool_exit begin_search(tuned_case *c, tool_error *error)
         c->set->spaces[e].item = c->item;
         defaults[e] = c->available[e] ? c->defaults[e].values : NULL;
     }
-    const tune_case position = {.axes = {(double)desc->variant, (double)desc->dtype, desc->causal != 0,
-                                         size_axis(desc->components), size_axis(desc->head_size),
-                                         size_axis(desc->length), size_axis(desc->length_k),
-                                         size_axis(desc->batch * desc->heads)},
-                                .default_space = c->usual,
-                                .defaults = defaults};
+    const tune_case position = {
+        .axes = {(double)desc->variant, (double)desc->dtype, clmgk_array_dtype(desc, CLMGK_ARRAY_K) != desc->dtype,
+                 clmgk_array_dtype(desc, CLMGK_ARRAY_V) != desc->dtype,
+                 clmgk_array_dtype(desc, CLMGK_ARRAY_O) != desc->dtype, desc->causal != 0, size_axis(desc->components),
+                 size_axis(desc->head_size), size_axis(desc->length), size_axis(desc->length_k),
+                 size_axis(desc->batch * desc->heads)},
+        .default_space = c->usual,
+        .defaults = defaults};
     c->number = tune_search_begin(c->set->search[c->item->pass], &position);
     return c->number < 0 ? tool_fail_memory(error, "a case of the search")
                          : candidate_tell(c, &c->defaults[c->usual], error);

@@ -13,7 +13,7 @@
 
 #define OPTIONS_BEHIND_SIZES(X)                                                                                        \
     X(PASS, "pass", "NAME", "forward, backward or both (default)")                                                     \
-    X(DTYPE, "dtype", "T,...", "storage types f32, f16, bf16; default f32")                                            \
+    BENCH_DTYPE_OPTIONS(X)                                                                                             \
     X(PRODUCTS, "products", "MxNxK,...",                                                                               \
       "matrix products to tune (provider, and CLBlast's parameters); none: no products.\n"                             \
       "Default: the products of layers of width 512; none if sizes, shapes or variants are given")                     \
@@ -44,10 +44,10 @@ const tool_program tune_program = {
 static tool_exit check_action(const char *const *values, tool_error *error)
 {
     static const int actions[] = {OPTION_SHOW, OPTION_RESET, OPTION_EXPORT, OPTION_IMPORT, OPTION_PROGRAMS};
-    static const int measuring[] = {OPTION_BUDGET,   OPTION_CANDIDATE_LIMIT, OPTION_SEARCH,  OPTION_RESUME,
-                                    OPTION_PRODUCTS, OPTION_VARIANTS,        OPTION_SHAPES,  OPTION_SUITE,
-                                    OPTION_PASS,     OPTION_DTYPE,           OPTION_FEATURE, OPTION_FEATURE_ORDER,
-                                    OPTION_FEATURES};
+    static const int measuring[] = {OPTION_BUDGET,   OPTION_CANDIDATE_LIMIT, OPTION_SEARCH,        OPTION_RESUME,
+                                    OPTION_PRODUCTS, OPTION_VARIANTS,        OPTION_SHAPES,        OPTION_SUITE,
+                                    OPTION_PASS,     OPTION_DTYPE,           OPTION_DTYPE_K,       OPTION_DTYPE_V,
+                                    OPTION_DTYPE_O,  OPTION_FEATURE,         OPTION_FEATURE_ORDER, OPTION_FEATURES};
     enum { WITHOUT_CASES = 5 };
     int action = -1;
     for (size_t i = 0; i < TOOL_COUNT(actions); i++) {
@@ -95,6 +95,9 @@ tool_exit tune_parse_options(int argc, char **argv, tune_options *options, bool 
                                  .feature_order = values[OPTION_FEATURE_ORDER],
                                  .features = values[OPTION_FEATURES],
                                  .dtypes = values[OPTION_DTYPE],
+                                 .dtype_k = values[OPTION_DTYPE_K],
+                                 .dtype_v = values[OPTION_DTYPE_V],
+                                 .dtype_o = values[OPTION_DTYPE_O],
                                  .default_suite = "full"};
     TOOL_TRY(bench_parse_choice(&choice, &options->request, &suite, error));
     options->request.gradients = BENCH_DEFAULT_GRADIENTS;

@@ -17,8 +17,8 @@ void tune_case_key(const bench_case *item, char *key, size_t size)
              "%s %s %s b%" PRId64 " h%" PRId64 " g%" PRId64 " m%" PRId64 " n%" PRId64 " s%" PRId64 " d%" PRId64
              " e%" PRId64 " causal%d window%d,%" PRId64 ",%" PRId64 " packed%" PRId64 " bias%d,%" PRId64 ",%" PRId64
              ",%" PRId64 ",%" PRId64 " alibi%d sinks%d dropout%g gradients%" PRIu32 "%s",
-             bench_pass_name(item->pass), clmgk_variant_name(d->variant), clmgk_dtype_name(d->dtype), d->batch,
-             d->heads, d->kv_heads, d->components, d->length, d->length_k, d->head_size, d->value_size, (int)d->causal,
+             bench_pass_name(item->pass), clmgk_variant_name(d->variant), tool_dtypes_text(d).text, d->batch, d->heads,
+             d->kv_heads, d->components, d->length, d->length_k, d->head_size, d->value_size, (int)d->causal,
              (int)d->use_window, d->window_left, d->window_right, d->sequences, (int)d->use_bias, d->bias_batch,
              d->bias_heads, d->bias_length, d->bias_length_k, (int)d->use_alibi, (int)d->use_sinks, d->dropout,
              d->gradients, features);
@@ -149,10 +149,11 @@ void tune_print_report(const tune_report *report, FILE *stream)
 static json_t *result_json(const tune_result *result)
 {
     const clmgk_attention_desc *d = &result->item->desc;
-    json_t *object = tool_json_merge(json_pack("{s:s?, s:s, s:s, s:s}", "shape", result->item->shape->name, "variant",
-                                               clmgk_variant_name(d->variant), "dtype", clmgk_dtype_name(d->dtype),
-                                               "pass", bench_pass_name(result->item->pass)),
-                                     tool_json_merge(tool_json_sizes(d), tool_json_features(d)));
+    json_t *object = json_pack("{s:s?, s:s, s:s, s:s}", "shape", result->item->shape->name, "variant",
+                               clmgk_variant_name(d->variant), "dtype", clmgk_dtype_name(d->dtype), "pass",
+                               bench_pass_name(result->item->pass));
+    object = tool_json_merge(object, tool_json_own_dtypes(d));
+    object = tool_json_merge(object, tool_json_merge(tool_json_sizes(d), tool_json_features(d)));
     json_t *rest =
         is_measured(result)
             ? json_pack("{s:s, s:s, s:f, s:f, s:f}", "engine", result->engine, "parameters", result->parameters,

@@ -21,7 +21,7 @@
 
 #define TUNE_MOST_PARAMETERS 24
 #define TUNE_MOST_VALUES     16
-#define TUNE_AXES            8
+#define TUNE_AXES            11
 
 typedef struct tune_parameter {
     const char *name;

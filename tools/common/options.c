@@ -278,6 +278,15 @@ tool_exit tool_parse_dtype(const char *option, const char *text, clmgk_dtype *dt
     return check_name(option, text, text ? clmgk_dtype_from_name(text, dtype, &error->library) : CLMGK_OK, error);
 }
 
+tool_exit tool_parse_storage(const char *option, const char *text, clmgk_storage *storage, tool_error *error)
+{
+    clmgk_dtype dtype = (clmgk_dtype)0;
+    TOOL_TRY(tool_parse_dtype(option, text, &dtype, error));
+    if (text)
+        *storage = (clmgk_storage)(1 + (int)dtype);
+    return TOOL_DONE;
+}
+
 tool_exit tool_parse_engine(const char *option, const char *text, clmgk_engine *engine, tool_error *error)
 {
     return check_name(option, text, text ? clmgk_engine_from_name(text, engine, &error->library) : CLMGK_OK, error);

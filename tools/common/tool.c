@@ -146,6 +146,41 @@ json_t *tool_json_merge(json_t *object, json_t *rest)
     return object;
 }
 
+static const struct {
+    char letter;
+    clmgk_array array;
+} own_types[] = {{'k', CLMGK_ARRAY_K}, {'v', CLMGK_ARRAY_V}, {'o', CLMGK_ARRAY_O}};
+
+tool_dtypes tool_dtypes_text(const clmgk_attention_desc *desc)
+{
+    tool_dtypes types;
+    bool told[CLMGK_DTYPES] = {false};
+    told[desc->dtype] = true;
+    size_t used = (size_t)snprintf(types.text, sizeof(types.text), "%s", clmgk_dtype_name(desc->dtype));
+    for (size_t i = 0; i < TOOL_COUNT(own_types); i++) {
+        const clmgk_dtype dtype = clmgk_array_dtype(desc, own_types[i].array);
+        char letters[TOOL_COUNT(own_types) + 1] = "";
+        for (size_t n = i, length = 0; n < TOOL_COUNT(own_types) && !told[dtype]; n++)
+            if (clmgk_array_dtype(desc, own_types[n].array) == dtype)
+                letters[length++] = own_types[n].letter;
+        if (!told[dtype])
+            used += (size_t)snprintf(types.text + used, sizeof(types.text) - used, " %s=%s", letters,
+                                     clmgk_dtype_name(dtype));
+        told[dtype] = true;
+    }
+    return types;
+}
+
+json_t *tool_json_own_dtypes(const clmgk_attention_desc *desc)
+{
+    const char *names[TOOL_COUNT(own_types)];
+    for (size_t i = 0; i < TOOL_COUNT(own_types); i++) {
+        const clmgk_dtype dtype = clmgk_array_dtype(desc, own_types[i].array);
+        names[i] = dtype == desc->dtype ? NULL : clmgk_dtype_name(dtype);
+    }
+    return json_pack("{s:s?, s:s?, s:s?}", "dtype_k", names[0], "dtype_v", names[1], "dtype_o", names[2]);
+}
+
 json_t *tool_json_sizes(const clmgk_attention_desc *desc)
 {
     return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b}", "batch", (json_int_t)desc->batch, "heads",

@@ -128,9 +128,14 @@ tool_exit tool_parse_name(const char *option, const char *text, const char *cons
 /* Numbers separated by commas, in the range of float or written as infinities or NaN. *numbers is for free(). */
 tool_exit tool_parse_numbers(const char *option, const char *text, double **numbers, size_t *count, tool_error *error);
 
+/* " f32 f16 ...": the names of the storage types, for help texts. */
+#define TOOL_DTYPE_NAME(NAME, value, name, ...) " " name
+#define TOOL_DTYPE_NAMES                        CLMGK_DTYPE_LIST(TOOL_DTYPE_NAME)
+
 /* A value of one of the library's enumerations, by its name; NULL: as it is. */
 tool_exit tool_parse_variant(const char *option, const char *text, clmgk_variant *variant, tool_error *error);
 tool_exit tool_parse_dtype(const char *option, const char *text, clmgk_dtype *dtype, tool_error *error);
+tool_exit tool_parse_storage(const char *option, const char *text, clmgk_storage *storage, tool_error *error);
 tool_exit tool_parse_engine(const char *option, const char *text, clmgk_engine *engine, tool_error *error);
 tool_exit tool_parse_score(const char *option, const char *text, clmgk_score *score, tool_error *error);
 tool_exit tool_parse_estep(const char *option, const char *text, clmgk_estep *estep, tool_error *error);
@@ -160,6 +165,15 @@ void tool_json_append(json_t **list, json_t *item);
 
 /* `object` with the pairs of `rest`, whose reference is taken; NULL: out of memory. */
 json_t *tool_json_merge(json_t *object, json_t *rest);
+
+/* "f32", or with the types that differ from Q's: "f32 kv=f16", "bf16 k=f16 o=f32". */
+typedef struct tool_dtypes {
+    char text[40];
+} tool_dtypes;
+tool_dtypes tool_dtypes_text(const clmgk_attention_desc *desc);
+
+/* {"dtype_k", "dtype_v", "dtype_o"}, null where the type is Q's; NULL: out of memory. */
+json_t *tool_json_own_dtypes(const clmgk_attention_desc *desc);
 
 /* batch, heads, kv_heads, components, length, length_k, head_size, value_size and causal. */
 json_t *tool_json_sizes(const clmgk_attention_desc *desc);

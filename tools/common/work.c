@@ -14,11 +14,6 @@ bool tool_is_linear(clmgk_variant variant)
     return (clmgk_variant_traits(variant) & CLMGK_TRAIT_LINEAR) != 0;
 }
 
-clmgk_dtype tool_array_dtype(const clmgk_attention_desc *desc, clmgk_array array)
-{
-    return clmgk_array_dtype(desc, array);
-}
-
 /* ---- pairs -------------------------------------------------------------------------------------------------- */
 
 static int64_t clamp(int64_t value, int64_t low, int64_t high)

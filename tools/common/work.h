@@ -13,9 +13,6 @@ bool tool_is_mixed(clmgk_variant variant);
 /* Whether it is of the linear family. */
 bool tool_is_linear(clmgk_variant variant);
 
-/* The type of an array of floating-point numbers. */
-clmgk_dtype tool_array_dtype(const clmgk_attention_desc *desc, clmgk_array array);
-
 /* Pairs of a query and a key that it sees, over the whole batch and all heads of a resolved descriptor; a bias hides
  * none. Of `arrays` the lengths and offsets that the descriptor uses are read; NULL: it uses none. */
 double tool_visible_pairs(const clmgk_attention_desc *desc, const clmgk_host_args *arrays);

@@ -106,10 +106,16 @@ uint64_t bench_slice_bytes(const clmgk_attention_desc *desc)
 
 /* ---- values -------------------------------------------------------------------------------------------------- */
 
+/* The type of the pattern that an array holds; of f32 parameters Q's, so that they are the same numbers. */
+static clmgk_dtype pattern_type(const clmgk_attention_desc *desc, clmgk_array array)
+{
+    return is_shared_input(array) ? clmgk_array_dtype(desc, array) : desc->dtype;
+}
+
 static double pattern_at(const bench_arrays *arrays, const clmgk_attention_desc *desc, clmgk_array array,
                          size_t element)
 {
-    return arrays->pattern[desc->dtype][((size_t)array * PHASE + element) % BENCH_PATTERN];
+    return arrays->pattern[pattern_type(desc, array)][((size_t)array * PHASE + element) % BENCH_PATTERN];
 }
 
 /* Of the linear family: a denominator that comes near 0 would say nothing about a kernel, so mixing is positive, noise
@@ -219,20 +225,23 @@ done:
 tool_exit bench_arrays_create(const tool_device *device, const bench_group *group, bench_arrays *arrays,
                               tool_error *error)
 {
-    bench_elements most[BENCH_DTYPES] = {{{0}}}; /* elements of shared inputs */
+    bench_elements most[CLMGK_DTYPES] = {{{0}}}; /* elements of shared inputs */
     size_t bytes[CLMGK_ARRAYS] = {0};            /* of shared outputs */
     *arrays = (bench_arrays){.pattern = {NULL}};
     for (size_t i = 0; i < group->count; i++) {
         const clmgk_attention_desc *desc = &group->cases[i].desc;
         const bench_elements count = bench_count_elements(desc);
         for (clmgk_array array = 0; array < CLMGK_ARRAYS; array++) {
-            size_t *const largest = &most[desc->dtype].of[array];
+            size_t *const largest = &most[pattern_type(desc, array)].of[array];
             *largest = TOOL_MAX(*largest, count.of[array]);
             bytes[array] = TOOL_MAX(bytes[array], count_bytes(desc, &count, array));
         }
     }
-    for (int dtype = 0; dtype < BENCH_DTYPES; dtype++) {
-        if (most[dtype].of[CLMGK_ARRAY_Q])
+    for (int dtype = 0; dtype < CLMGK_DTYPES; dtype++) {
+        bool any = false;
+        for (clmgk_array array = 0; array < CLMGK_ARRAYS; array++)
+            any = any || most[dtype].of[array];
+        if (any)
             TOOL_TRY(make_inputs(device, (clmgk_dtype)dtype, &most[dtype], arrays, error));
     }
     for (clmgk_array array = 0; array < CLMGK_ARRAYS; array++) {
@@ -245,11 +254,11 @@ tool_exit bench_arrays_create(const tool_device *device, const bench_group *grou
 void bench_arrays_release(bench_arrays *arrays)
 {
     for (clmgk_array array = 0; array < CLMGK_ARRAYS; array++) {
-        for (int dtype = 0; dtype < BENCH_DTYPES; dtype++)
+        for (int dtype = 0; dtype < CLMGK_DTYPES; dtype++)
             tool_release_buffer(arrays->input[dtype][array]);
         tool_release_buffer(arrays->output[array]);
     }
-    for (int dtype = 0; dtype < BENCH_DTYPES; dtype++)
+    for (int dtype = 0; dtype < CLMGK_DTYPES; dtype++)
         free(arrays->pattern[dtype]);
     *arrays = (bench_arrays){.pattern = {NULL}};
 }
@@ -299,7 +308,8 @@ tool_exit bench_own_create(const tool_device *device, const bench_arrays *arrays
             TOOL_TRY(tool_make_buffer(device, count_bytes(desc, &count, array), NULL, memory, error));
         else if (count.of[array] && !is_shared_input(array) && !is_output(array))
             TOOL_TRY(make_parameter(device, arrays, desc, array, count.of[array], memory, error));
-        cl_mem const shared = is_output(array) ? arrays->output[array] : arrays->input[desc->dtype][array];
+        cl_mem const shared =
+            is_output(array) ? arrays->output[array] : arrays->input[pattern_type(desc, array)][array];
         clmgk_array_buffer(&own->args, array)->memory = *memory ? *memory : count.of[array] ? shared : NULL;
     }
     return TOOL_DONE;

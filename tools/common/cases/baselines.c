@@ -2,13 +2,21 @@
 /* Cases that others are held against. */
 #include "cases.h"
 
+#include <string.h>
+
+/* Whether the arrays of two cases have the same storage types. */
+static bool same_types(const clmgk_attention_desc *one, const clmgk_attention_desc *other)
+{
+    return strcmp(tool_dtypes_text(one).text, tool_dtypes_text(other).text) == 0;
+}
+
 /* The case of a variant with the shape's number of heads that is otherwise like `one`; NULL: not measured. */
 static const bench_case *find_beside(const bench_group *group, clmgk_variant variant, const bench_case *one)
 {
     for (size_t i = 0; i < group->count; i++) {
         const bench_case *other = &group->cases[i];
         if (other->desc.variant == variant && other->desc.heads == group->shape->heads && other->pass == one->pass &&
-            other->desc.dtype == one->desc.dtype && other->desc.causal == one->desc.causal &&
+            same_types(&other->desc, &one->desc) && other->desc.causal == one->desc.causal &&
             other->desc.use_window == one->desc.use_window && other->repetitions)
             return other;
     }
@@ -32,7 +40,7 @@ const bench_case *bench_windowed(const bench_group *group, const bench_case *ful
     for (size_t i = 0; i < group->count; i++) {
         const bench_case *other = &group->cases[i];
         if (other->desc.use_window && other->pass == full->pass && other->desc.variant == full->desc.variant &&
-            other->desc.heads == full->desc.heads && other->desc.dtype == full->desc.dtype && other->repetitions)
+            other->desc.heads == full->desc.heads && same_types(&other->desc, &full->desc) && other->repetitions)
             return other;
     }
     return NULL;

@@ -26,8 +26,9 @@ enum {
     BENCH_SUITE_LINEAR = 32
 };
 
-/* More cases of softmax beside the variants that a shape compares: causal, f16 and bf16, without the window. */
-enum { BENCH_WITH_CAUSAL = 1, BENCH_WITH_STORAGE = 2, BENCH_WITH_FULL = 4 };
+/* More cases of softmax beside the variants that a shape compares: causal, every other storage type, without the
+ * window, and forward in f32 with keys and values in f16. */
+enum { BENCH_WITH_CAUSAL = 1, BENCH_WITH_STORAGE = 2, BENCH_WITH_FULL = 4, BENCH_WITH_F16_CACHE = 8 };
 
 typedef enum bench_pass { BENCH_FORWARD, BENCH_BACKWARD, BENCH_PASSES } bench_pass;
 const char *bench_pass_name(bench_pass pass);
@@ -81,14 +82,14 @@ typedef struct bench_variant {
 
 #define BENCH_MAX_VARIANTS 16
 #define BENCH_MAX_SHAPES   64
-#define BENCH_DTYPES       3
 
 /* What a program was asked to go through. */
 typedef struct bench_request {
     bench_variant variants[BENCH_MAX_VARIANTS];
     size_t variant_count;
-    clmgk_dtype dtypes[BENCH_DTYPES];
+    clmgk_dtype dtypes[CLMGK_DTYPES]; /* of Q */
     size_t dtype_count;
+    clmgk_storage dtype_k, dtype_v, dtype_o;
     bench_pass passes[BENCH_PASSES];
     size_t pass_count;
     uint32_t gradients;       /* set of clmgk_gradient: each case computes those that it has */
@@ -128,6 +129,13 @@ tool_exit bench_parse_pass(const char *text, bench_request *request, tool_error 
 enum { BENCH_SIZE_OPTIONS(BENCH_SIZE_NUMBER) BENCH_SIZE_OPTION_COUNT };
 #undef BENCH_SIZE_NUMBER
 
+/* Storage types, as rows and as the structure's fields below. */
+#define BENCH_DTYPE_OPTIONS(X)                                                                                         \
+    X(DTYPE, "dtype", "T,...", "storage types of Q:" TOOL_DTYPE_NAMES "; default f32")                                 \
+    X(DTYPE_K, "dtype-k", "T", "storage type of K and its gradient; default: as --dtype")                              \
+    X(DTYPE_V, "dtype-v", "T", "storage type of V and its gradient; default: as --dtype")                              \
+    X(DTYPE_O, "dtype-o", "T", "storage type of O and its gradient; default: as --dtype")
+
 /* Options that give the feature map of the linear family, as rows and as the structure's fields below. */
 #define BENCH_FEATURE_OPTIONS(X)                                                                                       \
     X(FEATURE, "feature", "NAME", "linear family: elu1 (default), relu, exp, dpfp, favor")                             \
@@ -155,6 +163,7 @@ const char *bench_given_size(const char *const *values);
  * linear attention, and MLK and sMLK with half the heads. */
 typedef struct bench_choice {
     const char *suite, *shapes, *variants, *dtypes;
+    const char *dtype_k, *dtype_v, *dtype_o;
     const char *feature, *feature_order, *features;
     const char *const *sizes;
     const char *default_suite;
@@ -230,7 +239,7 @@ const char *bench_shape_name(const bench_shape *shape);
 
 /* "mgk 4", "hard-fish 2x8", "linear 8 favor-256" */
 typedef struct bench_label {
-    char text[48];
+    char text[88];
 } bench_label;
 bench_label bench_case_label(const bench_case *one);
 
@@ -267,8 +276,8 @@ const char *bench_gradient_name(int which);
 /* Arrays of a group: inputs are one pattern of normals over and over, so that all cases of a storage type share
  * them and none is kept on the host. Arrays of a smaller problem are the beginning of those of a larger one. */
 typedef struct bench_arrays {
-    cl_mem input[BENCH_DTYPES][CLMGK_ARRAYS]; /* Q, K, V, dO */
-    double *pattern[BENCH_DTYPES];            /* [BENCH_PATTERN], as stored */
+    cl_mem input[CLMGK_DTYPES][CLMGK_ARRAYS]; /* Q, K, V, dO */
+    double *pattern[CLMGK_DTYPES];            /* [BENCH_PATTERN], as stored */
     cl_mem output[CLMGK_ARRAYS];              /* O and L of forward passes, gradients */
 } bench_arrays;
 

@@ -280,5 +280,8 @@ tool_exit bench_parse_choice(const bench_choice *choice, bench_request *request,
     else
         take_default_variants(request, *suite);
     TOOL_TRY(parse_feature(choice, request, error));
-    return parse_list("dtype", choice->dtypes ? choice->dtypes : "f32", BENCH_DTYPES, add_dtype, request, error);
+    TOOL_TRY(tool_parse_storage("dtype-k", choice->dtype_k, &request->dtype_k, error));
+    TOOL_TRY(tool_parse_storage("dtype-v", choice->dtype_v, &request->dtype_v, error));
+    TOOL_TRY(tool_parse_storage("dtype-o", choice->dtype_o, &request->dtype_o, error));
+    return parse_list("dtype", choice->dtypes ? choice->dtypes : "f32", CLMGK_DTYPES, add_dtype, request, error);
 }

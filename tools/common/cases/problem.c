@@ -98,6 +98,9 @@ static clmgk_attention_desc describe(const bench_request *request, const bench_g
     clmgk_attention_desc desc = CLMGK_ATTENTION_DESC_INIT;
     desc.variant = variant->variant;
     desc.dtype = dtype;
+    desc.dtype_k = request->dtype_k;
+    desc.dtype_v = request->dtype_v;
+    desc.dtype_o = request->dtype_o;
     desc.batch = group->batch;
     desc.heads = heads_of(shape, variant);
     desc.kv_heads = shape->kv_heads;
@@ -171,26 +174,31 @@ static tool_exit make_case(const bench_shape *shape, bench_pass pass, const clmg
 }
 
 /* Cases of softmax that a shape has beside the variants. */
-#define MAX_EXTRA_CASES 4
+enum { MAX_EXTRA_CASES = 3 + CLMGK_DTYPES };
 
-static size_t list_extra_cases(const bench_request *request, const bench_group *group,
+static size_t list_extra_cases(const bench_request *request, bench_pass pass, const bench_group *group,
                                clmgk_attention_desc descs[MAX_EXTRA_CASES])
 {
     const bench_shape *const shape = group->shape;
     static const bench_variant softmax = {CLMGK_VARIANT_SOFTMAX, BENCH_HEADS_OF_SHAPE, 0};
-    const clmgk_attention_desc plain = describe(request, group, &softmax, CLMGK_DTYPE_F32);
+    static const clmgk_dtype plain_type = CLMGK_DTYPE_F32;
+    const clmgk_attention_desc plain = describe(request, group, &softmax, plain_type);
     size_t count = 0;
     if (shape->with & BENCH_WITH_CAUSAL) {
         descs[count] = plain;
         descs[count++].causal = 1;
     }
-    if (shape->with & BENCH_WITH_STORAGE) {
-        descs[count++] = describe(request, group, &softmax, CLMGK_DTYPE_F16);
-        descs[count++] = describe(request, group, &softmax, CLMGK_DTYPE_BF16);
-    }
+    for (int dtype = 0; (shape->with & BENCH_WITH_STORAGE) && dtype < CLMGK_DTYPES; dtype++)
+        if (dtype != (int)plain_type)
+            descs[count++] = describe(request, group, &softmax, (clmgk_dtype)dtype);
     if (shape->with & BENCH_WITH_FULL) {
         descs[count] = plain;
         descs[count++].use_window = 0;
+    }
+    if ((shape->with & BENCH_WITH_F16_CACHE) && pass == BENCH_FORWARD) {
+        descs[count] = plain;
+        descs[count].dtype_k = descs[count].dtype_v = CLMGK_STORAGE_F16;
+        count++;
     }
     return count;
 }
@@ -206,7 +214,7 @@ static tool_exit add_pass(const bench_request *request, bench_pass pass, bench_g
         }
     }
     clmgk_attention_desc extra[MAX_EXTRA_CASES];
-    const size_t extras = list_extra_cases(request, group, extra);
+    const size_t extras = list_extra_cases(request, pass, group, extra);
     for (size_t i = 0; i < extras; i++)
         TOOL_TRY(make_case(shape, pass, &extra[i], request->gradients, &group->cases[group->count++], error));
     return TOOL_DONE;
@@ -307,10 +315,11 @@ bench_label bench_case_label(const bench_case *one)
     const clmgk_attention_desc *desc = &one->desc;
     print_heads(desc, heads, sizeof(heads));
     print_feature(desc, feature, sizeof(feature));
+    const tool_dtypes types = tool_dtypes_text(desc);
+    const bool plain =
+        strcmp(types.text, clmgk_dtype_name(CLMGK_DTYPE_F32)) == 0; /* the table's type if it says none */
     snprintf(label.text, sizeof(label.text), "%s %s%s%s%s%s%s%s", clmgk_variant_name(desc->variant), heads, feature,
-             desc->dtype == CLMGK_DTYPE_F32 ? "" : " ",
-             desc->dtype == CLMGK_DTYPE_F32 ? "" : clmgk_dtype_name(desc->dtype),
-             desc->causal && !one->shape->causal ? " causal" : "",
+             plain ? "" : " ", plain ? "" : types.text, desc->causal && !one->shape->causal ? " causal" : "",
              one->shape->modifiers.window && !desc->use_window ? " full" : "",
              one->pass == BENCH_BACKWARD ? " backward" : "");
     return label;
@@ -350,7 +359,8 @@ static needs needs_of(const bench_group *group)
         if (one->pass == BENCH_FORWARD)
             need.check = fmax(need.check, (double)bench_slice_bytes(desc));
         else
-            own += (double)bench_count_elements(desc).of[CLMGK_ARRAY_O] * (double)clmgk_ref_dtype_size(desc->dtype);
+            own += (double)bench_count_elements(desc).of[CLMGK_ARRAY_O] *
+                   (double)clmgk_array_element_size(desc, CLMGK_ARRAY_O);
     }
     need.arrays += own;
     return need;

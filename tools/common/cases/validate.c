@@ -43,7 +43,7 @@ static tool_exit make_slice(const clmgk_attention_desc *desc, slice *one, tool_e
     *one = (slice){.rows = desc->length < ROWS ? (size_t)desc->length : ROWS};
     TOOL_TRY(bench_values_create(&part, &one->values, error));
     one->o = calloc(one->rows * (size_t)desc->value_size, sizeof(double));
-    one->elements = calloc((size_t)desc->value_size, clmgk_ref_dtype_size(desc->dtype));
+    one->elements = calloc((size_t)desc->value_size, clmgk_array_element_size(desc, CLMGK_ARRAY_O));
     return one->o && one->elements ? TOOL_DONE : tool_fail_memory(error, "values to check");
 }
 
@@ -90,7 +90,7 @@ static tool_exit read_outputs(const tool_device *device, const clmgk_attention_d
                               const clmgk_attention_args *args, size_t bh, slice *one, tool_error *error)
 {
     const size_t e = (size_t)desc->value_size;
-    const size_t row_bytes = e * clmgk_ref_dtype_size(desc->dtype);
+    const size_t row_bytes = e * clmgk_array_element_size(desc, CLMGK_ARRAY_O);
     for (size_t i = 0; i < one->rows; i++) {
         const size_t row = bh * (size_t)desc->length + (size_t)one->row[i];
         float lse = 0;
@@ -100,7 +100,7 @@ static tool_exit read_outputs(const tool_device *device, const clmgk_attention_d
             code = clEnqueueReadBuffer(device->queue, args->lse.memory, CL_TRUE, row * sizeof(lse), sizeof(lse), &lse,
                                        0, NULL, NULL);
         TOOL_TRY(tool_check_cl(code, "clEnqueueReadBuffer", error));
-        clmgk_ref_load(desc->dtype, one->elements, e, one->o + i * e);
+        clmgk_ref_load(clmgk_array_dtype(desc, CLMGK_ARRAY_O), one->elements, e, one->o + i * e);
         one->lse[i] = (double)lse;
     }
     return TOOL_DONE;
@@ -258,7 +258,7 @@ static tool_exit read_values(const tool_device *device, const clmgk_attention_de
     const cl_int code = clEnqueueReadBuffer(device->queue, memory_of(own, array), CL_TRUE, start * size, count * size,
                                             elements, 0, NULL, NULL);
     if (code == CL_SUCCESS)
-        clmgk_ref_load(tool_array_dtype(desc, array), elements, count, values);
+        clmgk_ref_load(clmgk_array_dtype(desc, array), elements, count, values);
     free(elements);
     return tool_check_cl(code, "clEnqueueReadBuffer", error);
 }

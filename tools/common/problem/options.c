@@ -5,7 +5,8 @@
 
 /* ---- names ------------------------------------------------------------------------------------------------------ */
 
-static const tool_option options[TOOL_PROBLEM_OPTION_COUNT] = {TOOL_PROBLEM_ROWS TOOL_OUTPUT_LIST(TOOL_ARRAY_ROW)};
+static const tool_option options[TOOL_PROBLEM_OPTION_COUNT] = {TOOL_PROBLEM_ROWS TOOL_OUTPUT_LIST(TOOL_ARRAY_ROW)
+                                                                   TOOL_O_OPTIONS(TOOL_PROBLEM_ROW)};
 
 const char *tool_array_label(clmgk_array array)
 {
@@ -259,7 +260,10 @@ static tool_exit parse_modifiers(const char *const *values, tool_problem_argumen
                          values[TOOL_OPTION_DROPOUT]);
     TOOL_TRY(tool_parse_u64("seed", values[TOOL_OPTION_SEED], &arguments->seed, error));
     TOOL_TRY(tool_parse_integer("heads", values[TOOL_OPTION_HEADS], 1, INT64_C(1) << 30, &arguments->heads, error));
-    return tool_parse_dtype("dtype", values[TOOL_OPTION_DTYPE], &arguments->dtype, error);
+    TOOL_TRY(tool_parse_dtype("dtype", values[TOOL_OPTION_DTYPE], &arguments->dtype, error));
+    TOOL_TRY(tool_parse_storage("dtype-k", values[TOOL_OPTION_DTYPE_K], &arguments->dtype_k, error));
+    TOOL_TRY(tool_parse_storage("dtype-v", values[TOOL_OPTION_DTYPE_V], &arguments->dtype_v, error));
+    return tool_parse_storage("dtype-o", values[TOOL_OPTION_DTYPE_O], &arguments->dtype_o, error);
 }
 
 tool_exit tool_parse_problem(const char *const *values, tool_problem_arguments *arguments, tool_error *error)

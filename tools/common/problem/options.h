@@ -117,23 +117,31 @@ enum { CLMGK_ARRAY_LIST(TOOL_NEEDS_LINE, TOOL_GRAD_NEEDS_LINE, TOOL_NEEDS_LINE) 
     X(DROPOUT, "dropout", "P", "drops weights with probability P, 0 <= P < 1")                                         \
     X(SEED, "seed", "U64", "seed of dropout and noise; default 0")                                                     \
     X(DTYPE, "dtype", "TYPE",                                                                                          \
-      "storage on the device: f32, f16 or bf16; default f16 if Q is float16, else\n"                                   \
-      "f32")
+      "storage of Q on the device:" TOOL_DTYPE_NAMES "; default f16 if Q is float16,\n"                                \
+      "else f32")                                                                                                      \
+    X(DTYPE_K, "dtype-k", "TYPE", "storage of K and its gradient; default: as --dtype")                                \
+    X(DTYPE_V, "dtype-v", "TYPE", "storage of V and its gradient; default: as --dtype")
+
+/* The same for programs that compute O; a label in others. */
+#define TOOL_O_OPTIONS(X) X(DTYPE_O, "dtype-o", "TYPE", "storage of O and its gradient; default: as --dtype")
 
 #define TOOL_PROBLEM_OPTION_NUMBER(name, ...) TOOL_OPTION_##name,
 enum {
     TOOL_OPTION_VARIANT = TOOL_STANDARD_OPTION_COUNT,
     TOOL_OPTION_ARRAYS, /* from here in the order of clmgk_array */
     TOOL_OPTION_LAST_ARRAY = TOOL_OPTION_ARRAYS + (int)TOOL_FILES - 1,
-    TOOL_PROBLEM_OPTIONS(TOOL_PROBLEM_OPTION_NUMBER) TOOL_PROBLEM_OPTION_COUNT /* the first of the program's own */
+    TOOL_PROBLEM_OPTIONS(TOOL_PROBLEM_OPTION_NUMBER) TOOL_O_OPTIONS(TOOL_PROBLEM_OPTION_NUMBER)
+        TOOL_PROBLEM_OPTION_COUNT /* the first of the program's own */
 };
 
-/* A program's table: TOOL_STANDARD_OPTIONS, TOOL_PROBLEM_ROWS, TOOL_OUTPUT_LIST by TOOL_ARRAY_ROW, or by
- * TOOL_HIDDEN_ROW in a program that computes none of them; then from TOOL_PROBLEM_OPTION_COUNT on its own. */
+/* A program's table: TOOL_STANDARD_OPTIONS, TOOL_PROBLEM_ROWS, TOOL_OUTPUT_LIST by TOOL_ARRAY_ROW and TOOL_O_OPTIONS
+ * by TOOL_PROBLEM_ROW, or by TOOL_HIDDEN_ROW and TOOL_HIDDEN_OPTION in a program that computes none of them; then from
+ * TOOL_PROBLEM_OPTION_COUNT on its own. */
 #define TOOL_ARRAY_ROW(array, ...) [TOOL_OPTION_ARRAYS + CLMGK_ARRAY_##array] = {__VA_ARGS__},
 #define TOOL_HIDDEN_ROW(array, name, argument, help)                                                                   \
     [TOOL_OPTION_ARRAYS + CLMGK_ARRAY_##array] = {name, argument, NULL},
-#define TOOL_PROBLEM_ROW(name, ...) [TOOL_OPTION_##name] = {__VA_ARGS__},
+#define TOOL_PROBLEM_ROW(name, ...)                      [TOOL_OPTION_##name] = {__VA_ARGS__},
+#define TOOL_HIDDEN_OPTION(name, option, argument, help) [TOOL_OPTION_##name] = {option, argument, NULL},
 #define TOOL_PROBLEM_ROWS                                                                                              \
     [TOOL_OPTION_VARIANT] = {"variant", "NAME",                                                                        \
                              "softmax, gaussian, mgk, smgk; mixed heads: fish, hard-fish, mish, hard-mish,\n"          \

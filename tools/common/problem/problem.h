@@ -39,6 +39,7 @@ typedef struct tool_problem_arguments {
     clmgk_alignment alignment;
     clmgk_dtype dtype; /* where has_dtype */
     bool has_dtype;
+    clmgk_storage dtype_k, dtype_v, dtype_o;
     bool causal;
     bool has_window;
     bool tokens_first; /* --layout bnhd */

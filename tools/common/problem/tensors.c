@@ -59,6 +59,9 @@ static tool_exit describe_q(const tool_problem_arguments *arguments, tool_proble
     desc->dtype = arguments->has_dtype                                  ? arguments->dtype
                   : problem->file[CLMGK_ARRAY_Q].header.type == NPY_F16 ? CLMGK_DTYPE_F16
                                                                         : CLMGK_DTYPE_F32;
+    desc->dtype_k = arguments->dtype_k;
+    desc->dtype_v = arguments->dtype_v;
+    desc->dtype_o = arguments->dtype_o;
     if (clmgk_variant_traits(arguments->variant) & CLMGK_TRAIT_SQUARE)
         input_set_size(problem, 'H', input_size(problem, 'M'), tool_array_option(CLMGK_ARRAY_Q));
     return TOOL_DONE;

@@ -18,7 +18,7 @@ size_t tool_offset_of(const clmgk_shape *shape, size_t element)
 
 void tool_gather(const tool_problem *problem, clmgk_array array, const void *elements, double *values)
 {
-    const clmgk_dtype dtype = tool_array_dtype(&problem->desc, array);
+    const clmgk_dtype dtype = clmgk_array_dtype(&problem->desc, array);
     const clmgk_shape shape = clmgk_array_shape(&problem->desc, array);
     const size_t count = problem->slot[array].count, size = clmgk_ref_dtype_size(dtype);
     const size_t width = shape.rank > 0 ? (size_t)shape.size[shape.rank - 1] : 1;
@@ -28,7 +28,7 @@ void tool_gather(const tool_problem *problem, clmgk_array array, const void *ele
 
 static tool_exit read_elements(tool_problem *problem, clmgk_array array, void **elements, tool_error *error)
 {
-    const clmgk_dtype dtype = tool_array_dtype(&problem->desc, array);
+    const clmgk_dtype dtype = clmgk_array_dtype(&problem->desc, array);
     npy_file *const file = &problem->file[array];
     *elements = malloc(tool_buffer_bytes(problem->slot[array].count, clmgk_ref_dtype_size(dtype)));
     TOOL_TRY(tool_check_memory(*elements, file->path, error));
