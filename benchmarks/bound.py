@@ -271,7 +271,8 @@ def load(path, shared_units):
     results = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
     found = {}
     for case in results["cases"]:
-        if case["engine"] == "lane" and (case["variant"], case["pass"]) in EXPONENTIALS and case["dtype"] == "f32":
+        plain = case["dtype"] == "f32" and not any(case.get(f"dtype_{array}") for array in "kvo")
+        if case["engine"] == "lane" and (case["variant"], case["pass"]) in EXPONENTIALS and plain:
             best = case["fraction_of_peak"] * case["time_ms"]["median"] / case["time_ms"]["min"]
             case = {**case, "best": best, **bound(case, results["devices"][case["device"]], shared_units)}
             found[case["shape"], case["pass"], case["variant"]] = case

@@ -189,6 +189,13 @@ class Figures(BenchTest):
             self.assertEqual(case["kv_heads"], 2)
             self.assertEqual(case["bytes"], size * 2 * (4 * 40 * (16 + 24) + 2 * 50 * (16 + 24)) + 4 * 2 * 4 * 40)
 
+    def test_types_that_are_those_of_q(self):
+        """Naming Q's type again makes the same program."""
+        plain, named = (self.bench("--variants", "softmax", "--dtype", "f16", *words)["cases"][0]
+                        for words in ([], ["--dtype-k", "f16", "--dtype-v", "f16", "--dtype-o", "f16"]))
+        for key in ("options", "parameters", "engine", "dtype", "dtype_k", "dtype_v", "dtype_o", "bytes"):
+            self.assertEqual(named[key], plain[key], key)
+
     def test_storage_types_by_array(self):
         """Bytes are those of each array's own type."""
         found = self.bench("--variants", "softmax", "--dtype-k", "f16", "--dtype-v", "bf16", "--kv-heads", 2)
