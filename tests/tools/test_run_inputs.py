@@ -349,13 +349,13 @@ class Values(RunTest):
                                                   [largest, -largest, np.inf, -np.inf, np.nan])
 
     def test_ranges_of_types_by_array(self):
-        self.save("v", np.full((2, 2, 7, 6), 7e4))
-        self.refuse_run("--v v.npy: element 0 is 70000;", self.RANGE + "f16", dtype_v="f16")
-        self.refuse_run("--v v.npy: element 0 is 70000;", self.RANGE + "f16", dtype="f16")
-        self.accept_run(dtype="f16", dtype_v="f32", dtype_o="f32")
-        self.save("g", np.full((2, 4, 5, 6), 7e4))
-        self.refuse_run("--grad-out g.npy: element 0 is 70000;", self.RANGE + "f16", dtype_o="f16", grad_out="g.npy",
-                        v=self.save("w", np.ones((2, 2, 7, 6))))
+        types = {"dtype_v": "f16", "dtype_o": "f16"}
+        self.save("big_v", np.full((2, 2, 7, 6), 7e4))
+        self.refuse_run("--v big_v.npy: element 0 is 70000;", self.RANGE + "f16", v="big_v.npy", **types)
+        self.save("big_k", np.full((2, 2, 7, 8), 7e4))
+        self.accept_run(k="big_k.npy", **types)
+        self.save("big_g", np.full((2, 4, 5, 6), 7e4))
+        self.refuse_run("--grad-out big_g.npy: element 0 is 70000;", self.RANGE + "f16", grad_out="big_g.npy", **types)
 
     def test_lists_that_are_none(self):
         for text in ("", ",", "1,", ",1", "1,,2", "1;2", "one", "1 2", "x.txt", "1,2,3 "):
