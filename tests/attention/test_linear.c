@@ -39,6 +39,14 @@ static clmgk_attention_desc small_desc(clmgk_variant variant, size_t map, int64_
     return desc;
 }
 
+/* Types of Q and O, of K and of V. */
+static void set_types(clmgk_attention_desc *desc, clmgk_dtype q, clmgk_storage k, clmgk_storage v)
+{
+    desc->dtype = q;
+    desc->dtype_k = k;
+    desc->dtype_v = v;
+}
+
 /* Sums of features stay away from 0: numbers that mix heads are positive, noise is small. */
 static void tame(th_problem *problem)
 {
@@ -171,6 +179,29 @@ TH_TEST(storage_types)
         clmgk_attention_desc desc = small_desc(CLMGK_VARIANT_MLK, MAP_ELU1, 0, 0);
         desc.dtype = th_dtypes[1 + n];
         expect_program(session, desc, CAUSAL >> n, 2, 8, false);
+    }
+}
+
+/* Mixed types: head sizes that cut vectors, then, with the same programs, whole and aligned vectors. */
+TH_TEST(a_type_for_each_array)
+{
+    static const struct {
+        clmgk_dtype q;
+        clmgk_storage k, v;
+        clmgk_variant variant;
+        size_t map;
+        uint32_t gradients;
+    } cases[] = {
+        {CLMGK_DTYPE_F32, CLMGK_STORAGE_F16, CLMGK_STORAGE_F16, CLMGK_VARIANT_LINEAR, MAP_RELU, 0},
+        {CLMGK_DTYPE_BF16, CLMGK_STORAGE_F16, CLMGK_STORAGE_F32, CLMGK_VARIANT_MLK, MAP_ELU1, CLMGK_GRADIENT_ALL}};
+    for (size_t n = 0; n < TH_COUNT(cases); n++) {
+        clmgk_attention_desc desc = small_desc(cases[n].variant, cases[n].map, 0, 0);
+        set_types(&desc, cases[n].q, cases[n].k, cases[n].v);
+        desc.gradients = cases[n].gradients;
+        expect_program(session, desc, CAUSAL, 2, 3, true);
+        desc.head_size = 32;
+        desc.value_size = 16;
+        expect_program(session, desc, CAUSAL, 7, 3, true);
     }
 }
 
@@ -362,6 +393,8 @@ TH_TEST(decoding_goes_on_where_a_state_was_left)
         desc.use_state = n % 2 == 1;
         if (n == 0) /* the blocks are whole: tokens join the new state in its place */
             desc.head_size = desc.value_size = 16;
+        if (n == 7) /* as with a cache of keys and values in fewer bits */
+            set_types(&desc, CLMGK_DTYPE_F32, CLMGK_STORAGE_F16, CLMGK_STORAGE_BF16);
         TH_PROBLEM problem = make(&desc, n);
         if (problem.array[TH_NOISE].used)
             th_fill(&problem, TH_NOISE, 0.0); /* its coordinates count from each part's first row */
