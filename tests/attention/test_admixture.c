@@ -4,25 +4,10 @@
  * noise, layouts, how the work is cut up; then what must hold whatever the reference says. A program takes seconds to
  * build: what is chosen at run time varies over few of them.
  */
-#include "harness/harness.h"
+#include "attention/admixture.h"
 
 #include <math.h>
 #include <string.h>
-
-/* One of each kind: p alone, p for all heads, w and c, noise. */
-static const clmgk_variant forms[] = {CLMGK_VARIANT_HARD_FISH, CLMGK_VARIANT_HARD_MISH, CLMGK_VARIANT_HARD_GFISH,
-                                      CLMGK_VARIANT_FISH};
-
-/* Two global heads, three local ones, with w and c where there are any. */
-static clmgk_attention_desc small_desc(clmgk_variant variant, int64_t length, int64_t length_k)
-{
-    const uint32_t traits = clmgk_variant_traits(variant);
-    clmgk_attention_desc desc = th_small_desc(variant, length, length_k);
-    desc.heads = 3;
-    desc.components = (traits & CLMGK_TRAIT_SQUARE) != 0 ? 3 : 2;
-    desc.use_mix_weight = desc.use_mix_offset = (traits & CLMGK_TRAIT_GENERALISED) != 0;
-    return desc;
-}
 
 /* One program serves every number of local heads, in groups that may hold some too many. */
 static const char *parameters_of(const th_session *session, size_t n)
@@ -349,16 +334,7 @@ TH_FULL_TEST(hiding_biases)
         desc.use_bias = 1;
         desc.bias_heads = n == 1 ? 1 : 0;
         TH_PROBLEM problem = th_problem_make(&desc, n);
-        for (int64_t i = 0; i < 40; i++)
-            for (int64_t j = 0; j < 300; j++) {
-                const int64_t h = n == 1 ? 0 : i % 3;
-                if (i % 4 == 0 || (i % 4 == 1 && j < 299) || (i % 4 == 2 && j < 128))
-                    th_set(&problem, TH_BIAS, 0, h, 0, i, j, -INFINITY);
-                else if (i % 8 == 3 && j % 3 == 0)
-                    th_set(&problem, TH_BIAS, 0, h, 0, i, j, -3.4e38);
-                else if (i % 8 == 7)
-                    th_set(&problem, TH_BIAS, 0, h, 0, i, j, 5.0 * (double)j);
-            }
+        th_hide_keys(&problem);
         sweep(session, &problem, 2 * n);
     }
 }
@@ -557,13 +533,6 @@ TH_TEST(rectified_zeros)
     }
 }
 
-/* Row i of head h of batch b of one of Q, K, V: all NaN. */
-static void poison_row(th_problem *problem, th_name name, int64_t b, int64_t h, int64_t n)
-{
-    for (int64_t d = 0; d < problem->array[name].shape[4]; d++)
-        th_set(problem, name, b, h, 0, n, d, (double)NAN);
-}
-
 TH_TEST(nan_reaches_the_rows_that_see_it)
 {
     static const struct {
@@ -574,26 +543,19 @@ TH_TEST(nan_reaches_the_rows_that_see_it)
         clmgk_attention_desc desc = small_desc(forms[n / TH_COUNT(places)], 40, 200);
         desc.batch = 2;
         TH_PROBLEM problem = th_problem_make(&desc, n);
-        poison_row(&problem, places[n % TH_COUNT(places)].name, 1, 1, places[n % TH_COUNT(places)].at);
+        th_poison_row(&problem, places[n % TH_COUNT(places)].name, 1, 1, places[n % TH_COUNT(places)].at);
         expect(session, &problem);
     }
 }
 
 TH_TEST(padding_does_not_leak)
 {
-    static const int64_t lengths[] = {70, 3}, lengths_q[] = {33, 65};
     for (size_t n = 0; n < TH_COUNT(forms); n++) {
         clmgk_attention_desc desc = small_desc(forms[n], 70, 130);
         desc.batch = 2;
         desc.use_lengths = desc.use_lengths_q = 1;
         TH_PROBLEM problem = th_problem_make(&desc, n);
-        for (int64_t b = 0; b < 2; b++) {
-            th_set(&problem, TH_LENGTHS, b, 0, 0, 0, 0, (double)lengths[b]);
-            th_set(&problem, TH_LENGTHS_Q, b, 0, 0, 0, 0, (double)lengths_q[b]);
-            th_poison(&problem, TH_K, b, lengths[b]);
-            th_poison(&problem, TH_V, b, lengths[b]);
-            th_poison(&problem, TH_Q, b, lengths_q[b]);
-        }
+        th_pad(&problem);
         expect(session, &problem);
     }
 }
@@ -612,20 +574,6 @@ TH_TEST(what_is_not_a_number)
 
 /* ---- noise ----------------------------------------------------------------------------------------------------- */
 
-static clmgk_attention_desc noisy_desc(size_t number, bool shared, int64_t length, int64_t length_k)
-{
-    static const clmgk_variant noisy[] = {CLMGK_VARIANT_FISH, CLMGK_VARIANT_MISH, CLMGK_VARIANT_GFISH};
-    clmgk_attention_desc desc = small_desc(noisy[number], length, length_k);
-    desc.shared_noise = shared;
-    return desc;
-}
-
-/* Of the six kinds of noise the quick tier has FiSH's and GFiSH's own, and MiSH's shared. */
-static bool is_quick_noise(size_t n)
-{
-    return n % 6 == 0 || n % 6 == 3 || n % 6 == 4;
-}
-
 /* Own and shared, with seeds of one and of two words. */
 TH_TEST(noise)
 {
@@ -633,14 +581,7 @@ TH_TEST(noise)
     for (size_t n = 0; n < 6 * TH_COUNT(seeds); n++) {
         if (!session->full && !is_quick_noise(n))
             continue;
-        clmgk_attention_desc desc = noisy_desc(n / 2 % 3, n % 2 == 1, 50, 130);
-        desc.heads = 4;
-        desc.kv_heads = 2;
-        desc.batch = 2;
-        desc.causal = n / 6 % 2 == 1;
-        TH_PROBLEM problem = th_problem_make(&desc, n);
-        problem.seed = seeds[n / 6];
-        th_scale(&problem, TH_NOISE, n < 12 ? 1.0 : 5.0);
+        TH_PROBLEM problem = noisy_problem(n, seeds[n / 6], n < 12 ? 1.0 : 5.0, false);
         sweep(session, &problem, n / 2 % 3);
     }
 }
@@ -715,23 +656,6 @@ TH_TEST(noise_is_that_of_the_host)
     }
 }
 
-static void copy_inputs(th_problem *to, const th_problem *from)
-{
-    for (th_name name = TH_Q; name <= TH_NOISE; name++) {
-        if (!th_is_input(name) || !to->array[name].used || !from->array[name].used)
-            continue;
-        assert_int_equal(to->array[name].count, from->array[name].count);
-        memcpy(to->array[name].values, from->array[name].values, to->array[name].count * sizeof(double));
-    }
-}
-
-static void expect_equal_bits(const th_problem *one, const th_problem *other)
-{
-    for (th_name name = TH_O; name <= TH_LSE; name++)
-        assert_memory_equal(one->array[name].values, other->array[name].values,
-                            one->array[name].count * sizeof(double));
-}
-
 TH_TEST(no_deviation_is_no_noise)
 {
     static const clmgk_variant hard[] = {CLMGK_VARIANT_HARD_FISH, CLMGK_VARIANT_HARD_MISH, CLMGK_VARIANT_HARD_GFISH};
@@ -742,10 +666,11 @@ TH_TEST(no_deviation_is_no_noise)
         const clmgk_attention_desc silent = small_desc(hard[n / 2 % 3], 50, 130);
         TH_PROBLEM one = th_problem_make(&noisy, n), other = th_problem_make(&silent, n);
         th_fill(&one, TH_NOISE, n % 3 == 0 ? -0.0 : 0.0);
-        copy_inputs(&other, &one);
+        th_copy_inputs(&other, &one);
         th_run_with(session, &one, session->engine[n / 6], parameters_of(session, n / 6));
         th_run_with(session, &other, session->engine[n / 6], parameters_of(session, n / 6));
-        expect_equal_bits(&one, &other);
+        th_expect_equal_bits(&one, &other, TH_O);
+        th_expect_equal_bits(&one, &other, TH_LSE);
     }
 }
 
@@ -912,7 +837,7 @@ TH_TEST(unmixed_heads_are_those_of_softmax)
         plain.heads = mixed.heads = mixed.components = n == 2 ? 1 : 3;
         plain.causal = mixed.causal = n == 1;
         TH_PROBLEM original = rounded_problem(session, &plain, n), changed = th_problem_make(&mixed, n);
-        copy_inputs(&changed, &original);
+        th_copy_inputs(&changed, &original);
         for (int64_t h = 0; h < mixed.heads; h++)
             for (int64_t k = 0; k < mixed.heads; k++)
                 th_set(&changed, TH_MIX, 0, h, k, 0, 0, h == k ? 1.0 : 0.0);
@@ -940,7 +865,7 @@ TH_TEST(one_mixing_for_all_heads)
             memcpy(original.array[TH_MIX].values + h * full.components, original.array[TH_MIX].values,
                    (size_t)full.components * sizeof(double));
         changed.array[TH_MIX].used = false; /* a shape of its own */
-        copy_inputs(&changed, &original);
+        th_copy_inputs(&changed, &original);
         changed.array[TH_MIX].used = true;
         memcpy(changed.array[TH_MIX].values, original.array[TH_MIX].values, (size_t)full.components * sizeof(double));
         changed.seed = original.seed;
@@ -957,7 +882,7 @@ TH_FULL_TEST(order_does_not_matter)
         const clmgk_attention_desc desc = small_desc(forms[n], N, S);
         TH_PROBLEM original = rounded_problem(session, &desc, n), changed = th_problem_make(&desc, n);
         static const th_name global[] = {TH_Q, TH_K, TH_MIX, TH_MIX_WEIGHT};
-        copy_inputs(&changed, &original);
+        th_copy_inputs(&changed, &original);
         th_reverse_tokens(&changed, TH_K);
         th_reverse_tokens(&changed, TH_V);
         for (size_t i = 0; i < TH_COUNT(global); i++) {
@@ -981,7 +906,7 @@ TH_TEST(offsets_reach_only_lse)
     clmgk_attention_desc without = with;
     without.use_mix_offset = 0;
     TH_PROBLEM original = rounded_problem(session, &without, 1), changed = th_problem_make(&with, 1);
-    copy_inputs(&changed, &original);
+    th_copy_inputs(&changed, &original);
     th_fill(&changed, TH_MIX_OFFSET, 3.0);
     TH_REF_ANSWER answer = th_solve(&original);
     for (int64_t n = 0; n < answer.rows; n++)
@@ -1003,10 +928,11 @@ TH_TEST(repeated_runs_are_bit_equal)
         th_run_with(session, &one, session->engine[e], parameters_of(session, e));
         for (int run = 0; run < 2; run++) {
             th_run_with(session, &again, session->engine[e], parameters_of(session, e));
-            expect_equal_bits(&one, &again);
+            th_expect_equal_bits(&one, &again, TH_O);
+            th_expect_equal_bits(&one, &again, TH_LSE);
         }
         again.array[TH_LSE].used = false;
         th_run_with(session, &again, session->engine[e], parameters_of(session, e));
-        assert_memory_equal(one.array[TH_O].values, again.array[TH_O].values, one.array[TH_O].count * sizeof(double));
+        th_expect_equal_bits(&one, &again, TH_O);
     }
 }

@@ -4,25 +4,10 @@
  * which of them are wanted, how the work is cut up; then what must hold whatever the reference says.
  * A program takes seconds to build: what is chosen at run time varies over few of them.
  */
-#include "harness/harness.h"
+#include "attention/admixture.h"
 
 #include <math.h>
 #include <string.h>
-
-/* One of each kind: p alone, p for all heads, w and c, noise. */
-static const clmgk_variant forms[] = {CLMGK_VARIANT_HARD_FISH, CLMGK_VARIANT_HARD_MISH, CLMGK_VARIANT_HARD_GFISH,
-                                      CLMGK_VARIANT_FISH};
-
-/* Two global heads, three local ones, with w and c where there are any. */
-static clmgk_attention_desc small_desc(clmgk_variant variant, int64_t length, int64_t length_k)
-{
-    const uint32_t traits = clmgk_variant_traits(variant);
-    clmgk_attention_desc desc = th_small_desc(variant, length, length_k);
-    desc.heads = 3;
-    desc.components = (traits & CLMGK_TRAIT_SQUARE) != 0 ? 3 : 2;
-    desc.use_mix_weight = desc.use_mix_offset = (traits & CLMGK_TRAIT_GENERALISED) != 0;
-    return desc;
-}
 
 /* One program serves every number of heads, in groups that may hold some too many. */
 static clmgk_plan_options options_of(const th_session *session, size_t n)
@@ -68,14 +53,6 @@ static void expect_with(th_session *session, th_problem *problem, clmgk_engine e
 
 /* ---- sweeps ---------------------------------------------------------------------------------------------------- */
 
-/* Some gradients are added to what is there, which is of their own size: a storage type rounds the sum. */
-static void accumulate_some(th_problem *problem, uint64_t *state)
-{
-    problem->accumulate = (uint32_t)th_random(state) & CLMGK_GRADIENT_ALL;
-    for (th_name name = TH_GRAD_Q; name <= TH_GRAD_NOISE; name++)
-        th_scale(problem, name, 0.0625);
-}
-
 /* H = ratio G; every ratio has programs of its own. */
 static void set_heads(clmgk_attention_desc *desc, int64_t ratio)
 {
@@ -114,7 +91,7 @@ static void expect_program(th_session *session, clmgk_attention_desc desc, size_
             desc.bias_heads = th_chance(&random, 2) ? 1 : desc.heads;
         TH_PROBLEM problem = th_problem_make(&desc, th_random(&random));
         if (th_chance(&random, 2))
-            accumulate_some(&problem, &random);
+            th_accumulate_some(&problem, &random);
         /* one key's weight is 1: without dL all is 0 but for rounding, which one_key_has_no_gradient looks at */
         problem.array[TH_GRAD_LSE].used =
             th_chance(&random, 2) || n < TH_CORNERS || (desc.use_window && desc.window_left == 0);
@@ -303,9 +280,7 @@ TH_FULL_TEST(rows_without_keys)
     desc.use_bias = desc.use_sinks = desc.use_alibi = 1;
     desc.gradients = th_all_gradients(&desc);
     TH_PROBLEM problem = th_problem_make(&desc, 3);
-    for (int64_t i = 0; i < 40; i += 3)
-        for (int64_t j = 0; j < 90; j++)
-            th_set(&problem, TH_BIAS, 0, i % 3, 0, i, j, -(double)INFINITY);
+    th_hide_rows(&problem);
     expect(session, &problem, true);
     th_fill(&problem, TH_BIAS, -(double)INFINITY);
     expect(session, &problem, true);
@@ -313,30 +288,14 @@ TH_FULL_TEST(rows_without_keys)
 
 /* ---- noise ----------------------------------------------------------------------------------------------------- */
 
-static clmgk_attention_desc noisy_desc(size_t number, bool shared, int64_t length, int64_t length_k)
-{
-    static const clmgk_variant noisy[] = {CLMGK_VARIANT_FISH, CLMGK_VARIANT_MISH, CLMGK_VARIANT_GFISH};
-    clmgk_attention_desc desc = small_desc(noisy[number], length, length_k);
-    desc.shared_noise = shared;
-    desc.gradients = th_all_gradients(&desc);
-    return desc;
-}
-
 /* Own and shared, with seeds of one and of two words. */
 TH_TEST(noise)
 {
     static const uint64_t seeds[] = {1, UINT64_C(1) << 32, UINT64_C(0xfedcba9876543210)};
     for (size_t n = 0; n < 6 * TH_COUNT(seeds); n++) {
-        if (!session->full && n % 6 != 0 && n % 6 != 3 && n % 6 != 4) /* FiSH's and GFiSH's own, MiSH's shared */
+        if (!session->full && !is_quick_noise(n))
             continue;
-        clmgk_attention_desc desc = noisy_desc(n / 2 % 3, n % 2 == 1, 50, 130);
-        desc.heads = 4;
-        desc.kv_heads = 2;
-        desc.batch = 2;
-        desc.causal = n / 6 % 2 == 1;
-        TH_PROBLEM problem = th_problem_make(&desc, n);
-        problem.seed = seeds[n / 6];
-        th_scale(&problem, TH_NOISE, n < 12 ? 1.0 : 3.0);
+        TH_PROBLEM problem = noisy_problem(n, seeds[n / 6], n < 12 ? 1.0 : 3.0, true);
         expect(session, &problem, session->full ? n % 2 == 0 : n % 6 == 0);
     }
 }
@@ -355,6 +314,7 @@ TH_FULL_TEST(noise_on_other_blocks)
         if (!th_takes(session, n, 2))
             continue;
         clmgk_attention_desc desc = noisy_desc(n % 3, n % 2 == 1, 70, 210);
+        desc.gradients = th_all_gradients(&desc);
         desc.dropout = 0.4;
         TH_PROBLEM problem = th_problem_make(&desc, n);
         expect_with(session, &problem, blocks[n].engine, blocks[n].parameters);
@@ -368,6 +328,7 @@ TH_TEST(deviations_on_the_edge)
         if (!th_takes(session, n, 2)) /* the programs of noise */
             continue;
         clmgk_attention_desc desc = noisy_desc(n % 3, n >= 3, 40, 90);
+        desc.gradients = th_all_gradients(&desc);
         desc.heads = 4;
         desc.kv_heads = 2;
         TH_PROBLEM problem = th_problem_make(&desc, n);
@@ -477,22 +438,13 @@ TH_TEST(one_key_has_no_gradient)
 /* NaN beyond the lengths reaches nothing; there the gradients are 0. */
 TH_TEST(padding_does_not_leak)
 {
-    static const int64_t lengths[] = {70, 3}, lengths_q[] = {33, 65};
     for (size_t n = 0; n < TH_COUNT(forms); n++) {
         clmgk_attention_desc desc = small_desc(forms[n], 70, 130);
         desc.batch = 2;
         desc.use_lengths = desc.use_lengths_q = 1;
         desc.gradients = th_all_gradients(&desc);
         TH_PROBLEM problem = th_problem_make(&desc, n);
-        for (int64_t b = 0; b < 2; b++) {
-            th_set(&problem, TH_LENGTHS, b, 0, 0, 0, 0, (double)lengths[b]);
-            th_set(&problem, TH_LENGTHS_Q, b, 0, 0, 0, 0, (double)lengths_q[b]);
-            th_poison(&problem, TH_K, b, lengths[b]);
-            th_poison(&problem, TH_V, b, lengths[b]);
-            th_poison(&problem, TH_Q, b, lengths_q[b]);
-            th_poison(&problem, TH_GRAD_O, b, lengths_q[b]);
-            th_poison(&problem, TH_GRAD_LSE, b, lengths_q[b]);
-        }
+        th_pad(&problem);
         expect(session, &problem, n == 0);
     }
 }
@@ -500,13 +452,6 @@ TH_TEST(padding_does_not_leak)
 /* ---- layouts --------------------------------------------------------------------------------------------------- */
 
 enum { B = 2, N = 45, S = 70, D = 17 };
-
-/* Tokens first, with room between: [B,tokens,heads,size + gap]. */
-static clmgk_layout tokens_first(int64_t tokens, int64_t heads, int64_t size, int64_t gap)
-{
-    const int64_t head = size + gap, token = head * heads;
-    return (clmgk_layout){1, token * tokens, head, 0, token};
-}
 
 /* Every array tokens first at odd offsets; dO one row for all. */
 TH_FULL_TEST(strides_and_offsets)
@@ -517,11 +462,11 @@ TH_FULL_TEST(strides_and_offsets)
         desc.batch = B;
         desc.heads = 4;
         desc.kv_heads = 2;
-        desc.q = desc.grad_q = tokens_first(N, 2, D, gap);
-        desc.k = desc.grad_k = tokens_first(S, 2, D, gap);
-        desc.v = desc.grad_v = tokens_first(S, 2, desc.value_size, gap);
-        desc.o = tokens_first(N, 4, desc.value_size, gap);
-        desc.lse = tokens_first(N, 4, 1, gap);
+        desc.q = desc.grad_q = th_tokens_first(N, 2, 1, D, gap);
+        desc.k = desc.grad_k = th_tokens_first(S, 2, 1, D, gap);
+        desc.v = desc.grad_v = th_tokens_first(S, 2, 1, desc.value_size, gap);
+        desc.o = th_tokens_first(N, 4, 1, desc.value_size, gap);
+        desc.lse = th_tokens_first(N, 4, 1, 1, gap);
         desc.grad_o = n % 2 == 0 ? desc.o : (clmgk_layout){1, 0, 0, 0, 0};
         desc.gradients = th_all_gradients(&desc);
         TH_PROBLEM problem = th_problem_make(&desc, n);
@@ -574,20 +519,6 @@ TH_TEST(one_gradient_alone)
 
 /* ---- properties ------------------------------------------------------------------------------------------------ */
 
-/* Values as f32 holds them, so that the reference sees what the device sees. */
-static void round_values(th_session *session, th_problem *problem)
-{
-    TH_DEVICE device = th_upload_for(session, problem, TH_BACKWARD, 0);
-}
-
-static void copy_values(th_problem *to, const th_problem *from, th_name name)
-{
-    if (!to->array[name].used || !from->array[name].used)
-        return;
-    assert_int_equal(to->array[name].count, from->array[name].count);
-    memcpy(to->array[name].values, from->array[name].values, to->array[name].count * sizeof(double));
-}
-
 /* MiSH is FiSH with equal rows of p; its dp is the sum of theirs, all other gradients are the same. */
 TH_TEST(one_mixing_for_all_heads)
 {
@@ -603,9 +534,9 @@ TH_TEST(one_mixing_for_all_heads)
         clmgk_attention_desc one = full;
         one.variant = noisy ? CLMGK_VARIANT_MISH : CLMGK_VARIANT_HARD_MISH;
         TH_PROBLEM rows = th_problem_make(&full, n), shared = th_problem_make(&one, n);
-        round_values(session, &shared);
+        th_round_values(session, &shared, TH_BACKWARD);
         for (size_t i = 0; i < TH_COUNT(same); i++)
-            copy_values(&rows, &shared, same[i]);
+            th_copy_values(&rows, &shared, same[i]);
         const size_t row = shared.array[TH_MIX].count;
         for (size_t h = 0; h < 3; h++)
             memcpy(rows.array[TH_MIX].values + h * row, shared.array[TH_MIX].values, row * sizeof(double));
@@ -614,7 +545,7 @@ TH_TEST(one_mixing_for_all_heads)
         TH_REF_ARRAYS exact = th_solve_gradients(&shared);
         for (th_name name = TH_GRAD_Q; name <= TH_GRAD_NOISE; name++)
             if (name != TH_GRAD_MIX)
-                copy_values(&shared, &rows, name);
+                th_copy_values(&shared, &rows, name);
         for (size_t k = 0; k < row; k++) {
             const double *const grad = rows.array[TH_GRAD_MIX].values;
             shared.array[TH_GRAD_MIX].values[k] = grad[k] + grad[row + k] + grad[2 * row + k];
@@ -633,9 +564,9 @@ TH_TEST(unmixed_heads_are_those_of_softmax)
     plain.gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V;
     mixed.gradients = th_all_gradients(&mixed);
     TH_PROBLEM original = th_problem_make(&plain, 1), changed = th_problem_make(&mixed, 1);
-    round_values(session, &original);
+    th_round_values(session, &original, TH_BACKWARD);
     for (size_t i = 0; i < TH_COUNT(same); i++)
-        copy_values(&changed, &original, same[i]);
+        th_copy_values(&changed, &original, same[i]);
     for (int64_t h = 0; h < mixed.heads; h++)
         for (int64_t k = 0; k < mixed.heads; k++)
             th_set(&changed, TH_MIX, 0, h, k, 0, 0, h == k ? 1.0 : 0.0);

@@ -24,14 +24,6 @@ static void expect_with(th_session *session, th_problem *problem, const char *pa
 
 /* ---- sweeps ---------------------------------------------------------------------------------------------------- */
 
-/* Some gradients are added to what is there, which is of their own size: a storage type rounds the sum. */
-static void accumulate_some(th_problem *problem, uint64_t *state)
-{
-    problem->accumulate = (uint32_t)th_random(state) & CLMGK_GRADIENT_ALL;
-    for (th_name name = TH_GRAD_Q; name <= TH_GRAD_SINKS; name++)
-        th_scale(problem, name, 0.0625);
-}
-
 /* Whether all sequences have so few keys that a bias may hide all but one of them. */
 static bool may_leave_one_key(const th_problem *problem)
 {
@@ -54,7 +46,7 @@ static void expect_program(th_session *session, clmgk_attention_desc desc, size_
         th_set_shape(&desc, n, &random);
         TH_PROBLEM problem = th_problem_make(&desc, th_random(&random));
         if (th_chance(&random, 2))
-            accumulate_some(&problem, &random);
+            th_accumulate_some(&problem, &random);
         /* one key's weight is 1: without dL all is 0 but for rounding, which one_key_has_no_gradient looks at */
         problem.array[TH_GRAD_LSE].used = th_chance(&random, 2) || n < TH_CORNERS ||
                                           (desc.use_window && desc.window_left == 0) || may_leave_one_key(&problem);
@@ -303,9 +295,7 @@ TH_TEST(rows_without_keys)
     desc.use_bias = desc.use_sinks = desc.use_alibi = 1;
     desc.gradients = th_all_gradients(&desc);
     TH_PROBLEM problem = th_problem_make(&desc, 3);
-    for (int64_t i = 0; i < 40; i += 3)
-        for (int64_t j = 0; j < 90; j++)
-            th_set(&problem, TH_BIAS, 0, i % 2, 0, i, j, -(double)INFINITY);
+    th_hide_rows(&problem);
     th_expect_gradients(session, &problem, false);
     th_fill(&problem, TH_BIAS, -(double)INFINITY);
     th_expect_gradients(session, &problem, false);
@@ -575,7 +565,6 @@ TH_TEST(zero_prior_of_a_far_shift)
 /* NaN beyond the lengths reaches nothing; there the gradients are 0. */
 TH_TEST(padding_does_not_leak)
 {
-    static const int64_t lengths[] = {70, 3}, lengths_q[] = {33, 65};
     for (size_t v = 0; v < TH_COUNT(th_variants); v++) {
         clmgk_attention_desc desc = th_small_desc(th_variants[v], 70, 130);
         desc.batch = 2;
@@ -586,17 +575,7 @@ TH_TEST(padding_does_not_leak)
             desc.variance_shape = CLMGK_VARIANCE_HM;
         desc.gradients = th_all_gradients(&desc);
         TH_PROBLEM problem = th_problem_make(&desc, v);
-        for (int64_t b = 0; b < 2; b++) {
-            th_set(&problem, TH_LENGTHS, b, 0, 0, 0, 0, (double)lengths[b]);
-            th_set(&problem, TH_LENGTHS_Q, b, 0, 0, 0, 0, (double)lengths_q[b]);
-            th_poison(&problem, TH_K, b, lengths[b]);
-            th_poison(&problem, TH_V, b, lengths[b]);
-            th_poison(&problem, TH_Q, b, lengths_q[b]);
-            th_poison(&problem, TH_GRAD_O, b, lengths_q[b]);
-            th_poison(&problem, TH_GRAD_LSE, b, lengths_q[b]);
-        }
-        if (v > 0)
-            th_poison(&problem, TH_PRIOR, 0, lengths[0]);
+        th_pad(&problem);
         th_expect_gradients(session, &problem, false);
     }
 }
@@ -604,13 +583,6 @@ TH_TEST(padding_does_not_leak)
 /* ---- layouts --------------------------------------------------------------------------------------------------- */
 
 enum { B = 2, H = 4, N = 45, D = 17 };
-
-/* Tokens first, with room between: [B,tokens,heads,components,size + gap]. */
-static clmgk_layout tokens_first(int64_t tokens, int64_t heads, int64_t components, int64_t size, int64_t gap)
-{
-    const int64_t component = size + gap, head = component * components, token = head * heads;
-    return (clmgk_layout){1, token * tokens, head, component, token};
-}
 
 /* Every array tokens first at odd offsets; dO one row for all. */
 TH_TEST(strides_and_offsets)
@@ -625,11 +597,11 @@ TH_TEST(strides_and_offsets)
             desc.prior_shape = CLMGK_PRIOR_HMS;
             desc.variance_shape = CLMGK_VARIANCE_HM;
         }
-        desc.q = desc.grad_q = tokens_first(N, H, 1, D, gap);
-        desc.k = desc.grad_k = tokens_first(70, 2, components, D, gap);
-        desc.v = desc.grad_v = tokens_first(70, 2, 1, desc.value_size, gap);
-        desc.o = tokens_first(N, H, 1, desc.value_size, gap);
-        desc.lse = tokens_first(N, H, 1, 1, gap);
+        desc.q = desc.grad_q = th_tokens_first(N, H, 1, D, gap);
+        desc.k = desc.grad_k = th_tokens_first(70, 2, components, D, gap);
+        desc.v = desc.grad_v = th_tokens_first(70, 2, 1, desc.value_size, gap);
+        desc.o = th_tokens_first(N, H, 1, desc.value_size, gap);
+        desc.lse = th_tokens_first(N, H, 1, 1, gap);
         desc.grad_o = n % 2 == 0 ? desc.o : (clmgk_layout){1, 0, 0, 0, 0};
         desc.gradients = th_all_gradients(&desc);
         TH_PROBLEM problem = th_problem_make(&desc, n);
@@ -749,12 +721,6 @@ TH_TEST(short_panels)
 
 /* ---- properties ------------------------------------------------------------------------------------------------ */
 
-static void copy_values(th_problem *to, const th_problem *from, th_name name)
-{
-    assert_int_equal(to->array[name].count, from->array[name].count);
-    memcpy(to->array[name].values, from->array[name].values, to->array[name].count * sizeof(double));
-}
-
 static void add(th_problem *problem, th_name name, double amount)
 {
     for (size_t n = 0; n < problem->array[name].count; n++)
@@ -777,12 +743,6 @@ static th_problem softmax_problem(uint64_t seed)
     return th_problem_make(&desc, seed);
 }
 
-/* Values as f32 holds them, so that the reference sees what the device sees. */
-static void round_values(th_session *session, th_problem *problem)
-{
-    TH_DEVICE device = th_upload_for(session, problem, TH_BACKWARD, 0);
-}
-
 TH_TEST(mgk_of_one_component_is_softmax)
 {
     TH_PROBLEM original = softmax_problem(1);
@@ -791,11 +751,11 @@ TH_TEST(mgk_of_one_component_is_softmax)
     desc.score = CLMGK_SCORE_DOT;
     desc.gradients = original.desc.gradients;
     TH_PROBLEM changed = th_problem_make(&desc, 2);
-    round_values(session, &original);
+    th_round_values(session, &original, TH_BACKWARD);
     for (th_name name = TH_Q; name <= TH_V; name++)
-        copy_values(&changed, &original, name);
-    copy_values(&changed, &original, TH_GRAD_O);
-    copy_values(&changed, &original, TH_GRAD_LSE);
+        th_copy_values(&changed, &original, name);
+    th_copy_values(&changed, &original, TH_GRAD_O);
+    th_copy_values(&changed, &original, TH_GRAD_LSE);
     expect_same(session, &original, &changed);
 }
 
@@ -804,7 +764,7 @@ TH_TEST(order_of_keys_is_that_of_their_gradients)
 {
     const clmgk_plan_options options = th_options(session, 0);
     TH_PROBLEM problem = softmax_problem(3);
-    round_values(session, &problem);
+    th_round_values(session, &problem, TH_BACKWARD);
     TH_REF_ARRAYS exact = th_solve_gradients(&problem);
     th_reverse_tokens(&problem, TH_K);
     th_reverse_tokens(&problem, TH_V);
@@ -821,8 +781,8 @@ TH_TEST(moving_all_keys_changes_nothing)
     TH_PROBLEM changed = softmax_problem(4);
     original.desc.gradients = 7; /* what is looked at */
     original.array[TH_GRAD_LSE].used = changed.array[TH_GRAD_LSE].used = false;
-    round_values(session, &original);
-    copy_values(&changed, &original, TH_K);
+    th_round_values(session, &original, TH_BACKWARD);
+    th_copy_values(&changed, &original, TH_K);
     for (size_t n = 0; n < changed.array[TH_K].count; n++) /* so that the sum is exact */
         original.array[TH_K].values[n] = changed.array[TH_K].values[n] =
             ldexp(rint(ldexp(changed.array[TH_K].values[n], 12)), -12);
@@ -863,22 +823,22 @@ TH_TEST(equal_components_are_one)
     desc.components = 1;
     desc.gradients = 7;
     TH_PROBLEM one = th_problem_make(&desc, 6);
-    round_values(session, &one);
+    th_round_values(session, &one, TH_BACKWARD);
     th_fill(&two, TH_PRIOR, 0.25);
     th_fill(&one, TH_PRIOR, 0.5);
     th_fill(&two, TH_VARIANCE, 5.0);
     th_fill(&one, TH_VARIANCE, 5.0);
     static const th_name same[] = {TH_Q, TH_V, TH_GRAD_O, TH_GRAD_LSE};
     for (size_t n = 0; n < TH_COUNT(same); n++)
-        copy_values(&two, &one, same[n]);
+        th_copy_values(&two, &one, same[n]);
     const size_t half = one.array[TH_K].count / 2; /* of one head */
     for (size_t r = 0; r < 4; r++)
         memcpy(two.array[TH_K].values + r * half, one.array[TH_K].values + r / 2 * half, half * sizeof(double));
     const clmgk_plan_options options = th_options(session, 0);
     th_run_training(session, &two, &options);
     TH_REF_ARRAYS exact = th_solve_gradients(&one);
-    copy_values(&one, &two, TH_GRAD_Q);
-    copy_values(&one, &two, TH_GRAD_V);
+    th_copy_values(&one, &two, TH_GRAD_Q);
+    th_copy_values(&one, &two, TH_GRAD_V);
     for (size_t n = 0; n < 2 * half; n++)
         one.array[TH_GRAD_K].values[n] = two.array[TH_GRAD_K].values[n / half * 2 * half + n % half] +
                                          two.array[TH_GRAD_K].values[(n / half * 2 + 1) * half + n % half];

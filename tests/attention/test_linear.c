@@ -719,11 +719,6 @@ TH_TEST(lengths_share_a_program)
 
 /* ---- properties ------------------------------------------------------------------------------------------------ */
 
-static void expect_equal_bits(const th_problem *one, const th_problem *other, th_name name)
-{
-    assert_memory_equal(one->array[name].values, other->array[name].values, one->array[name].count * sizeof(double));
-}
-
 /* Again and again the same bits, with denominators and new states or without. */
 TH_TEST(repeated_runs_are_bit_equal)
 {
@@ -739,8 +734,8 @@ TH_TEST(repeated_runs_are_bit_equal)
         for (int run = 0; run < 3; run++) {
             again.array[TH_DENOMINATOR].used = run == 0;
             th_run_pass(session, &again, TH_FORWARD, &options);
-            expect_equal_bits(&one, &again, TH_O);
-            expect_equal_bits(&one, &again, TH_NEW_STATE_C);
+            th_expect_equal_bits(&one, &again, TH_O);
+            th_expect_equal_bits(&one, &again, TH_NEW_STATE_C);
         }
     }
 }

@@ -13,19 +13,6 @@ static clmgk_attention_desc base_desc(clmgk_variant variant)
     return th_small_desc(variant, N, S);
 }
 
-static void copy_values(th_problem *to, const th_problem *from, th_name name)
-{
-    assert_int_equal(to->array[name].count, from->array[name].count);
-    memcpy(to->array[name].values, from->array[name].values, to->array[name].count * sizeof(double));
-}
-
-static void copy_inputs(th_problem *to, const th_problem *from)
-{
-    for (th_name name = TH_Q; name <= TH_NOISE; name++)
-        if (th_is_input(name) && to->array[name].used && from->array[name].used)
-            copy_values(to, from, name);
-}
-
 /* Runs `changed`: its outputs must be those of `answer`. Other engines take every fifth program. */
 static void expect_answer(th_session *session, th_problem *changed, const clmgk_ref_answer *answer)
 {
@@ -46,7 +33,7 @@ static void expect_same(th_session *session, const th_problem *original, th_prob
 static th_problem rounded_problem(th_session *session, const clmgk_attention_desc *desc, uint64_t seed)
 {
     th_problem problem = th_problem_make(desc, seed);
-    TH_DEVICE device = th_upload(session, &problem, 0);
+    th_round_values(session, &problem, TH_FORWARD);
     return problem;
 }
 
@@ -63,7 +50,7 @@ TH_TEST(mgk_of_one_component_is_plain)
         mixture.estep = n % 2 == 0 ? CLMGK_ESTEP_SOFT : CLMGK_ESTEP_HARD;
         TH_PROBLEM original = rounded_problem(session, &one, n);
         TH_PROBLEM changed = th_problem_make(&mixture, n);
-        copy_inputs(&changed, &original);
+        th_copy_inputs(&changed, &original);
         expect_same(session, &original, &changed);
     }
 }
@@ -90,10 +77,10 @@ TH_TEST(equal_components_are_one)
         TH_PROBLEM original = th_problem_make(&desc, n);
         const th_name repeated = n % 2 == 0 ? TH_K : TH_SHIFT;
         repeat_component(&changed, repeated);
-        copy_values(&original, &changed, TH_Q);
-        copy_values(&original, &changed, TH_V);
+        th_copy_values(&original, &changed, TH_Q);
+        th_copy_values(&original, &changed, TH_V);
         if (repeated == TH_SHIFT)
-            copy_values(&original, &changed, TH_K);
+            th_copy_values(&original, &changed, TH_K);
         for (int64_t h = 0; h < H; h++) {
             const size_t size = original.array[repeated].count / H;
             memcpy(original.array[repeated].values + (size_t)h * size,
@@ -130,7 +117,7 @@ TH_TEST(order_of_keys_does_not_matter)
             desc.prior_shape = CLMGK_PRIOR_HMS;
         TH_PROBLEM original = rounded_problem(session, &desc, 1);
         TH_PROBLEM changed = th_problem_make(&desc, 1);
-        copy_inputs(&changed, &original);
+        th_copy_inputs(&changed, &original);
         th_reverse_tokens(&changed, TH_K);
         th_reverse_tokens(&changed, TH_V);
         if (variant >= CLMGK_VARIANT_MGK)
@@ -156,7 +143,7 @@ TH_TEST(moving_queries_and_keys_together)
         add(&changed, TH_K, 2.0);
         TH_DEVICE device = th_upload(session, &changed, 0);
         TH_PROBLEM original = th_problem_make(&desc, 2);
-        copy_inputs(&original, &changed);
+        th_copy_inputs(&original, &changed);
         add(&original, TH_Q, -2.0);
         add(&original, TH_K, -2.0);
         TH_REF_ANSWER moved = th_solve(&changed); /* the bound of the moved problem: its distances cancel more */
@@ -177,7 +164,7 @@ TH_TEST(shifted_dot_keys_are_softmax)
         desc.prior_shape = n == 0 ? CLMGK_PRIOR_UNIFORM : CLMGK_PRIOR_HM;
         TH_PROBLEM original = rounded_problem(session, &plain, n);
         TH_PROBLEM changed = th_problem_make(&desc, n);
-        copy_inputs(&changed, &original);
+        th_copy_inputs(&changed, &original);
         th_scale(&changed, TH_SHIFT, n == 2 ? 30.0 : 1.0);
         TH_REF_ANSWER answer = th_solve(&original);
         TH_REF_ANSWER shifted = th_solve(&changed);

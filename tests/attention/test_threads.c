@@ -2,7 +2,6 @@
 /* One plan used by several threads on several queues; wait lists and events; release while work is in flight. */
 #include "harness/harness.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -72,16 +71,12 @@ static void threads_on_one_plan(th_session *session, clmgk_variant variant, size
     const clmgk_attention_desc desc = test_desc(variant);
     clmgk_plan *const plan = th_plan(session, &desc, session->engine[engine], session->parameters[engine]);
     worker workers[THREADS];
-    pthread_t threads[THREADS];
     cl_command_queue queues[THREADS];
     for (size_t n = 0; n < THREADS; n++) {
         queues[n] = th_queue(session, out_of_order);
         start_worker(session, &workers[n], plan, &desc, queues[shared ? 0 : n], n);
     }
-    for (size_t n = 0; n < THREADS; n++)
-        assert_int_equal(pthread_create(&threads[n], NULL, work, &workers[n]), 0);
-    for (size_t n = 0; n < THREADS; n++)
-        assert_int_equal(pthread_join(threads[n], NULL), 0);
+    th_run_threads(work, workers, sizeof(workers[0]), THREADS);
     for (size_t n = 0; n < THREADS; n++) {
         finish_worker(session, &workers[n], session->engine[engine]);
         assert_int_equal(clReleaseCommandQueue(queues[n]), CL_SUCCESS);
@@ -120,16 +115,12 @@ static void *make_plan(void *argument)
 TH_TEST(plans_made_at_once)
 {
     maker makers[THREADS];
-    pthread_t threads[THREADS];
     clmgk_context *context = NULL;
     size_t fetched = 0;
     th_expect_ok(clmgk_context_create(session->cl, session->info.device_id, NULL, &context, &th_error));
-    for (size_t n = 0; n < THREADS; n++) {
-        makers[n] = (maker){.context = context, .desc = test_desc(CLMGK_VARIANT_GAUSSIAN)};
-        assert_int_equal(pthread_create(&threads[n], NULL, make_plan, &makers[n]), 0);
-    }
     for (size_t n = 0; n < THREADS; n++)
-        assert_int_equal(pthread_join(threads[n], NULL), 0);
+        makers[n] = (maker){.context = context, .desc = test_desc(CLMGK_VARIANT_GAUSSIAN)};
+    th_run_threads(make_plan, makers, sizeof(makers[0]), THREADS);
     for (size_t n = 0; n < THREADS; n++) {
         if (!makers[n].ok)
             fail_msg("%s", makers[n].error.message);
@@ -341,7 +332,6 @@ TH_TEST(threads_train)
     const clmgk_attention_desc desc = training_desc();
     clmgk_plan *const plan = th_plan(session, &desc, CLMGK_ENGINE_AUTO, NULL);
     trainer trainers[THREADS];
-    pthread_t threads[THREADS];
     trainer one;
     open_trainer(session, &one, plan, session->queue);
     assert_true(train_once(&one, NULL, NULL));
@@ -350,10 +340,7 @@ TH_TEST(threads_train)
     close_trainer(&one);
     for (size_t n = 0; n < THREADS; n++)
         open_trainer(session, &trainers[n], plan, th_queue(session, true));
-    for (size_t n = 0; n < THREADS; n++)
-        assert_int_equal(pthread_create(&threads[n], NULL, train, &trainers[n]), 0);
-    for (size_t n = 0; n < THREADS; n++)
-        assert_int_equal(pthread_join(threads[n], NULL), 0);
+    th_run_threads(train, trainers, sizeof(trainers[0]), THREADS);
     for (size_t n = 0; n < THREADS; n++) {
         if (!trainers[n].ok)
             fail_msg("%s", trainers[n].error.message);

@@ -238,33 +238,15 @@ TH_TEST(zero_and_unnormalised_priors)
 
 /* ---- what is not a number -------------------------------------------------------------------------------------- */
 
-/* Row i of head h of batch b of one of Q, K, V, PRIOR: all NaN. */
-static void poison(th_problem *problem, th_name name, int64_t b, int64_t h, int64_t n)
-{
-    const th_array *const array = &problem->array[name];
-    for (int64_t r = 0; r < array->shape[2]; r++)
-        for (int64_t d = 0; d < array->shape[4]; d++)
-            th_set(problem, name, b, h, r, n, d, (double)NAN);
-}
-
 TH_TEST(padding_does_not_leak)
 {
-    static const int64_t lengths[] = {70, 3};
-    static const int64_t lengths_q[] = {33, 65};
     for (size_t v = 0; v < TH_COUNT(th_variants); v++) {
         clmgk_attention_desc desc = th_small_desc(th_variants[v], 70, 130);
         desc.batch = 2;
         desc.prior_shape = v < 2 ? CLMGK_PRIOR_UNIFORM : CLMGK_PRIOR_HMS;
         desc.use_lengths = desc.use_lengths_q = 1;
         TH_PROBLEM problem = th_problem_make(&desc, v);
-        for (int64_t b = 0; b < 2; b++) {
-            th_set(&problem, TH_LENGTHS, b, 0, 0, 0, 0, (double)lengths[b]);
-            th_set(&problem, TH_LENGTHS_Q, b, 0, 0, 0, 0, (double)lengths_q[b]);
-            th_poison(&problem, TH_K, b, lengths[b]);
-            th_poison(&problem, TH_V, b, lengths[b]);
-            th_poison(&problem, TH_Q, b, lengths_q[b]);
-        }
-        th_poison(&problem, TH_PRIOR, 0, lengths[0]);
+        th_pad(&problem);
         th_expect(session, &problem);
     }
 }
@@ -281,7 +263,7 @@ TH_TEST(nan_reaches_the_rows_that_see_it)
             desc.estep = th_esteps[n % 2];
             desc.batch = 2;
             TH_PROBLEM problem = th_problem_make(&desc, n);
-            poison(&problem, places[n / 2].name, 1, 0, places[n / 2].at);
+            th_poison_row(&problem, places[n / 2].name, 1, 0, places[n / 2].at);
             th_expect(session, &problem);
         }
     }

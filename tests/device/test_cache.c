@@ -688,16 +688,23 @@ static void launch_and_check(const device *self, const mgk_program *program, int
     assert_int_equal(clReleaseKernel(kernel), CL_SUCCESS);
 }
 
+/* The program of fill.cl, which the caller releases, and where it came from. */
+static clmgk_program_origin get_fill(clmgk_context *context, const char *options, mgk_program **program)
+{
+    clmgk_program_origin origin = CLMGK_PROGRAM_MEMORY;
+    double compile_ms = -1.0;
+    th_expect_ok(mgk_program_get(context, "fill.cl", options, program, &origin, &compile_ms, &th_error));
+    assert_true(compile_ms >= 0.0);
+    return origin;
+}
+
 /* Gets the program, checks what it computes, saves it, in the cache and, unless NULL, in `target`; releases the
  * context; tells where the program came from. */
 static clmgk_program_origin run_in(const device *self, clmgk_context *context, const char *options, int factor,
                                    const char *target)
 {
     mgk_program *program = NULL;
-    clmgk_program_origin origin = CLMGK_PROGRAM_MEMORY;
-    double compile_ms = -1.0;
-    th_expect_ok(mgk_program_get(context, "fill.cl", options, &program, &origin, &compile_ms, &th_error));
-    assert_true(compile_ms >= 0.0);
+    const clmgk_program_origin origin = get_fill(context, options, &program);
     assert_string_equal(program->options, options);
     launch_and_check(self, program, factor);
     mgk_program_save(program);
@@ -750,12 +757,9 @@ CACHE_TEST(test_other_devices_programs_are_not_used)
                            facts->info.driver,   facts->opencl_version,   facts->info.architecture};
     for (size_t i = 0; i < MGK_COUNT(texts); ++i) {
         mgk_program *program = NULL;
-        clmgk_program_origin origin;
-        double compile_ms = 0.0;
         const char first = texts[i][0];
         texts[i][0] = (char)(first + 1);
-        assert_int_equal(mgk_program_get(context, "fill.cl", "", &program, &origin, &compile_ms, NULL), CLMGK_OK);
-        assert_int_equal(origin, CLMGK_PROGRAM_BUILT);
+        assert_int_equal(get_fill(context, "", &program), CLMGK_PROGRAM_BUILT);
         mgk_program_release(program);
         texts[i][0] = first;
     }
@@ -770,13 +774,11 @@ CACHE_TEST(test_programs_of_0_1_0_are_passed_over)
 {
     const device machine = open_device();
     mgk_program *program = NULL;
-    clmgk_program_origin origin;
-    double compile_ms = 0.0;
     mgk_text key = {0};
     write_kernels(self->root);
     clmgk_context *const context = make_context(&machine, self->root);
     const mgk_device_facts *const facts = &context->facts;
-    assert_int_equal(mgk_program_get(context, "fill.cl", "", &program, &origin, &compile_ms, NULL), CLMGK_OK);
+    assert_int_equal(get_fill(context, "", &program), CLMGK_PROGRAM_BUILT);
     const char *const parts[] = {"0.1.0",          facts->info.platform, facts->platform_version, facts->info.vendor,
                                  facts->info.name, facts->info.driver,   facts->opencl_version,   ""};
     for (size_t i = 0; i < MGK_COUNT(parts); ++i)
@@ -821,8 +823,6 @@ CACHE_TEST(test_damaged_programs_are_built_anew)
 CACHE_TEST(test_binaries_that_do_not_build_are_dropped)
 {
     const device machine = open_device();
-    clmgk_program_origin origin;
-    double compile_ms = 0.0;
     mgk_program *program = NULL;
     write_kernels(self->root);
     clmgk_context *const context = make_context(&machine, self->root);
@@ -831,12 +831,11 @@ CACHE_TEST(test_binaries_that_do_not_build_are_dropped)
         close_device(&machine);
         skip(); /* it aborts on a binary that is not its own */
     }
-    assert_int_equal(mgk_program_get(context, "fill.cl", "", &program, &origin, &compile_ms, NULL), CLMGK_OK);
+    assert_int_equal(get_fill(context, "", &program), CLMGK_PROGRAM_BUILT);
     th_expect_ok(mgk_cache_put(&self->cache, program->key, binary_text, sizeof(binary_text), &th_error));
     mgk_program_release(program);
 
-    assert_int_equal(mgk_program_get(context, "fill.cl", "", &program, &origin, &compile_ms, NULL), CLMGK_OK);
-    assert_int_equal(origin, CLMGK_PROGRAM_BUILT);
+    assert_int_equal(get_fill(context, "", &program), CLMGK_PROGRAM_BUILT);
     assert_int_equal(entries(self), 0);
     launch_and_check(&machine, program, 3);
     mgk_program_release(program);
@@ -850,16 +849,11 @@ CACHE_TEST(test_contexts_share_programs_in_memory)
     mgk_program *first = NULL;
     mgk_program *second = NULL;
     mgk_program *other = NULL;
-    clmgk_program_origin origin;
-    double compile_ms = 0.0;
     write_kernels(self->root);
     clmgk_context *const context = make_context(&machine, self->root);
-    assert_int_equal(mgk_program_get(context, "fill.cl", "", &first, &origin, &compile_ms, NULL), CLMGK_OK);
-    assert_int_equal(origin, CLMGK_PROGRAM_BUILT);
-    assert_int_equal(mgk_program_get(context, "fill.cl", "-DFACTOR=2", &other, &origin, &compile_ms, NULL), CLMGK_OK);
-    assert_int_equal(origin, CLMGK_PROGRAM_BUILT);
-    assert_int_equal(mgk_program_get(context, "fill.cl", "", &second, &origin, &compile_ms, NULL), CLMGK_OK);
-    assert_int_equal(origin, CLMGK_PROGRAM_MEMORY);
+    assert_int_equal(get_fill(context, "", &first), CLMGK_PROGRAM_BUILT);
+    assert_int_equal(get_fill(context, "-DFACTOR=2", &other), CLMGK_PROGRAM_BUILT);
+    assert_int_equal(get_fill(context, "", &second), CLMGK_PROGRAM_MEMORY);
     assert_ptr_equal(first, second);
     mgk_program_release(first);
     launch_and_check(&machine, second, 3);
@@ -895,7 +889,6 @@ CACHE_TEST(test_compile_errors_quote_the_log)
 enum { THREADS = 4 };
 
 typedef struct worker {
-    pthread_t thread;
     clmgk_context *context;
     mgk_program *program;
     clmgk_program_origin origin;
@@ -917,12 +910,9 @@ CACHE_TEST(test_threads_build_a_program_once)
     int built = 0;
     write_kernels(self->root);
     clmgk_context *const context = make_context(&machine, self->root);
-    for (int i = 0; i < THREADS; ++i) {
-        workers[i].context = context;
-        assert_int_equal(pthread_create(&workers[i].thread, NULL, get_program, &workers[i]), 0);
-    }
     for (int i = 0; i < THREADS; ++i)
-        assert_int_equal(pthread_join(workers[i].thread, NULL), 0);
+        workers[i].context = context;
+    th_run_threads(get_program, workers, sizeof(workers[0]), THREADS);
     for (int i = 0; i < THREADS; ++i) {
         assert_int_equal(workers[i].status, CLMGK_OK);
         assert_ptr_equal(workers[i].program, workers[0].program);

@@ -394,23 +394,25 @@ static clmgk_status run_with(scene *s, const clmgk_attention_desc *desc, const c
     return status;
 }
 
-static clmgk_status run_plan(scene *s, result *r, clmgk_error *error)
+/* O and L. */
+static clmgk_status run_forward(scene *s, const char *tuning_dir, result *r, clmgk_error *error)
 {
     *r = (result){.o = {0}};
-    const clmgk_status status = run_with(s, &s->desc, NULL, enqueue_forward, error);
+    const clmgk_status status = run_with(s, &s->desc, tuning_dir, enqueue_forward, error);
     if (status == CLMGK_OK)
         read_result(s, 0, 2, r);
     return status;
 }
 
+static clmgk_status run_plan(scene *s, result *r, clmgk_error *error)
+{
+    return run_forward(s, NULL, r, error);
+}
+
 /* With an entry that is right, and programs that may fail: then the plan does without. */
 static clmgk_status run_tuned(scene *s, result *r, clmgk_error *error)
 {
-    *r = (result){.o = {0}};
-    const clmgk_status status = run_with(s, &s->desc, s->tuning_dir, enqueue_forward, error);
-    if (status == CLMGK_OK)
-        read_result(s, 0, 2, r);
-    return status;
+    return run_forward(s, s->tuning_dir, r, error);
 }
 
 /* The layer below has sub-groups: where the probe fails the plan does without. */

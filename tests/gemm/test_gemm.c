@@ -7,7 +7,6 @@
 
 #include <float.h>
 #include <math.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -403,7 +402,6 @@ static void expect_threads(th_session *session, const char *provider, const char
     const clmgk_gemm_desc descs[] = {desc_of(64, 65, 66), batch_desc(20, 64, 33, 0)};
     clmgk_gemm_plan *plans[2];
     worker workers[THREADS];
-    pthread_t threads[THREADS];
     for (size_t n = 0; n < 2; n++)
         plans[n] = tp_plan(session, &descs[n], provider, parameters[n]);
     for (size_t n = 0; n < THREADS; n++) {
@@ -411,10 +409,7 @@ static void expect_threads(th_session *session, const char *provider, const char
         workers[n].product = tp_make(session, &descs[n % 2], n, n);
         tp_add_workspace(session, &workers[n].product, plans[n % 2], 0);
     }
-    for (size_t n = 0; n < THREADS; n++)
-        assert_int_equal(pthread_create(&threads[n], NULL, work, &workers[n]), 0);
-    for (size_t n = 0; n < THREADS; n++)
-        assert_int_equal(pthread_join(threads[n], NULL), 0);
+    th_run_threads(work, workers, sizeof(workers[0]), THREADS);
     for (size_t n = 0; n < THREADS; n++) {
         if (!workers[n].ok)
             fail_msg("%s: %s", provider, workers[n].error.message);

@@ -123,6 +123,9 @@ bool th_is_full(void);
 /* A queue, in order where the device has no other. */
 cl_command_queue th_queue(const th_session *session, bool out_of_order);
 
+/* Calls `run` in `count` threads at once, each with a worker of its own of `size` bytes, and waits for all of them. */
+void th_run_threads(void *(*run)(void *), void *workers, size_t size, size_t count);
+
 /* A plan of `desc`, counted in the session, which keeps a plan of every program until it is closed. */
 clmgk_plan *th_plan(th_session *session, const clmgk_attention_desc *desc, clmgk_engine engine, const char *parameters);
 clmgk_plan *th_plan_of(th_session *session, const clmgk_attention_desc *desc, const clmgk_plan_options *options);
@@ -222,12 +225,43 @@ double th_normal(uint64_t *state);
 int64_t th_pick(uint64_t *state, int64_t low, int64_t high);
 bool th_chance(uint64_t *state, int64_t one_in);
 
+/* Fixed irregular numbers in (-1, 1); *state is 0 before the first array. */
+void th_fill_irregularly(double *values, size_t count, double *state);
+/* Random123's known answers of philox4x32 with 10 rounds. */
+typedef struct th_philox_answer {
+    uint32_t counter[4], key[2], words[4];
+} th_philox_answer;
+extern const th_philox_answer th_philox_answers[3];
+
 /* NaN in the rows `first` and up of batch b, in every head and component. Nothing in an array that is not used. */
 void th_poison(th_problem *problem, th_name name, int64_t b, int64_t first);
 /* Component `to` of the keys becomes a copy of component `from`. */
 void th_copy_component(th_problem *problem, int64_t to, int64_t from);
 /* The token axis backwards. */
 void th_reverse_tokens(th_problem *problem, th_name name);
+
+/* Row n of head h of batch b becomes NaN in every component. */
+void th_poison_row(th_problem *problem, th_name name, int64_t b, int64_t h, int64_t n);
+/* Gives two batches lengths up to 70 rows and 70 keys. Queries, keys, values, dO, dL and priors beyond are NaN. */
+void th_pad(th_problem *problem);
+/* The bias hides all keys of some rows, all keys but the last or all beyond the first two tiles of others; further rows
+ * get enormous biases. Heads take turns. */
+void th_hide_keys(th_problem *problem);
+/* The bias hides all keys of every third row in one head; heads take turns. */
+void th_hide_rows(th_problem *problem);
+/* A random set of gradients accumulates. The values to add to are of the gradients' own size, because a storage type
+ * rounds the sum. */
+void th_accumulate_some(th_problem *problem, uint64_t *state);
+/* Copies one array, or all inputs, that both problems use. */
+void th_copy_values(th_problem *to, const th_problem *from, th_name name);
+void th_copy_inputs(th_problem *to, const th_problem *from);
+/* Rounds the values as the storage type holds them, so that the reference sees the numbers that the device sees. */
+void th_round_values(th_session *session, th_problem *problem, th_pass pass);
+/* An array has the same bits in both problems. */
+void th_expect_equal_bits(const th_problem *one, const th_problem *other, th_name name);
+
+/* The layout [B, tokens, heads, components, size + gap]. */
+clmgk_layout th_tokens_first(int64_t tokens, int64_t heads, int64_t components, int64_t size, int64_t gap);
 
 /* Where element `flat` of the dense order lies, in elements from the start of its memory; its value to that memory
  * (rounded) and back. */

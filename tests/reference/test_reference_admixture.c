@@ -124,21 +124,6 @@ static const test_form forms[] = {
 
 /* ---- problems --------------------------------------------------------------------------------------------------- */
 
-/* Fixed irregular numbers in (-1, 1). */
-static double irregular(double *state)
-{
-    *state += 1.0;
-    const double x = sin(*state * 12.9898) * 43758.5453;
-    return 2.0 * (x - floor(x)) - 1.0;
-}
-
-static void fill(double *values, size_t count, double *state)
-{
-    assert_true(count <= MOST);
-    for (size_t n = 0; n < count; n++)
-        values[n] = irregular(state);
-}
-
 static clmgk_attention_desc resolved(const test_form *form)
 {
     clmgk_attention_desc d = form->desc;
@@ -178,11 +163,13 @@ static void fill_arrays(fixture *f, const test_form *form)
     const clmgk_attention_desc *const d = &f->problem.desc;
     const size_t rows = (size_t)(d->batch * d->heads) * N;
     double state = 0.0;
-    for (int which = 0; which < PARAMETERS; which++)
-        fill(f->array[which], f->count[which], &state);
-    fill(f->slopes, (size_t)d->heads, &state);
-    fill(f->grad_o, rows * E, &state);
-    fill(f->grad_lse, rows, &state);
+    for (int which = 0; which < PARAMETERS; which++) {
+        assert_true(f->count[which] <= MOST);
+        th_fill_irregularly(f->array[which], f->count[which], &state);
+    }
+    th_fill_irregularly(f->slopes, (size_t)d->heads, &state);
+    th_fill_irregularly(f->grad_o, rows * E, &state);
+    th_fill_irregularly(f->grad_lse, rows, &state);
     for (size_t n = 0; n < f->count[NOISE]; n++)
         f->array[NOISE][n] = form->no_sigma && n == 0 ? 0.0 : 1.1 + f->array[NOISE][n];
     for (size_t n = 0; n < f->count[MIX_WEIGHT]; n++)

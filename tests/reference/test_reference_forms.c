@@ -116,21 +116,6 @@ static const test_form forms[] = {
 
 /* ---- problems --------------------------------------------------------------------------------------------------- */
 
-/* Fixed irregular numbers in (-1, 1). */
-static double irregular(double *state)
-{
-    *state += 1.0;
-    const double x = sin(*state * 12.9898) * 43758.5453;
-    return 2.0 * (x - floor(x)) - 1.0;
-}
-
-static void fill(double *values, size_t count, double *state)
-{
-    assert_true(count <= MOST);
-    for (size_t n = 0; n < count; n++)
-        values[n] = irregular(state);
-}
-
 static void resolve(const test_form *form, clmgk_attention_desc *d)
 {
     *d = form->desc;
@@ -168,11 +153,13 @@ static void count_elements(const clmgk_attention_desc *d, size_t count[PARAMETER
 static void fill_arrays(fixture *f, const test_form *form)
 {
     double state = 0.0;
-    for (int which = 0; which < PARAMETERS; which++)
-        fill(f->array[which], f->count[which], &state);
-    fill(f->slopes, H, &state);
-    fill(f->grad_o, TH_COUNT(f->grad_o), &state);
-    fill(f->grad_lse, TH_COUNT(f->grad_lse), &state);
+    for (int which = 0; which < PARAMETERS; which++) {
+        assert_true(f->count[which] <= MOST);
+        th_fill_irregularly(f->array[which], f->count[which], &state);
+    }
+    th_fill_irregularly(f->slopes, H, &state);
+    th_fill_irregularly(f->grad_o, TH_COUNT(f->grad_o), &state);
+    th_fill_irregularly(f->grad_lse, TH_COUNT(f->grad_lse), &state);
 
     const double equal = 1.0 / (double)f->problem.desc.components;
     const bool uniform = form->desc.prior_shape == CLMGK_PRIOR_UNIFORM;

@@ -13,7 +13,6 @@
 #include "tuning/entries.h"
 #include "tuning/tunables.h"
 
-#include <pthread.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -887,7 +886,6 @@ static bool write_entries(const char *folder, int writer)
 }
 
 typedef struct writer {
-    pthread_t thread;
     const char *folder;
     int number;
     bool ok;
@@ -903,14 +901,11 @@ static void *work(void *user)
 CACHE_TEST(threads_share_a_file)
 {
     writer writers[WRITERS];
-    for (int i = 0; i < WRITERS; i++) {
+    for (int i = 0; i < WRITERS; i++)
         writers[i] = (writer){.folder = self->folder, .number = i};
-        assert_int_equal(pthread_create(&writers[i].thread, NULL, work, &writers[i]), 0);
-    }
-    for (int i = 0; i < WRITERS; i++) {
-        assert_int_equal(pthread_join(writers[i].thread, NULL), 0);
+    th_run_threads(work, writers, sizeof(writers[0]), WRITERS);
+    for (int i = 0; i < WRITERS; i++)
         assert_true(writers[i].ok);
-    }
     assert_int_equal(get_info(self).entries, WRITERS * ENTRIES_EACH);
     assert_int_equal(get_info(self).damaged, 0);
 }

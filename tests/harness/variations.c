@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "harness/harness.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- values and layouts ------------------------------------------------------------------------------------------ */
+
+void th_copy_values(th_problem *to, const th_problem *from, th_name name)
+{
+    if (!to->array[name].used || !from->array[name].used)
+        return;
+    assert_int_equal(to->array[name].count, from->array[name].count);
+    memcpy(to->array[name].values, from->array[name].values, to->array[name].count * sizeof(double));
+}
+
+void th_copy_inputs(th_problem *to, const th_problem *from)
+{
+    for (th_name name = TH_Q; name <= TH_NOISE; name++)
+        if (th_is_input(name))
+            th_copy_values(to, from, name);
+}
+
+void th_round_values(th_session *session, th_problem *problem, th_pass pass)
+{
+    TH_DEVICE device = th_upload_for(session, problem, pass, 0);
+}
+
+void th_poison_row(th_problem *problem, th_name name, int64_t b, int64_t h, int64_t n)
+{
+    const th_array *const array = &problem->array[name];
+    for (int64_t r = 0; r < array->shape[2]; r++)
+        for (int64_t d = 0; d < array->shape[4]; d++)
+            th_set(problem, name, b, h, r, n, d, (double)NAN);
+}
+
+void th_accumulate_some(th_problem *problem, uint64_t *state)
+{
+    problem->accumulate = (uint32_t)th_random(state) & CLMGK_GRADIENT_ALL;
+    for (th_name name = TH_GRAD_Q; name <= TH_GRAD_NOISE; name++)
+        th_scale(problem, name, 0.0625);
+}
+
+clmgk_layout th_tokens_first(int64_t tokens, int64_t heads, int64_t components, int64_t size, int64_t gap)
+{
+    const int64_t component = size + gap, head = component * components, token = head * heads;
+    return (clmgk_layout){1, token * tokens, head, component, token};
+}
+
+void th_expect_equal_bits(const th_problem *one, const th_problem *other, th_name name)
+{
+    assert_int_equal(one->array[name].count, other->array[name].count);
+    assert_memory_equal(one->array[name].values, other->array[name].values, one->array[name].count * sizeof(double));
+}
+
+/* ---- padding and hidden keys ------------------------------------------------------------------------------------- */
+
+void th_pad(th_problem *problem)
+{
+    static const int64_t lengths[] = {70, 3}, lengths_q[] = {33, 65};
+    static const th_name of_keys[] = {TH_K, TH_V}, of_queries[] = {TH_Q, TH_GRAD_O, TH_GRAD_LSE};
+    for (int64_t b = 0; b < 2; b++) {
+        th_set(problem, TH_LENGTHS, b, 0, 0, 0, 0, (double)lengths[b]);
+        th_set(problem, TH_LENGTHS_Q, b, 0, 0, 0, 0, (double)lengths_q[b]);
+        for (size_t n = 0; n < TH_COUNT(of_keys); n++)
+            th_poison(problem, of_keys[n], b, lengths[b]);
+        for (size_t n = 0; n < TH_COUNT(of_queries); n++)
+            th_poison(problem, of_queries[n], b, lengths_q[b]);
+    }
+    th_poison(problem, TH_PRIOR, 0, lengths[0]);
+}
+
+void th_hide_keys(th_problem *problem)
+{
+    const th_array *const bias = &problem->array[TH_BIAS];
+    const int64_t heads = bias->shape[1], rows = bias->shape[3], keys = bias->shape[4];
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < keys; j++) {
+            if (i % 4 == 0 || (i % 4 == 1 && j < keys - 1) || (i % 4 == 2 && j < 128))
+                th_set(problem, TH_BIAS, 0, i % heads, 0, i, j, -(double)INFINITY);
+            else if (i % 8 == 3 && j % 3 == 0)
+                th_set(problem, TH_BIAS, 0, i % heads, 0, i, j, -3.4e38);
+            else if (i % 8 == 7)
+                th_set(problem, TH_BIAS, 0, i % heads, 0, i, j, 5.0 * (double)j);
+        }
+}
+
+void th_hide_rows(th_problem *problem)
+{
+    const th_array *const bias = &problem->array[TH_BIAS];
+    for (int64_t i = 0; i < bias->shape[3]; i += 3)
+        for (int64_t j = 0; j < bias->shape[4]; j++)
+            th_set(problem, TH_BIAS, 0, i / 3 % bias->shape[1], 0, i, j, -(double)INFINITY);
+}
+
+/* ---- random numbers ---------------------------------------------------------------------------------------------- */
+
+const th_philox_answer th_philox_answers[3] = {
+    {{0, 0, 0, 0}, {0, 0}, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
+    {{0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff},
+     {0xffffffff, 0xffffffff},
+     {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
+    {{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344},
+     {0xa4093822, 0x299f31d0},
+     {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
+};
+
+void th_fill_irregularly(double *values, size_t count, double *state)
+{
+    for (size_t n = 0; n < count; n++) {
+        *state += 1.0;
+        const double x = sin(*state * 12.9898) * 43758.5453;
+        values[n] = 2.0 * (x - floor(x)) - 1.0;
+    }
+}
+
+/* ---- threads ----------------------------------------------------------------------------------------------------- */
+
+void th_run_threads(void *(*run)(void *), void *workers, size_t size, size_t count)
+{
+    pthread_t *const threads = calloc(count, sizeof(*threads));
+    assert_non_null(threads);
+    for (size_t n = 0; n < count; n++)
+        assert_int_equal(pthread_create(&threads[n], NULL, run, (unsigned char *)workers + n * size), 0);
+    for (size_t n = 0; n < count; n++)
+        assert_int_equal(pthread_join(threads[n], NULL), 0);
+    free(threads);
+}
