@@ -9,8 +9,8 @@
 
 /* ---- engines ----------------------------------------------------------------------------------------------- */
 
-/* Writes element `index` of the caller's list: the facts, and the engine that plans take unless a problem has another
- * rank. */
+/* Writes element `index` of the caller's list: the facts, and the engine that ranks first on the device for problems in
+ * general. */
 static void write_info(clmgk_device_info *infos, size_t index, const mgk_device_facts *facts)
 {
     clmgk_device_info info = facts->info;
@@ -248,7 +248,7 @@ static clmgk_status describe_platform(cl_platform_id platform, cl_uint index, mg
     return CLMGK_OK;
 }
 
-/* No device: the platforms that are there, each with the reason. */
+/* Fails with the list of the platforms that are installed, each with the reason why it has no device. */
 static clmgk_status fail_no_device(clmgk_error *error)
 {
     mgk_text text = {0};

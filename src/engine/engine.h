@@ -11,24 +11,24 @@
 #include "device/flags.h"
 #include "tuning/tunables.h"
 
-/* Parameters that are known whatever the engine: each has `splits`; families whose blocks hold several heads add
+/* Parameters that do not depend on the engine: each engine has `splits`; families whose blocks hold several heads add
  * `heads`. */
 #define MGK_KNOWN_TUNABLES(T) T(splits, "splits") T(heads, "heads")
 MGK_TUNABLE_NAMES(MGK_KNOWN_TUNABLES)
 
-/* Most rows for which the forward pass may have a special form, for decoding. */
+/* The most rows that the forward pass's special form for decoding serves. */
 #define MGK_FEW_ROWS 4
 
 /* Floats of a row of a block, or of a key of a tile. */
 typedef struct mgk_side {
     int64_t features; /* of its queries or keys */
-    int64_t terms;    /* numbers that scores take, and sums of the row */
+    int64_t terms;    /* numbers for the scores, and sums of the row */
 } mgk_side;
 
 /*
- * What a family's pass computes with, whatever engine computes it: a block of rows meets tiles of keys. Counts are of
- * floats, unless they say otherwise; each engine lays its own arrays out, and knows what fits in its registers and
- * caches. In the backward pass a block holds keys and their gradients, and a tile brings queries.
+ * The sizes that a family's pass needs on any engine: a block of rows meets tiles of keys. Counts are in floats unless
+ * noted. Each engine lays out its own arrays and knows what fits in its registers and caches. In the backward pass a
+ * block holds keys and their gradients, and a tile brings queries.
  */
 typedef struct mgk_footprint {
     bool forward;
@@ -40,10 +40,10 @@ typedef struct mgk_footprint {
     int narrowest, widest;   /* the smaller and the larger of the classes of D and E */
 
     /* ---- the kernel's forms */
-    bool few_rows;     /* it has the form for MGK_FEW_ROWS, and may use it here */
+    bool few_rows;     /* it has the form for up to MGK_FEW_ROWS rows, and may use it here */
     bool short_panels; /* it has a form for a nearly empty last panel */
-    bool any_order;    /* no other pass computes the scores: their sums may have any order */
-    bool one_block;    /* a block of all rows saves more than one of twice the default size costs */
+    bool any_order;    /* no other pass computes the scores, so their sums may have any order */
+    bool one_block;    /* a block of all rows pays off even at twice the default size */
 
     /* ---- state */
     mgk_side block, tile;
@@ -71,20 +71,20 @@ typedef struct mgk_footprint {
 typedef struct mgk_block {
     int64_t rows, tile;
     size_t threads;    /* work-items of a work-group */
-    bool whole_chunks; /* loops over staged chunks are unrolled whole */
+    bool whole_chunks; /* loops over staged chunks are fully unrolled */
     int few_rows;      /* number of rows of the special form; 0: the usual form */
-    bool short_panel;  /* the last panel has a form for half of its rows and one */
-    bool any_order;    /* of the footprint, with a short panel */
-    int lanes;         /* rows of a vector, which reads a bias faster from a copy with lane = row; 0: there is none */
-    int most_keys;     /* with lanes: keys of a register block, whose multiple the copy is padded to */
+    bool short_panel;  /* the last panel has a form for at most half of its rows plus one */
+    bool any_order;    /* the footprint's, with a short panel */
+    int lanes;         /* rows of a vector that reads a bias faster from a copy with lane = row; 0: no copy */
+    int most_keys;     /* with lanes: keys of a register block; the copy is padded to a multiple of them */
     uint64_t local_bytes, private_bytes;
     const char *compiler; /* options of the device's compiler; NULL: none */
 } mgk_block;
 
-/* How well an engine suits a device, or a problem on it. A plan takes the engine with the most points of those that can
- * plan all of its passes. */
+/* How well an engine suits a device, or a problem on it. Of the engines that can plan all of its passes, a plan takes
+ * the one with the most points. */
 typedef struct mgk_rank {
-    int points;         /* a value below, or between or above them; 0: the engine can't */
+    int points;         /* one of the values below, or any number above 0; 0: the engine can't */
     const char *reason; /* a constant text, for people: "the device has local memory" */
 } mgk_rank;
 enum { MGK_RANK_NONE = 0, MGK_RANK_LAST_RESORT = 10, MGK_RANK_MADE_FOR = 100 };
@@ -97,7 +97,7 @@ typedef enum mgk_sums {
     MGK_SUMS_COUNT
 } mgk_sums;
 
-/* For an engine whose kernels load and store by cl/base/common.clh. */
+/* All types, for an engine whose kernels load and store through cl/base/elements.clh. */
 #define MGK_DTYPE_BIT(name, value, ...) | 1U << (value)
 #define MGK_ALL_DTYPES                  (0U CLMGK_DTYPE_LIST(MGK_DTYPE_BIT))
 
@@ -105,7 +105,7 @@ typedef struct mgk_engine {
     clmgk_engine value;
     const mgk_tunable_table *tunables;
 
-    /* ---- traits: what plans and families ask instead of an engine's name */
+    /* ---- traits, which plans and families ask for instead of an engine's name */
     uint32_t dtypes;        /* set of 1 << clmgk_dtype: storage types of its kernels */
     bool matrix_units;      /* products run on units for small matrices */
     bool private_tiles;     /* a work-group is one work-item, with its tiles in private arrays; else in local memory */
@@ -113,12 +113,12 @@ typedef struct mgk_engine {
     bool few_rows_of_heads; /* the form for few rows serves blocks of several heads */
     bool exchanges;         /* work-items of a sub-group exchange numbers: fit needs facts->sub_group */
 
-    /* The engine's rank on a device; for a problem (a resolved descriptor) or, with NULL, in general. Its storage type
-     * need not be looked at: mgk_engine_rank does. */
+    /* The engine's rank on a device, for a problem (a resolved descriptor) or, with NULL, in general. mgk_engine_rank
+     * looks at the storage types. */
     mgk_rank (*rank)(const mgk_device_facts *facts, const clmgk_attention_desc *desc);
 
-    /* All that makes two passes of the engine round these sums alike: names, ended by NULL, of the parameters on which
-     * their order or precision depends. Passes on different engines never count as alike. */
+    /* Names, ended by NULL, of the parameters on which these sums' order or precision depends. Two passes of the engine
+     * that agree in them round the sums alike; passes on different engines never count as alike. */
     const char *const *sum_tunables[MGK_SUMS_COUNT];
 
     /* Sets defaults of the parameters that were not given, and computes the block. UNSUPPORTED, with the reason, if it
@@ -126,9 +126,9 @@ typedef struct mgk_engine {
     clmgk_status (*fit)(const mgk_footprint *footprint, const mgk_device_facts *facts, mgk_tunables *tunables,
                         mgk_block *block, clmgk_error *error);
 
-    /* Bytes that a family which lays its tiles out itself may take for a work-group; where they are. */
+    /* Memory of a work-group, in bytes, for a family that lays out its tiles itself. */
     int64_t (*tile_limit)(const mgk_device_facts *facts);
-    int (*feature_block)(const mgk_device_facts *facts); /* features that such a family computes at a time, at most */
+    int (*feature_block)(const mgk_device_facts *facts); /* the most features that such a family computes at a time */
 
     /* Sets the flags of a kernel with this block; NULL: none. */
     void (*set_flags)(const mgk_device_facts *facts, const mgk_tunables *tunables, const mgk_block *block,
@@ -145,16 +145,16 @@ extern const mgk_engine *const mgk_engines[MGK_ENGINES];
 /* Parameters that every engine has, or that a family adds to each: the steps common to families read them. */
 #define MGK_COMMON_TUNABLES(X) X(splits, ) X(heads, )
 
-/* The number of rows of the form for few rows; 0: the problem has more, or the kernel no such form here. */
+/* The number of rows of the form for few rows; 0: the problem has more rows, or the kernel has no such form here. */
 int mgk_few_rows(const mgk_footprint *footprint);
 
 /* The parameters of an engine and those added by a family (NULL: none), all values 0. */
 mgk_tunables mgk_engine_tunables(const mgk_engine *engine, const mgk_added_tunables *added);
 
-/* The engine's rank, whether or not it supports the problem's storage type. */
+/* The engine's rank; NONE where its kernels lack a storage type of the problem. */
 mgk_rank mgk_engine_rank(const mgk_engine *engine, const mgk_device_facts *facts, const clmgk_attention_desc *desc);
 
-/* All engines, those with more points first; engines that can't come last. */
+/* All engines, by descending points. */
 typedef struct mgk_ranked {
     const mgk_engine *engine;
     mgk_rank rank;

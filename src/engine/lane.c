@@ -25,19 +25,19 @@ static bool has_heads(const mgk_footprint *f)
 
 /* ---- memory ------------------------------------------------------------------------------------------------- */
 
-/* Backward: the keys of a row, a copy of them and their gradients. */
+/* In the backward pass: a row's keys, a copy of them, and their gradients. */
 static int64_t row_floats(const mgk_footprint *f)
 {
     return (f->forward ? 1 : 3) * f->block.features + f->block.terms;
 }
 
-/* Backward: the values of a row and their gradients. */
+/* In the backward pass: a row's values and their gradients. */
 static int64_t head_row_floats(const mgk_footprint *f)
 {
     return (f->forward ? 1 : 2) * f->value_size + f->head_terms;
 }
 
-/* With a vector of weights for each key. */
+/* The scores, and one vector of weights, for each key. */
 static int64_t pair_floats(const mgk_footprint *f)
 {
     return f->scores > 0 ? f->scores + 1 + f->pair_terms : 0;
@@ -48,7 +48,7 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* All arrays of a work-item, for so many heads of sums and of values. */
+/* All arrays of a work-item that holds sums of `heads` heads and values of `value_heads`. */
 static int64_t bytes_with(const mgk_footprint *f, const lane_block *b, int64_t heads, int64_t value_heads)
 {
     const int64_t of_rows = b->panels * b->panel_rows * (row_floats(f) + heads * head_row_floats(f));
@@ -63,8 +63,9 @@ static int64_t bytes_of(const mgk_footprint *f, const lane_block *b)
     return bytes_with(f, b, b->heads, b->heads);
 }
 
-/* The part that is read for every tile, and should stay in a core's second-level cache. Forward: of one head the rows
- * alone count, since keys are copied to few places; of several those that there are, for which a block has room. */
+/* The bytes that every tile reads again, which should stay in a core's second-level cache. In the forward pass of one
+ * head only the rows count, since keys are copied to few places. With several heads the existing heads count, not those
+ * that a block has room for. */
 static int64_t block_bytes(const mgk_footprint *f, const lane_block *b)
 {
     if (f->forward && !has_heads(f))
@@ -74,30 +75,31 @@ static int64_t block_bytes(const mgk_footprint *f, const lane_block *b)
     return bytes_of(f, b);
 }
 
-/* Of several heads more than the cache: fewer blocks stream tiles. */
+/* With several heads a block may exceed the cache, because fewer blocks stream fewer tiles. */
 static int64_t most_block_bytes(const mgk_footprint *f)
 {
     const int64_t kilobytes = has_heads(f) ? (f->forward ? 1280 : 1664) : (f->forward ? 288 : 880);
     return kilobytes << 10;
 }
 
-/* The part that is read for every panel, and should stay in the first-level cache: a tile's keys; of several heads the
- * scores that are kept. */
+/* The bytes that every panel reads again, which should stay in the first-level cache: a tile's keys, or with several
+ * heads the scores that are kept. */
 static int64_t staged_bytes(const mgk_footprint *f, const lane_block *b)
 {
     const int64_t floats = has_heads(f) ? b->panel_rows * f->scores : f->tile.features;
     return b->tile * floats * (int64_t)sizeof(float);
 }
 
-/* Few rows read keys in place, several times for norms or shifts: a tile stays in the cache. */
+/* The form for few rows reads keys in place, several times where it needs norms or shifts: the tile stays in the
+ * cache. */
 static int64_t most_staged_bytes(const mgk_footprint *f)
 {
     const bool again = f->keys_read_again && mgk_few_rows(f) > 0;
     return (int64_t)(has_heads(f) ? 16 : again ? 4 : 96) << 10;
 }
 
-/* On a CPU private arrays are on a worker's stack. GPUs, where the engine is the last resort, hang or fail with arrays
- * of that size. */
+/* On a CPU private arrays lie on a worker's stack. GPUs, on which this engine is the last resort, hang or fail with
+ * arrays of that size. */
 static int64_t private_limit(const mgk_device_facts *facts)
 {
     return facts->info.device_class == CLMGK_DEVICE_CPU ? INT64_C(2) << 20 : INT64_C(16) << 10;
@@ -112,7 +114,7 @@ static bool too_few(const mgk_footprint *f, const lane_block *b, int64_t groups)
     return f->forward && (f->rows + rows - 1) / rows * ((f->heads + b->heads - 1) / b->heads) * f->problems < groups;
 }
 
-/* As many heads as fit beside one panel; fewer where blocks of rows alone can't keep the compute units busy. */
+/* As many heads as fit beside one panel, or fewer where blocks of rows alone can't keep the compute units busy. */
 static void choose_heads(const mgk_footprint *f, const mgk_device_facts *facts, lane_block *b)
 {
     const int64_t limit = private_limit(facts) / (f->forward ? 2 : 1);
@@ -130,14 +132,14 @@ static void choose_panels(const mgk_footprint *f, const mgk_device_facts *facts,
         b->panels /= 2;
 }
 
-/* Whether the tile is as long as the parameter's default says, and the rows follow from it. */
+/* Whether the tile has the parameter's default length, and the rows are chosen for it. */
 static bool has_fixed_tile(const mgk_footprint *f)
 {
     return !f->forward && !has_heads(f);
 }
 
-/* The longest tile that fits into the caches; of several heads shorter ones cost more than the first-level cache gains.
- */
+/* The longest tile that fits into the caches. With several heads, tiles below a limit cost more than the first-level
+ * cache gains. */
 static void choose_tile(const mgk_footprint *f, lane_block *b)
 {
     const int64_t least_tile = has_heads(f) ? 2 * SHORT_TILE : SHORT_TILE;
@@ -149,9 +151,9 @@ static void choose_tile(const mgk_footprint *f, lane_block *b)
         b->tile /= 2;
 }
 
-/* A tile twice as long begins and ends half as often, where the block's rows are enough to fill it and its keys fit
- * beside the rest. Only measured with two units, where the products between take half the time. It follows from the
- * block, not from the problem, or there would be more programs. */
+/* Twice the tile halves the work at its begin and end, where the block's rows outnumber it and its keys fit beside the
+ * rest. Only measured with two units, on which the products take half the time. The length depends on the block, not on
+ * the problem, which would make more programs. */
 static int64_t longest_tile(const mgk_footprint *f, const mgk_device_facts *facts, const lane_block *b, int64_t tile)
 {
     enum { WIDEST = 64 };
@@ -159,9 +161,9 @@ static int64_t longest_tile(const mgk_footprint *f, const mgk_device_facts *fact
     return facts->x86_two_units && fits && b->panels * b->panel_rows > tile ? 2 * tile : tile;
 }
 
-/* Whether panels of one vector of rows are faster, with vectors of 16 floats and one unit for them (docs/engine.md):
- * they compute less beyond the diagonal, where longer problems lose little, and with narrow heads exponentials run
- * beside the next products. */
+/* Whether panels of one vector of rows are faster (docs/engine.md). With vectors of 16 floats and one unit for them
+ * such panels compute less beyond the diagonal, which matters in short problems, and with narrow heads exponentials
+ * overlap the next products. */
 static bool one_vector(const mgk_footprint *f, const mgk_device_facts *facts, int lanes)
 {
     enum { SHORT_CAUSAL = 1024, NARROW = 8 };
@@ -177,7 +179,7 @@ static void choose_vectors(const mgk_footprint *f, const mgk_device_facts *facts
     mgk_tunable_default(p, MGK_NAMED(lanes), mgk_tunable_base(p, MGK_NAMED(lanes), kind) / part);
     mgk_tunable_default(p, MGK_NAMED(block), mgk_tunable_base(p, MGK_NAMED(block), kind) / part);
     const int lanes = mgk_tunable_get(p, MGK_NAMED(lanes));
-    /* the loops of narrow heads are short; others gain nothing by more copies, which only compile longer */
+    /* narrow heads have short loops; wider heads gain nothing from more copies, which only take longer to compile */
     const bool narrow = 2 * f->widest <= lanes;
     mgk_tunable_default(p, MGK_NAMED(unroll), mgk_tunable_base(p, MGK_NAMED(unroll), kind) / (narrow ? 1 : 2));
     mgk_tunable_default(p, MGK_NAMED(vectors),
@@ -222,7 +224,7 @@ static int few_rows(const mgk_footprint *f, const mgk_tunables *p)
                : 0;
 }
 
-/* Whether the last panel has up to half of its rows and one, as in Swin's windows of 49, and there are so few panels
+/* Whether the last panel has at most half of its rows plus one, as in Swin's windows of 49, and the panels are so few
  * that it matters. */
 static bool short_panel(const mgk_footprint *f, const mgk_tunables *p)
 {
@@ -262,14 +264,14 @@ static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, m
 /* Flags that keep vectors wide on x86. */
 static void set_flags(const mgk_device_facts *facts, const mgk_tunables *p, const mgk_block *block, mgk_flags *flags)
 {
-    /* PoCL's compiler would use only 256 bits by itself, and accepts inline assembly */
+    /* PoCL's compiler by default uses only 256 bits, and accepts inline assembly */
     const bool pocl = facts->runtime == MGK_RUNTIME_POCL;
     flags->WIDE_VECTORS = flags->EXP2_SCALEF =
         mgk_tunable_get(p, MGK_NAMED(lanes)) == 16 && facts->x86_avx512dq && pocl;
-    /* measured on a Zen 5; an Intel Xeon waits for fewer */
+    /* measured on a Zen 5; an Intel Xeon loads fewer lines at once */
     flags->EAGER_LINES = flags->WIDE_VECTORS && facts->x86_two_units && strcmp(facts->info.vendor, "AuthenticAMD") == 0;
-    /* PoCL compiles a kernel's text three times, but a called function once. Intel's compiler takes three times as
-     * long. */
+    /* PoCL compiles a kernel's text three times, but a called function once. Intel's compiler takes three times as long
+     * for called functions. */
     flags->KERNEL_CALLS = pocl;
     flags->ONE_SPACE = pocl && facts->info.device_class == CLMGK_DEVICE_CPU;
     flags->FEW_ROWS = block->few_rows;

@@ -17,7 +17,7 @@ static bool has_heads(const mgk_footprint *f)
     return f->held_heads > 0;
 }
 
-/* Of a key of a tile. The block of the backward pass serves the kernel of queries too. */
+/* The terms of a tile's key. In the backward pass the same block serves the kernel of queries. */
 static int64_t key_terms(const mgk_footprint *f)
 {
     return !f->forward && f->apart_terms > f->tile.terms ? f->apart_terms : f->tile.terms;
@@ -52,12 +52,12 @@ static uint64_t few_local_bytes(const mgk_footprint *f, const mgk_tunables *p, i
     return (uint64_t)floats * sizeof(float) + 64;
 }
 
-#define MOST_PIECE 8 /* columns of a value that a work-item of this form has */
+#define MOST_PIECE 8 /* the most columns of a value that a work-item of this form has */
 
 /* Rows of a block whose work-items are keys: for decoding, where most rows of a block would be empty. */
 static int few_rows(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
 {
-    enum { LEAST_PIECE = 4, MOST_TERMS = 8, MOST_TERMS_OF_ROW = 40 }; /* of a work-item's registers */
+    enum { LEAST_PIECE = 4, MOST_TERMS = 8, MOST_TERMS_OF_ROW = 40 }; /* in a work-item's registers */
     const int64_t terms = f->products + f->block.terms;
     int rows = mgk_few_rows(f);
     while (rows > 1 && rows * terms > MOST_TERMS)
@@ -93,15 +93,16 @@ static void choose_threads(const mgk_footprint *f, const mgk_device_facts *facts
 
 /* ---- registers ---------------------------------------------------------------------------------------------- */
 
-/* Limits of a work-item's rows, keys and heads, found by compiling (tests/offline): more spill. 0: none. */
+/* Limits of a work-item's rows, keys and heads, found by compiling (tests/offline): beyond them registers spill. 0: no
+ * limit. */
 typedef struct share {
     int row_part, key_part;                   /* divisors of its default rows and keys */
     bool double_rows;                         /* twice the default rows */
     int64_t row_sums, most_sums;              /* sums of a row that work-items share, and of a work-item's rows */
     int64_t scores;                           /* of a row and key */
-    int64_t most_scores, most_scores_of_rows; /* the second limit reduces the rows */
+    int64_t most_scores, most_scores_of_rows; /* beyond the first, fewer keys; beyond the second, fewer rows */
     int64_t most_head_sums;                   /* sums of a work-item's rows and heads */
-    int64_t most_few_head_sums;               /* the same of few rows */
+    int64_t most_few_head_sums;               /* the same in the form for few rows */
 } share;
 
 static bool is_cpu(const mgk_device_facts *facts)
@@ -133,8 +134,8 @@ static share share_of_forward(const mgk_footprint *f, const mgk_device_facts *fa
                    .most_sums = facts->runtime == MGK_RUNTIME_RUSTICL ? 32 : 64};
 }
 
-/* Wide heads take registers for their sums, components with variances for theirs; Intel's compiler needs some for
- * addresses too. */
+/* Wide heads take registers for their sums, as do components with variances. Intel's compiler also needs some for
+ * addresses. */
 static share share_of_backward(const mgk_footprint *f, const mgk_device_facts *facts)
 {
     enum { WIDE = 128 };
@@ -145,10 +146,10 @@ static share share_of_backward(const mgk_footprint *f, const mgk_device_facts *f
     return (share){.row_part = (half_rows ? 2 : 1) * (quarter_rows && half_rows ? 2 : 1), .key_part = halved ? 2 : 1};
 }
 
-/* NVIDIA's compiler gives a work-item more registers: a larger block of scores, with fewer loads for each. What is kept
- * of each head then limits the number of heads with small values; and many held scores have two rows, for fewer heads:
- * other work-groups compute the products again, but a single row has three loads for each multiply-add. Noise, relu and
- * modifiers take additional registers. */
+/* NVIDIA's compiler gives a work-item more registers, hence a larger block of scores with fewer loads for each. The
+ * sums of each head then limit the number of heads with small values. Where many scores are held, a work-item keeps two
+ * rows and fewer heads: other work-groups compute the products again, but a single row would need three loads for each
+ * multiply-add. Noise, relu and modifiers take further registers. */
 static share share_of_heads_forward(const mgk_footprint *f, const mgk_device_facts *facts)
 {
     const bool large = mgk_gpu_of(facts) == MGK_GPU_NVIDIA, many = large && f->scores >= 8;
@@ -165,8 +166,8 @@ static share share_of_heads_forward(const mgk_footprint *f, const mgk_device_fac
                    .most_few_head_sums = head_sums / more};
 }
 
-/* NVIDIA's larger block, and Intel's usual one, for few components; half as many keys with noise or wide heads, and
- * half as many heads with noise, whose code spilled. */
+/* For few components: NVIDIA's larger block, and Intel's usual one. Noise or wide heads halve the keys, and noise also
+ * halves the heads, because their code spilled. */
 static share share_of_heads_backward(const mgk_footprint *f, const mgk_device_facts *facts)
 {
     enum { MOST_COMPONENTS = 4, WIDE = 256 };
@@ -184,14 +185,14 @@ static share share_of_heads_backward(const mgk_footprint *f, const mgk_device_fa
 
 static share share_of(const mgk_footprint *f, const mgk_device_facts *facts)
 {
-    if (f->scores == 0) /* no block whose rows and keys are to be chosen */
+    if (f->scores == 0) /* no softmax over keys: the block has no rows and keys to choose */
         return (share){.row_part = 1, .key_part = 1};
     if (has_heads(f))
         return f->forward ? share_of_heads_forward(f, facts) : share_of_heads_backward(f, facts);
     return f->forward ? share_of_forward(f, facts) : share_of_backward(f, facts);
 }
 
-/* Rows and keys of a work-item, as many as fit in its registers. Returns the rows. */
+/* As many rows and keys of a work-item as fit in its registers. Returns the rows. */
 static int64_t choose_rows(const share *s, const mgk_device_facts *facts, mgk_tunables *p)
 {
     const clmgk_device_class kind = facts->info.device_class;
@@ -208,7 +209,7 @@ static int64_t choose_rows(const share *s, const mgk_device_facts *facts, mgk_tu
     return rows;
 }
 
-/* Heads of a work-item, likewise. */
+/* As many heads of a work-item as fit in its registers. */
 static void choose_heads(const mgk_footprint *f, const share *s, int64_t rows, const mgk_device_facts *facts,
                          mgk_tunables *p)
 {
@@ -217,8 +218,8 @@ static void choose_heads(const mgk_footprint *f, const share *s, int64_t rows, c
                           (f->value_size / mgk_tunable_get(p, MGK_NAMED(key_threads)));
     const int64_t sums = few > 0 ? (int64_t)few * MOST_PIECE : usual;
     int heads = 1;
-    /* on a CPU this engine is for tests: fewer unrolled copies compile faster; Intel's compiler makes no copies of a
-     * loop with loops inside, and spills with those that a kernel has */
+    /* On a CPU this engine is for tests: fewer unrolled copies compile faster. Intel's compiler does not unroll a loop
+     * that contains loops, and spills where the kernel's text has the copies. */
     while (!is_cpu(facts) && mgk_gpu_of(facts) != MGK_GPU_INTEL && heads < f->held_heads)
         heads *= 2;
     while (heads > 1 && exceeds(heads * sums, few > 0 ? s->most_few_head_sums : s->most_head_sums))
@@ -250,7 +251,7 @@ static void choose_block(const mgk_footprint *f, const mgk_device_facts *facts, 
     mgk_tunable_default(p, MGK_NAMED(row_threads), (int)row_threads);
 }
 
-/* A divisor of the tile, which depends on the other parameters; on a GPU two chunks of no more than 8 KB. */
+/* A divisor of the tile, which depends on the other parameters; on a GPU two chunks take at most 8 KB. */
 static void choose_values(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
 {
     enum { CHUNKS = 2048 };
@@ -352,7 +353,7 @@ static void set_flags(const mgk_device_facts *facts, const mgk_tunables *p, cons
     flags->LEAST_SUB_GROUP = facts->least_sub_group;
 }
 
-/* All sums over features are in order, or by fours, whatever the parameters. */
+/* Whatever the parameters, all sums over features are in order or by fours. */
 static const char *const no_tunables[] = {NULL};
 
 static mgk_rank rank(const mgk_device_facts *facts, const clmgk_attention_desc *desc)
@@ -368,7 +369,7 @@ static int64_t tile_limit(const mgk_device_facts *facts)
     return (int64_t)facts->info.local_memory_bytes;
 }
 
-/* Local memory holds several work-groups with tiles of 64 on NVIDIA's. */
+/* On NVIDIA's GPUs local memory holds several work-groups with tiles of 64. */
 static int feature_block(const mgk_device_facts *facts)
 {
     return mgk_gpu_of(facts) == MGK_GPU_NVIDIA ? 64 : 32;
