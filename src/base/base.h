@@ -32,7 +32,7 @@ clmgk_status mgk_fail(clmgk_error *error, clmgk_status status, const char *forma
 clmgk_status mgk_fail_cl(clmgk_error *error, cl_int code, const char *call);
 clmgk_status mgk_check_cl(clmgk_error *error, cl_int code, const char *call);
 
-/* The same for any status with an OpenCL code; and OUT_OF_HOST_MEMORY for `what`. */
+/* The same for any status with an OpenCL code, and for OUT_OF_HOST_MEMORY while allocating `what`. */
 clmgk_status mgk_fail_code(clmgk_error *error, clmgk_status status, cl_int code, const char *format, ...)
     MGK_PRINTF(4, 5);
 clmgk_status mgk_fail_memory(clmgk_error *error, const char *what);
@@ -60,8 +60,8 @@ const char *mgk_cl_error_name(cl_int code);
 void *mgk_alloc(const clmgk_allocator *allocator, size_t count, size_t size);
 void mgk_free(const clmgk_allocator *allocator, void *memory);
 
-/* Makes room for one more item in the array *items (mgk_free), which has `count` items of `size` bytes and room for
- * *capacity. False without memory: the array is unchanged. */
+/* Makes room for one more item in the array *items (mgk_free), which holds `count` items of `size` bytes and has room
+ * for *capacity. False without memory: the array is unchanged. */
 bool mgk_grow(const clmgk_allocator *allocator, void **items, size_t *capacity, size_t count, size_t size);
 
 /* Growing text. After a failed allocation `failed` is set and all functions are no-ops. */
@@ -86,15 +86,15 @@ char *mgk_strdup(const clmgk_allocator *allocator, const char *string);
 clmgk_status mgk_struct_read(const void *source, const char *name, size_t least, void *target, size_t size,
                              clmgk_error *error);
 
-/* Bytes of a structure up to and with a field: the size of a version that ended with it. */
+/* The size of a structure that ends with `field`, as an older version did. */
 #define MGK_SIZE_WITH(type, field) (offsetof(type, field) + sizeof(((type *)NULL)->field))
 
-/* Checks an output structure of the caller, or the first of a list: INVALID_VALUE, with `name` in the message, if it is
- * NULL or its struct_size is smaller than `least` (the first version's size) or absurd. */
+/* Checks a caller's output structure, or the first of a list of them: INVALID_VALUE, with `name` in the message, if it
+ * is NULL or its struct_size is absurd or smaller than `least` (the first version's size). */
 clmgk_status mgk_struct_room(const void *target, const char *name, size_t least, clmgk_error *error);
 
-/* Copies the structure `source` of `size` bytes to element `index` of a list of the caller's (0: or a single one), as
- * far as the first element's struct_size goes; fields that only the caller knows become zero. */
+/* Copies the structure `source` of `size` bytes to element `index` of the caller's list (0 for a single structure), up
+ * to the first element's struct_size. Fields that only the caller knows become zero. */
 void mgk_struct_write(void *target, size_t index, const void *source, size_t size);
 
 /* ---- arithmetic that reports overflow --------------------------------------------------------------------- */
@@ -114,7 +114,7 @@ typedef struct mgk_monitor {
 clmgk_status mgk_monitor_init(mgk_monitor *monitor, clmgk_error *error);
 void mgk_monitor_destroy(mgk_monitor *monitor);
 
-/* Starts a thread that takes no signals of the process: they are its caller's business. */
+/* Starts a thread that handles none of the process's signals, which are the application's business. */
 clmgk_status mgk_thread_start(pthread_t *thread, void *(*run)(void *argument), void *argument, clmgk_error *error);
 
 /* ---- hashing ---------------------------------------------------------------------------------------------- */
@@ -133,22 +133,23 @@ double mgk_now_ms(void);
 /* The time of day, UTC: "2026-01-31T23:59:59Z"; needs 21 bytes. */
 void mgk_utc_date(char *text, size_t size);
 
-/* An environment variable; NULL if it is unset, or if the process has other rights than its caller (then the
- * environment must not choose the code to load). */
+/* An environment variable; NULL if it is unset, or if the process has other rights than its caller: then the
+ * environment must not choose code to load. */
 const char *mgk_environment(const char *name);
 
-/* A folder of the library: XDG's variable, its default below HOME, the folder there, and a name for messages. */
+/* A folder of the library: XDG's variable, its default below HOME, the library's folder in there, and a name for
+ * messages. */
 typedef struct mgk_root {
     const char *xdg, *home, *folder, *name;
 } mgk_root;
 
-/* Stores the folder's path below `cache_dir`, else CLMGK_CACHE_DIR, else XDG's place, in *path (mgk_free); NULL: no
- * files. */
+/* Stores the folder's path in *path (mgk_free): below `cache_dir`, else below CLMGK_CACHE_DIR, else in XDG's place;
+ * NULL: no files. */
 clmgk_status mgk_root_path(const clmgk_allocator *allocator, const mgk_root *root, const char *cache_dir, char **path,
                            clmgk_error *error);
 
-/* Loads a shared library by its SONAME, for good, and stores the `count` functions of these names in *functions, an
- * array or structure of function pointers. UNSUPPORTED: no such library, or it lacks one of them. */
+/* Loads a shared library by its SONAME and never unloads it. Stores the `count` functions of these names in *functions,
+ * an array or structure of function pointers. UNSUPPORTED: there is no such library, or it lacks a function. */
 clmgk_status mgk_library_load(const char *soname, const char *const *names, size_t count, void *functions,
                               clmgk_error *error);
 
@@ -157,30 +158,31 @@ clmgk_status mgk_file_read(const clmgk_allocator *allocator, const char *path, s
                            size_t *length, clmgk_error *error);
 
 /*
- * A private folder: a directory, not a symbolic link, that belongs to the effective user and that nobody else may
+ * A private folder is a directory, not a symbolic link, that belongs to the effective user and that nobody else may
  * enter; the same holds for its files. Its contents are as trustworthy as the user. A shipped folder, of an installed
- * application, may also be a link, belong to root, and be read by everybody; reading changes nothing in it. `handle` is
- * -1 for a folder that does not exist: it reads as empty.
+ * application, may be a link, may belong to root, and may be read by everybody; reading changes nothing in it. A folder
+ * that does not exist has `handle` -1 and reads as empty.
  */
 typedef struct mgk_folder {
     int handle;
     bool shipped;
-    const char *path; /* the caller's, for messages */
+    const char *path; /* the caller's text, for messages */
 } mgk_folder;
 
-/* Opens the folder at `path`; `create` makes a missing folder and its parents (0700; shipped: 0755 less the umask).
- * ERROR_IO with the reason if others may change the folder or, private, enter it. Close after success. */
+/* Opens the folder at `path`; `create` makes a missing folder and its parents (mode 0700; shipped: 0755 less the
+ * umask). ERROR_IO, with the reason, if others may change the folder or, unless shipped, enter it. Close after
+ * success. */
 clmgk_status mgk_folder_open(const char *path, bool create, mgk_folder *folder, clmgk_error *error);
 clmgk_status mgk_folder_open_shipped(const char *path, bool create, mgk_folder *folder, clmgk_error *error);
 void mgk_folder_close(mgk_folder *folder);
 
-/* Whether the process can create files in a folder, private or not; with `make`, also in a missing one that it could
- * make. ERROR_IO says why not: of a missing folder, what is in its way above. */
+/* Whether the process can create files in a folder, private or not; with `make`, also in a missing folder that it could
+ * make. ERROR_IO with the reason; for a missing folder, the obstacle above it. */
 clmgk_status mgk_folder_check_writable(const char *path, bool make, clmgk_error *error);
 
 /* Reads a file into *data (mgk_free), NULL if there is none; `touch` sets its time to now in a private folder. ERROR_IO
- * if it can't be read, is larger than max_bytes, or not a regular file that belongs to the user and that nobody else
- * may write. */
+ * if the file can't be read, is larger than max_bytes, or is not a regular file that belongs to the user (shipped: or
+ * root) and that nobody else may write. */
 clmgk_status mgk_folder_load(const mgk_folder *folder, const clmgk_allocator *allocator, const char *name,
                              size_t max_bytes, bool touch, char **data, size_t *length, clmgk_error *error);
 
@@ -198,7 +200,7 @@ typedef struct mgk_folder_entry {
     int64_t modified_ns; /* since the epoch */
 } mgk_folder_entry;
 
-/* Lists the folder's regular files for which `wanted` is true, in no order, in *entries (mgk_free). */
+/* Lists, in no order, the folder's regular files for which `wanted` is true, in *entries (mgk_free). */
 clmgk_status mgk_folder_list(const mgk_folder *folder, const clmgk_allocator *allocator,
                              bool (*wanted)(const char *name), mgk_folder_entry **entries, size_t *count,
                              clmgk_error *error);
@@ -206,8 +208,8 @@ clmgk_status mgk_folder_list(const mgk_folder *folder, const clmgk_allocator *al
 /* Removes temporary files of crashed writers. */
 void mgk_folder_remove_stale(const mgk_folder *folder, const clmgk_allocator *allocator);
 
-/* Locks the folder against other processes and threads: so many attempts, every 2 ms. -1: not obtained, for the reason
- * in `error`. */
+/* Locks the folder against other processes and threads. Makes up to `attempts` attempts, 2 ms apart. -1: not obtained,
+ * with the reason in `error`. */
 int mgk_folder_lock(const mgk_folder *folder, int attempts, clmgk_error *error);
 void mgk_folder_unlock(int lock);
 

@@ -98,7 +98,7 @@ static clmgk_status make_folders(const char *path, mode_t mode, clmgk_error *err
     }
 }
 
-/* Whether an owner could only have written what the user, or who installs programs, wanted. */
+/* Whether the file's owner is trusted: the user, or, for shipped folders, root. */
 static bool is_trusted_owner(const mgk_folder *folder, const struct stat *facts)
 {
     return facts->st_uid == geteuid() || (folder->shipped && facts->st_uid == 0);
@@ -158,7 +158,7 @@ void mgk_folder_close(mgk_folder *folder)
     folder->handle = -1;
 }
 
-/* Cuts the last part of a path off; false: there is nothing above. */
+/* Cuts off the last part of a path; false: there is nothing above. */
 static bool step_up(char *path)
 {
     char *const slash = strrchr(path, '/');

@@ -52,7 +52,7 @@ typedef struct memory_facts {
     cl_mem_object_type type;
     cl_mem_flags flags;
     size_t size, origin;
-    cl_mem parent; /* NULL: not a part */
+    cl_mem parent; /* NULL: no sub-buffer */
 } memory_facts;
 
 static cl_int ask_memory(cl_mem memory, memory_facts *facts)

@@ -16,7 +16,7 @@ clmgk_status mgk_check_wait_list(const clmgk_context *context, cl_uint num_wait,
 /* What kernels do with an array. */
 enum { MGK_READ = 1, MGK_WRITE = 2 };
 
-enum { MGK_OPERANDS = 112 }; /* most arrays of a call */
+enum { MGK_OPERANDS = 112 }; /* the most arrays of a call */
 
 /* An array of a call. */
 typedef struct mgk_operand {
@@ -25,7 +25,7 @@ typedef struct mgk_operand {
     const mgk_extent *extent;
     uint64_t element;
     int access;
-    /* Set by its check: the buffer, not part of another, and the first element's byte in it. */
+    /* Set by the array's check: the buffer of which this one may be a part, and the byte of the first element in it. */
     cl_mem whole;
     int64_t begin;
 } mgk_operand;
@@ -37,7 +37,7 @@ typedef struct mgk_operands {
     mgk_extent workspace;
 } mgk_operands;
 
-/* Adds a workspace of `bytes` bytes (0: none) to the operands, which must stay where they are. */
+/* Adds a workspace of `bytes` bytes (0: none) to the operands, which must not move until they are checked. */
 clmgk_status mgk_operands_add_workspace(mgk_operands *operands, const clmgk_buffer *workspace, uint64_t bytes,
                                         clmgk_error *error);
 

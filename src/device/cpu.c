@@ -15,7 +15,7 @@
 enum { EXTENDED_FAMILY = 15, INTEL_FAMILY = 6, ZEN_4_FAMILY = 25 };
 enum { VENDOR_SIZE = 13 };
 
-/* Families and models as the manuals number them: CPUID 1, EAX. */
+/* Family and model as the manuals number them: CPUID 1, EAX. */
 static uint32_t family_of(uint32_t signature)
 {
     const uint32_t base = signature >> 8 & 15;
@@ -30,14 +30,14 @@ void mgk_cpu_describe(const char *vendor, uint32_t signature, const char *vector
     snprintf(target, size, "x86-64 %s %u/%u %s", vendor, (unsigned)family_of(signature), (unsigned)model, vectors);
 }
 
-/* All but AMD's up to Zen 4, which takes two cycles for what else would need two units. */
+/* True except for AMD's CPUs up to Zen 4, which take two cycles for such an instruction. */
 bool mgk_cpu_makes_two(const char *vendor, uint32_t signature)
 {
     return strcmp(vendor, "AuthenticAMD") != 0 || family_of(signature) > ZEN_4_FAMILY;
 }
 
 #if HOST_TELLS
-/* Vector instructions that the operating system lets programs use. */
+/* The vector instructions that the operating system lets programs use. */
 static const char *host_vectors(void)
 {
     if (__builtin_cpu_supports("avx512f"))

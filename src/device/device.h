@@ -21,11 +21,11 @@ typedef enum mgk_runtime {
 /* The maker of a GPU. */
 typedef enum mgk_gpu { MGK_GPU_OTHER = 0, MGK_GPU_NVIDIA, MGK_GPU_AMD, MGK_GPU_INTEL } mgk_gpu;
 
-/* How work-items exchange numbers by registers. All zero: not at all. */
+/* How work-items exchange numbers through registers. All zero: they can't. */
 typedef struct mgk_sub_group {
     bool known;
     int shuffle; /* a value of the kernels' flag SHUFFLE */
-    int size;    /* work-items, neighbours by number */
+    int size;    /* consecutive work-items */
 } mgk_sub_group;
 
 typedef struct mgk_device_facts {
@@ -54,13 +54,13 @@ bool mgk_cpu_has_two_units(void);
 /* Includes platform_index and device_index. */
 clmgk_status mgk_device_get_facts(cl_device_id device, mgk_device_facts *facts, clmgk_error *error);
 
-/* OTHER for what is not a GPU. */
+/* OTHER if the device is not a GPU. */
 mgk_gpu mgk_gpu_of(const mgk_device_facts *facts);
 
 /* Whether the driver's own cache of compiled programs replaces ours. */
 bool mgk_driver_keeps_programs(const mgk_device_facts *facts);
 
-/* ERROR_IO, with what to do: the driver offers no device, or can't compile, because it can't write its files. */
+/* ERROR_IO, with advice, where the driver offers no device or can't compile because it can't write its files. */
 clmgk_status mgk_driver_check_folder(mgk_runtime runtime, clmgk_error *error);
 
 /* The keeper of the device's programs; our own cache is in `cache_path` (NULL: none). */
@@ -101,8 +101,8 @@ struct clmgk_context {
     struct mgk_tuning *tuning;   /* tuned values (tuning/database.h); NULL: ignored */
     cl_mem stand_in;             /* bound in place of a launch's missing arrays */
 
-    /* Guards `references`, `programs`, `sub_group` and saving. Changed: a program of the list was built, or failed and
-     * is gone. */
+    /* Guards `references`, `programs`, `sub_group` and saving. Signalled when a program of the list was built, or
+     * failed and left the list. */
     mgk_monitor monitor;
     int references;
     mgk_program *programs; /* list of live programs, newest first */
@@ -121,10 +121,10 @@ typedef struct mgk_embedded_file {
 } mgk_embedded_file;
 extern const mgk_embedded_file mgk_embedded_files[];
 
-/* Appends the text of kernel file `name` to `out`; the first `#include "x"` of each file is replaced by its text, with
- * #line directives, wherever it is: conditions are not evaluated. So is `#include ENGINE_FILE(x)`, where x is a file of
- * the engine that the compiler options name by -DENGINE=<name> (cl/engine/files.clh). Reads from kernel_dir, or, if
- * NULL, from the embedded table. */
+/* Appends the text of kernel file `name` to `out`. The first `#include "x"` of each file is replaced by the file's
+ * text, with #line directives, even where a condition excludes it: conditions are not evaluated. So is `#include
+ * ENGINE_FILE(x)`, where x is a file of the engine that the compiler options name by -DENGINE=<name>
+ * (cl/engine/files.clh). Reads from kernel_dir or, if that is NULL, from the embedded table. */
 clmgk_status mgk_source_expand(const char *kernel_dir, const char *name, const char *options, mgk_text *out,
                                clmgk_error *error);
 
@@ -151,25 +151,25 @@ struct mgk_program {
 clmgk_status mgk_program_get(clmgk_context *context, const char *file, const char *options, mgk_program **out,
                              clmgk_program_origin *origin, double *compile_ms, clmgk_error *error);
 
-/* Writes the binary of a program that was built and not yet saved to the cache, if the library is the keeper. Call
+/* Writes a program's binary to the cache, if it was built and not yet saved and the library is the keeper. Call it
  * after the program's first launch, when PoCL finishes compiling. A failure is noted in `unsaved`. */
 void mgk_program_save(mgk_program *program);
 
-/* Writes the binaries of all programs of the context to the folder of a program_dir. *count (NULL: not needed): those
- * written. */
+/* Writes the binaries of all programs of the context to a folder that can serve as a program_dir. *count (NULL: not
+ * needed): the number of binaries written. */
 clmgk_status mgk_programs_ship(clmgk_context *context, const char *folder, size_t *count, clmgk_error *error);
 
 void mgk_program_release(mgk_program *program);
 
-/* The device's sub-groups. The first call compiles and runs a probe, if the device may have any, and waits for it;
- * whatever fails there means none. */
+/* The device's sub-groups. If the device may have any, the first call compiles and runs a probe and waits for it; any
+ * failure there means that there are none. */
 mgk_sub_group mgk_context_sub_group(clmgk_context *context);
 
 /* ---- kernels ---------------------------------------------------------------------------------------------- */
 
-/* Needs of a compiled kernel, from the driver; 0 if unknown. */
+/* A compiled kernel's needs, as the driver reports them; 0 if unknown. */
 typedef struct mgk_kernel_needs {
-    size_t work_group;      /* most work-items of a work-group */
+    size_t work_group;      /* the most work-items of a work-group */
     uint64_t local_bytes;   /* of a work-group */
     uint64_t private_bytes; /* of a work-item: arrays and spilled registers */
 } mgk_kernel_needs;

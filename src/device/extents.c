@@ -21,7 +21,7 @@ mgk_extent mgk_extent_of(int rank, const int64_t *size, const int64_t *stride, s
         extent.size[at] = size[axis];
         extent.bytes += (size[axis] - 1) * bytes;
     }
-    int gaps = 0; /* axes that leave some, or none, between runs */
+    int gaps = 0; /* innermost axes whose runs join without a gap */
     while (gaps < extent.rank && extent.stride[gaps] <= extent.run) {
         extent.run += (extent.size[gaps] - 1) * extent.stride[gaps];
         ++gaps;
@@ -39,7 +39,7 @@ mgk_extent mgk_extent_dense(int64_t bytes)
 
 /* ---- search --------------------------------------------------------------------------------------------------- */
 
-/* Steps of a search: microseconds. */
+/* The most steps of a search, which take microseconds. */
 enum { MOST_STEPS = 500 };
 
 /* The distances of b's runs from a's: begin + sum x_l stride_l over least_l <= x_l <= most_l. Strides descend. */

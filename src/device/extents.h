@@ -7,7 +7,7 @@
 
 enum { MGK_EXTENT_AXES = 5 };
 
-/* The bytes of an array, counted from its first element: runs of contiguous bytes at the places that the axes give. */
+/* The bytes of an array, counted from its first element: runs of contiguous bytes, repeated along the axes. */
 typedef struct mgk_extent {
     int64_t bytes; /* to the end of the last element; 0: no elements */
     int64_t run;   /* bytes of a run */
@@ -16,15 +16,15 @@ typedef struct mgk_extent {
     int64_t stride[MGK_EXTENT_AXES]; /* in bytes, ascending */
 } mgk_extent;
 
-/* Of an array of at most MGK_EXTENT_AXES axes, with strides in elements of `element` bytes; its last byte's offset must
- * fit in 64 bits. */
+/* The extent of an array with at most MGK_EXTENT_AXES axes and strides in elements of `element` bytes. The offset of
+ * its last byte must fit in 64 bits. */
 mgk_extent mgk_extent_of(int rank, const int64_t *size, const int64_t *stride, size_t element);
 
-/* Of contiguous bytes. */
+/* The extent of contiguous bytes. */
 mgk_extent mgk_extent_dense(int64_t bytes);
 
-/* Whether the arrays that begin at bytes `a_begin` and `b_begin` of a buffer share a byte. Exact, but false where
- * neither is found in a bounded number of steps (arrays interleaved in more ways than axes nest). */
+/* Whether the arrays that begin at bytes `a_begin` and `b_begin` of a buffer share a byte. Exact, except for arrays
+ * interleaved in more ways than their axes nest: there the bounded search may miss a shared byte. */
 bool mgk_extents_meet(const mgk_extent *a, int64_t a_begin, const mgk_extent *b, int64_t b_begin);
 
 #endif

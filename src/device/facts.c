@@ -45,8 +45,8 @@ static clmgk_device_class class_of(cl_device_type type)
     return (type & CL_DEVICE_TYPE_GPU) != 0 ? CLMGK_DEVICE_GPU : CLMGK_DEVICE_OTHER;
 }
 
-/* Two CPU runtimes do not: rusticl runs work-items in its own SIMD lanes and miscompiles large private arrays, Oclgrind
- * interprets. */
+/* Two CPU runtimes do not: rusticl runs work-items in its own SIMD lanes and miscompiles large private arrays, and
+ * Oclgrind interprets. */
 static bool makes_simd_vectors(clmgk_device_class device_class, mgk_runtime runtime)
 {
     return device_class == CLMGK_DEVICE_CPU && runtime != MGK_RUNTIME_RUSTICL && runtime != MGK_RUNTIME_OCLGRIND;
@@ -55,7 +55,7 @@ static bool makes_simd_vectors(clmgk_device_class device_class, mgk_runtime runt
 /* ---- queries ---------------------------------------------------------------------------------------------- */
 
 typedef struct text_query {
-    cl_device_id device; /* NULL: the platform is asked */
+    cl_device_id device; /* NULL: asks the platform */
     cl_platform_id platform;
     cl_uint parameter;
 } text_query;

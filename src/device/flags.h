@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The kernels' flags: a field for each macro of cl/base/flags.clh and for each flag that a family's buffers.clh
- * declares, with the macro's name. The build makes two lists (src/CMakeLists.txt): MGK_FLAG_LIST(F) of all flags,
- * F(name), and MGK_ARRAY_FLAG_LIST(F) of those that say whether a descriptor has an array, F(HAS_<array>, <array>). */
+ * declares, with the macro's name. The build makes two lists (src/CMakeLists.txt): MGK_FLAG_LIST(F) of all flags, as
+ * F(name), and MGK_ARRAY_FLAG_LIST(F) of the flags that say whether a descriptor has an array, as F(HAS_<array>,
+ * <array>). */
 #ifndef MGK_FLAGS_H
 #define MGK_FLAGS_H
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The keeper of compiled programs from one process to the next.
+ * Which keeper stores compiled programs between processes.
  *
- * PoCL keeps compiled kernels in a cache of its own; a second process starts from it as fast as from a binary. Asking
- * PoCL for a program's binary makes it compile every kernel again, in a form for all local sizes: as much work as
- * before. So we rely on PoCL's cache, unless POCL_KERNEL_CACHE=0 turns it off or its folder can't be written. Other
+ * PoCL stores compiled kernels in its own cache; a second process starts as fast from it as from a binary. If PoCL is
+ * asked for a program's binary, it compiles every kernel again, in a form for all local sizes: as much work as before.
+ * So the library relies on PoCL's cache, unless POCL_KERNEL_CACHE=0 turns it off or its folder can't be written. Other
  * drivers' caches were not measured, and their binaries cost nothing.
  */
 #include "device/device.h"
@@ -32,7 +32,7 @@ static bool pocl_cache_is_on(void)
     return value == NULL || value[0] == '1';
 }
 
-/* PoCL's folder for compiled kernels, kept or not. False: the path does not fit. */
+/* PoCL's folder for compiled kernels, whether its cache is on or off. False: the path does not fit. */
 static bool pocl_folder(char *path, size_t size)
 {
     const char *const own = mgk_environment("POCL_CACHE_DIR");

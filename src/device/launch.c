@@ -2,7 +2,7 @@
 /* Compiled kernels and their launches. */
 #include "device/device.h"
 
-/* 0, no limit, if the driver can't answer. */
+/* 0, meaning no limit, if the driver can't answer. */
 static uint64_t ask(cl_kernel kernel, cl_device_id device, cl_kernel_work_group_info name)
 {
     cl_ulong value = 0;

@@ -10,7 +10,7 @@
 
 enum { MAX_LOG_BYTES = 1 << 20 };
 
-/* Has no folder if the library is not the keeper: every get misses and nothing is written. */
+/* The cache. It has no folder if the library is not the keeper: then every get misses and nothing is written. */
 static mgk_cache cache_of(const clmgk_context *context)
 {
     return (mgk_cache){.allocator = &context->allocator,
@@ -18,7 +18,7 @@ static mgk_cache cache_of(const clmgk_context *context)
                        .max_bytes = context->cache_max_bytes};
 }
 
-/* Programs made ahead, for every device. */
+/* The folder of programs made ahead, for every device. */
 static mgk_cache shipped_of(const clmgk_context *context)
 {
     return (mgk_cache){
@@ -27,8 +27,8 @@ static mgk_cache shipped_of(const clmgk_context *context)
 
 /* ---- key --------------------------------------------------------------------------------------------------- */
 
-/* Everything that a binary depends on. Each part has its length, so that different lists of parts give different
- * keys. */
+/* Everything that a binary depends on. Each part is preceded by its length, so that different lists of parts give
+ * different keys. */
 static clmgk_status make_key(const clmgk_context *context, const mgk_text *source, const char *options, mgk_text *key,
                              clmgk_error *error)
 {
@@ -197,7 +197,7 @@ static void take_out(const mgk_program *program)
     *link = program->next;
 }
 
-/* Loads or builds a program of the list. Without the mutex: other programs are not held up. */
+/* Loads or builds a program of the list, without the mutex: other programs need not wait. */
 static clmgk_status finish(mgk_program *program, const char *file, const mgk_text *source, clmgk_error *error)
 {
     clmgk_context *const context = program->context;
@@ -225,7 +225,8 @@ static mgk_program *find(const clmgk_context *context, const char *key)
     return program;
 }
 
-/* The caller holds the mutex. Threads that need the same program wait for a single build; it may fail. */
+/* The program of this key, once it is finished; NULL if there is none. The caller holds the mutex. Threads that need
+ * the same program wait for a single build, which may fail. */
 static mgk_program *find_finished(clmgk_context *context, const char *key)
 {
     mgk_program *program = find(context, key);
@@ -309,7 +310,7 @@ static void free_devices(const clmgk_allocator *allocator, program_devices *list
     mgk_free(allocator, list->binaries);
 }
 
-/* Free the list, also after a failure. */
+/* The caller frees the list, also after a failure. */
 static clmgk_status query_devices(const mgk_program *program, program_devices *list, clmgk_error *error)
 {
     static const char call[] = "clGetProgramInfo";
@@ -329,7 +330,7 @@ static clmgk_status query_devices(const mgk_program *program, program_devices *l
     return mgk_check_cl(error, code, call);
 }
 
-/* Only the binary for the context's device (mgk_free): the other devices' pointers stay NULL. */
+/* Reads only the binary for the context's device (mgk_free): the other devices' pointers stay NULL. */
 static clmgk_status read_binary(const mgk_program *program, const program_devices *list, char **binary, size_t *length,
                                 clmgk_error *error)
 {

@@ -166,7 +166,7 @@ static void remove_oldest(const mgk_cache *cache, const mgk_folder *folder)
     mgk_free(cache->allocator, entries);
 }
 
-/* Removes the oldest entries under the lock; a process that does not get the lock leaves the work to its holder. */
+/* Removes the oldest entries under the lock. A process that does not get the lock leaves the work to its holder. */
 static void tidy(const mgk_cache *cache, const mgk_folder *folder)
 {
     const int lock = mgk_folder_lock(folder, LOCK_ATTEMPTS, NULL);
@@ -240,7 +240,7 @@ static void close_listing(const mgk_cache *cache, cache_listing *listing)
     mgk_folder_close(&listing->folder);
 }
 
-/* Close after success. */
+/* The caller closes the listing after success. */
 static clmgk_status open_listing(const mgk_cache *cache, cache_listing *listing, clmgk_error *error)
 {
     *listing = (cache_listing){.folder = {.handle = -1}};

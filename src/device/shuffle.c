@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sub-groups: drivers do not say which work-items share one, so a kernel tries it. */
+/* Sub-groups. Drivers do not say which work-items share one, so a probe kernel finds out. */
 #include "device/device.h"
 #include "engine/shuffles.clh"
 
@@ -13,8 +13,8 @@ static bool has_extension(cl_device_id device, const char *name)
     return mgk_device_has_extension(device, name, &found, NULL) == CLMGK_OK && found;
 }
 
-/* By an extension only where kernels can demand the probe's size of a sub-group: compilers may choose it for each
- * kernel. NVIDIA's and AMD's is that of the processor. */
+/* Compilers may choose the size of a sub-group for each kernel, so an extension counts only where kernels can demand
+ * the probe's size. On NVIDIA's and AMD's GPUs the processor fixes the size. */
 static bool may_have(const clmgk_context *context, int shuffle)
 {
     switch (shuffle) {
@@ -30,7 +30,7 @@ static bool may_have(const clmgk_context *context, int shuffle)
     }
 }
 
-/* Neighbours of each work-item. */
+/* The number of neighbours of each work-item. */
 static clmgk_status launch(const clmgk_context *context, cl_kernel kernel, cl_mem buffer, cl_int *neighbours,
                            clmgk_error *error)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Kernel sources: a single text from a file and all its includes, so that the compiler needs no folder and the text is
- * the complete key of the program. */
+/* Kernel sources: one text from a file and all its includes, so that the compiler needs no folder and the text
+ * completely identifies the program. */
 #include "device/device.h"
 
 #include <stdio.h>
@@ -17,10 +17,10 @@ typedef struct source_file {
 
 typedef struct expansion {
     const char *kernel_dir;
-    const char *engine; /* name of the engine among the program's options, and its length; NULL: none */
+    const char *engine; /* the engine's name in the program's options, and its length; NULL: the options name none */
     size_t engine_length;
     mgk_text *out;
-    mgk_text seen; /* names so far, each between newlines */
+    mgk_text seen; /* the names so far, each */
     clmgk_error *error;
 } expansion;
 
@@ -48,14 +48,14 @@ static clmgk_status open_in_folder(const expansion *run, const char *name, sourc
     return status;
 }
 
-/* What an include line names: `engine_file`, a file of the engine. */
+/* The file that an include line names; `engine_file`: a file of the engine. */
 typedef struct included {
     const char *name; /* NULL: the line includes nothing */
     size_t length;
     bool engine_file;
 } included;
 
-/* Whether `text` comes next in the line at *c, after blanks; then *c is behind it. */
+/* Whether `text` comes next in the line at *c, after blanks; if so, moves *c behind it. */
 static bool skip(const char **c, const char *end, const char *text)
 {
     const size_t size = strlen(text);
@@ -67,7 +67,7 @@ static bool skip(const char **c, const char *end, const char *text)
     return true;
 }
 
-/* Of an `#include "name"` or `#include ENGINE_FILE(name)` line. */
+/* Reads an `#include "name"` or `#include ENGINE_FILE(name)` line. */
 static included included_file(const char *line, size_t length)
 {
     const char *const end = line + length;
@@ -82,7 +82,7 @@ static included included_file(const char *line, size_t length)
     return close != NULL && close > c ? (included){c, (size_t)(close - c), engine_file} : none;
 }
 
-/* Adds `name` to the names seen; false if it was there. */
+/* Adds `name` to the names seen; false if it was there already. */
 static bool first_time(mgk_text *seen, const char *name)
 {
     mgk_text pattern = {.allocator = seen->allocator};
@@ -97,7 +97,7 @@ static bool first_time(mgk_text *seen, const char *name)
 
 static clmgk_status expand_file(expansion *run, const char *name);
 
-/* Writes the path of the file below the folder of kernels; as much of it as fits. */
+/* Writes the file's path below the folder of kernels, truncated if it does not fit. */
 static clmgk_status path_of(const expansion *run, const included *include, char *path, size_t size)
 {
     const int length = (int)include->length, engine = (int)run->engine_length;
@@ -154,7 +154,7 @@ static clmgk_status expand_file(expansion *run, const char *name)
     return status;
 }
 
-/* The engine that the options name, if they do. */
+/* Finds the engine that the options name, if they name one. */
 static void find_engine(expansion *run, const char *options)
 {
     static const char option[] = "-DENGINE=";

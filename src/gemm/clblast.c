@@ -2,11 +2,11 @@
 /*
  * The provider clblast: any OpenCL device.
  *
- * Workarounds (CLBlast 1.5): it has no wait list, so a barrier with the caller's list comes first; it compiles at the
- * first call, so a plan makes a call; temporary memory comes from the caller's workspace. Its strided-batched form is
- * used only for small products, which take a single kernel (its "direct" path): the other path ignores offsets and
- * strides of a matrix that needs no copy, ignores KREG, and allocates. A batch of larger products is a sequence of
- * calls. Its kernels count elements in 32 bits.
+ * Workarounds for CLBlast 1.5: it takes no wait list, so a barrier with the caller's list comes first; it compiles at
+ * the first call, so a plan makes a call; its temporary memory comes from the caller's workspace. Its strided-batched
+ * form is used only for small products, which take a single kernel (its "direct" path): the other path ignores offsets
+ * and strides of a matrix that needs no copy, ignores KREG, and allocates. A batch of larger products is a sequence of
+ * calls. CLBlast's kernels count elements in 32 bits.
  */
 #include "gemm/gemm.h"
 
@@ -21,7 +21,7 @@ typedef struct clblast_state {
     mgk_clblast library;
     mgk_clblast_values values;
     bool direct;       /* one kernel, no temporary memory */
-    size_t temp_bytes; /* upper limit for any offsets */
+    size_t temp_bytes; /* enough for any offsets */
     size_t alignment;  /* of sub-buffers, in bytes */
 } clblast_state;
 
@@ -207,7 +207,7 @@ static clmgk_status make_matrix(const clmgk_gemm_plan *plan, size_t count, bool 
     return *memory != NULL ? CLMGK_OK : mgk_fail_cl(error, code, "clCreateBuffer");
 }
 
-/* Elements of a matrix with its offset. */
+/* The elements of a matrix, its offset included. */
 static size_t count_of(const mgk_gemm_matrix *matrix, int64_t batch)
 {
     return (size_t)(matrix->rows * matrix->ld * batch) + 1;
@@ -292,7 +292,7 @@ done:
     return status;
 }
 
-/* CLBlast chooses kernels in two ways: matrices at the start of their buffers, and elsewhere. Runs both. */
+/* CLBlast chooses other kernels for matrices that begin at the start of their buffers. Runs both. */
 static clmgk_status rehearse(const clmgk_gemm_plan *plan, bool direct, cl_command_queue queue, clmgk_error *error)
 {
     const mgk_clblast *const blas = &((const clblast_state *)plan->state)->library;
@@ -300,7 +300,7 @@ static clmgk_status rehearse(const clmgk_gemm_plan *plan, bool direct, cl_comman
     operands scratch = {0};
     size_t temp = 0;
     CLBlastStatusCode code = temp_size(blas, &small, 1, queue, &temp);
-    if (code == CLBlastSuccess && (temp == 0) != direct) { /* so small that it takes the other path */
+    if (code == CLBlastSuccess && (temp == 0) != direct) { /* the smaller product takes the other path */
         small = rehearsal(&plan->desc, false);
         code = temp_size(blas, &small, 1, queue, &temp);
     }

@@ -231,7 +231,7 @@ clmgk_status mgk_clblast_fail(CLBlastStatusCode code, const char *call, clmgk_er
     case CLBlastMissingOverrideParameter:
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
                         "%s: CLBlast status %d: this version has other parameters than the tables", call, (int)code);
-    case CLBlastInvalidMatrixA: /* the buffers were checked: CLBlast could not query them */
+    case CLBlastInvalidMatrixA: /* CLBlast could not query the buffers, which were checked before */
     case CLBlastInvalidMatrixB:
     case CLBlastInvalidMatrixC:
     case CLBlastUnknownError:

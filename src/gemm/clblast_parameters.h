@@ -35,9 +35,9 @@ typedef struct mgk_clblast_values {
 clmgk_status mgk_clblast_read(const char *text, mgk_clblast_values *values, clmgk_error *error);
 
 /*
- * Begin and end CLBlast calls with these values in force. In between no other thread changes the process's values for
- * this device and precision. `foreign`: others have set a table that `values` leaves to CLBlast's defaults, which can't
- * be restored. If so, and after a change, no other thread is in CLBlast at all.
+ * Begin and end CLBlast calls with these values in force. In between, no other thread changes the process's values for
+ * this device and precision. `foreign`: somebody else has set a table that `values` leaves to CLBlast's defaults, which
+ * can't be restored. If so, and after a change, no other thread is inside CLBlast.
  */
 clmgk_status mgk_clblast_enter(const mgk_clblast *blas, cl_device_id device, CLBlastPrecision precision,
                                const mgk_clblast_values *values, bool *foreign, clmgk_error *error);

@@ -16,7 +16,7 @@ struct clmgk_gemm_plan {
     const mgk_gemm_provider *provider;
     void *state; /* the provider's */
     mgk_steps *steps;
-    mgk_text parameters; /* "" printed as NULL data */
+    mgk_text parameters; /* empty: data NULL */
     mgk_text note;
     clmgk_gemm_info info;
 };
@@ -27,30 +27,32 @@ enum { MGK_GEMM_A, MGK_GEMM_B, MGK_GEMM_C, MGK_GEMM_WORKSPACE };
 struct mgk_gemm_provider {
     const char *name;
     bool is_host;     /* a host library behind native kernels */
-    int64_t few_rows; /* it comes first for products of up to so many rows */
+    int64_t few_rows; /* it comes first for products of up to this many rows */
 
-    /* Whether it can multiply elements of this type on the device: UNSUPPORTED, with the reason, is a normal answer. */
+    /* Whether it can multiply elements of this type on the device. UNSUPPORTED, with the reason, is a normal answer. */
     clmgk_status (*applicable)(const mgk_device_facts *facts, clmgk_dtype dtype, clmgk_error *error);
 
-    /* Whether it understands the parameters; "" is always right. */
+    /* Whether it understands the parameters; "" is always valid. */
     clmgk_status (*check_parameters)(const char *parameters, clmgk_error *error);
 
-    /* Makes plan->state, fills its part of plan->info, and appends steps where the provider has no `enqueue`. The
-     * product is not empty. After a failure the caller calls `release`. */
+    /* Makes plan->state, fills the provider's part of plan->info, and appends steps unless the provider has `enqueue`.
+     * The product is not empty. After a failure the caller calls `release`. */
     clmgk_status (*plan)(clmgk_gemm_plan *plan, const char *parameters, clmgk_error *error);
-    /* The one step of a library that enqueues by itself; `plan` is the clmgk_gemm_plan. */
+    /* Enqueues the product of a library that enqueues by itself, as the plan's only step; `plan` is the
+     * clmgk_gemm_plan. */
     clmgk_status (*enqueue)(const void *plan, const mgk_call *call, const mgk_queue_place *at, clmgk_error *error);
-    void (*release)(clmgk_gemm_plan *plan); /* of plan->state; NULL: it has none */
+    void (*release)(clmgk_gemm_plan *plan); /* releases plan->state; NULL: there is none */
 };
 
-/* The providers in order of preference, but for `few_rows`; a provider that the build lacks reports so. */
+/* The providers in order of preference, apart from `few_rows`. A provider that the build lacks says so when it is
+ * tried. */
 extern const mgk_gemm_provider mgk_gemm_onednn;
 extern const mgk_gemm_provider mgk_gemm_openblas;
 extern const mgk_gemm_provider mgk_gemm_clblast;
 extern const mgk_gemm_provider mgk_gemm_own;
 extern const mgk_gemm_provider *const mgk_gemm_providers[4];
 
-/* For products without a sum: C = beta C, or nothing to do. Not in the list. */
+/* For products without a sum: C = beta C, or nothing to do. Not in the list of providers. */
 extern const mgk_gemm_provider mgk_gemm_scale;
 
 /* The provider of this name; NULL if there is none. */
@@ -58,7 +60,7 @@ const mgk_gemm_provider *mgk_gemm_provider_named(const char *name);
 
 /* ---- measured values ----------------------------------------------------------------------------------------- */
 
-/* The bucket of a resolved descriptor; and of CLBlast's values for any shape. */
+/* The bucket of a resolved descriptor, and the bucket of CLBlast's values for any shape. */
 mgk_tuning_key mgk_gemm_key(const clmgk_gemm_desc *desc);
 mgk_tuning_key mgk_gemm_device_key(clmgk_dtype dtype);
 
@@ -82,12 +84,12 @@ typedef struct mgk_gemm_matrix {
 /* clmgk_gemm_validate for a `resolved` of this version, whatever the size of `desc`. */
 clmgk_status mgk_gemm_resolve(const clmgk_gemm_desc *desc, clmgk_gemm_desc *resolved, clmgk_error *error);
 
-/* Of a resolved descriptor. */
+/* A matrix of a resolved descriptor. */
 mgk_gemm_matrix mgk_gemm_a(const clmgk_gemm_desc *desc);
 mgk_gemm_matrix mgk_gemm_b(const clmgk_gemm_desc *desc);
 mgk_gemm_matrix mgk_gemm_c(const clmgk_gemm_desc *desc);
 
-/* Elements from the first to one past the last of the batch. False on overflow. */
+/* The elements from the batch's first to one past its last. False on overflow. */
 bool mgk_gemm_extent(const mgk_gemm_matrix *matrix, int64_t batch, int64_t *extent);
 
 size_t mgk_gemm_element(clmgk_dtype dtype);
@@ -115,9 +117,9 @@ clmgk_status mgk_gemm_no_parameters(const char *parameters, clmgk_error *error);
 typedef struct mgk_gemm_host {
     clmgk_allocator allocator;
     clmgk_gemm_desc desc;
-    /* Multiplies. Runs on a thread of the OpenCL runtime; cannot fail. */
+    /* Multiplies, on a thread of the OpenCL runtime; it cannot fail. */
     void (*multiply)(const struct mgk_gemm_host *host, const void *a, const void *b, void *c);
-    void (*release)(struct mgk_gemm_host *host); /* of `library`; NULL: nothing */
+    void (*release)(struct mgk_gemm_host *host); /* releases `library`; NULL: nothing to do */
     void *library;                               /* the provider's */
     cl_mem anchor; /* lives as long as the plan and its commands; releasing it frees this structure */
 } mgk_gemm_host;

@@ -4,7 +4,7 @@
  *
  * The matrices are mapped (no copy on a CPU), multiplied at the mapped addresses, and unmapped, because PoCL mixes up
  * the addresses of a native kernel's memory objects. A native kernel may run, or be cancelled, long after its plan is
- * released. Its data belong to a small memory object that the command refers to: OpenCL keeps the object until the
+ * released. So its data belong to a small memory object that the command refers to: OpenCL keeps the object until the
  * command ends, in whatever way, and reports its release.
  */
 #include "gemm/gemm.h"
@@ -104,7 +104,7 @@ static void CL_CALLBACK run(void *given)
 /* The commands of a call. Each waits for the previous one, because the queue may be out of order. */
 typedef struct chain {
     const mgk_queue_place *at;
-    cl_event last; /* of the newest command; NULL: none yet */
+    cl_event last; /* the newest command's; NULL: no command yet */
 } chain;
 
 static cl_uint waits(const chain *c)

@@ -56,7 +56,7 @@ static clmgk_status load(onednn *dnnl, clmgk_error *error)
 }
 
 /* A product prepared by oneDNN. The plan owns the memory objects, because making them can fail and a native kernel
- * can't report errors. So calls of one plan take turns; each uses all cores anyhow. */
+ * can't report errors. So calls of one plan take turns; each uses all cores anyway. */
 typedef struct product {
     onednn library;
     dnnl_engine_t engine;
@@ -64,7 +64,7 @@ typedef struct product {
     dnnl_primitive_t primitive;
     dnnl_memory_t memory[MEMORIES];
     void *scratch;
-    int64_t loops; /* calls for the batch: 1 if oneDNN computes the whole batch */
+    int64_t loops; /* calls for the batch; 1: oneDNN computes the whole batch in one */
     bool has_mutex;
     pthread_mutex_t mutex; /* guards the addresses in `memory` */
 } product;
@@ -140,8 +140,8 @@ static dnnl_status_t set_attributes(const onednn *dnnl, const clmgk_gemm_desc *d
     return status;
 }
 
-/* oneDNN 2.6 on a CPU with AMX: an illegal instruction ends the process in products of bf16 with k = 63 where m is more
- * than 64, m mod 64 is 1 to 16, and n is not a multiple of 16. Of k up to 1200 no other one does. */
+/* oneDNN 2.6 on a CPU with AMX ends the process by an illegal instruction in products of bf16 with k = 63, m above 64,
+ * m mod 64 from 1 to 16, and n not a multiple of 16. No other k up to 1200 does. */
 static bool is_fatal(const clmgk_gemm_desc *desc, const char *implementation)
 {
     return desc->k == 63 && strstr(implementation, "amx") != NULL;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The library's own kernels: for few rows, where reading B is the limit, and for types that no other provider takes. */
+/* The library's own kernels, for few rows, where reading B is the limit, and for types that no other provider takes. */
 #include "gemm/gemm.h"
 #include "gemm/product_args.clh"
 #include "operation/rows.h"
 
-/* Up to so many rows they come first: measured on CPUs (docs/gemm.md). */
+/* Up to this many rows they come first, as measured on CPUs (docs/gemm.md). */
 #define FEW_ROWS 8
 
 #define MGK_GEMM_BUFFER(NAME, name, type, needed) {MGK_GEMM_##NAME, needed},
@@ -22,7 +22,8 @@ static int64_t parts_of(int64_t count, int64_t size)
     return (count + size - 1) / size;
 }
 
-/* The part of C that a work-group makes. On a CPU few work-groups, each worth a task, but enough for all cores. */
+/* Divides C among work-groups. On a CPU there are few work-groups, each large enough for a task, but enough for all
+ * cores. */
 static void share(const clmgk_gemm_plan *plan, const mgk_row_form *form, mgk_gemm_product_args *args)
 {
     enum { TASK = 1 << 15, TASKS_OF_CORE = 4, ROWS_OF_TASK = 64, ROWS_OF_GROUP = 16 };
@@ -37,7 +38,7 @@ static void share(const clmgk_gemm_plan *plan, const mgk_row_form *form, mgk_gem
         const int64_t others = desc->batch * parts_of(desc->m, args->rows);
         const int64_t worth = parts_of(TASK, desc->k * (int64_t)mgk_gemm_element(desc->dtype));
         const int64_t even = parts_of(desc->n, parts_of(tasks, others));
-        /* a block's columns, but of B's rows no more than lie side by side */
+        /* whole blocks: of 64 columns, or of 16 if B is transposed or a task has fewer columns */
         const int64_t unit = desc->transpose_b != 0 || even < 64 ? 16 : 64;
         args->columns = (mgk_i32)(parts_of(worth > even ? worth : even, unit) * unit);
     }

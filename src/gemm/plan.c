@@ -66,8 +66,8 @@ static clmgk_status try_untuned(clmgk_gemm_plan *plan, const mgk_gemm_provider *
     return try_provider(plan, provider, "", CLMGK_TUNING_CLASS, error);
 }
 
-/* The best measured provider for the shape, or `wanted` only if not NULL. If none, plan->provider stays NULL: the
- * caller takes the first provider that can, for the reason in *source. */
+/* Takes the best measured provider for the shape, or only `wanted` if that is not NULL. If there is none,
+ * plan->provider stays NULL, with the reason in *source, and the caller takes the first provider that can. */
 static clmgk_status try_measured(clmgk_gemm_plan *plan, const mgk_gemm_provider *wanted, clmgk_tuning_source *source,
                                  clmgk_error *error)
 {
@@ -93,7 +93,7 @@ static clmgk_status try_measured(clmgk_gemm_plan *plan, const mgk_gemm_provider 
     return CLMGK_OK;
 }
 
-/* Provider number `rank` in the order of preference for the product: first the one for its number of rows. */
+/* Provider number `rank` in the order of preference for the product; first comes a provider for its number of rows. */
 static const mgk_gemm_provider *ranked(const clmgk_gemm_desc *desc, size_t rank)
 {
     size_t first = 0;
@@ -104,7 +104,7 @@ static const mgk_gemm_provider *ranked(const clmgk_gemm_desc *desc, size_t rank)
     return mgk_gemm_providers[rank == 0 ? first : rank <= first ? rank - 1 : rank];
 }
 
-/* The first provider that can. Collects in `reasons` why the earlier ones can't. */
+/* Takes the first provider that can. Collects in `reasons` why the earlier ones can't. */
 static clmgk_status try_all(clmgk_gemm_plan *plan, bool may_tune, mgk_text *reasons, clmgk_error *error)
 {
     for (size_t i = 0; i < MGK_COUNT(mgk_gemm_providers); ++i) {
@@ -128,7 +128,7 @@ static void append_note(clmgk_gemm_plan *plan, const char *text)
     mgk_text_printf(&plan->note, "%s%s", plan->note.length > 0 ? "; " : "", text);
 }
 
-/* Notes why no host library serves a device that could use one. */
+/* Notes why no host library serves the product on a device that could use one. */
 static void note_slow_path(clmgk_gemm_plan *plan)
 {
     clmgk_error reason;

@@ -40,7 +40,7 @@ clmgk_status clmgk_gemm_provider_state(cl_device_id device, size_t index, clmgk_
             found.dtypes |= UINT32_C(1) << dtype;
         else if (status != CLMGK_ERROR_UNSUPPORTED)
             return mgk_fail_code(error, status, reason.opencl_code, "%s", reason.message);
-        else if (found.reason[0] == '\0') /* the first reason is enough: the others are similar */
+        else if (found.reason[0] == '\0') /* the first reason is enough, since the others are similar */
             (void)snprintf(found.reason, sizeof(found.reason), "%.255s", reason.message);
     }
     mgk_struct_write(info, 0, &found, sizeof(found));

@@ -6,7 +6,7 @@
 
 /* ---- shapes --------------------------------------------------------------------------------------------------- */
 
-/* Rows fit in 31 bits, as do columns: the descriptor is checked. */
+/* Rows and columns fit in 31 bits: the descriptor is checked. */
 mgk_layer_sizes mgk_layer_measure(const clmgk_layer_desc *d)
 {
     const clmgk_attention_desc *const a = d->attention;
@@ -127,7 +127,7 @@ bool mgk_layer_has_backward(const clmgk_layer_desc *d)
     return d->gradients != 0 || d->attention->gradients != 0;
 }
 
-/* Behind the attention are all but W_O, b_O and a layer normalisation that comes last. */
+/* Every gradient goes through the attention, except those of W_O, b_O and of a layer normalisation that comes last. */
 bool mgk_layer_differentiates(const clmgk_layer_desc *d)
 {
     uint32_t before = CLMGK_LAYER_GRADIENT_WEIGHT_O | CLMGK_LAYER_GRADIENT_BIAS_O;
@@ -167,7 +167,7 @@ size_t mgk_layer_element_size(const clmgk_layer_desc *d, clmgk_layer_array array
     return element == CLMGK_ELEMENT_STORAGE ? mgk_gemm_element(d->attention->dtype) : sizeof(float);
 }
 
-/* Some pass uses the array. */
+/* Whether some pass uses the array. */
 static bool is_used(const clmgk_layer_desc *d, clmgk_layer_array array)
 {
     return mgk_layer_array_presence(d, CLMGK_PASS_FORWARD, array) != CLMGK_ABSENT ||
@@ -192,7 +192,7 @@ bool mgk_layer_array_bytes(const clmgk_layer_desc *d, clmgk_layer_array array, i
 
 /* ---- public calls ---------------------------------------------------------------------------------------------- */
 
-/* Reads a resolved descriptor of the caller's version; false if it is none. */
+/* Reads a resolved descriptor of the caller's version; false if it is not resolved. */
 static bool read_resolved(const clmgk_layer_desc *given, clmgk_layer_desc *d, clmgk_attention_desc *attention)
 {
     if (given == NULL ||
@@ -201,7 +201,7 @@ static bool read_resolved(const clmgk_layer_desc *given, clmgk_layer_desc *d, cl
         !mgk_desc_read(d->attention, attention))
         return false;
     d->attention = attention;
-    if (d->width_v == 0) /* of a caller that does not know the field */
+    if (d->width_v == 0) /* the caller's version lacks the field */
         d->width_v = d->width_k;
     return true;
 }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The backward pass's operations, from the output to the inputs: only those that the requested gradients need. */
+/* The backward pass's operations, from the output to the inputs. Only operations that the requested gradients need are
+ * made. */
 #include "layer/forward.h"
 
 static const mgk_layer_place nowhere = {.base = MGK_LAYER_NOWHERE};
 
-/* Binds a gradient's array, which results may be added to, if it is wanted. */
+/* If the gradient is requested, binds its array, to which results may be added. */
 static void bind_gradient(mgk_layer_builder *b, mgk_layer_operation *operation, int buffer, clmgk_layer_array array,
                           int64_t first)
 {
@@ -17,7 +18,8 @@ static void bind_gradient(mgk_layer_builder *b, mgk_layer_operation *operation, 
         operation->added |= UINT64_C(1) << buffer;
 }
 
-/* Kernels over rows of the model's width, with the sums of a normalisation (`normalises`) and of b_O (`last`). */
+/* Kernels over rows of the model's width; `normalises`: with the sums of a normalisation's gradients; `last`: with
+ * those of b_O's. */
 static mgk_layer_operation *append_norm(mgk_layer_builder *b, bool normalises, bool last)
 {
     const clmgk_layer *const layer = b->layer;
@@ -44,7 +46,7 @@ static mgk_layer_operation *append_norm(mgk_layer_builder *b, bool normalises, b
 
 /* ---- output ---------------------------------------------------------------------------------------------------- */
 
-/* Whether dz is made in dX's array, where the projections' part is then added to it. */
+/* Whether dz is computed in dX's array, to which the projections' part is then added. */
 static bool begins_in_place(const clmgk_layer *layer)
 {
     return layer->desc.norm == CLMGK_NORM_POST && layer->desc.residual &&
@@ -125,7 +127,8 @@ static void attend(mgk_layer_builder *b, mgk_layer_place grad_o, const mgk_layer
     mgk_layer_bind(b, operation, CLMGK_ARRAY_GRAD_V, gradients->place[2]);
 }
 
-/* Some of dQ, dK and dV, in place, become those of the projections; with the sums of biases and gains. */
+/* Turns some of dQ, dK and dV, in place, into the gradients of the projections; computes the sums of biases and
+ * gains. */
 static void undo_heads(mgk_layer_builder *b, const bool with[3], const mgk_heads_wants *want,
                        const mgk_layer_heads *projected, const mgk_layer_heads *gradients)
 {
@@ -268,7 +271,7 @@ void mgk_layer_make_backward(mgk_layer_builder *b)
     const mgk_layer_place p_k = d->cross ? mgk_layer_room(b, s->rows_k * s->ld_k, dy.element) : p_q;
     const mgk_layer_heads gradients = mgk_layer_projected(layer, p_q, p_k);
     attend(b, grad_o, &gradients);
-    if (d->gradients == 0) /* of the attention's parameters alone */
+    if (d->gradients == 0) /* only gradients of the attention's parameters */
         return;
     undo_all_heads(b, &gradients);
     differentiate_weights(b, p_q, p_k);

@@ -14,9 +14,9 @@ typedef struct problem {
     clmgk_attention_desc desc; /* resolved */
     bool mixed, linear, generalised, noise, own_noise;
     double batch, heads, kv_heads, components, length, length_k, head_size, value_size, features;
-    double mixtures;            /* different ones: 1 where all heads have the same, else H */
+    double mixtures;            /* distinct mixings: 1 if all heads share one, else H */
     double query_heads;         /* of Q: M of mixed heads, else H */
-    double key_heads, own_keys; /* of K; those that differ for a query head or by shifts */
+    double key_heads, own_keys; /* heads of K; distinct keys: one for each head and shift, else the heads of K */
 } problem;
 
 static bool has(const clmgk_attention_desc *desc, clmgk_variant_trait trait)
@@ -56,7 +56,7 @@ static double size_of(const problem *p, clmgk_array array)
     return (double)mgk_array_count(&p->desc, array);
 }
 
-/* `terms` products, summed into `results` numbers; 0: each is added to a number that is there. */
+/* `terms` products, summed into `results` numbers; 0: each is added to an existing number. */
 static void add_products(clmgk_operations *sum, double terms, double results)
 {
     sum->multiplications += terms;
@@ -65,7 +65,8 @@ static void add_products(clmgk_operations *sum, double terms, double results)
 
 /* ---- projections ---------------------------------------------------------------------------------------------- */
 
-/* `rows` of `columns`, from an input of a width whose gradient has `results` elements (0: others began it). */
+/* `rows` rows of `columns` columns from an input of a width. The input's gradient has `results` elements; 0: another
+ * projection began it. */
 static void add_projection(double rows, double columns, double width, double results, clmgk_part part,
                            clmgk_counts *counts)
 {
@@ -76,12 +77,12 @@ static void add_projection(double rows, double columns, double width, double res
     counts->parameters[part] += columns * width;
 }
 
-/* Widths of X, X2, X3 and the output; 0: there is none. */
+/* Widths of X, X2, X3 and the output; 0: not there. */
 typedef struct widths {
     double x, x2, x3, out;
 } widths;
 
-/* Values begin the gradient of an input that they share with keys, and with queries. */
+/* Values begin the gradient of the input that they share with keys, and with queries. */
 static void count_projections(const problem *p, const widths *width, clmgk_counts *counts)
 {
     const bool cross = width->x2 > 0, apart = width->x3 > 0;
@@ -122,7 +123,7 @@ static void count_mixture_scores(const problem *p, clmgk_operations *forward, cl
     add_products(backward, of_shifts * p->head_size, size_of(p, CLMGK_ARRAY_SHIFT));
 }
 
-/* Mixing of M numbers for each of `pairs` places: of scores, summed; or of features, which stay apart. */
+/* Mixing of M numbers at each of `pairs` places: of scores, which are summed, or of features, which stay apart. */
 static void count_mixing(const problem *p, double pairs, clmgk_operations *forward, clmgk_operations *backward)
 {
     const double numbers = pairs * p->components, terms = numbers * p->mixtures;
@@ -197,7 +198,7 @@ static void count_linear_scores(const problem *p, clmgk_operations *forward, clm
     }
 }
 
-/* States C and z, and what queries read of them. */
+/* States C and z, and what queries read from them. */
 static void count_states(const problem *p, clmgk_operations *forward, clmgk_operations *backward)
 {
     const double width = p->features * (p->mixed ? p->components : 1), outputs = p->heads * p->value_size;

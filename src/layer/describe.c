@@ -119,7 +119,8 @@ static clmgk_status resolve_numbers(clmgk_layer_desc *d, clmgk_error *error)
 
 /* ---- the attention inside -------------------------------------------------------------------------------------- */
 
-/* What the layer decides. A resolved descriptor has it already, and gets it anew. */
+/* Refuses fields of the attention that the layer decides. A resolved descriptor has them already, and gets them
+ * again. */
 static clmgk_status check_outer_fields(clmgk_attention_desc *a, clmgk_error *error)
 {
     for (int i = 0; i < CLMGK_ARRAYS; ++i) {
@@ -148,7 +149,7 @@ static clmgk_status check_outer_fields(clmgk_attention_desc *a, clmgk_error *err
     return CLMGK_OK;
 }
 
-/* S of self-attention. */
+/* The number of keys of self-attention. */
 static clmgk_status resolve_keys(const clmgk_layer_desc *d, clmgk_attention_desc *a, clmgk_error *error)
 {
     const int64_t keys = d->cache_capacity > 0 ? d->cache_capacity : a->length;
@@ -256,7 +257,7 @@ static clmgk_status check_arrays(const clmgk_layer_desc *d, clmgk_error *error)
 
 /* ---- layouts --------------------------------------------------------------------------------------------------- */
 
-/* Heads of `width` columns, M of them for each head of K in MGK and MLK, in an array of `ld` columns. */
+/* Heads of `width` columns (in MGK and MLK, M components for each head of K) in an array of `ld` columns. */
 static clmgk_layout tokens_first(int64_t tokens, int64_t ld, int64_t width, int64_t components)
 {
     return (clmgk_layout){.strided = 1,
@@ -266,8 +267,8 @@ static clmgk_layout tokens_first(int64_t tokens, int64_t ld, int64_t width, int6
                           .token = ld};
 }
 
-/* Heads lie side by side in the rows of the projections, so that nothing is transposed. Caches are heads first: a step
- * reads each head's keys and values as one stream. */
+/* Heads lie side by side in the rows of the projections, so that nothing is transposed. Caches have the heads first: a
+ * step reads each head's keys and values as one stream. */
 static void set_layouts(const clmgk_layer_desc *d, clmgk_attention_desc *a)
 {
     const clmgk_layout dense = {.strided = 0};
@@ -316,7 +317,7 @@ clmgk_status mgk_layer_resolve(const clmgk_layer_desc *desc, clmgk_layer_desc *r
     MGK_TRY(check_gradients(&d, error));
     if (mgk_layer_differentiates(&d)) {
         a.gradients |= INNER_GRADIENTS;
-        /* a bias that masks makes |L| so large that gradients need what its float lacks */
+        /* a bias that masks makes |L| so large that gradients need what L's float leaves out */
         a.use_lse_low |= a.use_bias;
     }
     set_layouts(&d, &a);

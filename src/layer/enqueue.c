@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Enqueues a layer: checks the call's buffers, once for all, then its operations one after the other. Never compiles,
+/* Enqueues a layer: checks all of the call's buffers once, then enqueues its operations in order. Never compiles,
  * allocates or waits. */
 #include "device/checks.h"
 #include "layer/layer.h"
@@ -9,7 +9,7 @@
 
 _Static_assert((int)CLMGK_ARRAYS + (int)CLMGK_LAYER_ARRAYS <= (int)MGK_OPERANDS, "arrays of a call");
 
-/* A call's arguments of this version. */
+/* A call's arguments, converted to this version. */
 typedef struct layer_call {
     clmgk_layer *layer;
     clmgk_pass pass;
@@ -29,7 +29,7 @@ static const char *inner_name(clmgk_array array)
     return names[array];
 }
 
-/* The arrays of the attention that the layer makes. */
+/* Whether the layer itself makes this array of the attention. */
 static bool is_inner(clmgk_array array)
 {
     switch (array) {
@@ -82,7 +82,7 @@ static clmgk_status add_own_arrays(layer_call *call, mgk_operands *operands, clm
         const mgk_layer_line *const line = &layer->line[i];
         const mgk_layer_array_info *const info = mgk_layer_array_get_info(array);
         const clmgk_buffer *const buffer = clmgk_layer_array_buffer(&call->args, array);
-        /* some gradients are sums in place, and a cache is read */
+        /* some gradients are accumulated in place, and a cache is read */
         const int access = !info->is_output                 ? MGK_READ
                            : array == CLMGK_LAYER_ARRAY_OUT ? MGK_WRITE
                                                             : MGK_READ | MGK_WRITE;
@@ -121,7 +121,7 @@ static clmgk_status add_attention_array(layer_call *call, clmgk_array array, mgk
                : fail_unused(inner_name(array), error);
 }
 
-/* Activations and workspace: bytes. */
+/* Adds activations or a workspace, whose unit is the byte. */
 static clmgk_status add_bytes(const char *name, const clmgk_buffer *buffer, uint64_t bytes, int access,
                               mgk_extent *extent, mgk_operands *operands, clmgk_error *error)
 {

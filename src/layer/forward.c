@@ -31,7 +31,7 @@ mgk_layer_place mgk_layer_normalised(mgk_layer_builder *b, mgk_layer_place stati
 
 /* ---- projections ----------------------------------------------------------------------------------------------- */
 
-/* With packed weights neighbours of one input are one product. */
+/* With packed weights, adjacent projections of one input are one product. */
 size_t mgk_layer_projections(const clmgk_layer *layer, mgk_layer_projection list[3])
 {
     const clmgk_layer_desc *const d = &layer->desc;
@@ -46,7 +46,7 @@ size_t mgk_layer_projections(const clmgk_layer *layer, mgk_layer_projection list
                  {of_keys, d->width_k, s->k, s->at_k, CLMGK_LAYER_ARRAY_WEIGHT_K, CLMGK_LAYER_ARRAY_GRAD_WEIGHT_K},
                  {d->cross_v ? MGK_LAYER_THIRD : of_keys, d->width_v, s->v, s->at_v, CLMGK_LAYER_ARRAY_WEIGHT_V,
                   CLMGK_LAYER_ARRAY_GRAD_WEIGHT_V}};
-    int64_t above = 0; /* elements of packed weights before this part's */
+    int64_t above = 0; /* elements of the packed weights before this part's */
     size_t count = 0;
     for (size_t i = 0; i < MGK_COUNT(parts); ++i) {
         const bool first = parts[i].input == MGK_LAYER_FIRST;
@@ -76,7 +76,7 @@ mgk_layer_place mgk_layer_input_at(const clmgk_layer *layer, mgk_layer_input inp
                : mgk_layer_at(layer, input == MGK_LAYER_SECOND ? CLMGK_LAYER_ARRAY_X2 : CLMGK_LAYER_ARRAY_X3);
 }
 
-/* P = Y W^T, for each matrix of weights into its columns. */
+/* P = Y W^T: each matrix of weights makes its own columns. */
 static void project(mgk_layer_builder *b, mgk_layer_place y, mgk_layer_place p_q, mgk_layer_place p_k)
 {
     mgk_layer_projection list[3];
@@ -144,7 +144,7 @@ static void bind_biases(mgk_layer_builder *b, mgk_layer_operation *operation, co
                                : mgk_layer_at(layer, arrays[i]));
 }
 
-/* Finishes some of Q, K and V, which lie in `in`: into `out`. */
+/* Finishes some of Q, K and V: reads `in`, writes `out`. */
 static void finish_heads(mgk_layer_builder *b, const bool with[3], const mgk_layer_heads *in,
                          const mgk_layer_heads *out, bool biased)
 {
@@ -211,7 +211,7 @@ mgk_layer_heads mgk_layer_finished(mgk_layer_builder *b, const mgk_layer_heads *
 
 /* ---- output ---------------------------------------------------------------------------------------------------- */
 
-/* out = LN(dropout(O W_O^T + b_O) + X), as far as the descriptor has it. */
+/* out = LN(dropout(O W_O^T + b_O) + X), without the parts that the descriptor omits. */
 static void finish(mgk_layer_builder *b, mgk_layer_place o)
 {
     const clmgk_layer *const layer = b->layer;

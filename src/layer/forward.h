@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What both passes do. */
+/* Steps of both passes. */
 #ifndef MGK_LAYER_FORWARD_H
 #define MGK_LAYER_FORWARD_H
 
@@ -11,15 +11,15 @@ typedef struct mgk_layer_heads {
     int64_t ld[3];
 } mgk_layer_heads;
 
-/* What a projection reads: Y, X2, X3. */
+/* A projection's input: Y, X2 or X3. */
 typedef enum mgk_layer_input { MGK_LAYER_FIRST, MGK_LAYER_SECOND, MGK_LAYER_THIRD } mgk_layer_input;
 
-/* A matrix of weights, or rows of one, and the columns of a projection that it makes. */
+/* A matrix of weights, or some rows of one, and the columns of the projection that it makes. */
 typedef struct mgk_layer_projection {
     mgk_layer_input input;
     int64_t width;          /* of its input */
-    int64_t rows, ld;       /* of the array that the projections of Y, or those of X2 and X3, lie in */
-    int64_t columns, first; /* its own there */
+    int64_t rows, ld;       /* of the array in which the projections of Y, or those of X2 and X3, lie */
+    int64_t columns, first; /* its own columns there */
     mgk_layer_place weight, grad;
     uint32_t gradient;
 } mgk_layer_projection;
@@ -27,23 +27,22 @@ typedef struct mgk_layer_projection {
 /* Rows of the model's width, without dropout. */
 mgk_norm_rows mgk_layer_width_rows(const clmgk_layer *layer);
 
-/* The layer's projections, Q's first; their number. */
+/* Lists the layer's projections, Q's first; returns their number. */
 size_t mgk_layer_projections(const clmgk_layer *layer, mgk_layer_projection list[3]);
 
 /* An input's array; `y` is the place of Y. */
 mgk_layer_place mgk_layer_input_at(const clmgk_layer *layer, mgk_layer_input input, mgk_layer_place y);
 
-/* Y: X, or with norm PRE its normalisation, which is made into the workspace, and with it the statistics, if these have
- * a place. */
+/* Y: X or, with norm PRE, the normalised X in the workspace; its statistics go to `statistics`, if that is a place. */
 mgk_layer_place mgk_layer_normalised(mgk_layer_builder *builder, mgk_layer_place statistics);
 
-/* Q, K and V where the projections leave them; and where the attention finds them, finished by row kernels where there
- * is something to do. `again`: in the backward pass, from what the forward pass kept. */
+/* Q, K and V where the projections leave them; and where the attention finds them, after row kernels if any work is
+ * left for these. `again`: in the backward pass, from the arrays that the forward pass kept. */
 mgk_layer_heads mgk_layer_projected(const clmgk_layer *layer, mgk_layer_place p_q, mgk_layer_place p_k);
 mgk_layer_heads mgk_layer_finished(mgk_layer_builder *builder, const mgk_layer_heads *in, bool again);
 
-/* Rows for some of Q, K and V, in place; and the parameters of their operation but the biases. With a second input Q
- * stands alone. */
+/* Rows for some of Q, K and V, in place; and the parameters of their operation except the biases. With a second input Q
+ * is processed alone. */
 mgk_heads_rows mgk_layer_head_rows(const clmgk_layer *layer, const bool with[3]);
 void mgk_layer_bind_heads(mgk_layer_builder *builder, mgk_layer_operation *operation, const bool with[3]);
 

@@ -18,8 +18,8 @@ typedef struct mgk_layer_sizes {
     int64_t rows, rows_k;              /* B N, B S (with a cache: B N, the new tokens) */
     int64_t q, k, v, o;                /* columns of all heads of Q, K, V, O */
     int64_t heads_q, heads_k, heads_v; /* heads of D, D and E columns each */
-    int64_t ld_q, ld_k;                /* columns of the array that Q lies in, that K and V lie in */
-    int64_t at_k, at_v;                /* first column of K and V in theirs; Q's is 0 */
+    int64_t ld_q, ld_k;                /* columns of the array of Q; of the array of K and V */
+    int64_t at_k, at_v;                /* first column of K and V in their array; Q's is 0 */
 } mgk_layer_sizes;
 
 mgk_layer_sizes mgk_layer_measure(const clmgk_layer_desc *resolved);
@@ -29,17 +29,17 @@ mgk_layer_sizes mgk_layer_measure(const clmgk_layer_desc *resolved);
 clmgk_status mgk_layer_resolve(const clmgk_layer_desc *desc, clmgk_layer_desc *resolved,
                                clmgk_attention_desc *attention, clmgk_error *error);
 
-/* Gradients of the attention's own parameters; whether a backward pass exists; whether it goes through the attention.
- */
+/* The gradients of the attention's own parameters; whether a backward pass exists; whether it goes through the
+ * attention. */
 uint32_t mgk_layer_own_gradients(const clmgk_layer_desc *resolved);
 bool mgk_layer_has_backward(const clmgk_layer_desc *resolved);
 bool mgk_layer_differentiates(const clmgk_layer_desc *resolved);
 
-/* Whether Q and K get arrays of their own when they are normalised, dense, because the backward pass needs them as they
- * were before. */
+/* Whether Q and K, once normalised, get dense arrays of their own, because the backward pass needs the values from
+ * before the normalisation. */
 bool mgk_layer_separates(const clmgk_layer_desc *resolved);
 
-/* Arrays of a resolved descriptor. Of the gradients, `exists` says whether they may be requested. */
+/* The arrays of a resolved descriptor. For a gradient, `exists` says whether it may be requested. */
 typedef struct mgk_layer_array_info {
     const char *name; /* of the field */
     clmgk_element element;
@@ -57,7 +57,7 @@ bool mgk_layer_array_bytes(const clmgk_layer_desc *resolved, clmgk_layer_array a
 
 /* ---- operations ------------------------------------------------------------------------------------------------ */
 
-/* Where an operand lies: an array of the call (of the layer, or of the attention inside), or a region of the
+/* Where an operand lies: in an array of the call (the layer's, or the inner attention's), or in a region of the
  * activations or of the workspace. */
 typedef enum mgk_layer_base {
     MGK_LAYER_NOWHERE,
@@ -69,10 +69,10 @@ typedef enum mgk_layer_base {
 
 typedef struct mgk_layer_place {
     mgk_layer_base base;
-    int index;      /* of the array; of the workspace's region */
-    int64_t offset; /* in elements, from the array's start; of the activations, and once a pass is made of the
-                       workspace, from theirs */
-    size_t element; /* bytes; of a workspace of steps as in mgk_call */
+    int index;      /* the number of the array, or of the workspace's region */
+    int64_t offset; /* in elements from the array's start; for the activations, and for the workspace once the pass is
+                       made, from their start */
+    size_t element; /* bytes; the workspace of steps counts as in mgk_call */
 } mgk_layer_place;
 
 /* An operand of an operation: a buffer of its steps' calls. */
@@ -81,17 +81,17 @@ typedef struct mgk_layer_operand {
     mgk_layer_place place;
 } mgk_layer_operand;
 
-#define MGK_LAYER_OPERANDS 20 /* most of an operation */
+#define MGK_LAYER_OPERANDS 20 /* the most operands of an operation */
 
 typedef struct mgk_layer_operation {
     mgk_steps *steps;
     mgk_layer_operand operand[MGK_LAYER_OPERANDS];
     size_t count;
     uint64_t added;    /* set of buffers: results are added */
-    bool is_attention; /* its other buffers are the call's attention arrays, with their `accumulate` */
+    bool is_attention; /* its other buffers are the call's attention arrays; `accumulate` of the call applies to them */
 } mgk_layer_operation;
 
-#define MGK_LAYER_ALIGNMENT 64 /* bytes, of regions and of a call's activations and workspace */
+#define MGK_LAYER_ALIGNMENT 64 /* bytes; of regions, and of a call's activations and workspace */
 
 /* A region of the workspace, from its first operation to its last. */
 typedef struct mgk_layer_region {
@@ -111,17 +111,17 @@ typedef struct mgk_layer_pass {
     uint64_t workspace_bytes;
 } mgk_layer_pass;
 
-/* What the forward pass leaves for the backward pass; NOWHERE: nothing. */
+/* Arrays that the forward pass keeps for the backward pass; NOWHERE: not kept. */
 typedef struct mgk_layer_kept {
     mgk_layer_place norm;     /* statistics of the layer normalisation, f32 [rows,2] */
-    mgk_layer_place p_q, p_k; /* the array that Q lies in, and the one of K and V (without a second input the same) */
+    mgk_layer_place p_q, p_k; /* the array of Q, and that of K and V (without a second input the same) */
     mgk_layer_place o;        /* the heads' results, [B,N,o] */
     mgk_layer_place lse;      /* L, or the denominators */
-    mgk_layer_place lse_low;  /* what that L lacks: with attention.use_lse_low */
+    mgk_layer_place lse_low;  /* what that L's float leaves out: with attention.use_lse_low */
     mgk_layer_place sum;      /* R, norm POST */
 } mgk_layer_kept;
 
-/* An array of the layer, as each call needs it. */
+/* An array of the layer, and when calls need it. */
 typedef struct mgk_layer_line {
     mgk_extent extent;
     size_t element;
@@ -146,24 +146,25 @@ struct clmgk_layer {
 
 /* ---- making a pass --------------------------------------------------------------------------------------------- */
 
-/* A pass being made. After a failure, which `status` keeps, nothing more is planned: the pass is never enqueued. */
+/* A pass that is being made. After a failure, which `status` keeps, nothing more is planned, and the pass is never
+ * enqueued. */
 typedef struct mgk_layer_builder {
     clmgk_layer *layer;
     mgk_layer_pass *pass;
     clmgk_error *error;
     clmgk_status status;
-    mgk_steps spare; /* in place of lists after a failure */
+    mgk_steps spare; /* stands in for lists after a failure */
 } mgk_layer_builder;
 
-/* Places: an array of the call; one of the attention inside; `count` elements of the activations, of the workspace; a
- * place behind another, in elements. */
+/* Places: an array of the call; an array of the inner attention; `count` elements of the activations; of the workspace;
+ * the place `elements` behind another. */
 mgk_layer_place mgk_layer_at(const clmgk_layer *layer, clmgk_layer_array array);
 mgk_layer_place mgk_layer_attention_at(clmgk_array array);
 mgk_layer_place mgk_layer_keep(clmgk_layer *layer, int64_t count, size_t element);
 mgk_layer_place mgk_layer_room(mgk_layer_builder *builder, int64_t count, size_t element);
 mgk_layer_place mgk_layer_behind(mgk_layer_place place, int64_t elements);
 
-/* Appends an operation; binds a buffer of it. A place NOWHERE is not bound. */
+/* Appends an operation; binds one of its buffers. A place NOWHERE is not bound. */
 mgk_layer_operation *mgk_layer_append(mgk_layer_builder *builder, mgk_steps *steps);
 void mgk_layer_bind(mgk_layer_builder *builder, mgk_layer_operation *operation, int buffer, mgk_layer_place place);
 
@@ -173,7 +174,7 @@ mgk_rows_list mgk_layer_rows(mgk_layer_builder *builder);
 /* Appends an operation of row kernels, whose workspace is `buffer`. */
 mgk_layer_operation *mgk_layer_append_rows(mgk_layer_builder *builder, const mgk_rows_list *list, int buffer);
 
-/* Appends C = op(A) op(B) + beta C, of the layer's dtype. */
+/* Appends C = op(A) op(B) + beta C, in the layer's dtype. */
 void mgk_layer_multiply(mgk_layer_builder *builder, clmgk_gemm_desc product, mgk_layer_place a, mgk_layer_place b,
                         mgk_layer_place c);
 
@@ -183,10 +184,10 @@ mgk_layer_operation *mgk_layer_attend(mgk_layer_builder *builder, clmgk_pass pas
 /* Whether the descriptor asks for the gradient. */
 bool mgk_layer_wants(const clmgk_layer *layer, uint32_t gradient);
 
-/* 1 if the gradient is added to its array, else 0. */
+/* 1 if the call adds the gradient to its array, else 0. */
 double mgk_layer_adds(const clmgk_layer *layer, uint32_t gradient);
 
-/* Lays out a pass's workspace: regions that are in use at different times share memory. */
+/* Lays out a pass's workspace: regions that are not in use at the same time share memory. */
 void mgk_layer_lay_out(mgk_layer_pass *pass);
 
 /* Fill the builder's pass. */

@@ -62,7 +62,7 @@ void mgk_layer_bind(mgk_layer_builder *b, mgk_layer_operation *operation, int bu
     region->last = number;
 }
 
-/* A workspace that steps need for themselves. */
+/* Binds the workspace that the steps themselves need. */
 static void bind_scratch(mgk_layer_builder *b, mgk_layer_operation *operation, int buffer, uint64_t bytes,
                          size_t element)
 {
@@ -101,7 +101,7 @@ static bool same_product(const clmgk_gemm_desc *a, const clmgk_gemm_desc *b)
            a->beta == b->beta;
 }
 
-/* A plan of the product, perhaps one that the layer has already; NULL after a failure. */
+/* A plan of the product, shared with an equal product of the layer; NULL after a failure. */
 static clmgk_gemm_plan *plan_product(mgk_layer_builder *b, const clmgk_gemm_desc *product)
 {
     clmgk_layer *const layer = b->layer;
@@ -159,7 +159,7 @@ static bool live_together(const mgk_layer_region *a, const mgk_layer_region *b)
     return a->first <= b->last && b->first <= a->last;
 }
 
-/* The largest region without a place that some operation uses; NULL: none. */
+/* The largest region that some operation uses and that has no place yet; NULL: none. */
 static mgk_layer_region *next_region(mgk_layer_pass *pass)
 {
     mgk_layer_region *next = NULL;
@@ -171,7 +171,7 @@ static mgk_layer_region *next_region(mgk_layer_pass *pass)
     return next;
 }
 
-/* Moves the region up until it meets no other that is in use at the same time. */
+/* Moves the region up until it overlaps no other region that is in use at the same time. */
 static void place_region(mgk_layer_pass *pass, mgk_layer_region *region)
 {
     bool moved = true;

@@ -2,7 +2,7 @@
 /* Layers: made, described, released. */
 #include "layer/layer.h"
 
-/* Bytes are checked with the descriptor. */
+/* Their bytes do not overflow: the descriptor is checked. */
 static void list_arrays(clmgk_layer *layer)
 {
     for (int i = 0; i < CLMGK_LAYER_ARRAYS; ++i) {
@@ -17,7 +17,7 @@ static void list_arrays(clmgk_layer *layer)
     }
 }
 
-/* Only what the requested gradients need. */
+/* Keeps only the arrays that the requested gradients need. */
 static void choose_kept(clmgk_layer *layer)
 {
     const clmgk_layer_desc *const d = &layer->desc;

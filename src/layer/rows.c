@@ -32,7 +32,7 @@ typedef struct kernels {
 static const kernels norm = {"layer/norm.cl", {MGK_NORM_BUFFERS(NORM_BUFFER)}, MGK_NORM_COUNT};
 static const kernels heads = {"layer/heads.cl", {MGK_HEADS_BUFFERS(HEADS_BUFFER)}, MGK_HEADS_COUNT};
 
-/* Appends a kernel in `groups` work-groups. */
+/* Appends a kernel with `groups` work-groups. */
 static mgk_step *add(const mgk_rows_list *list, const kernels *kernel, const char *name, const void *args,
                      size_t args_bytes, int64_t groups)
 {
@@ -46,7 +46,7 @@ static mgk_step *add(const mgk_rows_list *list, const kernels *kernel, const cha
     return step;
 }
 
-/* Rows of a work-group that keeps no sums: on a CPU enough to be worth a task. */
+/* The rows of a work-group that computes no sums: on a CPU enough to be worth a task. */
 static int64_t rows_at_once(const mgk_rows_list *list, int64_t columns)
 {
     enum { TASK = 8192 }; /* elements */
@@ -54,7 +54,7 @@ static int64_t rows_at_once(const mgk_rows_list *list, int64_t columns)
                                                                                 : 1;
 }
 
-/* Rows of a work-group with sums: few work-groups, whose partial sums are soon added up. */
+/* The rows of a work-group that computes sums: few work-groups, whose partial sums are soon added up. */
 static int64_t rows_of_sums(const mgk_rows_list *list, int64_t rows)
 {
     const int64_t groups = 8 * (int64_t)list->facts->info.compute_units;

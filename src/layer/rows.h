@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The layer's row kernels. Each function appends its steps to a list; numbers of buffers in the list's calls are
- * MGK_NORM_... or MGK_HEADS_... below, so a list holds steps of one of the two kinds. A buffer that a call does not
- * give is the choice against what it does; offsets are in elements. Statistics and all sums are f32, in a fixed order.
+ * The layer's row kernels. Each function appends its steps to a list. The numbers of buffers in the list's calls are
+ * MGK_NORM_... or MGK_HEADS_... below, so a list holds steps of one of the two kinds. Omitting an optional buffer from
+ * a call omits its part of the operation. Offsets are in elements. Statistics and all sums are f32, in a fixed order.
  *
- * Memory in place: arrays of the same shape may be the same memory (not merely overlap), where the functions say so.
+ * In place: where a function says so, arrays of the same shape may be the same memory (not merely overlap).
  */
 #ifndef MGK_LAYER_ROWS_H
 #define MGK_LAYER_ROWS_H
@@ -20,8 +20,8 @@
 enum { MGK_NORM_BUFFERS(MGK_NORM_NUMBER) MGK_NORM_COUNT };
 enum { MGK_HEADS_BUFFERS(MGK_HEADS_NUMBER) MGK_HEADS_COUNT };
 
-/* Where steps are appended, the device that they are for, and the type of all `storage`. Partial sums are regions of
- * the list's workspace (steps->workspace_bytes grows), whose place is the buffer WORKSPACE. */
+/* The list that steps are appended to, their device, and the type of all `storage`. Partial sums are regions of the
+ * list's workspace (steps->workspace_bytes grows), which is the buffer WORKSPACE. */
 typedef struct mgk_rows_list {
     mgk_steps *steps;
     const mgk_device_facts *facts;
@@ -51,7 +51,7 @@ typedef struct mgk_norm_rows {
  */
 void mgk_rows_norm(const mgk_rows_list *list, const mgk_norm_rows *rows);
 
-/* Sums over rows that mgk_rows_norm_backward is to make. */
+/* The sums over rows that mgk_rows_norm_backward computes. */
 typedef struct mgk_norm_wants {
     bool gain, offset; /* GRAD_GAIN, GRAD_OFFSET: of the normalisation */
     bool bias;         /* GRAD_BIAS: column sums of the dropped gradient: of the output projection's bias */
@@ -94,7 +94,7 @@ typedef struct mgk_heads_rows {
     int64_t capacity; /* C > 0: OUT_K and OUT_V are caches [batches,heads,C,size], whatever ld_out is: a token goes to
                        * the row of its position; those whose position is not in 0 .. C - 1 are left out. Needs LENGTHS
                        */
-    bool keep_biased; /* Q, K, V receive their values with the bias, if given: for layer_heads_backward */
+    bool keep_biased; /* Q, K, V keep their values plus the bias, if given, for mgk_rows_heads_backward */
 } mgk_heads_rows;
 
 /*
@@ -106,7 +106,7 @@ typedef struct mgk_heads_rows {
  */
 void mgk_rows_heads_forward(const mgk_rows_list *list, const mgk_heads_rows *rows);
 
-/* Sums over rows that mgk_rows_heads_backward is to make: GRAD_BIAS_X [heads size], GRAD_GAIN_X [size]. */
+/* The sums over rows that mgk_rows_heads_backward computes: GRAD_BIAS_X [heads size], GRAD_GAIN_X [size]. */
 typedef struct mgk_heads_wants {
     bool bias[3]; /* Q, K, V */
     bool gain[2]; /* Q, K */

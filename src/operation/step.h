@@ -9,7 +9,7 @@
 #include "base/bound.clh"
 #include "device/device.h"
 
-/* Most steps of a list, and buffers of a call. */
+/* The most steps of a list, and the most buffers of a call. */
 #define MGK_MAX_STEPS    16
 #define MGK_CALL_BUFFERS 64
 
@@ -45,8 +45,8 @@ typedef struct mgk_step {
     uint64_t private_bytes;                 /* private arrays of a work-item */
     unsigned char args[MGK_ARGUMENT_BYTES]; /* the kernel's first argument; each call sets its mgk_bound */
     size_t args_bytes;
-    size_t buffers;                    /* that it takes; mgk_step_check: not too many */
-    unsigned char buffer[MGK_BUFFERS]; /* their numbers in a call, in the order of the arguments */
+    size_t buffers;                    /* that the kernel takes; mgk_step_check limits them */
+    unsigned char buffer[MGK_BUFFERS]; /* their numbers in a call, in the order of the kernel's arguments */
 
     mgk_program *program; /* steps may share one */
     cl_kernel kernel;
@@ -68,32 +68,33 @@ typedef struct mgk_step_buffer {
     bool needed;
 } mgk_step_buffer;
 
-/* Sets the step's arguments, and the buffers of its kernel's list that it takes. */
+/* Sets the step's arguments, and those buffers of the kernel's list that the kernel takes. */
 void mgk_step_bind(mgk_step *step, const void *args, size_t args_bytes, const mgk_step_buffer *list, size_t count);
 
-/* UNSUPPORTED, with the reason: the step's arguments are more than OpenCL guarantees. */
+/* UNSUPPORTED, with the reason, if the step's arguments exceed what OpenCL guarantees. */
 clmgk_status mgk_step_check(const mgk_step *step, clmgk_error *error);
 
 /* Empties a list. */
 void mgk_steps_clear(mgk_steps *steps, const clmgk_allocator *allocator);
 
 /* Adds `floats` floats to the workspace, which begins at a multiple of MGK_WORKSPACE_ALIGNMENT bytes. Returns their
- * offset from there, another multiple. */
+ * offset from its begin, also a multiple. */
 mgk_i64 mgk_steps_region(mgk_steps *steps, int64_t floats);
 #define MGK_WORKSPACE_ALIGNMENT 64
 
-/* Bytes of a workspace that may begin at any float; the next offset in bytes, from `offset` on, where it can begin. */
+/* The bytes of a workspace that may begin at any float; and the first offset in bytes, from `offset` on, where it can
+ * begin. */
 uint64_t mgk_steps_workspace_size(const mgk_steps *steps);
 uint64_t mgk_aligned_workspace(uint64_t offset);
 
-/* Limits of a work-group: the device's, or less if a compiled kernel did not fit (narrowed). */
+/* Limits of a work-group: the device's, or lower ones after a compiled kernel did not fit (narrowed). */
 typedef struct mgk_limits {
     uint64_t group, local;
     bool narrowed;
 } mgk_limits;
 
-/* Compiles lists, runs each kernel once on an empty problem, and saves the programs. `origin`: the slowest origin of a
- * program. UNSUPPORTED: a kernel needs more of the device than planned. */
+/* Compiles the lists, runs each kernel once on an empty problem, and saves the programs. `origin`: the slowest of the
+ * programs' origins. UNSUPPORTED: a kernel needs more of the device than planned. */
 clmgk_status mgk_steps_make(clmgk_context *context, mgk_steps *const *lists, size_t count, mgk_limits *limits,
                             clmgk_program_origin *origin, clmgk_error *error);
 

@@ -116,7 +116,7 @@ static clmgk_status launch(const mgk_step *step, const mgk_launch *grid, const v
                              at->event, error);
 }
 
-/* The first step from `step` on that has work; the number of steps if there is none. */
+/* The index of the first step from `step` on that has work, or the number of steps. */
 static size_t next_step(const mgk_steps *steps, size_t step)
 {
     while (step < steps->count && steps->step[step].enqueue == NULL && steps->step[step].launch.global[0] == 0)
@@ -160,7 +160,7 @@ clmgk_status mgk_steps_enqueue(mgk_steps *steps, const mgk_call *call, const mgk
 
 /* ---- programs ----------------------------------------------------------------------------------------------- */
 
-/* The smallest grid that runs the same compiled code. */
+/* The smallest grid that runs the same compiled code as `grid`. */
 static mgk_launch warm_up_grid(const clmgk_context *context, const mgk_launch *grid)
 {
     const bool apart = context->facts.runtime == MGK_RUNTIME_POCL;

@@ -76,7 +76,7 @@ bool mgk_tuning_gains(const mgk_tuning_entry *entry)
     return (double)entry->time_ns < (1.0 - CLMGK_TUNING_LEAST_GAIN) * (double)entry->default_ns + ROUNDING_NS;
 }
 
-/* Rank of an entry: lower is better, field by field. */
+/* The rank of an entry: lower is better, except where noted, and earlier fields count first. */
 typedef struct order {
     int source; /* higher is better */
     bool shipped;
@@ -96,7 +96,7 @@ static bool is_better(const order *a, const order *b)
     return dates != 0 ? dates > 0 : a->entry < b->entry;
 }
 
-/* Sum of the axes' differences; -1: too far. Entries for all shapes are farther than any. */
+/* Sum of the axes' differences; -1: too far. Entries for any shape are farther than all others. */
 static int distance_of(const mgk_tuning_entry *entry, const mgk_tuning_key *key)
 {
     int sum = 0;
@@ -113,8 +113,8 @@ static int distance_of(const mgk_tuning_entry *entry, const mgk_tuning_key *key)
     return sum;
 }
 
-/* Whether the entry could be used, and its rank. The library's entries are used for their own bucket only: the library
- * stores no entries for neighbouring buckets where the defaults won. */
+/* Whether the entry could be used, and its rank. An entry of the library serves its own bucket only: the library stores
+ * no entries for neighbouring buckets in which the defaults won. */
 static bool rank_of(const mgk_tuning *tuning, const mgk_tuning_device *device, const mgk_tuning_key *key,
                     const mgk_tuning_entry *entry, order *found)
 {
@@ -131,7 +131,7 @@ static bool rank_of(const mgk_tuning *tuning, const mgk_tuning_device *device, c
     return source != CLMGK_TUNING_CLASS;
 }
 
-/* The best entry after `last` (its entry NULL: the first of all); entry NULL if there is none. */
+/* The best entry after `last` (with entry NULL: the best of all); its entry is NULL if there is none. */
 static order next_entry(const mgk_tuning *tuning, const mgk_tuning_device *device, const mgk_tuning_key *key,
                         const order *last)
 {

@@ -9,15 +9,15 @@
 
 #define MGK_TUNING_AXES 4
 
-/* A bucket: words that must match exactly, and axes of which the nearest is taken. Without axes: values for any shape;
- * their source is the device, never a bucket. */
+/* A bucket: words that must match exactly, and axes for which the nearest value counts. A key without axes has values
+ * for any shape; their source is the device, never a bucket. */
 typedef struct mgk_tuning_key {
     const char *operation; /* "forward", "backward", "gemm", ... */
     char exact[216];       /* "variant=mgk dtype=f32 ...": words without spaces, in a fixed order */
     size_t axes;
     struct {
         const char *name;
-        int value; /* mgk_tuning_bucket of a size */
+        int value; /* a size's mgk_tuning_bucket */
     } axis[MGK_TUNING_AXES];
 } mgk_tuning_key;
 
@@ -30,7 +30,7 @@ typedef struct mgk_tuning mgk_tuning;
 /* An entry that a plan could use. The strings live as long as the mgk_tuning. */
 typedef struct mgk_tuning_choice {
     clmgk_tuning_source source;
-    const char *choice;     /* engine or provider; NULL: the defaults, because no values gained enough */
+    const char *choice;     /* engine or provider; NULL: the defaults, because no values were enough faster */
     const char *parameters; /* "name=value,..." or "" */
 } mgk_tuning_choice;
 
@@ -41,7 +41,7 @@ bool mgk_tuning_find(const mgk_tuning *tuning, const mgk_device_facts *facts, co
 /* Adds an axis of this size. */
 void mgk_tuning_key_add(mgk_tuning_key *key, const char *name, int64_t size);
 
-/* Stores the cache's folder in *path (mgk_free): `tuning_dir`, else the folder below `cache_dir`, else the
+/* Stores the folder of the tuning file in *path (mgk_free): `tuning_dir`, else the folder below `cache_dir`, else the
  * environment's (clmgk/tuning.h); NULL: no files. */
 clmgk_status mgk_tuning_path(const clmgk_allocator *allocator, const char *tuning_dir, const char *cache_dir,
                              char **path, clmgk_error *error);

@@ -174,7 +174,7 @@ typedef struct line_words {
     const char *wrong; /* why the line is invalid; NULL: valid so far */
 } line_words;
 
-/* Removes a value's quotes and backslashes; false if it does not end. Moves *at behind it. */
+/* Removes a value's quotes and backslashes and moves *at behind the value; false if the closing quote is missing. */
 static bool unquote(char **at, const char **value)
 {
     const char *from = *at + 1;

@@ -53,19 +53,19 @@ void mgk_tuning_set_free(mgk_tuning_set *set);
 mgk_tuning_device mgk_tuning_device_of(const mgk_device_facts *facts);
 bool mgk_tuning_same_device(const mgk_tuning_device *a, const mgk_tuning_device *b);
 
-/* Makes an entry of a key, without device and date; INVALID_VALUE for a text that is too long or has several lines. */
+/* Makes an entry of a key, without device and date. INVALID_VALUE: a text is too long or has several lines. */
 clmgk_status mgk_tuning_entry_of(const mgk_tuning_key *key, const clmgk_tuned *tuned, mgk_tuning_entry *entry,
                                  clmgk_error *error);
 
-/* Adds an entry of `device` to the set. It replaces an entry of the same device and bucket that is not newer (with
- * `replace`: of any date). *taken (may be NULL): whether the set has changed. */
+/* Adds an entry of `device` to the set. It replaces an entry of the same device and bucket that is not newer; with
+ * `replace`, an entry of any date. *taken (may be NULL): whether the set has changed. */
 clmgk_status mgk_tuning_set_put(mgk_tuning_set *set, const mgk_tuning_device *device, const mgk_tuning_entry *entry,
                                 bool replace, bool *taken, clmgk_error *error);
 
 /* Result of reading a text. */
 typedef struct mgk_tuning_reading {
     uint64_t damaged;
-    bool newer;        /* a later format: nothing was read */
+    bool newer;        /* a later format, of which nothing was read */
     char message[256]; /* the first invalid line, with the reason; empty: none */
 } mgk_tuning_reading;
 
@@ -73,7 +73,7 @@ typedef struct mgk_tuning_reading {
 clmgk_status mgk_tuning_parse(mgk_tuning_set *set, const char *text, size_t length, bool shipped,
                               mgk_tuning_reading *reading, clmgk_error *error);
 
-/* Appends the set as text: entries of devices for which `wanted` is true (NULL: all). */
+/* Appends the entries of the devices for which `wanted` is true (NULL: all) as text. */
 void mgk_tuning_print(const mgk_tuning_set *set, bool (*wanted)(const mgk_tuning_device *device, const void *user),
                       const void *user, mgk_text *text);
 
@@ -98,12 +98,12 @@ typedef clmgk_status (*mgk_tuning_changer)(mgk_tuning_set *set, void *user, bool
 clmgk_status mgk_tuning_change(const clmgk_allocator *allocator, const char *path, bool create,
                                mgk_tuning_changer change, void *user, clmgk_error *error);
 
-/* The best source that an entry could be for plans on a device: BUCKET or DEVICE if measured on the same device,
- * ARCHITECTURE if on a device of its architecture; CLASS: never used there. */
+/* The best source that an entry could be for plans on a device: BUCKET or DEVICE if it was measured on the same device,
+ * ARCHITECTURE if on another device of the same architecture, CLASS if it never serves that device. */
 clmgk_tuning_source mgk_tuning_serves(const mgk_tuning_set *set, const mgk_tuning_entry *entry,
                                       const mgk_tuning_device *device);
 
-/* Whether the entry's values gain enough; if not, plans use the defaults. */
+/* Whether the entry's values are enough faster; if not, plans use the defaults. */
 bool mgk_tuning_gains(const mgk_tuning_entry *entry);
 
 #endif

@@ -36,7 +36,7 @@ bool mgk_tunable_is_unused(const mgk_tunables *tunables, size_t index)
     return found;
 }
 
-/* Whether a character of an identifier, or of a name, is this one of a name. */
+/* Whether `given`, of an identifier or a name, stands for `shown`, of a name. */
 static bool is_same(char given, char shown)
 {
     return given == shown || (given == '_' && shown == '-');
@@ -110,7 +110,7 @@ static bool allowed(const clmgk_tunable *tunable, long value)
     return false;
 }
 
-/* Names the values of a tunable. */
+/* Fails with a message that lists the tunable's values. */
 static clmgk_status fail_value(const clmgk_tunable *tunable, const char *item, size_t length, clmgk_error *error)
 {
     mgk_text values = {0};
@@ -122,7 +122,7 @@ static clmgk_status fail_value(const clmgk_tunable *tunable, const char *item, s
     return status;
 }
 
-/* Names the tunables. */
+/* Fails with a message that lists the tunables. */
 static clmgk_status fail_name(const mgk_tunables *tunables, const char *item, size_t length, clmgk_error *error)
 {
     mgk_text names = {0};

@@ -6,13 +6,13 @@
 #include "base/base.h"
 #include "clmgk/tuning.h"
 
-/* Most parameters of a table. */
+/* The most parameters of a table. */
 #define MGK_MAX_TUNABLES 20
 
 /* A parameter of a table. */
 typedef struct mgk_tunable {
     clmgk_tunable shown;
-    const char *macro; /* as in cl/; NULL: a run-time number */
+    const char *macro; /* the macro in cl/; NULL: a run-time number */
 } mgk_tunable;
 
 /*
@@ -20,7 +20,7 @@ typedef struct mgk_tunable {
  * declared: by MGK_TUNABLE_TABLE, or by MGK_TUNABLE_NAMES of a list.
  */
 typedef struct mgk_tunable_name {
-    const char *text; /* of the identifier (_ for -), or as shown */
+    const char *text; /* the identifier, with _ for -, or the name as shown */
 } mgk_tunable_name;
 
 #define MGK_TUNABLE_NAMED(id, ...)  typedef char mgk_tunable_named_##id;
@@ -71,7 +71,7 @@ typedef struct mgk_tunable_table {
                                                      MGK_COUNT(prefix##_constraints) - 1,                              \
                                                      prefix##_holds}
 
-/* Parameters that a family adds to every engine's, and the names of the resulting tables, by clmgk_engine. */
+/* Parameters that a family adds to every engine's, and the names of the resulting tables, indexed by clmgk_engine. */
 typedef struct mgk_added_tunables {
     const char *const *tables;
     const mgk_tunable *tunables;
@@ -79,11 +79,12 @@ typedef struct mgk_added_tunables {
     const char *const *unused; /* engines' parameters that its kernels ignore, ended by NULL; NULL: none */
 } mgk_added_tunables;
 
-/* Source of a value; a higher source replaces a lower one. NEAR: tuned for another bucket or device; it never sets
- * parameters that depend on the shape (default 0). */
+/* The source of a value; a higher source replaces a lower one. NEAR: tuned for another bucket or device; such values
+ * never set parameters that depend on the shape (default 0). */
 typedef enum mgk_origin { MGK_ORIGIN_DEFAULT = 0, MGK_ORIGIN_NEAR, MGK_ORIGIN_TUNED, MGK_ORIGIN_CALLER } mgk_origin;
 
-/* A set of parameters with the values in use. One more place is that of every parameter that the set lacks. */
+/* A set of parameters with the values in use, and one more element that stands for every parameter that the set
+ * lacks. */
 typedef struct mgk_tunables {
     const char *name;
     const mgk_tunable_table *table;
@@ -96,7 +97,7 @@ typedef struct mgk_tunables {
 typedef struct mgk_parameters {
     const char *text;
     mgk_origin origin;    /* of the values */
-    const char *followed; /* values of another pass, in place of defaults */
+    const char *followed; /* values of another pass, used in place of defaults */
 } mgk_parameters;
 
 /* The parameters of a table, all values 0. */
@@ -105,11 +106,11 @@ mgk_tunables mgk_tunables_of(const mgk_tunable_table *table);
 size_t mgk_tunables_count(const mgk_tunables *tunables);
 const mgk_tunable *mgk_tunables_at(const mgk_tunables *tunables, size_t index);
 
-/* Whether the family's kernels ignore it. */
+/* Whether the family's kernels ignore the parameter. */
 bool mgk_tunable_is_unused(const mgk_tunables *tunables, size_t index);
 
-/* Index of the parameter with this name; MGK_MAX_TUNABLES, where a value is always 0 by default, if the set lacks it.
- */
+/* The index of the parameter with this name; MGK_MAX_TUNABLES, whose value is always a default of 0, if the set lacks
+ * it. */
 size_t mgk_tunable_index(const mgk_tunables *tunables, mgk_tunable_name name);
 int mgk_tunable_get(const mgk_tunables *tunables, mgk_tunable_name name);
 
@@ -119,7 +120,7 @@ bool mgk_tunable_is_default(const mgk_tunables *tunables, mgk_tunable_name name)
 /* The table's default for a class of devices. */
 int mgk_tunable_base(const mgk_tunables *tunables, mgk_tunable_name name, clmgk_device_class device_class);
 
-/* Sets all defaults to the table's, which a plan then reduces. */
+/* Sets all defaults to the table's; a plan then reduces them. */
 void mgk_tunables_begin(mgk_tunables *tunables, clmgk_device_class device_class);
 
 /* Sets a default; no effect if the value has another source. */
@@ -131,11 +132,11 @@ void mgk_tunable_at_most(mgk_tunables *tunables, mgk_tunable_name name, int valu
 /* Reads parameters. INVALID_VALUE for an unknown name or a value that is not allowed. */
 clmgk_status mgk_tunables_read(mgk_tunables *tunables, const mgk_parameters *parameters, clmgk_error *error);
 
-/* Checks the table's constraints; without `complete`, only constraints whose values are all given (no defaults).
+/* Checks the table's constraints; without `complete`, only the constraints whose values are all given (no defaults).
  * INVALID_VALUE, with the constraint and its values. */
 clmgk_status mgk_tunables_check(const mgk_tunables *tunables, bool complete, clmgk_error *error);
 
-/* Appends " -DMACRO=value" of each, or "name=value,...". */
+/* Appends " -DMACRO=value" for each parameter; appends "name=value,...". */
 void mgk_tunables_options(const mgk_tunables *tunables, mgk_text *text);
 void mgk_tunables_print(const mgk_tunables *tunables, mgk_text *text);
 
