@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# clmgk_embed(OUTPUT SYMBOL FOLDER FILES...): a C file that holds the texts of FILES as a table of mgk_embedded_file named
-# SYMBOL, by their paths below FOLDER. Made at build time by embed_files.cmake, again whenever a file changes.
+# clmgk_embed(OUTPUT SYMBOL FOLDER FILES...): writes the C file OUTPUT with a table SYMBOL of mgk_embedded_file, which has the
+# texts of FILES by their paths below FOLDER. embed_files.cmake makes it at build time, again whenever a file changes.
 set(CLMGK_EMBED_SCRIPT ${CMAKE_CURRENT_LIST_DIR}/embed_files.cmake)
 function(clmgk_embed output symbol folder)
   add_custom_command(

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-# The libraries that multiply matrices for us (src/gemm): which of them this build knows. None is linked: they start threads,
-# or bring a C++ runtime, so a product opens them by their SONAME when it needs them.
+# Which of the libraries that multiply matrices (src/gemm) this build supports. None is linked, because they start threads or
+# need a C++ runtime: a product opens a library by its SONAME when it needs it.
 #   CLMGK_GEMM_DEFINITIONS, CLMGK_GEMM_INCLUDE_DIRS   for the library's targets
 set(CLMGK_GEMM_DEFINITIONS)
 set(CLMGK_GEMM_INCLUDE_DIRS)
 
-# The name by which a program loads a library; its file's name where that can't be read.
+# The SONAME by which a program loads a library, or its file's name if the SONAME can't be read.
 function(clmgk_soname file result)
   get_filename_component(soname ${file} NAME)
   if(CMAKE_OBJDUMP)
@@ -17,7 +17,7 @@ function(clmgk_soname file result)
   set(${result} ${soname} PARENT_SCOPE)
 endfunction()
 
-# NAME as in CLMGK_WITH_NAME, its header and library; further arguments: folders below the include paths.
+# NAME as in CLMGK_WITH_NAME, the library's header and name; further arguments: folders below the include paths.
 function(clmgk_gemm_provider name header library)
   set(with ${CLMGK_WITH_${name}})
   if(NOT with MATCHES "^(ON|OFF|AUTO)$")

@@ -18,7 +18,7 @@ set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/clmgk)
 install(EXPORT clmgkTargets NAMESPACE clmgk:: DESTINATION ${package_dir})
 configure_package_config_file(cmake/clmgkConfig.cmake.in ${PROJECT_BINARY_DIR}/clmgkConfig.cmake
                               INSTALL_DESTINATION ${package_dir})
-# Before 1.0 a new minor version may change the interface, as the SONAME says too.
+# Before 1.0 a new minor version may change the interface; the SONAME includes it.
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/clmgkConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/clmgkConfig.cmake ${PROJECT_BINARY_DIR}/clmgkConfigVersion.cmake
         DESTINATION ${package_dir})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# OpenBLAS with the routines of LAPACK, which clmgk-analyze is linked with; the library itself is not.
+# OpenBLAS with the routines of LAPACK. Only clmgk-analyze is linked with it, not the library.
 #   CLMGK_LAPACK_LIBRARY   empty: no clmgk-analyze
 set(CLMGK_LAPACK_LIBRARY)
 if(NOT CLMGK_WITH_ANALYZE MATCHES "^(ON|OFF|AUTO)$")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# clmgk_layer(FOLDER SEES FOLDERS...): the target clmgk_<FOLDER> of src/FOLDER's files, which can include headers of its
-# own folder and of FOLDERS alone, by their paths below src (docs/architecture.md has the drawing). The compiler is given
-# a folder of links to what the layer sees, so that an include against the drawing does not compile.
+# clmgk_layer(FOLDER SEES FOLDERS...): the target clmgk_<FOLDER> of the files in src/FOLDER. They can include only headers of
+# their own folder and of FOLDERS, by their paths below src (drawing: docs/architecture.md). The compiler searches a folder of
+# links to exactly these, so that an include against the drawing does not compile.
 function(clmgk_layer folder)
   cmake_parse_arguments(PARSE_ARGV 1 layer "" "" SEES)
   string(REPLACE "/" "_" name ${folder})

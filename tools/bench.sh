@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs what is missing, builds into build/, and runs clmgk-bench with the arguments given (none: the main
+# Installs missing packages, builds into build/, and runs clmgk-bench with the given arguments (none: the main
 # comparison). Results go to stdout, everything else to stderr.
 set -euo pipefail
 
@@ -8,7 +8,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 {
     "$root/tools/install-packages.sh" build
     options=()
-    # The tests need more packages; a build folder that has them keeps them.
+    # The tests need more packages: a new build folder goes without them, an existing one keeps its choice.
     [[ -e $root/build/CMakeCache.txt ]] || options=(-DCLMGK_BUILD_TESTS=OFF)
     cmake -S "$root" -B "$root/build" -G Ninja "${options[@]}"
     cmake --build "$root/build"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Installs the Debian packages that are missing: tools/install-packages.sh build|test
-#   build  what building and running the library and its programs takes
-#   test   also what the tests take: other compilers, other OpenCL implementations, offline compilers
-# Needs no network where everything is there; else root or sudo.
+#   build  packages to build and run the library and its programs
+#   test   also packages for the tests: other compilers, other OpenCL implementations, offline compilers
+# Needs no network if nothing is missing, else root or sudo.
 set -euo pipefail
 
 build=(gcc libc6-dev cmake ninja-build pkg-config ocl-icd-opencl-dev pocl-opencl-icd libxxhash-dev libjansson-dev
@@ -50,7 +50,7 @@ unpack_libclc() {
     [[ -e $libclc_dir/usr/lib/clc/nvptx64--nvidiacl.bc ]] && return
     local folder
     folder=$(mktemp -d)
-    chmod 755 "$folder" # apt downloads as a user of its own
+    chmod 755 "$folder" # apt downloads as its own user
     echo "Unpacking libclc-19"
     update_once
     (cd "$folder" && apt-get download -qq libclc-19 && dpkg-deb -x libclc-19_*.deb unpacked)

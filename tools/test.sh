@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs what is missing, builds into build/ (other compilers and sanitizers: build-*/), and runs all checks.
-#   tools/test.sh          what every change must pass: within 15 minutes on 2 cores
-#   tools/test.sh --full   also the long rest: every compiler with every sanitizer, all shapes, optimised programs,
+# Installs missing packages, builds into build/ (other compilers and sanitizers: build-*/), and runs all checks.
+#   tools/test.sh          the checks that every change must pass: within 15 minutes on 2 cores
+#   tools/test.sh --full   also all long checks: every compiler with every sanitizer, all shapes, optimised programs,
 #                          Oclgrind sweeps, Clang's static analyzer, the mutation run
-# All stages are run, whatever fails; CTest's summary of the main build closes the output.
+# All stages run, even after failures; the output ends with CTest's summary of the main build.
 # shellcheck disable=SC2317 # stages are called through stage()
 set -euo pipefail
 
@@ -20,7 +20,7 @@ case "$#:${1:-}" in
     ;;
 esac
 
-# Tests that lack something fail in place of being skipped.
+# Tests whose requirements are missing fail instead of being skipped.
 export CLMGK_TEST_REQUIRE_ALL=1
 summary=()
 failed=0
@@ -28,7 +28,7 @@ failed=0
 stage() { # NAME COMMAND...
     local start=$SECONDS result=passed
     echo "==== $1"
-    # errexit is off below a condition: stages tell their failure by their status.
+    # errexit is off inside a condition: stages report failure by their status.
     if ! "${@:2}"; then
         result=FAILED
         failed=1
@@ -45,7 +45,7 @@ check_preset() { # PRESET CTEST_ARGUMENT...
     build "$1" && ctest --preset "$1" -j "$jobs" "${@:2}"
 }
 
-# No more is built than the tests need (tests/CMakeLists.txt).
+# Builds only what the tests need (tests/CMakeLists.txt).
 check_part() { # PRESET TARGET CTEST_ARGUMENT...
     cmake --preset "$1" && cmake --build --preset "$1" --target "$2" && ctest --preset "$1" -j "$jobs" "${@:3}"
 }
@@ -65,7 +65,7 @@ for name in sorted({entry["file"] for entry in json.load(open("build/compile_com
     if name.startswith(root) and not name.startswith(build):
         print(name)
 ' "$PWD" | xargs -P "$jobs" -n 4 clang-tidy -p build --quiet "${checks[@]}" || status=1
-    # The examples are a project of their own.
+    # The examples are a separate project.
     clang-tidy --quiet "${checks[@]}" examples/*.c -- -std=c11 -Iinclude || status=1
     return "$status"
 }
@@ -82,12 +82,12 @@ lint() {
 stage packages tools/install-packages.sh test
 [[ $failed -eq 0 ]] || exit 1
 
-# They come before the sanitizers' builds, in which compiling programs takes twice as long: these find what PoCL has kept.
+# They run before the sanitizers' builds, which then find these kernels in PoCL's cache: there compiling takes twice as long.
 run_tests() {
     if [[ $full -eq 1 ]]; then
         CLMGK_TEST_FULL=1 ctest --preset gcc -j "$jobs" -L 'quick|full'
     else
-        # Of the sweeps over faults a part.
+        # Only a part of the sweeps over faults.
         CLMGK_FAULT_STEP=12 ctest --preset gcc -j "$jobs" -L quick
     fi | tee "$log"
 }
@@ -106,7 +106,7 @@ if [[ $full -eq 1 ]]; then
 else
     export CLMGK_FAULT_STEP=96
     stage asan check_part asan cheap_tests -L quick -LE costly
-    # One build by Clang: with the thread sanitizer. Its warnings about all the rest are clang-tidy's (lint).
+    # The only build by Clang has the thread sanitizer; clang-tidy (lint) gives its warnings about the rest of the code.
     stage clang check_part tsan thread_tests -L quick -R '^test_(base|reference)$'
     export CLMGK_TEST_ONLY=thread,at_once,in_flight,wait_lists,_share_,handed_over,held_up,cancelling,release_while
     stage tsan check_part tsan thread_tests -L threads
