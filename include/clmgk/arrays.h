@@ -10,7 +10,7 @@
  *                                                          the field grad_field; CLMGK_GRADIENT_NAME = bit
  *     S(NAME, field, bit, axes)                            a statistic, f32: CLMGK_ARRAY_NAME; CLMGK_STATISTIC_NAME
  *
- *     ELEMENT   element type: STORAGE (clmgk_array_dtype: the descriptor says it), F32, I32 or BYTE
+ *     ELEMENT   element type: STORAGE (the descriptor's type for the array: clmgk_array_dtype), F32, I32 or BYTE
  *     ACCESS    IN, or OUT if some pass writes the array
  *     VALUES    legal values of an input, which the calls on host arrays check: ANY, FINITE, NOT_NEGATIVE (and finite),
  *               POSITIVE (and finite), NOT_RAISED (no +inf, no NaN), LENGTHS (0 .. size of the axis), OFFSETS
@@ -131,7 +131,7 @@ typedef enum clmgk_statistic {
 
 /* Type of an array's elements. */
 typedef enum clmgk_element {
-    CLMGK_ELEMENT_STORAGE, /* clmgk_array_dtype: the descriptor says it */
+    CLMGK_ELEMENT_STORAGE, /* the descriptor's type for the array: clmgk_array_dtype */
     CLMGK_ELEMENT_F32,
     CLMGK_ELEMENT_I32,
     CLMGK_ELEMENT_BYTE

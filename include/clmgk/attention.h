@@ -160,7 +160,7 @@ typedef struct clmgk_attention_desc {
  * message that names the field, its value and the expected value. On success `resolved`, if not NULL, receives the
  * descriptor with every default filled in: axes, score, variance (sqrt(D)), and strides with `strided` = 1.
  * `resolved` may be `desc`. Its length_k is the number of keys: 0, not CLMGK_NO_KEYS, if there are none; its field
- * `resolved` = 1 tells other functions to read it so. `resolved` has the same version as `desc`: the function writes
+ * `resolved` = 1 tells other functions so. `resolved` has the same version as `desc`: the function writes
  * desc->struct_size bytes.
  */
 CLMGK_API clmgk_status clmgk_attention_validate(const clmgk_attention_desc *desc, clmgk_attention_desc *resolved,
@@ -193,7 +193,7 @@ typedef struct clmgk_plan_options {
      * (tuning.h lists them); parameters not named keep their defaults. NULL: tuned values, else the defaults. "": the
      * defaults. An unknown name or a value outside its range is an error. */
     const char *parameters;          /* of the forward pass */
-    const char *backward_parameters; /* of the backward pass and the statistics; `lanes`, if named, as in forward's */
+    const char *backward_parameters; /* of backward pass and statistics; `lanes`, if named, as in `parameters` */
 } clmgk_plan_options;
 
 #define CLMGK_PLAN_OPTIONS_INIT CLMGK_INIT(clmgk_plan_options)
@@ -272,7 +272,7 @@ typedef struct clmgk_plan_info {
     const char *kernel;       /* kernel name */
 
     /* The backward pass; AUTO, 0 and NULL in a plan without gradients. */
-    clmgk_engine backward_engine; /* same as `engine` */
+    clmgk_engine backward_engine; /* the same as `engine` */
     uint64_t backward_workspace_bytes;
     const char *backward_parameters;
     const char *backward_options;
@@ -295,7 +295,7 @@ typedef struct clmgk_plan_info {
 
 #define CLMGK_PLAN_INFO_INIT CLMGK_INIT(clmgk_plan_info)
 
-/* Fills `info`. Fails only on NULL arguments and on its struct_size (INVALID_VALUE). */
+/* Fills `info`. Fails only on NULL arguments and a wrong struct_size (INVALID_VALUE). */
 CLMGK_API clmgk_status clmgk_plan_get_info(const clmgk_plan *plan, clmgk_plan_info *info, clmgk_error *error);
 
 /* Bytes of workspace that suffice for any pass. 0: no workspace is needed; leave clmgk_attention_args.workspace empty
@@ -406,7 +406,7 @@ CLMGK_API clmgk_buffer *clmgk_array_buffer(clmgk_attention_args *args, clmgk_arr
  *   count         number of elements; 0: no elements, or the descriptor does not use the array
  *   bytes         size that a buffer needs after the array's offset: to the end of the last element, gaps included
  *   element_size  bytes per element
- *   dtype         type of a floating-point array's elements; F32 for other arrays, too
+ *   dtype         type of a floating-point array's elements; F32 for all other arrays
  *   presence      whether a call of the pass requires, accepts or rejects the array
  *
  *     clmgk_attention_validate(&desc, &desc, &error);
@@ -480,7 +480,7 @@ CLMGK_API clmgk_status clmgk_enqueue_forward(clmgk_plan *plan, cl_command_queue 
 
 /*
  * Enqueues the backward pass of a plan whose descriptor has `gradients`. INVALID_VALUE for a plan without gradients and
- * for unknown bits in `accumulate`. In all else like clmgk_enqueue_forward.
+ * for unknown bits in `accumulate`. Otherwise like clmgk_enqueue_forward.
  */
 CLMGK_API clmgk_status clmgk_enqueue_backward(clmgk_plan *plan, cl_command_queue queue,
                                               const clmgk_attention_args *args, cl_uint num_wait,
@@ -496,7 +496,7 @@ CLMGK_API clmgk_status clmgk_enqueue_backward(clmgk_plan *plan, cl_command_queue
  *           (gaussian scores only; of the bias only -inf counts; ALiBi and sinks are ignored)
  */
 
-/* Enqueues the statistics of a plan whose descriptor has `statistics`. In all else like clmgk_enqueue_forward. */
+/* Enqueues the statistics of a plan whose descriptor has `statistics`. Otherwise like clmgk_enqueue_forward. */
 CLMGK_API clmgk_status clmgk_enqueue_statistics(clmgk_plan *plan, cl_command_queue queue,
                                                 const clmgk_attention_args *args, cl_uint num_wait,
                                                 const cl_event *wait_list, cl_event *event, clmgk_error *error);
@@ -513,7 +513,7 @@ CLMGK_API clmgk_status clmgk_enqueue_statistics(clmgk_plan *plan, cl_command_que
  */
 
 /* Enqueues the combination with a plan whose descriptor has combine = 1. INVALID_VALUE for another plan and for `parts`
- * outside its range; OVERFLOW if the size of the parts exceeds 64 bits. Needs no workspace. In all else like
+ * outside its range; OVERFLOW if the size of the parts exceeds 64 bits. Needs no workspace. Otherwise like
  * clmgk_enqueue_forward. */
 CLMGK_API clmgk_status clmgk_enqueue_combine(clmgk_plan *plan, cl_command_queue queue, const clmgk_attention_args *args,
                                              cl_uint num_wait, const cl_event *wait_list, cl_event *event,
@@ -612,12 +612,12 @@ typedef struct clmgk_host_args {
 CLMGK_API clmgk_status clmgk_attention_forward_host(const char *selector, const clmgk_attention_desc *desc,
                                                     const clmgk_host_args *args, clmgk_error *error);
 
-/* The backward pass on host arrays: computes the gradients of the descriptor's set `gradients`. In all else like
+/* The backward pass on host arrays: computes the gradients of the descriptor's set `gradients`. Otherwise like
  * clmgk_attention_forward_host. */
 CLMGK_API clmgk_status clmgk_attention_backward_host(const char *selector, const clmgk_attention_desc *desc,
                                                      const clmgk_host_args *args, clmgk_error *error);
 
-/* The statistics of host arrays: computes the descriptor's set `statistics`. In all else like
+/* The statistics of host arrays: computes the descriptor's set `statistics`. Otherwise like
  * clmgk_attention_forward_host. */
 CLMGK_API clmgk_status clmgk_attention_statistics_host(const char *selector, const clmgk_attention_desc *desc,
                                                        const clmgk_host_args *args, clmgk_error *error);

@@ -4,8 +4,8 @@
  *
  * A clmgk_context ties the library to one OpenCL context and one of its devices. It holds the device's facts, the
  * compiled programs of its plans, and the location of the program cache on disk. Plans share programs; a program is
- * freed when its last plan is released. The context retains the caller's OpenCL context and device, and releases them
- * at its end.
+ * freed when its last plan is released. The context retains the caller's OpenCL context and device as long as it
+ * lives.
  */
 #ifndef CLMGK_CONTEXT_H
 #define CLMGK_CONTEXT_H

@@ -146,7 +146,7 @@ typedef struct clmgk_gemm_info {
 
 #define CLMGK_GEMM_INFO_INIT CLMGK_INIT(clmgk_gemm_info)
 
-/* Fills `info`. Fails only on NULL arguments and on its struct_size (INVALID_VALUE). */
+/* Fills `info`. Fails only on NULL arguments and a wrong struct_size (INVALID_VALUE). */
 CLMGK_API clmgk_status clmgk_gemm_plan_get_info(const clmgk_gemm_plan *plan, clmgk_gemm_info *info, clmgk_error *error);
 
 /* Bytes of workspace that an enqueue of the plan needs; 0 for a NULL plan. At most the size of A, B and C together,
@@ -162,7 +162,7 @@ typedef struct clmgk_gemm_args {
     clmgk_buffer b;
     clmgk_buffer c;
     clmgk_buffer workspace; /* clmgk_gemm_plan_workspace_size bytes (offset in bytes, a multiple of 4). Concurrent
-                               enqueues need distinct ones */
+                               enqueues need distinct workspaces */
 } clmgk_gemm_args;
 
 #define CLMGK_GEMM_ARGS_INIT CLMGK_INIT(clmgk_gemm_args)

@@ -248,7 +248,7 @@ typedef struct clmgk_layer_info {
 
 #define CLMGK_LAYER_INFO_INIT CLMGK_INIT(clmgk_layer_info)
 
-/* Fills `info`. Fails only on NULL arguments and on its struct_size (INVALID_VALUE). */
+/* Fills `info`. Fails only on NULL arguments and a wrong struct_size (INVALID_VALUE). */
 CLMGK_API clmgk_status clmgk_layer_get_info(const clmgk_layer *layer, clmgk_layer_info *info, clmgk_error *error);
 
 /*

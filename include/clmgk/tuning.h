@@ -20,8 +20,8 @@
  * A bucket is a variant with its size classes, and axes rounded to powers of two. Measured values are stored in a text
  * file, tuning.txt, in the tuning cache's folder; values of devices measured before release are also in the library
  * itself. The file has precedence. The library's entries are never used for neighbouring buckets. Tuned values affect
- * speed; results always stay within the documented bound (bits depend on the plan's parameters alone). Entries with
- * values that are not allowed (any more), or with which the kernels do not compile, are skipped. A context reads the
+ * speed; results always stay within the documented bound (bits depend on the plan's parameters alone). Entries
+ * with values that are not allowed (any more), or whose kernels do not compile, are skipped. A context reads the
  * file once, when it is created. docs/tuning.md describes the file's format and the buckets.
  *
  * `cache_dir` in these functions is as in clmgk_context_options; the folder is cache_dir/tuning. NULL: the environment
@@ -168,10 +168,10 @@ CLMGK_API clmgk_status clmgk_tuning_export(const char *cache_dir, cl_device_id d
                                            size_t *length, clmgk_error *error);
 
 /*
- * Merges exported text into the file. Of two entries for the same device and bucket, the later measurement stays.
- * *taken
- * (`taken` may be NULL) receives the number of entries that are new or replaced an older one. Invalid text (another
- * format version, an invalid line, a value that is not allowed) changes nothing: INVALID_VALUE with line and reason.
+ * Merges exported text into the file. Of two entries for the same device and bucket, the later measurement is
+ * kept. *taken (`taken` may be NULL) receives the number of entries that are new or replaced an older one. Invalid text
+ * (another format version, an invalid line, a value that is not allowed) changes nothing: INVALID_VALUE with line and
+ * reason.
  */
 CLMGK_API clmgk_status clmgk_tuning_import(const char *cache_dir, const char *text, size_t length, size_t *taken,
                                            clmgk_error *error);

@@ -105,8 +105,8 @@ typedef enum clmgk_variant {
 /*
  * Storage types of Q, K, V and O. Sums and statistics are always f32. X(NAME, value, name, exponent_bits,
  * significand_bits, has_infinity): a number is a sign bit, exponent bits and the significand's bits after the point,
- * as in IEEE 754 with subnormal numbers. has_infinity 0: the largest exponent also holds numbers, and only the pattern
- * of ones is a NaN. A new type is a line here, and its loads and stores in cl/base/elements.clh.
+ * as in IEEE 754 with subnormal numbers. has_infinity 0: the largest exponent also holds numbers, and a NaN has all
+ * exponent and significand bits set. A new type is a line here, and its loads and stores in cl/base/elements.clh.
  */
 #define CLMGK_DTYPE_LIST(X)                                                                                            \
     X(F32, 0, "f32", 8, 23, 1)                                                                                         \
@@ -138,8 +138,8 @@ typedef struct clmgk_dtype_info {
     int exponent_bits;
     int significand_bits; /* after the point */
     int32_t has_infinity;
-    double largest;      /* finite number */
-    double least_normal; /* positive number with the full significand */
+    double largest;      /* the largest finite number */
+    double least_normal; /* the smallest positive number with the full significand */
 } clmgk_dtype_info;
 
 /* Score between a query and a key (MGK paper Eqs. 6 and 7). */
