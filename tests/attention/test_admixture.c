@@ -726,8 +726,7 @@ TH_TEST(strides_and_offsets)
         desc.o = permuted(n + 3, 4, N, E, gap);
         desc.lse = permuted(n + 5, 4, N, 1, gap);
         TH_PROBLEM problem = th_problem_make(&desc, n);
-        for (size_t name = 0; name < TH_ARRAYS; name++)
-            problem.array[name].offset = 2 * name + n % 2;
+        th_offset_arrays(&problem, 2, n % 2);
         sweep(session, &problem, n < 6 ? 0 : 1);
     }
 }

@@ -597,16 +597,10 @@ TH_TEST(strides_and_offsets)
             desc.prior_shape = CLMGK_PRIOR_HMS;
             desc.variance_shape = CLMGK_VARIANCE_HM;
         }
-        desc.q = desc.grad_q = th_tokens_first(N, H, 1, D, gap);
-        desc.k = desc.grad_k = th_tokens_first(70, 2, components, D, gap);
-        desc.v = desc.grad_v = th_tokens_first(70, 2, 1, desc.value_size, gap);
-        desc.o = th_tokens_first(N, H, 1, desc.value_size, gap);
-        desc.lse = th_tokens_first(N, H, 1, 1, gap);
-        desc.grad_o = n % 2 == 0 ? desc.o : (clmgk_layout){1, 0, 0, 0, 0};
+        th_put_tokens_first(&desc, H, 2, components, gap, n % 2 == 1);
         desc.gradients = th_all_gradients(&desc);
         TH_PROBLEM problem = th_problem_make(&desc, n);
-        for (size_t name = 0; name < TH_ARRAYS; name++)
-            problem.array[name].offset = 3 * name + n % 2;
+        th_offset_arrays(&problem, 3, n % 2);
         th_expect_gradients(session, &problem, n == 0);
     }
 }

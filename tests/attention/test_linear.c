@@ -315,8 +315,7 @@ TH_TEST(strides_and_offsets)
         desc.v = (clmgk_layout){1, S * ((E + gap) * 2), E + gap, 0, (E + gap) * 2};
         desc.o = (clmgk_layout){1, N * o_token, E, 0, o_token};
         TH_PROBLEM problem = make(&desc, n);
-        for (size_t name = 0; name < TH_ARRAYS; name++)
-            problem.array[name].offset = 2 * name + n % 2;
+        th_offset_arrays(&problem, 2, n % 2);
         expect(session, &problem, n, n == 0);
     }
 }

@@ -85,8 +85,7 @@ TH_TEST(odd_offsets_of_optional_arrays)
         desc.use_lengths = 1;
         desc.use_lengths_q = 1;
         TH_PROBLEM problem = th_problem_make(&desc, v);
-        for (size_t name = 0; name < TH_ARRAYS; name++)
-            problem.array[name].offset = 2 * name + 1;
+        th_offset_arrays(&problem, 2, 1);
         th_expect(session, &problem);
     }
 }

@@ -25,23 +25,17 @@ typedef struct worker {
     bool ok;
 } worker;
 
-/* Chains its rounds by events; no cmocka here: this is not the test's thread. */
+/* No cmocka here: this is not the test's thread. */
+static bool enqueue_once(void *user, cl_uint num_wait, const cl_event *wait_list, cl_event *event)
+{
+    worker *const w = user;
+    return clmgk_enqueue_forward(w->plan, w->queue, &w->device.args, num_wait, wait_list, event, &w->error) == CLMGK_OK;
+}
+
 static void *work(void *argument)
 {
     worker *const w = argument;
-    cl_event last = NULL;
-    w->ok = true;
-    for (int round = 0; w->ok && round < ROUNDS; round++) {
-        cl_event next = NULL;
-        w->ok = clmgk_enqueue_forward(w->plan, w->queue, &w->device.args, last ? 1 : 0, last ? &last : NULL, &next,
-                                      &w->error) == CLMGK_OK;
-        if (last)
-            clReleaseEvent(last);
-        last = next;
-    }
-    w->ok = w->ok && clFlush(w->queue) == CL_SUCCESS && clWaitForEvents(1, &last) == CL_SUCCESS;
-    if (last)
-        clReleaseEvent(last);
+    w->ok = th_chain(w->queue, ROUNDS, enqueue_once, w);
     return NULL;
 }
 
@@ -287,12 +281,12 @@ static void close_trainer(trainer *t)
         assert_int_equal(clReleaseMemObject(t->memory[n]), CL_SUCCESS);
 }
 
-/* Both passes, one after the other, behind the event `first` (NULL: none). No cmocka: also for other threads. */
-static bool train_once(trainer *t, cl_event first, cl_event *done)
+/* Both passes, one after the other. No cmocka: also for other threads. */
+static bool train_once(void *user, cl_uint num_wait, const cl_event *wait_list, cl_event *done)
 {
+    trainer *const t = user;
     cl_event between = NULL;
-    if (clmgk_enqueue_forward(t->plan, t->queue, &t->args, first ? 1 : 0, first ? &first : NULL, &between, &t->error) !=
-        CLMGK_OK)
+    if (clmgk_enqueue_forward(t->plan, t->queue, &t->args, num_wait, wait_list, &between, &t->error) != CLMGK_OK)
         return false;
     const bool ok = clmgk_enqueue_backward(t->plan, t->queue, &t->args, 1, &between, done, &t->error) == CLMGK_OK;
     clReleaseEvent(between);
@@ -302,18 +296,7 @@ static bool train_once(trainer *t, cl_event first, cl_event *done)
 static void *train(void *argument)
 {
     trainer *const t = argument;
-    cl_event last = NULL;
-    t->ok = true;
-    for (int round = 0; t->ok && round < ROUNDS; round++) {
-        cl_event next = NULL;
-        t->ok = train_once(t, last, &next);
-        if (last)
-            clReleaseEvent(last);
-        last = next;
-    }
-    t->ok = t->ok && clFlush(t->queue) == CL_SUCCESS && clWaitForEvents(1, &last) == CL_SUCCESS;
-    if (last)
-        clReleaseEvent(last);
+    t->ok = th_chain(t->queue, ROUNDS, train_once, t);
     return NULL;
 }
 
@@ -334,7 +317,7 @@ TH_TEST(threads_train)
     trainer trainers[THREADS];
     trainer one;
     open_trainer(session, &one, plan, session->queue);
-    assert_true(train_once(&one, NULL, NULL));
+    assert_true(train_once(&one, 0, NULL, NULL));
     assert_int_equal(clFinish(session->queue), CL_SUCCESS);
     read_gradients(session, &one, alone);
     close_trainer(&one);
@@ -366,7 +349,7 @@ TH_TEST(wait_lists_hold_training_back)
     assert_int_equal(code, CL_SUCCESS);
     open_trainer(session, &t, plan, th_queue(session, true));
     read_gradients(session, &t, before);
-    assert_true(train_once(&t, gate, &done));
+    assert_true(train_once(&t, 1, &gate, &done));
     assert_int_equal(clFlush(t.queue), CL_SUCCESS);
     assert_int_not_equal(status_of(done), CL_COMPLETE);
     read_gradients(session, &t, after);

@@ -376,23 +376,17 @@ typedef struct worker {
     bool ok;
 } worker;
 
-/* Chains its rounds by events; no cmocka here: this is not the test's thread. */
+/* No cmocka here: this is not the test's thread. */
+static bool enqueue_once(void *user, cl_uint num_wait, const cl_event *wait_list, cl_event *event)
+{
+    worker *const w = user;
+    return clmgk_enqueue_gemm(w->plan, w->queue, &w->product.args, num_wait, wait_list, event, &w->error) == CLMGK_OK;
+}
+
 static void *work(void *argument)
 {
     worker *const w = argument;
-    cl_event last = NULL;
-    w->ok = true;
-    for (int round = 0; w->ok && round < ROUNDS; round++) {
-        cl_event next = NULL;
-        w->ok = clmgk_enqueue_gemm(w->plan, w->queue, &w->product.args, last ? 1 : 0, last ? &last : NULL, &next,
-                                   &w->error) == CLMGK_OK;
-        if (last)
-            clReleaseEvent(last);
-        last = next;
-    }
-    if (last)
-        clReleaseEvent(last);
-    w->ok = clFinish(w->queue) == CL_SUCCESS && w->ok;
+    w->ok = th_chain(w->queue, ROUNDS, enqueue_once, w);
     return NULL;
 }
 

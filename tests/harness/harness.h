@@ -126,6 +126,11 @@ cl_command_queue th_queue(const th_session *session, bool out_of_order);
 /* Calls `run` in `count` threads at once, each with a worker of its own of `size` bytes, and waits for all of them. */
 void th_run_threads(void *(*run)(void *), void *workers, size_t size, size_t count);
 
+/* Enqueues `rounds` calls, each behind the event of the one before, and waits for the last. False where a call or
+ * OpenCL fails. No cmocka: also for other threads. */
+typedef bool (*th_enqueue_call)(void *user, cl_uint num_wait, const cl_event *wait_list, cl_event *event);
+bool th_chain(cl_command_queue queue, int rounds, th_enqueue_call enqueue, void *user);
+
 /* A plan of `desc`, counted in the session, which keeps a plan of every program until it is closed. */
 clmgk_plan *th_plan(th_session *session, const clmgk_attention_desc *desc, clmgk_engine engine, const char *parameters);
 clmgk_plan *th_plan_of(th_session *session, const clmgk_attention_desc *desc, const clmgk_plan_options *options);
@@ -260,8 +265,12 @@ void th_round_values(th_session *session, th_problem *problem, th_pass pass);
 /* An array has the same bits in both problems. */
 void th_expect_equal_bits(const th_problem *one, const th_problem *other, th_name name);
 
-/* The layout [B, tokens, heads, components, size + gap]. */
-clmgk_layout th_tokens_first(int64_t tokens, int64_t heads, int64_t components, int64_t size, int64_t gap);
+/* Gives all strided arrays of a training pass the layout [B, tokens, heads, components, size + gap]: `query_heads` of
+ * Q, `key_heads` of K. dO has it too, or one row for all. */
+void th_put_tokens_first(clmgk_attention_desc *desc, int64_t query_heads, int64_t key_heads, int64_t components,
+                         int64_t gap, bool one_grad_o);
+/* Array number n begins at element step n + first. */
+void th_offset_arrays(th_problem *problem, uint64_t step, uint64_t first);
 
 /* Where element `flat` of the dense order lies, in elements from the start of its memory; its value to that memory
  * (rounded) and back. */

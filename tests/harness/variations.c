@@ -43,10 +43,28 @@ void th_accumulate_some(th_problem *problem, uint64_t *state)
         th_scale(problem, name, 0.0625);
 }
 
-clmgk_layout th_tokens_first(int64_t tokens, int64_t heads, int64_t components, int64_t size, int64_t gap)
+static clmgk_layout tokens_first(int64_t tokens, int64_t heads, int64_t components, int64_t size)
 {
-    const int64_t component = size + gap, head = component * components, token = head * heads;
-    return (clmgk_layout){1, token * tokens, head, component, token};
+    const int64_t head = size * components, token = head * heads;
+    return (clmgk_layout){1, token * tokens, head, size, token};
+}
+
+void th_put_tokens_first(clmgk_attention_desc *desc, int64_t query_heads, int64_t key_heads, int64_t components,
+                         int64_t gap, bool one_grad_o)
+{
+    const int64_t rows = desc->length, keys = desc->length_k;
+    desc->q = desc->grad_q = tokens_first(rows, query_heads, 1, desc->head_size + gap);
+    desc->k = desc->grad_k = tokens_first(keys, key_heads, components, desc->head_size + gap);
+    desc->v = desc->grad_v = tokens_first(keys, desc->kv_heads, 1, desc->value_size + gap);
+    desc->o = tokens_first(rows, desc->heads, 1, desc->value_size + gap);
+    desc->lse = tokens_first(rows, desc->heads, 1, 1 + gap);
+    desc->grad_o = one_grad_o ? (clmgk_layout){1, 0, 0, 0, 0} : desc->o;
+}
+
+void th_offset_arrays(th_problem *problem, uint64_t step, uint64_t first)
+{
+    for (size_t name = 0; name < TH_ARRAYS; name++)
+        problem->array[name].offset = step * name + first;
 }
 
 void th_expect_equal_bits(const th_problem *one, const th_problem *other, th_name name)
@@ -127,4 +145,21 @@ void th_run_threads(void *(*run)(void *), void *workers, size_t size, size_t cou
     for (size_t n = 0; n < count; n++)
         assert_int_equal(pthread_join(threads[n], NULL), 0);
     free(threads);
+}
+
+bool th_chain(cl_command_queue queue, int rounds, th_enqueue_call enqueue, void *user)
+{
+    cl_event last = NULL;
+    bool ok = true;
+    for (int round = 0; ok && round < rounds; round++) {
+        cl_event next = NULL;
+        ok = enqueue(user, last ? 1 : 0, last ? &last : NULL, &next);
+        if (last)
+            clReleaseEvent(last);
+        last = next;
+    }
+    ok = ok && clFlush(queue) == CL_SUCCESS && clWaitForEvents(1, &last) == CL_SUCCESS;
+    if (last)
+        clReleaseEvent(last);
+    return ok;
 }

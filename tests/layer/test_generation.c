@@ -165,6 +165,18 @@ static void take_step(const generation *g, int step, double *worst)
     }
 }
 
+/* One pass over all tokens: `count` numbers of x and of the output. */
+static void run_whole(th_session *session, const clmgk_attention_desc *attention, clmgk_layer_args *args, size_t count,
+                      const float *x, float *out)
+{
+    clmgk_layer *const layer = make_layer(session, attention, args);
+    args->x = new_buffer(session, count, x);
+    args->out = new_buffer(session, count, NULL);
+    th_expect_ok(clmgk_enqueue_layer_forward(layer, session->queue, args, 0, NULL, NULL, &th_error));
+    read_back(session, args->out, count, out);
+    clmgk_layer_release(layer);
+}
+
 TH_TEST(steps_are_rows_of_one_pass)
 {
     static float x[TOKENS], expected[TOKENS], before[2][CACHE], after[CACHE];
@@ -174,15 +186,10 @@ TH_TEST(steps_are_rows_of_one_pass)
     make_weights(session, &whole);
     clmgk_layer_args args = whole;
     clmgk_attention_desc attention = attention_of(CAPACITY, false);
-    clmgk_layer *layer = make_layer(session, &attention, &whole);
-    whole.x = new_buffer(session, TOKENS, x);
-    whole.out = new_buffer(session, TOKENS, NULL);
-    th_expect_ok(clmgk_enqueue_layer_forward(layer, session->queue, &whole, 0, NULL, NULL, &th_error));
-    read_back(session, whole.out, TOKENS, expected);
-    clmgk_layer_release(layer);
+    run_whole(session, &attention, &whole, TOKENS, x, expected);
 
     attention = attention_of(1, true);
-    layer = make_layer(session, &attention, &args);
+    clmgk_layer *const layer = make_layer(session, &attention, &args);
     inner.lengths = new_buffer(session, BATCH, NULL);
     args.attention = &inner;
     args.x = new_buffer(session, ROWS, NULL);
@@ -235,17 +242,12 @@ TH_TEST(states_go_on)
     fill(x, ALL, 1.0, 5);
     make_weights(session, &whole);
     clmgk_layer_args args = whole;
-    clmgk_layer *layer = make_layer(session, &attention, &whole);
-    whole.x = new_buffer(session, ALL, x);
-    whole.out = new_buffer(session, ALL, NULL);
-    th_expect_ok(clmgk_enqueue_layer_forward(layer, session->queue, &whole, 0, NULL, NULL, &th_error));
-    read_back(session, whole.out, ALL, expected);
-    clmgk_layer_release(layer);
+    run_whole(session, &attention, &whole, ALL, x, expected);
 
     attention.length = PART;
     attention.use_state = 1;
     attention.use_new_state = 1;
-    layer = make_layer(session, &attention, &args);
+    clmgk_layer *const layer = make_layer(session, &attention, &args);
     inner.state_c = new_buffer(session, STATE, zeros);
     inner.state_z = new_buffer(session, SUMS, zeros);
     inner.new_state_c = new_buffer(session, STATE, NULL);
