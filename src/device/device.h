@@ -29,17 +29,17 @@ typedef struct mgk_sub_group {
 } mgk_sub_group;
 
 typedef struct mgk_device_facts {
-    clmgk_device_info info; /* without the engine, which the layer of engines chooses (engine/engine.h) */
-    mgk_runtime runtime;    /* from the platform's name: chosen before any trial build */
+    clmgk_device_info info; /* without the engine, which src/engine chooses (engine/engine.h) */
+    mgk_runtime runtime;    /* from the platform's name, so that it is known before any trial build */
     char opencl_version[128];
     char platform_version[256];
     bool usable;              /* available, and with a compiler */
     bool simd_vectors;        /* the compiler turns a work-item's wide vectors into SIMD registers */
-    bool x86_avx512dq;        /* the host's CPU, where the device is the host's CPU (PoCL, Intel's CPU runtime) */
-    bool x86_two_units;       /* the same: makes two multiply-adds of 16 floats in a cycle */
+    bool x86_avx512dq;        /* of the host's CPU, where the device is that CPU (PoCL, Intel's CPU runtime) */
+    bool x86_two_units;       /* the same: it makes two multiply-adds of 16 floats in a cycle */
     uint64_t work_item_limit; /* CL_DEVICE_MAX_WORK_ITEM_SIZES[0] */
-    mgk_sub_group sub_group;  /* only where a context was asked: mgk_context_sub_group */
-    int least_sub_group;      /* Intel's GPUs: the smallest that a kernel may demand; 0: none */
+    mgk_sub_group sub_group;  /* zero unless a plan sets it from mgk_context_sub_group */
+    int least_sub_group;      /* Intel's GPUs: the smallest sub-group that a kernel may demand; 0: none */
 } mgk_device_facts;
 
 /* The host's CPU as in clmgk_device_info.architecture: "x86-64 AuthenticAMD 25/17 avx512"; empty if unknown. */
@@ -81,7 +81,7 @@ clmgk_status mgk_device_has_extension(cl_device_id device, const char *name, boo
 
 /* ---- options ---------------------------------------------------------------------------------------------- */
 
-/* Intel's compilers: twice the registers for half the hardware threads, where the processor has the choice. */
+/* Intel's compilers: twice the registers for half the hardware threads, on processors with that choice. */
 #define MGK_MOST_REGISTERS "-cl-intel-256-GRF-per-thread"
 
 /* ---- context ---------------------------------------------------------------------------------------------- */

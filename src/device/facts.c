@@ -233,8 +233,9 @@ static clmgk_status query_capability(cl_device_id device, char *target, size_t s
     return code == CL_SUCCESS || code == CL_INVALID_VALUE ? CLMGK_OK : mgk_fail_cl(error, code, "clGetDeviceInfo");
 }
 
-/* A CPU device is the host's CPU. Its own name is too vague (with LLVM 15, PoCL has one name for all CPUs with
- * AVX-512). Other devices: the device's name, which often states its generation. */
+/* The architecture of a CPU device is that of the host's CPU, because the device's name is too vague (with LLVM 15,
+ * PoCL has one name for all CPUs with AVX-512). For other devices it is the device's name, which often states its
+ * generation. */
 static clmgk_status find_architecture(clmgk_device_info *info, mgk_runtime runtime, clmgk_error *error)
 {
     char *const target = info->architecture;

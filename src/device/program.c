@@ -80,7 +80,7 @@ static clmgk_status fail_build(const clmgk_context *context, cl_program program,
     return status;
 }
 
-/* A compiler that does not know MGK_MOST_REGISTERS builds without it. */
+/* A compiler that rejects MGK_MOST_REGISTERS builds without it. */
 static cl_int build(const clmgk_context *context, cl_program program, const char *options)
 {
     const cl_int code = clBuildProgram(program, 1, &context->device, options, NULL, NULL);
@@ -142,7 +142,7 @@ static cl_program load_binary(const clmgk_context *context, const mgk_cache *cac
     return program;
 }
 
-/* The program from where there is a binary, and its origin: BUILT and NULL if there is none. */
+/* The program and its origin, from the first place that has its binary; NULL and BUILT if no place has it. */
 static cl_program load(const clmgk_context *context, const char *key, const char *options, clmgk_program_origin *origin)
 {
     const mgk_cache shipped = shipped_of(context), cache = cache_of(context);

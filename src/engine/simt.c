@@ -110,8 +110,8 @@ static bool is_cpu(const mgk_device_facts *facts)
     return facts->info.device_class == CLMGK_DEVICE_CPU;
 }
 
-/* Whether a work-item of an NVIDIA GPU has twice the rows, 128 in a block: fewer loads and copies for a product, where
- * the registers are enough and no unit is left without a block. */
+/* Whether a work-item of an NVIDIA GPU has twice the rows, which makes 128 in a block: fewer loads and copies for each
+ * product. This needs free registers and a block for every unit. */
 static bool double_rows(const mgk_footprint *f, const mgk_device_facts *facts)
 {
     enum { ROWS = 128, MOST_COMPONENTS = 2 };
@@ -121,8 +121,8 @@ static bool double_rows(const mgk_footprint *f, const mgk_device_facts *facts)
            !f->variances;
 }
 
-/* Several components and modifiers take the registers of rows, on Intel's also one; of many components without them
- * NVIDIA's compiler alone keeps four rows. */
+/* Modifiers take the registers of rows; so do more than two components, except with NVIDIA's compiler, which keeps four
+ * rows. */
 static share share_of_forward(const mgk_footprint *f, const mgk_device_facts *facts)
 {
     const bool many = f->components > 2 && mgk_gpu_of(facts) != MGK_GPU_NVIDIA;
@@ -237,7 +237,7 @@ static void choose_share(const mgk_footprint *f, const mgk_device_facts *facts, 
 
 /* ---- blocks ------------------------------------------------------------------------------------------------- */
 
-/* Blocks of more rows: the copying of a tile is shared by more products. */
+/* More rows in a block, so that more products share the copying of a tile. */
 static void choose_block(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
 {
     enum { NVIDIA_ROW_THREADS = 16 };
@@ -298,7 +298,7 @@ static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tu
     choose_values(f, facts, p);
 }
 
-/* Of the forward pass; the backward pass's kernels hold too much for an estimate. */
+/* Of the forward pass only: the backward pass's kernels hold too much for an estimate. */
 static int64_t private_bytes_of(const mgk_footprint *f, const mgk_tunables *p)
 {
     const int64_t heads = has_heads(f) ? mgk_tunable_get(p, MGK_NAMED(heads)) : 1;
