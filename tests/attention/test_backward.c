@@ -202,7 +202,7 @@ TH_TEST(mixed_storage_types)
         for (th_name name = TH_Q; shape % 2 == 1 && name <= TH_O; name++)
             problem.array[name].offset = 2 * (uint64_t)name + 1;
         if (shape % 2 == 1)
-            accumulate_some(&problem, &random);
+            th_accumulate_some(&problem, &random);
         th_expect_gradients(session, &problem, shape + 1 == SHAPES);
     }
 }
