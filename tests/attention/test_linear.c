@@ -91,6 +91,7 @@ static void expect_with(th_session *session, th_problem *problem, clmgk_engine e
     th_check(session, problem, engine, &answer);
     if (problem->desc.gradients == 0)
         return;
+    th_round_values(session, problem, TH_BACKWARD);
     TH_REF_ARRAYS exact = th_solve_gradients(problem);
     for (unsigned which = 0; which < CLMGK_REF_ARRAYS; which++) /* what is added to is of the gradient's size */
         if ((exact.set >> which & 1U) != 0)
