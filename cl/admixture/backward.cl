@@ -293,7 +293,8 @@ KERNEL(admixture_backward)
     BEGIN_BUFFERS
     if (a.heads == 0)
         return;
-    const int split = GROUP_ID % a.splits, chunk = GROUP_ID / a.splits;
+    const key_share share = key_share_of(&a, GROUP_ID);
+    const int split = share.split, chunk = share.chunk;
     const int task_begin = (int)((long)a.batch * chunk / a.chunks);
     const int task_end = (int)((long)a.batch * (chunk + 1) / a.chunks);
     const int batches = HAS_SEQUENCES ? 1 : a.batch;

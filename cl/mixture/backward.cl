@@ -156,7 +156,8 @@ KERNEL(mixture_backward)
     BEGIN_BUFFERS
     if (a.heads == 0)
         return;
-    const int split = GROUP_ID % a.splits, chunk = GROUP_ID / a.splits;
+    const key_share share = key_share_of(&a, GROUP_ID);
+    const int split = share.split, chunk = share.chunk;
     const int list = a.batch * a.kv_heads;
     const int group = a.heads / a.kv_heads;
     const long rows = (HAS_SEQUENCES ? 1L : a.batch) * a.heads * a.length;
