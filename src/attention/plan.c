@@ -2,6 +2,10 @@
 /* Plans: build the programs of the chosen passes, prepare kernels, describe what was chosen. */
 #include "attention/plan.h"
 
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
 /* Most attempts with smaller work-groups if a compiled kernel does not fit. */
 #define MOST_AGAIN 4
 
@@ -58,6 +62,46 @@ static clmgk_status print_parameters(const clmgk_plan *plan, mgk_compiled_pass *
     return pass->parameters.failed ? mgk_fail_memory(error, "a plan's parameters") : CLMGK_OK;
 }
 
+/* The first option that a compiler refused, in the plan's programs; NULL: none. */
+static const char *refused_option(const clmgk_plan *plan)
+{
+    for (int i = 0; i < CLMGK_PASSES; ++i) {
+        const mgk_steps *const steps = plan->pass[i] != NULL ? &plan->pass[i]->plan.steps : NULL;
+        for (size_t k = 0; steps != NULL && k < steps->count; ++k)
+            if (steps->step[k].program != NULL && steps->step[k].program->refused != NULL)
+                return steps->step[k].program->refused;
+    }
+    return NULL;
+}
+
+/* Appends to the reason of the engine what the device made of the forward pass's kernel: its work-groups on a compute
+ * unit, by the model that chose them, an option that the compiler refused, and why work-groups are smaller than they
+ * would be. */
+static void explain_block(clmgk_plan *plan, const clmgk_error *narrowed)
+{
+    const mgk_pass_plan *const forward = &plan->pass[CLMGK_PASS_FORWARD]->plan;
+    const mgk_block *const block = &forward->block;
+    const char *const refused = refused_option(plan);
+    mgk_text text = {.allocator = &plan->context->allocator};
+    if (block->pace.resident > 0) {
+        const mgk_launch *const launch = &forward->steps.step[forward->steps.main].launch;
+        const int64_t groups = (int64_t)(launch->global[0] / launch->local[0]);
+        const int64_t units = plan->context->facts.info.compute_units;
+        mgk_text_printf(&text, "; %" PRId64 " work-groups of %zu in %" PRId64 " waves, %" PRId64 " on a compute unit",
+                        groups, block->threads, mgk_waves_count(&block->pace, units, groups), block->pace.resident);
+        if (block->registers > 0)
+            mgk_text_printf(&text, " with at most %d registers for a work-item", block->registers);
+    }
+    if (refused != NULL)
+        mgk_text_printf(&text, "; the compiler refused %s: built without it", refused);
+    if (narrowed->status != CLMGK_OK)
+        mgk_text_printf(&text, "; smaller work-groups: %s", narrowed->message);
+    const size_t used = strlen(plan->engine_reason);
+    (void)snprintf(plan->engine_reason + used, sizeof(plan->engine_reason) - used, "%s",
+                   text.data != NULL ? text.data : "");
+    mgk_text_free(&text);
+}
+
 static clmgk_status describe(clmgk_plan *plan, clmgk_error *error)
 {
     clmgk_plan_info *const info = &plan->info;
@@ -108,9 +152,16 @@ static clmgk_status choose_and_compile(clmgk_plan *plan, const clmgk_plan_option
 /* Repeats with smaller work-groups while a kernel does not fit. */
 static clmgk_status choose_until_it_fits(clmgk_plan *plan, const clmgk_plan_options *options, clmgk_error *error)
 {
-    clmgk_status status = choose_and_compile(plan, options, error);
-    for (int again = 0; status != CLMGK_OK && plan->limits.narrowed && again < MOST_AGAIN; ++again)
-        status = choose_and_compile(plan, options, error);
+    clmgk_error narrowed = {.status = CLMGK_OK}, failure = narrowed;
+    clmgk_status status = choose_and_compile(plan, options, &failure);
+    for (int again = 0; status != CLMGK_OK && plan->limits.narrowed && again < MOST_AGAIN; ++again) {
+        narrowed = failure;
+        status = choose_and_compile(plan, options, &failure);
+    }
+    if (status == CLMGK_OK)
+        explain_block(plan, &narrowed);
+    else if (error != NULL)
+        *error = failure;
     return status;
 }
 

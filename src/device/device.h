@@ -28,18 +28,28 @@ typedef struct mgk_sub_group {
     int size;    /* consecutive work-items */
 } mgk_sub_group;
 
+/* Room of a compute unit for the work-groups that are resident on it together. registers = 0: no such room is known, as
+ * on CPUs, whose work-groups run one after another. */
+typedef struct mgk_unit {
+    uint32_t registers; /* of 32 bits */
+    uint32_t work_items, work_groups;
+    uint64_t local_bytes, local_of_group; /* of_group: that each work-group takes beside its own */
+} mgk_unit;
+
 typedef struct mgk_device_facts {
     clmgk_device_info info; /* without the engine, which src/engine chooses (engine/engine.h) */
     mgk_runtime runtime;    /* from the platform's name, so that it is known before any trial build */
     char opencl_version[128];
     char platform_version[256];
-    bool usable;              /* available, and with a compiler */
-    bool simd_vectors;        /* the compiler turns a work-item's wide vectors into SIMD registers */
-    bool x86_avx512dq;        /* of the host's CPU, where the device is that CPU (PoCL, Intel's CPU runtime) */
-    bool x86_two_units;       /* the same: it makes two multiply-adds of 16 floats in a cycle */
-    uint64_t work_item_limit; /* CL_DEVICE_MAX_WORK_ITEM_SIZES[0] */
-    mgk_sub_group sub_group;  /* zero unless a plan sets it from mgk_context_sub_group */
-    int least_sub_group;      /* Intel's GPUs: the smallest sub-group that a kernel may demand; 0: none */
+    bool usable;               /* available, and with a compiler */
+    bool simd_vectors;         /* the compiler turns a work-item's wide vectors into SIMD registers */
+    bool x86_avx512dq;         /* of the host's CPU, where the device is that CPU (PoCL, Intel's CPU runtime) */
+    bool x86_two_units;        /* the same: it makes two multiply-adds of 16 floats in a cycle */
+    uint64_t work_item_limit;  /* CL_DEVICE_MAX_WORK_ITEM_SIZES[0] */
+    mgk_sub_group sub_group;   /* zero unless a plan sets it from mgk_context_sub_group */
+    int least_sub_group;       /* Intel's GPUs: the smallest sub-group that a kernel may demand; 0: none */
+    uint32_t unit_registers;   /* of a compute unit, as the driver states them; 0: it does not */
+    uint64_t unit_local_bytes; /* the same: local memory of a compute unit */
 } mgk_device_facts;
 
 /* The host's CPU as in clmgk_device_info.architecture: "x86-64 AuthenticAMD 25/17 avx512"; empty if unknown. */
@@ -56,6 +66,9 @@ clmgk_status mgk_device_get_facts(cl_device_id device, mgk_device_facts *facts, 
 
 /* OTHER if the device is not a GPU. */
 mgk_gpu mgk_gpu_of(const mgk_device_facts *facts);
+
+/* The room of a compute unit. */
+mgk_unit mgk_unit_of(const mgk_device_facts *facts);
 
 /* Whether the driver's own cache of compiled programs replaces ours. */
 bool mgk_driver_keeps_programs(const mgk_device_facts *facts);
@@ -81,8 +94,13 @@ clmgk_status mgk_device_has_extension(cl_device_id device, const char *name, boo
 
 /* ---- options ---------------------------------------------------------------------------------------------- */
 
+/* Options that a compiler may not know: a program is then built without them (mgk_program.refused). */
+
 /* Intel's compilers: twice the registers for half the hardware threads, on processors with that choice. */
 #define MGK_MOST_REGISTERS "-cl-intel-256-GRF-per-thread"
+
+/* NVIDIA's: so many registers for a work-item at most, in kernels that do not state the size of their work-group. */
+#define MGK_REGISTERS_LIMIT "-cl-nv-maxrregcount="
 
 /* ---- context ---------------------------------------------------------------------------------------------- */
 
@@ -139,6 +157,7 @@ struct mgk_program {
     char *key;          /* everything that the binary depends on */
     char *options;
     clmgk_program_origin origin; /* of the first get */
+    char *refused;               /* the option without which the compiler had to build; NULL: none */
     bool saved;                  /* the binary is on disk, or never will be */
     clmgk_error unsaved;         /* why the binary could not be saved; constant after mgk_program_save */
 };

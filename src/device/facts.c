@@ -220,6 +220,8 @@ clmgk_status mgk_device_has_extension(cl_device_id device, const char *name, boo
 
 #define COMPUTE_CAPABILITY_MAJOR_NV 0x4000
 #define COMPUTE_CAPABILITY_MINOR_NV 0x4001
+#define REGISTERS_PER_BLOCK_NV      0x4002
+#define LOCAL_SIZE_PER_UNIT_AMD     0x4047
 
 /* "sm_90"; unchanged if the driver lacks the query. */
 static clmgk_status query_capability(cl_device_id device, char *target, size_t size, clmgk_error *error)
@@ -231,6 +233,20 @@ static clmgk_status query_capability(cl_device_id device, char *target, size_t s
     if (code == CL_SUCCESS)
         snprintf(target, size, "sm_%u%u", (unsigned)major, (unsigned)minor);
     return code == CL_SUCCESS || code == CL_INVALID_VALUE ? CLMGK_OK : mgk_fail_cl(error, code, "clGetDeviceInfo");
+}
+
+/* A compute unit's room, where the driver knows the query. NVIDIA's work-group may have all registers of its unit. */
+static void query_unit(mgk_device_facts *facts)
+{
+    const cl_device_id device = facts->info.device_id;
+    const mgk_gpu gpu = mgk_gpu_of(facts);
+    cl_uint registers = 0, bytes = 0;
+    if (gpu == MGK_GPU_NVIDIA &&
+        clGetDeviceInfo(device, REGISTERS_PER_BLOCK_NV, sizeof(registers), &registers, NULL) == CL_SUCCESS)
+        facts->unit_registers = registers;
+    if (gpu == MGK_GPU_AMD &&
+        clGetDeviceInfo(device, LOCAL_SIZE_PER_UNIT_AMD, sizeof(bytes), &bytes, NULL) == CL_SUCCESS)
+        facts->unit_local_bytes = bytes;
 }
 
 /* The architecture of a CPU device is that of the host's CPU, because the device's name is too vague (with LLVM 15,
@@ -313,6 +329,7 @@ clmgk_status mgk_device_get_facts(cl_device_id device, mgk_device_facts *facts, 
     found.least_sub_group = mgk_gpu_of(&found) == MGK_GPU_INTEL ? query_least_sub_group(device) : 0;
     found.x86_avx512dq = is_host_cpu && mgk_cpu_has_avx512dq();
     found.x86_two_units = is_host_cpu && mgk_cpu_has_two_units();
+    query_unit(&found);
     MGK_TRY(find_architecture(info, found.runtime, error));
     *facts = found;
     return CLMGK_OK;

@@ -80,29 +80,51 @@ static clmgk_status fail_build(const clmgk_context *context, cl_program program,
     return status;
 }
 
-/* A compiler that rejects MGK_MOST_REGISTERS builds without it. */
-static cl_int build(const clmgk_context *context, cl_program program, const char *options)
+/* The first of the options that a compiler may not know, with its length; NULL: none. */
+static const char *optional_of(const char *options, size_t *length)
 {
+    static const char *const optional[] = {MGK_MOST_REGISTERS, MGK_REGISTERS_LIMIT};
+    for (size_t i = 0; i < MGK_COUNT(optional); ++i) {
+        const char *const place = strstr(options, optional[i]);
+        if (place != NULL) {
+            *length = strcspn(place, " ");
+            return place;
+        }
+    }
+    return NULL;
+}
+
+/* If the build fails with an option that the compiler may not know, builds without it, and names it in *refused
+ * (mgk_free). */
+static cl_int build(const clmgk_context *context, cl_program program, const char *options, char **refused)
+{
+    size_t length = 0;
     const cl_int code = clBuildProgram(program, 1, &context->device, options, NULL, NULL);
-    const char *const place = strstr(options, MGK_MOST_REGISTERS);
+    const char *const place = optional_of(options, &length);
     if (code == CL_SUCCESS || place == NULL)
         return code;
-    mgk_text rest = {.allocator = &context->allocator};
-    mgk_text_printf(&rest, "%.*s%s", (int)(place - options), options, place + strlen(MGK_MOST_REGISTERS));
-    const cl_int again = rest.failed ? code : clBuildProgram(program, 1, &context->device, rest.data, NULL, NULL);
+    mgk_text rest = {.allocator = &context->allocator}, option = {.allocator = &context->allocator};
+    mgk_text_printf(&rest, "%.*s%s", (int)(place - options), options, place + length);
+    mgk_text_printf(&option, "%.*s", (int)length, place);
+    const bool failed = rest.failed || option.failed;
+    const cl_int again = failed ? code : clBuildProgram(program, 1, &context->device, rest.data, NULL, NULL);
     mgk_text_free(&rest);
+    if (again == CL_SUCCESS)
+        *refused = option.data;
+    else
+        mgk_text_free(&option);
     return again;
 }
 
 static clmgk_status build_source(const clmgk_context *context, const char *file, const mgk_text *source,
-                                 const char *options, cl_program *out, clmgk_error *error)
+                                 const char *options, cl_program *out, char **refused, clmgk_error *error)
 {
     cl_int code = CL_SUCCESS;
     const char *const text = source->data;
     cl_program program = clCreateProgramWithSource(context->context, 1, (const char **)&text, &source->length, &code);
     MGK_TRY(mgk_check_cl(error, code, "clCreateProgramWithSource"));
 
-    code = build(context, program, options);
+    code = build(context, program, options, refused);
     if (code == CL_SUCCESS) {
         *out = program;
         return CLMGK_OK;
@@ -118,7 +140,7 @@ static clmgk_status build_source(const clmgk_context *context, const char *file,
 
 /* The program from a binary of the cache; NULL if there is none or it does not build. */
 static cl_program load_binary(const clmgk_context *context, const mgk_cache *cache, const char *key,
-                              const char *options)
+                              const char *options, char **refused)
 {
     char *entry = NULL;
     const char *binary = NULL;
@@ -131,7 +153,7 @@ static cl_program load_binary(const clmgk_context *context, const mgk_cache *cac
     cl_program program = clCreateProgramWithBinary(context->context, 1, &context->device, &length,
                                                    (const unsigned char **)&bytes, &status, &code);
     if (code == CL_SUCCESS && status == CL_SUCCESS)
-        code = build(context, program, options);
+        code = build(context, program, options, refused);
     if (program != NULL && (code != CL_SUCCESS || status != CL_SUCCESS)) {
         clReleaseProgram(program);
         program = NULL;
@@ -143,14 +165,15 @@ static cl_program load_binary(const clmgk_context *context, const mgk_cache *cac
 }
 
 /* The program and its origin, from the first place that has its binary; NULL and BUILT if no place has it. */
-static cl_program load(const clmgk_context *context, const char *key, const char *options, clmgk_program_origin *origin)
+static cl_program load(const clmgk_context *context, const char *key, const char *options, clmgk_program_origin *origin,
+                       char **refused)
 {
     const mgk_cache shipped = shipped_of(context), cache = cache_of(context);
     *origin = CLMGK_PROGRAM_SHIPPED;
-    cl_program program = load_binary(context, &shipped, key, options);
+    cl_program program = load_binary(context, &shipped, key, options, refused);
     if (program != NULL)
         return program;
-    program = load_binary(context, &cache, key, options);
+    program = load_binary(context, &cache, key, options, refused);
     *origin = program != NULL ? CLMGK_PROGRAM_DISK : CLMGK_PROGRAM_BUILT;
     return program;
 }
@@ -163,6 +186,7 @@ static void destroy(mgk_program *program)
     if (program->program != NULL)
         clReleaseProgram(program->program);
     mgk_free(allocator, program->options);
+    mgk_free(allocator, program->refused);
     mgk_free(allocator, program->key);
     mgk_free(allocator, program);
 }
@@ -202,12 +226,14 @@ static clmgk_status finish(mgk_program *program, const char *file, const mgk_tex
 {
     clmgk_context *const context = program->context;
     clmgk_status status = CLMGK_OK;
-    cl_program made = load(context, program->key, program->options, &program->origin);
+    char *refused = NULL;
+    cl_program made = load(context, program->key, program->options, &program->origin, &refused);
     program->saved = made != NULL || context->keeper != CLMGK_KEEPER_LIBRARY;
     if (made == NULL)
-        status = build_source(context, file, source, program->options, &made, error);
+        status = build_source(context, file, source, program->options, &made, &refused, error);
     pthread_mutex_lock(&context->monitor.mutex);
     program->program = made;
+    program->refused = refused;
     if (status != CLMGK_OK)
         take_out(program);
     pthread_cond_broadcast(&context->monitor.changed);

@@ -9,6 +9,7 @@
 #include "clmgk/attention.h"
 #include "device/device.h"
 #include "device/flags.h"
+#include "engine/waves.h"
 #include "tuning/tunables.h"
 
 /* Parameters that do not depend on the engine: each engine has `splits`; families whose blocks hold several heads add
@@ -37,6 +38,10 @@ typedef struct mgk_footprint {
     bool causal;
     int64_t rows;            /* of a problem, on average */
     int64_t heads, problems; /* number of heads and problems, whose rows are split into blocks */
+    int64_t streamed;        /* number of rows of a problem that tiles bring: keys; backward: queries */
+    double seen;             /* part of them that a block meets: less than 1 with a mask */
+    int64_t shared_heads;    /* backward: heads that read the same head of keys, whose block serves all of them */
+    int64_t most_splits;     /* forward: ranges of keys whose partial results are no larger than the arrays */
     int narrowest, widest;   /* the smaller and the larger of the classes of D and E */
 
     /* ---- the kernel's forms */
@@ -78,7 +83,9 @@ typedef struct mgk_block {
     int lanes;         /* rows of a vector that reads a bias faster from a copy with lane = row; 0: no copy */
     int most_keys;     /* with lanes: keys of a register block; the copy is padded to a multiple of them */
     uint64_t local_bytes, private_bytes;
+    int registers;        /* limit of a work-item's, of which `compiler` tells the compiler; 0: none */
     const char *compiler; /* options of the device's compiler; NULL: none */
+    mgk_pace pace;        /* of a work-group of the pass's main kernel */
 } mgk_block;
 
 /* How well an engine suits a device, or a problem on it. Of the engines that can plan all of its passes, a plan takes
@@ -147,6 +154,9 @@ extern const mgk_engine *const mgk_engines[MGK_ENGINES];
 
 /* The number of rows of the form for few rows; 0: the problem has more rows, or the kernel has no such form here. */
 int mgk_few_rows(const mgk_footprint *footprint);
+
+/* Sets how many ranges of keys a forward pass may have, and the time to combine their partial results. */
+void mgk_waves_combining(const mgk_footprint *footprint, mgk_waves *launch);
 
 /* The parameters of an engine and those added by a family (NULL: none), all values 0. */
 mgk_tunables mgk_engine_tunables(const mgk_engine *engine, const mgk_added_tunables *added);

@@ -105,30 +105,34 @@ typedef struct share {
     int64_t most_few_head_sums;               /* the same in the form for few rows */
 } share;
 
+/* A form of a block on NVIDIA's GPUs, of which the time of the waves decides. */
+typedef struct block_form {
+    bool double_rows;
+    int row_threads; /* at most */
+} block_form;
+
 static bool is_cpu(const mgk_device_facts *facts)
 {
     return facts->info.device_class == CLMGK_DEVICE_CPU;
 }
 
-/* Whether a work-item of an NVIDIA GPU has twice the rows, which makes 128 in a block: fewer loads and copies for each
- * product. This needs free registers and a block for every unit. */
-static bool double_rows(const mgk_footprint *f, const mgk_device_facts *facts)
+/* Whether a work-item of an NVIDIA GPU may have twice the rows: fewer loads and copies for a product, where the
+ * registers are enough. */
+static bool may_double_rows(const mgk_footprint *f)
 {
-    enum { ROWS = 128, MOST_COMPONENTS = 2 };
-    const int64_t blocks = f->problems * f->heads * ((f->rows + ROWS - 1) / ROWS);
-    return mgk_gpu_of(facts) == MGK_GPU_NVIDIA && blocks >= (int64_t)facts->info.compute_units &&
-           f->components <= MOST_COMPONENTS && f->products == f->components && !f->modified && !f->priors &&
+    enum { MOST_COMPONENTS = 2 };
+    return f->components <= MOST_COMPONENTS && f->products == f->components && !f->modified && !f->priors &&
            !f->variances;
 }
 
 /* Modifiers take the registers of rows; so do more than two components, except with NVIDIA's compiler, which keeps four
  * rows. */
-static share share_of_forward(const mgk_footprint *f, const mgk_device_facts *facts)
+static share share_of_forward(const mgk_footprint *f, const mgk_device_facts *facts, const block_form *form)
 {
     const bool many = f->components > 2 && mgk_gpu_of(facts) != MGK_GPU_NVIDIA;
     return (share){.row_part = !is_cpu(facts) && (f->modified || many) ? 2 : 1,
                    .key_part = 1,
-                   .double_rows = double_rows(f, facts),
+                   .double_rows = form->double_rows && may_double_rows(f),
                    .row_sums = f->value_size,
                    /* rusticl of Mesa 22 miscompiles private arrays beyond 48 */
                    .most_sums = facts->runtime == MGK_RUNTIME_RUSTICL ? 32 : 64};
@@ -183,13 +187,13 @@ static share share_of_heads_backward(const mgk_footprint *f, const mgk_device_fa
                    .most_head_sums = large && !f->noise ? 64 : 32};
 }
 
-static share share_of(const mgk_footprint *f, const mgk_device_facts *facts)
+static share share_of(const mgk_footprint *f, const mgk_device_facts *facts, const block_form *form)
 {
     if (f->scores == 0) /* no softmax over keys: the block has no rows and keys to choose */
         return (share){.row_part = 1, .key_part = 1};
     if (has_heads(f))
         return f->forward ? share_of_heads_forward(f, facts) : share_of_heads_backward(f, facts);
-    return f->forward ? share_of_forward(f, facts) : share_of_backward(f, facts);
+    return f->forward ? share_of_forward(f, facts, form) : share_of_backward(f, facts);
 }
 
 /* As many rows and keys of a work-item as fit in its registers. Returns the rows. */
@@ -227,9 +231,9 @@ static void choose_heads(const mgk_footprint *f, const share *s, int64_t rows, c
     mgk_tunable_default(p, MGK_NAMED(heads), heads);
 }
 
-static void choose_share(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
+static void choose_share(const mgk_footprint *f, const mgk_device_facts *facts, const block_form *form, mgk_tunables *p)
 {
-    const share s = share_of(f, facts);
+    const share s = share_of(f, facts, form);
     const int64_t rows = choose_rows(&s, facts, p);
     if (has_heads(f))
         choose_heads(f, &s, rows, facts, p);
@@ -237,15 +241,19 @@ static void choose_share(const mgk_footprint *f, const mgk_device_facts *facts, 
 
 /* ---- blocks ------------------------------------------------------------------------------------------------- */
 
-/* More rows in a block, so that more products share the copying of a tile. */
-static void choose_block(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
+/* Blocks of more rows share the copying of a tile among more products. In the backward pass of a family without mixed
+ * heads, blocks of fewer keys serve problems that have few. */
+static void choose_block(const mgk_footprint *f, const mgk_device_facts *facts, const block_form *form, mgk_tunables *p)
 {
-    enum { NVIDIA_ROW_THREADS = 16 };
     const int64_t key_threads = mgk_tunable_get(p, MGK_NAMED(key_threads)), rows = mgk_tunable_get(p, MGK_NAMED(rows));
     int64_t row_threads = mgk_tunable_get(p, MGK_NAMED(row_threads));
-    if ((!f->forward && !has_heads(f)) || mgk_gpu_of(facts) != MGK_GPU_NVIDIA)
+    if (mgk_gpu_of(facts) != MGK_GPU_NVIDIA)
         return;
-    while (row_threads < NVIDIA_ROW_THREADS && row_threads * rows < f->rows && row_threads * key_threads < 256 &&
+    if (!f->forward && !has_heads(f)) {
+        mgk_tunable_default(p, MGK_NAMED(row_threads), at_most((int)row_threads, form->row_threads));
+        return;
+    }
+    while (row_threads < form->row_threads && row_threads * rows < f->rows && row_threads * key_threads < 256 &&
            2 * (uint64_t)row_threads * (uint64_t)key_threads <= facts->info.max_work_group)
         row_threads *= 2;
     mgk_tunable_default(p, MGK_NAMED(row_threads), (int)row_threads);
@@ -284,18 +292,167 @@ static const char *const *shrink_order(const mgk_footprint *f)
     return f->scores == 0 ? none : has_heads(f) ? heads : f->forward ? forward : backward;
 }
 
-static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
+static void choose_with(const mgk_footprint *f, const mgk_device_facts *facts, const block_form *form, mgk_tunables *p)
 {
     choose_threads(f, facts, p);
     mgk_tunable_default(p, MGK_NAMED(features), at_most(chunk_of(facts, p, MGK_NAMED(features)), f->narrowest));
     mgk_tunable_default(p, MGK_NAMED(values), chunk_of(facts, p, MGK_NAMED(values)));
-    choose_share(f, facts, p);
-    choose_block(f, facts, p);
+    choose_share(f, facts, form, p);
+    choose_block(f, facts, form, p);
     choose_values(f, facts, p);
     for (const char *const *name = shrink_order(f); *name != NULL; ++name)
         if (local_bytes_of(f, p) > facts->info.local_memory_bytes)
             halve(p, (mgk_tunable_name){*name});
     choose_values(f, facts, p);
+}
+
+/* ---- the time of a block -------------------------------------------------------------------------------------- */
+
+/* A kernel: of the forward pass, or one of the backward pass. */
+typedef enum part { PART_FORWARD, PART_KEYS, PART_QUERIES } part;
+
+/* NVIDIA's compiler gives a work-item of softmax with heads up to 32 about 160 registers, of which one work-group of
+ * 256 work-items fits a compute unit. With this limit two fit, and nothing spills (tests/offline). With heads of 64 the
+ * loop over tiles would: there blocks of 128 work-items let three fit without it. */
+enum { LIMITED_SIZE = 32, LIMITED_REGISTERS = 128 };
+
+static bool limits_registers(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p, int few)
+{
+    enum { ROWS = 8, KEYS = 4, KEY_THREADS = 16 }; /* blocks with other numbers have other code */
+    return facts->runtime == MGK_RUNTIME_NVIDIA && f->forward && !has_heads(f) && few == 0 && f->scores > 0 &&
+           f->components == 1 && may_double_rows(f) && !f->keys_read_again && f->widest <= LIMITED_SIZE &&
+           mgk_tunable_get(p, MGK_NAMED(rows)) == ROWS && mgk_tunable_get(p, MGK_NAMED(keys)) == KEYS &&
+           mgk_tunable_get(p, MGK_NAMED(key_threads)) == KEY_THREADS;
+}
+
+/* A work-item's registers, estimated by what ptxas 13.0 gives to the kernels of tests/offline for sm_90: most are
+ * within 15 %, and as many work-groups fit. */
+static int64_t registers_of(const mgk_footprint *f, const mgk_tunables *p, part which, int few)
+{
+    enum {
+        FORWARD = 32,
+        OF_TERM = 5,
+        OF_NORMS = 24,
+        BACKWARD = 64,
+        OF_COMPONENT = 12,
+        FEW = 56,
+        LEAST = 120,
+        MOST = 255
+    };
+    const int64_t rows = mgk_tunable_get(p, MGK_NAMED(rows)), keys = mgk_tunable_get(p, MGK_NAMED(keys));
+    const int64_t key_threads = mgk_tunable_get(p, MGK_NAMED(key_threads));
+    const int64_t heads = has_heads(f) ? mgk_tunable_get(p, MGK_NAMED(heads)) : 1, values = heads * f->value_size;
+    const int64_t scores = (has_heads(f) ? f->scores + 1 : 2) * rows * keys;
+    if (few > 0)
+        return FEW + few * (heads * MOST_PIECE + f->products + f->block.terms);
+    const int64_t held = f->block.features + (which == PART_KEYS ? values : 0);
+    const int64_t forward =
+        FORWARD + (f->keys_read_again ? OF_NORMS : 0) + rows * (values / key_threads + OF_TERM * f->block.terms);
+    const int64_t backward = BACKWARD + rows * (held / key_threads + OF_COMPONENT * (f->components - 1));
+    const int64_t registers = scores + (which == PART_FORWARD ? forward : backward);
+    return registers < LEAST ? LEAST : registers < MOST ? registers : MOST;
+}
+
+/* Barriers of a tile: one for each staged chunk, and those of the weights. */
+static double barriers_of(const mgk_footprint *f, const mgk_tunables *p, part which)
+{
+    const double features = mgk_tunable_get(p, MGK_NAMED(features)), values = mgk_tunable_get(p, MGK_NAMED(values));
+    const double tile = mgk_tunable_get(p, MGK_NAMED(key_threads)) * mgk_tunable_get(p, MGK_NAMED(keys));
+    const double heads = has_heads(f) ? mgk_tunable_get(p, MGK_NAMED(heads)) : 1;
+    if (which == PART_FORWARD)
+        return 3.0 + (double)f->tile.features / features + heads * tile / values;
+    const double products = (double)f->products + (which == PART_KEYS ? 1.0 : 0.0);
+    return ((double)f->block.features + heads * (double)f->value_size) / features + 2.0 * products * tile / values;
+}
+
+/* Multiply-adds for a row and a key. */
+static double products_of(const mgk_footprint *f, const mgk_tunables *p, part which)
+{
+    const double heads = has_heads(f) ? mgk_tunable_get(p, MGK_NAMED(heads)) : 1;
+    const double values = heads * (double)f->value_size;
+    return which == PART_FORWARD ? (double)f->tile.features + values
+                                 : 2.0 * (double)f->block.features + (which == PART_KEYS ? 2.0 : 1.0) * values;
+}
+
+/* Numbers of an H200; their ratios decide, and are similar on other GPUs. The work of a multiply-add grows with the
+ * loads of local memory for it, of rows + keys numbers for rows keys products; the copying of a tile takes two
+ * instructions a number. With few rows a tile is read from memory once. */
+static mgk_pace pace_of(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p, part which)
+{
+    enum { LANES = 128, BARRIER = 300, ENDS = 30000 };
+    enum { MEMORY_BYTES = 16, FEW_LATENCY = 4800, FEW_ENDS = 5000 };
+    const mgk_unit unit = mgk_unit_of(facts);
+    if (unit.registers == 0)
+        return (mgk_pace){.resident = 0};
+    const int few = few_rows(f, facts, p);
+    const int64_t estimate = registers_of(f, p, which, few);
+    const bool limited = limits_registers(f, facts, p, few) && estimate > LIMITED_REGISTERS;
+    const int64_t registers = limited ? LIMITED_REGISTERS : estimate;
+    const uint64_t local = few > 0 ? few_local_bytes(f, p, few) : local_bytes_of(f, p);
+    mgk_pace pace = {.resident = mgk_resident_groups(&unit, threads_of(p), registers, local)};
+    const double products = products_of(f, p, which);
+    if (few > 0) {
+        pace.work = (double)threads_of(p) * products * sizeof(float) / MEMORY_BYTES;
+        pace.latency = FEW_LATENCY;
+        pace.ends = FEW_ENDS;
+        return pace;
+    }
+    const double rows = mgk_tunable_get(p, MGK_NAMED(rows)), keys = mgk_tunable_get(p, MGK_NAMED(keys));
+    const double scores = (double)threads_of(p) * rows * keys;
+    const double copied = mgk_tunable_get(p, MGK_NAMED(key_threads)) * keys * products;
+    pace.work = (scores * products * (1.14 + 0.9 * (rows + keys) / (rows * keys)) + 2.0 * copied) / LANES;
+    pace.latency = BARRIER * barriers_of(f, p, which);
+    pace.ends = ENDS;
+    return pace;
+}
+
+static double time_of(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p, part which)
+{
+    const int64_t rows = (int64_t)mgk_tunable_get(p, MGK_NAMED(row_threads)) * mgk_tunable_get(p, MGK_NAMED(rows));
+    const int64_t tile = (int64_t)mgk_tunable_get(p, MGK_NAMED(key_threads)) * mgk_tunable_get(p, MGK_NAMED(keys));
+    const int64_t heads = has_heads(f) ? mgk_tunable_get(p, MGK_NAMED(heads)) : 1;
+    const int64_t lists = f->problems * ((f->heads + heads - 1) / heads);
+    const int64_t own = which == PART_QUERIES ? f->streamed : f->rows;
+    const int64_t other = which == PART_QUERIES ? f->rows : f->streamed;
+    const int64_t shared = which == PART_KEYS && f->shared_heads > 1 ? f->shared_heads : 1;
+    const mgk_pace pace = pace_of(f, facts, p, which);
+    mgk_waves launch = {.pace = &pace,
+                        .units = (int64_t)facts->info.compute_units,
+                        .blocks = lists / shared * ((own + rows - 1) / rows),
+                        .tiles = (double)(shared * other) * f->seen / (double)tile,
+                        .most_splits = 1,
+                        .unequal = f->seen < 1.0};
+    if (which == PART_FORWARD)
+        mgk_waves_combining(f, &launch);
+    const int splits = mgk_tunable_get(p, MGK_NAMED(splits));
+    return mgk_waves_time(&launch, splits > 0 ? splits : mgk_waves_splits(&launch));
+}
+
+/* The form with the least time; a later form must gain something. Few rows, and mixed heads, whose
+ * registers limit the block, have one form. */
+static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
+{
+    enum { MOST_ROW_THREADS = 16, LEAST_ROW_THREADS = 4 };
+    const bool nvidia = mgk_gpu_of(facts) == MGK_GPU_NVIDIA && f->scores > 0 && !has_heads(f) && mgk_few_rows(f) == 0;
+    const mgk_tunables given = *p;
+    const block_form usual = {.double_rows = false, .row_threads = MOST_ROW_THREADS};
+    double best = 0.0;
+    choose_with(f, facts, &usual, p);
+    for (int twice = 1; nvidia && twice >= 0; --twice) {
+        for (int threads = MOST_ROW_THREADS; threads >= LEAST_ROW_THREADS; threads /= 2) {
+            const block_form form = {.double_rows = twice == 1, .row_threads = threads};
+            mgk_tunables own = given;
+            choose_with(f, facts, &form, &own);
+            if (mgk_tunables_check(&own, true, NULL) != CLMGK_OK)
+                continue;
+            const double time = f->forward ? time_of(f, facts, &own, PART_FORWARD)
+                                           : time_of(f, facts, &own, PART_KEYS) + time_of(f, facts, &own, PART_QUERIES);
+            if (best == 0.0 || time < MGK_WAVES_GAIN * best) {
+                best = time;
+                *p = own;
+            }
+        }
+    }
 }
 
 /* Of the forward pass only: the backward pass's kernels hold too much for an estimate. */
@@ -306,6 +463,14 @@ static int64_t private_bytes_of(const mgk_footprint *f, const mgk_tunables *p)
                         heads * (f->value_size / mgk_tunable_get(p, MGK_NAMED(key_threads)) + f->head_terms);
     const int64_t floats = mgk_tunable_get(p, MGK_NAMED(rows)) * row + f->fixed + heads * f->head_fixed;
     return f->forward ? floats * (int64_t)sizeof(float) : 0;
+}
+
+/* Options of the device's compiler. */
+static const char *compiler_of(const mgk_device_facts *facts, int registers)
+{
+    if (registers > 0)
+        return MGK_REGISTERS_LIMIT "128";
+    return mgk_gpu_of(facts) == MGK_GPU_INTEL ? MGK_MOST_REGISTERS : NULL;
 }
 
 static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p, mgk_block *block,
@@ -338,7 +503,9 @@ static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, m
                     .whole_chunks = mgk_gpu_of(facts) == MGK_GPU_NVIDIA,
                     .local_bytes = local,
                     .private_bytes = (uint64_t)private_bytes_of(f, p),
-                    .compiler = mgk_gpu_of(facts) == MGK_GPU_INTEL ? MGK_MOST_REGISTERS : NULL};
+                    .registers = limits_registers(f, facts, p, few) ? LIMITED_REGISTERS : 0,
+                    .pace = pace_of(f, facts, p, f->forward ? PART_FORWARD : PART_KEYS)};
+    block->compiler = compiler_of(facts, block->registers);
     return CLMGK_OK;
 }
 
@@ -348,6 +515,7 @@ static void set_flags(const mgk_device_facts *facts, const mgk_tunables *p, cons
     flags->KERNEL_CALLS = facts->runtime == MGK_RUNTIME_POCL;
     flags->FEW_ROWS = block->few_rows;
     flags->WHOLE_CHUNKS = block->whole_chunks;
+    flags->ANY_GROUP_SIZE = block->registers > 0;
     flags->SHUFFLE = facts->sub_group.shuffle;
     flags->SUB_GROUP_SIZE = facts->sub_group.size;
     flags->LEAST_SUB_GROUP = facts->least_sub_group;

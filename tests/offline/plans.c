@@ -200,6 +200,11 @@ static mgk_device_facts facts_of(clmgk_device_class device_class, const char *ve
     facts.info.local_memory_bytes = UINT64_C(48) << 10;
     facts.info.max_work_group = 1024;
     facts.work_item_limit = 1024;
+    if (mgk_gpu_of(&facts) == MGK_GPU_NVIDIA) { /* an H200: plans depend on its waves, and its compiler has options */
+        facts.runtime = MGK_RUNTIME_NVIDIA;
+        facts.info.compute_units = 132;
+        (void)snprintf(facts.info.architecture, sizeof(facts.info.architecture), "sm_90");
+    }
     return facts;
 }
 

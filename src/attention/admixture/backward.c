@@ -47,8 +47,7 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
     const clmgk_attention_desc *const d = request->desc;
     const mgk_attention_traits *const t = &request->traits;
     const int64_t keys = (int64_t)t->components * t->head_size;
-    mgk_footprint f = mgk_attention_footprint(request);
-    f.rows = d->length_k;
+    mgk_footprint f = mgk_backward_footprint(request);
     f.block.features = keys;
     f.tile = (mgk_side){keys, 2};
     f.tile_sums = 1;

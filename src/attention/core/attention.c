@@ -201,6 +201,35 @@ mgk_step *mgk_attention_add(const mgk_attention_step *step, mgk_pass_plan *plan)
     return kernel;
 }
 
+int64_t mgk_attention_keys(const clmgk_attention_desc *d)
+{
+    return d->sequences > 0 ? (d->length_k + d->sequences - 1) / d->sequences : d->length_k;
+}
+
+/* The part of all pairs of a row and a key that the causal mask and the window leave, roughly. */
+static double seen_part(const clmgk_attention_desc *d)
+{
+    const int64_t rows = mgk_attention_rows(d), keys = mgk_attention_keys(d), right = d->causal ? 0 : d->window_right;
+    const int64_t seen = d->causal ? keys - (rows < keys ? rows : keys) / 2 : keys;
+    const bool limited = d->use_window && d->window_left >= 0 && right >= 0;
+    const int64_t window = limited && d->window_left < seen && right < seen ? d->window_left + right + 1 : seen;
+    return keys > 0 ? (double)(window < seen ? window : seen) / (double)keys : 1.0;
+}
+
+/* Ranges of keys at most: so many that their partial results are no larger than the f32 arrays of the call, of which Q
+ * and O have as many rows. */
+static int64_t most_splits(const clmgk_attention_desc *d)
+{
+    enum { MOST = 128 };
+    const int64_t row = d->heads * d->length * (d->value_size + 2);
+    const int64_t arrays = d->heads * d->length * (d->head_size + d->value_size) +
+                           d->kv_heads * d->length_k * (d->head_size + d->value_size);
+    int64_t splits = 1;
+    while (splits < MOST && 2 * splits * row <= arrays && 2 * splits * d->length <= d->length + d->length_k)
+        splits *= 2;
+    return splits;
+}
+
 mgk_footprint mgk_attention_footprint(const mgk_attention_request *request)
 {
     const clmgk_attention_desc *const d = request->desc;
@@ -209,6 +238,10 @@ mgk_footprint mgk_attention_footprint(const mgk_attention_request *request)
                            .rows = mgk_attention_rows(d),
                            .heads = d->heads,
                            .problems = mgk_attention_problems(d),
+                           .streamed = mgk_attention_keys(d),
+                           .seen = seen_part(d),
+                           .shared_heads = 1,
+                           .most_splits = most_splits(d),
                            .value_size = t->value_size,
                            .tile_heads = 1,
                            .products = t->products,
@@ -270,9 +303,10 @@ static int64_t busy_groups_of(const clmgk_attention_desc *d, int64_t heads, int6
     return (mgk_attention_rows(d) + rows - 1) / rows * heads * mgk_attention_problems(d);
 }
 
-/* Ranges of keys: one, unless the blocks of rows can't keep all compute units busy; each has several tiles, so that the
- * workspace stays below the size of the arrays. A tile that work-items share is long enough for few rows. */
-static int choose_splits(const mgk_attention_request *request, int64_t heads, const mgk_block *block)
+/* Ranges of keys on devices whose work-groups run one after another: one, unless the blocks of rows can't keep all
+ * compute units busy; each has several tiles, so that the workspace stays below the size of the arrays. A tile that
+ * work-items share is long enough for few rows. */
+static int splits_by_count(const mgk_attention_request *request, int64_t heads, const mgk_block *block)
 {
     enum { TILES_EACH = 8, MOST = 128 };
     const int64_t rows = block->rows;
@@ -286,6 +320,30 @@ static int choose_splits(const mgk_attention_request *request, int64_t heads, co
            2 * splits * d->length <= d->length + d->length_k)
         splits *= 2;
     return (int)splits;
+}
+
+/* The launch of a forward pass, without splits. */
+static mgk_waves waves_of(const mgk_forward *x, const mgk_footprint *footprint)
+{
+    const mgk_block *const block = &x->block;
+    mgk_waves launch = {.pace = &block->pace,
+                        .units = x->request->facts->info.compute_units,
+                        .blocks = busy_groups_of(x->request->desc, x->head_groups, block->rows),
+                        .tiles = (double)footprint->streamed * footprint->seen / (double)block->tile,
+                        .unequal = footprint->seen < 1.0};
+    mgk_waves_combining(footprint, &launch);
+    while (launch.most_splits > 1 && (double)launch.most_splits > launch.tiles)
+        launch.most_splits /= 2;
+    return launch;
+}
+
+/* Ranges of keys: with the least time. */
+static int choose_splits(const mgk_forward *x, const mgk_footprint *footprint)
+{
+    if (x->block.pace.resident == 0)
+        return splits_by_count(x->request, x->head_groups, &x->block);
+    const mgk_waves launch = waves_of(x, footprint);
+    return (int)mgk_waves_splits(&launch);
 }
 
 /* ---- partial results ------------------------------------------------------------------------------------------- */
@@ -344,7 +402,7 @@ clmgk_status mgk_forward_begin(const mgk_attention_request *request, const mgk_f
     MGK_TRY(mgk_attention_fit(request, footprint, p, &x->block, error));
     const int64_t heads = footprint->held_heads > 0 ? mgk_tunable_get(p, MGK_NAMED(heads)) : 1;
     x->head_groups = (request->desc->heads + heads - 1) / heads;
-    mgk_tunable_default(p, MGK_NAMED(splits), choose_splits(request, x->head_groups, &x->block));
+    mgk_tunable_default(p, MGK_NAMED(splits), choose_splits(x, footprint));
     x->flags = mgk_attention_block_flags(request, p, &x->block);
     return CLMGK_OK;
 }
@@ -356,7 +414,8 @@ void mgk_forward_add(const mgk_forward *x, mgk_attention_step step, const mgk_fo
     step.block = &x->block;
     step.args = args;
     step.args_bytes = sizeof(*args);
-    step.global = (size_t)(mgk_attention_groups(x->request->desc, x->head_groups, x->block.rows) * args->splits);
+    const int64_t groups = mgk_attention_groups(x->request->desc, x->head_groups, x->block.rows) * args->splits;
+    step.global = (size_t)groups;
     mgk_attention_add(&step, plan);
 }
 
@@ -415,6 +474,7 @@ clmgk_status mgk_forward_plan(const mgk_forward *x, const mgk_attention_step *st
     if (kernel.flags.BIAS_TRANSPOSED)
         transpose_bias(x, plan, args);
     plan->steps.main = plan->steps.count;
+    plan->block = x->block;
     mgk_forward_add(x, kernel, args, plan);
     if (args->splits > 1)
         add_combine(x->request, true, args, plan);

@@ -90,6 +90,9 @@ int64_t mgk_attention_problems(const clmgk_attention_desc *desc);
 /* Rows of a problem; packed: of a sequence on average. */
 int64_t mgk_attention_rows(const clmgk_attention_desc *desc);
 
+/* Keys of a problem; packed: of a sequence on average. */
+int64_t mgk_attention_keys(const clmgk_attention_desc *desc);
+
 /* Number of work-groups, each with `rows` rows of one of `heads` heads or groups of heads. */
 int64_t mgk_attention_groups(const clmgk_attention_desc *desc, int64_t heads, int64_t rows);
 

@@ -15,6 +15,16 @@ mgk_backward_wants mgk_backward_wants_of(const clmgk_attention_desc *d)
     return w;
 }
 
+mgk_footprint mgk_backward_footprint(const mgk_attention_request *request)
+{
+    const clmgk_attention_desc *const d = request->desc;
+    mgk_footprint f = mgk_attention_footprint(request);
+    f.rows = d->length_k;
+    f.streamed = mgk_attention_rows(d);
+    f.shared_heads = d->heads / d->kv_heads;
+    return f;
+}
+
 size_t mgk_backward_items(int64_t count)
 {
     return (size_t)((count + MGK_BACKWARD_ITEMS - 1) / MGK_BACKWARD_ITEMS * MGK_BACKWARD_ITEMS);
@@ -63,14 +73,17 @@ static void add_block(mgk_backward *x, const char *file, const char *name, const
 void mgk_backward_add_main(mgk_backward *x, const char *file, const char *name, mgk_binding *bind)
 {
     x->plan->steps.main = x->plan->steps.count;
+    x->plan->block = x->block;
     add_block(x, file, name, &x->flags, bind, (int64_t)x->args.chunks * x->args.splits);
 }
 
 void mgk_backward_add_queries(mgk_backward *x, const char *file, const char *name, const mgk_flags *flags,
                               mgk_binding *bind, int64_t heads)
 {
-    if (!x->has_keys)
+    if (!x->has_keys) {
         x->plan->steps.main = x->plan->steps.count;
+        x->plan->block = x->block;
+    }
     add_block(x, file, name, flags, bind, mgk_attention_groups(x->request->desc, heads, x->block.rows));
 }
 
@@ -108,19 +121,47 @@ bool mgk_backward_keeps_busy(const mgk_attention_request *request, int64_t tasks
     return tasks >= 4 * units || (tasks >= 2 * units && tasks % units == 0);
 }
 
-/* Ranges of keys: enough work-groups for all compute units, but limited copies of dQ. */
+/* Ranges of keys at most: no more than blocks, with limited copies of dQ. */
+static int64_t most_splits(const mgk_backward *x, int64_t blocks)
+{
+    enum { MOST = 128 };
+    int64_t splits = 1;
+    while (splits < MOST && 2 * splits <= blocks && 2 * splits * 4 * x->copy_floats <= x->array_bytes)
+        splits *= 2;
+    return splits;
+}
+
+/* Ranges of keys with the least time: a work-group goes through all tiles of queries for each of its blocks. */
+static int64_t splits_by_waves(const mgk_backward *x, int64_t blocks)
+{
+    enum { LAUNCH = 8000, MEMORY_BYTES = 16 };
+    const int64_t units = x->request->facts->info.compute_units, tile = x->block.tile;
+    const int64_t tiles = (mgk_attention_rows(x->request->desc) + tile - 1) / tile;
+    const double copy = 2.0 * sizeof(float) * (double)x->copy_floats;
+    const mgk_waves launch = {.pace = &x->block.pace,
+                              .units = units,
+                              .blocks = x->tasks,
+                              .tiles = (double)(blocks * tiles),
+                              .most_splits = most_splits(x, blocks),
+                              .combine = x->copy_floats > 0 ? LAUNCH : 0,
+                              .part = copy / (MEMORY_BYTES * (double)units)};
+    return mgk_waves_splits(&launch);
+}
+
+/* Ranges of keys: enough work-groups for all compute units. */
 static int64_t choose_splits(const mgk_backward *x, int64_t block_keys)
 {
     const clmgk_attention_desc *const d = x->request->desc;
     const int64_t units = x->request->facts->info.compute_units;
-    const int64_t blocks = (d->length_k + block_keys - 1) / block_keys;
-    if (mgk_backward_keeps_busy(x->request, x->tasks))
-        return 1;
+    const int64_t blocks = (d->length_k + block_keys - 1) / block_keys, most = most_splits(x, blocks);
     if (mgk_wants(&x->want, CLMGK_GRADIENT_BIAS) && !x->want.bias_full) /* sums over keys have no copy per split */
         return 1;
+    if (x->block.pace.resident > 0)
+        return splits_by_waves(x, blocks);
+    if (mgk_backward_keeps_busy(x->request, x->tasks))
+        return 1;
     int64_t splits = 1;
-    while (splits < 128 && x->tasks * splits < 4 * units && 2 * splits <= blocks &&
-           2 * splits * 4 * x->copy_floats <= x->array_bytes)
+    while (splits < most && x->tasks * splits < 4 * units)
         splits *= 2;
     return splits;
 }
@@ -129,8 +170,7 @@ static int64_t choose_splits(const mgk_backward *x, int64_t block_keys)
 static int64_t key_blocks(const mgk_backward *x)
 {
     const clmgk_attention_desc *const d = x->request->desc;
-    const int64_t keys = d->sequences > 0 ? (d->length_k + d->sequences - 1) / d->sequences : d->length_k;
-    const int64_t blocks = (keys + x->block.rows - 1) / x->block.rows;
+    const int64_t blocks = (mgk_attention_keys(d) + x->block.rows - 1) / x->block.rows;
     return blocks > 1 ? blocks : 1;
 }
 

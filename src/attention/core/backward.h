@@ -22,6 +22,9 @@ static inline bool mgk_wants(const mgk_backward_wants *want, clmgk_gradient grad
  * tasks corrects bias_shared. */
 mgk_backward_wants mgk_backward_wants_of(const clmgk_attention_desc *desc);
 
+/* The part of a footprint that is the same for all backward passes: blocks hold keys, tiles bring queries. */
+mgk_footprint mgk_backward_footprint(const mgk_attention_request *request);
+
 /* A pass under construction. */
 typedef struct mgk_backward {
     const mgk_attention_request *request;

@@ -31,6 +31,7 @@ typedef void mgk_binding(const mgk_flags *flags, const void *args, size_t args_b
 /* A pass; 0 steps: the plan can't do it. */
 typedef struct mgk_pass_plan {
     mgk_tunables tunables; /* in use by the main kernel */
+    mgk_block block;       /* of the main kernel; threads = 0: it has none */
     mgk_steps steps;
 } mgk_pass_plan;
 

@@ -94,8 +94,7 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
     const clmgk_attention_desc *const d = request->desc;
     const mgk_attention_traits *const t = &request->traits;
     const int64_t m = t->components;
-    mgk_footprint f = mgk_attention_footprint(request);
-    f.rows = d->length_k;
+    mgk_footprint f = mgk_backward_footprint(request);
     /* then dQ of a tile of queries needs no workspace: rows_private */
     f.one_block = d->sequences == 0 && mgk_backward_keeps_busy(request, tasks_of(d));
     f.short_panels = true;
