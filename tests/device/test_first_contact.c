@@ -16,7 +16,8 @@
 
 static cl_int build_code; /* what clBuildProgram answers, if not success */
 static const char *build_log = "";
-static bool knows_registers = true; /* the compiler takes MGK_MOST_REGISTERS */
+static bool knows_registers = true; /* the compiler takes MGK_MOST_REGISTERS and MGK_REGISTERS_LIMIT */
+static const char *build_without;   /* an option that the compiler takes, but PoCL does not know; NULL: none */
 static size_t group_limit;          /* of every kernel; 0: what the driver says */
 static cl_ulong local_memory[2];    /* of the next two kernels, likewise */
 static const char *extensions;      /* of the device; NULL: what the driver says */
@@ -41,10 +42,16 @@ cl_int __wrap_clGetKernelWorkGroupInfo(cl_kernel kernel, cl_device_id device, cl
 cl_int __wrap_clBuildProgram(cl_program program, cl_uint count, const cl_device_id *devices, const char *options,
                              void(CL_CALLBACK *notify)(cl_program, void *), void *user)
 {
-    char all[1024];
+    char all[2048], known[1024];
+    (void)snprintf(known, sizeof(known), "%s", options);
+    char *const place = build_without ? strstr(known, build_without) : NULL;
+    if (place) {
+        memset(place, ' ', strlen(build_without));
+        options = known;
+    }
     if (build_code != CL_SUCCESS)
         return build_code;
-    if (!knows_registers && strstr(options, MGK_MOST_REGISTERS))
+    if (!knows_registers && (strstr(options, MGK_MOST_REGISTERS) || strstr(options, MGK_REGISTERS_LIMIT)))
         return CL_INVALID_BUILD_OPTIONS;
     const bool stands_in = shuffle && (strstr(options, "-DSHUFFLE=1 ") || strstr(options, "-DSHUFFLE=2 "));
     probes += strstr(options, "-DSHUFFLE") && !strstr(options, "-DSUB_GROUP_SIZE");
@@ -120,18 +127,52 @@ TH_TEST(failed_builds)
     }
 }
 
-TH_TEST(compilers_without_the_option_for_registers)
+TH_TEST(compilers_without_the_options_for_registers)
 {
-    const char *const options = "-cl-std=CL1.2 " MGK_MOST_REGISTERS " -DGROUPED=1";
-    mgk_program *program = NULL;
-    clmgk_program_origin origin;
-    double compile_ms;
-    knows_registers = false;
-    th_expect_ok(
-        mgk_program_get(session->context, "attention/reduce.cl", options, &program, &origin, &compile_ms, &th_error));
-    knows_registers = true;
-    assert_string_equal(program->options, options);
-    mgk_program_release(program);
+    static const char *const given[] = {MGK_MOST_REGISTERS, MGK_REGISTERS_LIMIT "128"};
+    for (size_t n = 0; n < TH_COUNT(given); n++) {
+        char options[128];
+        mgk_program *program = NULL;
+        clmgk_program_origin origin;
+        double compile_ms;
+        (void)snprintf(options, sizeof(options), "-cl-std=CL1.2 %s -DGROUPED=1", given[n]);
+        knows_registers = false;
+        th_expect_ok(mgk_program_get(session->context, "attention/reduce.cl", options, &program, &origin, &compile_ms,
+                                     &th_error));
+        knows_registers = true;
+        assert_string_equal(program->options, options);
+        assert_string_equal(program->refused, given[n]);
+        mgk_program_release(program);
+    }
+}
+
+/* A plan whose compiler refuses an option tells so, with what its kernel makes of the device. */
+TH_TEST(plans_tell_a_refused_option)
+{
+    const clmgk_context_options no_files = {.struct_size = sizeof(no_files), .cache_dir = ""};
+    clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 5, 6);
+    clmgk_context *context = NULL;
+    desc.head_size = desc.value_size = 16;
+    th_expect_ok(clmgk_context_create(session->cl, session->info.device_id, &no_files, &context, &th_error));
+    context->facts.info.device_class = CLMGK_DEVICE_GPU;
+    context->facts.simd_vectors = false;
+    context->sub_group.known = true; /* none */
+    (void)snprintf(context->facts.info.vendor, sizeof(context->facts.info.vendor), "Intel");
+    for (int refuses = 0; refuses < 2; refuses++) {
+        clmgk_plan *plan = NULL;
+        clmgk_plan_info info = CLMGK_PLAN_INFO_INIT;
+        knows_registers = refuses == 0;
+        build_without = refuses == 0 ? MGK_MOST_REGISTERS : NULL;
+        th_expect_ok(clmgk_plan_create(context, &desc, NULL, &plan, &th_error));
+        knows_registers = true;
+        build_without = NULL;
+        th_expect_ok(clmgk_plan_get_info(plan, &info, &th_error));
+        assert_non_null(strstr(info.engine_reason, " work-groups of 128 in 1 waves, 1 on a compute unit"));
+        const char *const told = strstr(info.engine_reason, "; the compiler refused " MGK_MOST_REGISTERS ": built");
+        assert_true((told != NULL) == (refuses == 1));
+        clmgk_plan_release(plan);
+    }
+    clmgk_context_release(context);
 }
 
 /* Whether the options leave all operations as the text has them. */
@@ -144,8 +185,10 @@ static void expect_exact(const char *options)
             fail_msg("%s", options);
 }
 
-/* Makes a plan, and expects a text in its parameters, or in the reason why there is none. */
-static clmgk_status plan_with(th_session *session, clmgk_engine engine, const char *parameters, const char *expected)
+/* Makes a plan, and expects a text in its parameters, or in the reason why there is none; and the end of the reason of
+ * its engine (NULL: any). */
+static clmgk_status plan_with(th_session *session, clmgk_engine engine, const char *parameters, const char *expected,
+                              const char *reason)
 {
     clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 5, 6);
     desc.head_size = desc.value_size = 16; /* work-groups of narrow heads are small */
@@ -161,6 +204,8 @@ static clmgk_status plan_with(th_session *session, clmgk_engine engine, const ch
     const char *const text = status == CLMGK_OK ? info.parameters : error.message;
     if (!strstr(text, expected))
         fail_msg("\"%s\", expected \"%s\"", text, expected);
+    if (reason && !strstr(info.engine_reason, reason))
+        fail_msg("\"%s\", expected \"%s\"", info.engine_reason, reason);
     clmgk_plan_release(plan);
     return status;
 }
@@ -171,15 +216,21 @@ TH_TEST(kernels_that_do_not_fit)
     const cl_ulong beyond = session->info.local_memory_bytes + 1;
 
     group_limit = 64;
-    assert_int_equal(plan_with(session, CLMGK_ENGINE_SIMT, "", "row-threads=4,"), CLMGK_OK);
-    assert_int_equal(plan_with(session, CLMGK_ENGINE_SIMT, "row-threads=8", "a work-group of 128, the device takes 64"),
-                     CLMGK_ERROR_UNSUPPORTED);
+    assert_int_equal(plan_with(session, CLMGK_ENGINE_SIMT, "", "row-threads=4,",
+                               "; smaller work-groups: kernel mixture_forward: a work-group of 128 work-items: the "
+                               "device takes 64 for this kernel"),
+                     CLMGK_OK);
+    assert_int_equal(
+        plan_with(session, CLMGK_ENGINE_SIMT, "row-threads=8", "a work-group of 128, the device takes 64", NULL),
+        CLMGK_ERROR_UNSUPPORTED);
     group_limit = 0;
 
     local_memory[0] = local_memory[1] = beyond;
-    assert_int_equal(plan_with(session, CLMGK_ENGINE_SIMT, "row-threads=4", "keys=1,"), CLMGK_OK);
+    assert_int_equal(
+        plan_with(session, CLMGK_ENGINE_SIMT, "row-threads=4", "keys=1,", " bytes of local memory, the device has "),
+        CLMGK_OK);
     local_memory[0] = beyond;
-    assert_int_equal(plan_with(session, CLMGK_ENGINE_LANE, "", "bytes of local memory, the device has"),
+    assert_int_equal(plan_with(session, CLMGK_ENGINE_LANE, "", "bytes of local memory, the device has", NULL),
                      CLMGK_ERROR_UNSUPPORTED);
 }
 

@@ -1,0 +1,414 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Blocks and splits by the time of their waves, and the order of blocks: on made-up devices, so that nothing is
+ * compiled.
+ */
+#include "attention/core/family.h"
+#include "engine/engine.h"
+#include "harness/harness.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FUNCTION static
+#include "attention/order.clh"
+
+enum { H200_UNITS = 132 };
+
+/* ---- devices -------------------------------------------------------------------------------------------------- */
+
+static mgk_device_facts gpu_of(const char *vendor)
+{
+    mgk_device_facts facts = {.usable = true, .work_item_limit = 1024};
+    (void)snprintf(facts.info.vendor, sizeof(facts.info.vendor), "%s", vendor);
+    facts.info.device_class = CLMGK_DEVICE_GPU;
+    facts.info.native_float_lanes = 1;
+    facts.info.compute_units = H200_UNITS;
+    facts.info.local_memory_bytes = UINT64_C(48) << 10;
+    facts.info.max_work_group = 1024;
+    facts.info.global_memory_bytes = UINT64_C(140) << 30;
+    facts.info.max_allocation_bytes = UINT64_C(35) << 30;
+    return facts;
+}
+
+static mgk_device_facts h200(void)
+{
+    mgk_device_facts facts = gpu_of("NVIDIA Corporation");
+    facts.runtime = MGK_RUNTIME_NVIDIA;
+    facts.unit_registers = 65536;
+    (void)snprintf(facts.info.architecture, sizeof(facts.info.architecture), "sm_90");
+    return facts;
+}
+
+static clmgk_attention_desc desc_of(clmgk_variant variant, int64_t heads, int64_t length, int64_t length_k,
+                                    int64_t head_size)
+{
+    clmgk_attention_desc desc = CLMGK_ATTENTION_DESC_INIT;
+    desc.variant = variant;
+    desc.heads = heads;
+    desc.length = length;
+    desc.length_k = length_k;
+    desc.head_size = head_size;
+    desc.components = variant == CLMGK_VARIANT_MGK ? 2 : 0;
+    return desc;
+}
+
+/* What a pass's plan makes of a device. */
+typedef struct planned {
+    mgk_block block;
+    int64_t groups, splits, row_threads, rows;
+    int registers; /* limit of the main kernel's options; 0: none */
+    bool states;   /* it states the size of its work-groups */
+} planned;
+
+static clmgk_status try_plan(const mgk_device_facts *facts, clmgk_attention_desc desc, clmgk_pass pass,
+                             const char *parameters, planned *out, clmgk_error *error)
+{
+    const mgk_parameters given = {.text = parameters, .origin = MGK_ORIGIN_CALLER};
+    mgk_pass_plan *const plan = calloc(1, sizeof(*plan));
+    assert_non_null(plan);
+    if (pass == CLMGK_PASS_BACKWARD)
+        desc.gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V;
+    th_expect_ok(clmgk_attention_validate(&desc, &desc, &th_error));
+    const clmgk_status status =
+        mgk_family_plan(mgk_family_of(desc.variant), &desc, facts, CLMGK_ENGINE_SIMT, given, pass, plan, error);
+    if (status == CLMGK_OK) {
+        const mgk_step *const step = &plan->steps.step[plan->steps.main];
+        const char *const options = step->options.data, *const limit = strstr(options, MGK_REGISTERS_LIMIT);
+        *out = (planned){.block = plan->block,
+                         .groups = (int64_t)(step->launch.global[0] / step->launch.local[0]),
+                         .splits = mgk_tunable_get(&plan->tunables, (mgk_tunable_name){"splits"}),
+                         .row_threads = mgk_tunable_get(&plan->tunables, (mgk_tunable_name){"row_threads"}),
+                         .rows = mgk_tunable_get(&plan->tunables, (mgk_tunable_name){"rows"}),
+                         .registers = limit ? (int)strtol(limit + strlen(MGK_REGISTERS_LIMIT), NULL, 10) : 0,
+                         .states = strstr(options, "-DANY_GROUP_SIZE") == NULL};
+        assert_int_equal(step->launch.local[0], plan->block.threads);
+    }
+    mgk_steps_clear(&plan->steps, NULL);
+    free(plan);
+    return status;
+}
+
+static planned plan_of(const mgk_device_facts *facts, const clmgk_attention_desc *desc, clmgk_pass pass,
+                       const char *parameters)
+{
+    planned made = {.groups = 0};
+    th_expect_ok(try_plan(facts, *desc, pass, parameters, &made, &th_error));
+    return made;
+}
+
+static int64_t waves_of(const mgk_device_facts *facts, const planned *made)
+{
+    return mgk_waves_count(&made->block.pace, facts->info.compute_units, made->groups);
+}
+
+/* ---- the model ------------------------------------------------------------------------------------------------ */
+
+/* Without latency a unit's time is that of its work, in whole waves. */
+TH_HOST_TEST(time_of_waves)
+{
+    const mgk_pace one = {.resident = 1, .work = 10.0}, two = {.resident = 2, .work = 10.0, .ends = 5.0},
+                   slow = {.resident = 4, .work = 10.0, .latency = 30.0};
+    mgk_waves launch = {.pace = &one, .units = 132, .blocks = 132, .tiles = 8.0, .most_splits = 1};
+    assert_true(mgk_waves_time(&launch, 1) == 80.0);
+    launch.blocks = 133;
+    assert_true(mgk_waves_time(&launch, 1) == 160.0);
+    assert_int_equal(mgk_waves_count(&one, 132, 133), 2);
+    launch.pace = &two; /* 133 fit into one wave; some units have two, and end as late */
+    assert_int_equal(mgk_waves_count(&two, 132, 133), 1);
+    assert_true(mgk_waves_time(&launch, 1) == 160.0 + 2 * 5.0);
+    launch = (mgk_waves){.pace = &one, .units = 132, .blocks = 198, .tiles = 8.0, .most_splits = 1};
+    assert_true(mgk_waves_time(&launch, 1) == 160.0);
+    launch.unequal = true; /* the short blocks fill the second wave */
+    assert_true(mgk_waves_time(&launch, 1) == 120.0);
+    launch.blocks = 100; /* the longest may have a unit for itself: no less than a wave */
+    assert_true(mgk_waves_time(&launch, 1) == 80.0);
+    /* latency is hidden by other work-groups: four take less than four times as long as one, and no less than all their
+     * work */
+    launch = (mgk_waves){.pace = &slow, .units = 1, .blocks = 1, .tiles = 8.0, .most_splits = 1};
+    const double alone = mgk_waves_time(&launch, 1);
+    launch.blocks = 4;
+    const double four = mgk_waves_time(&launch, 1);
+    assert_true(alone == 8.0 * 40.0 && four < 2.0 * alone && four > 8.0 * 40.0);
+}
+
+/* Of random launches none has a power of two that is faster by more than estimates are worth; splits are as many as
+ * allowed at most. */
+TH_HOST_TEST(splits_take_the_least_time)
+{
+    uint64_t random = 46;
+    for (int n = 0; n < 2000; n++) {
+        const mgk_pace pace = {.resident = th_pick(&random, 1, 8),
+                               .work = (double)th_pick(&random, 500, 20000),
+                               .latency = (double)th_pick(&random, 0, 9000),
+                               .ends = (double)th_pick(&random, 0, 30000)};
+        const mgk_waves launch = {.pace = &pace,
+                                  .units = th_pick(&random, 1, 200),
+                                  .blocks = th_pick(&random, 1, 3000),
+                                  .tiles = (double)th_pick(&random, 1, 600),
+                                  .most_splits = th_pick(&random, 1, 128),
+                                  .combine = 8000.0,
+                                  .part = (double)th_pick(&random, 0, 3000)};
+        const int64_t chosen = mgk_waves_splits(&launch);
+        assert_true(chosen >= 1 && chosen <= launch.most_splits && (chosen & (chosen - 1)) == 0);
+        for (int64_t splits = 1; splits <= launch.most_splits; splits *= 2)
+            assert_true(MGK_WAVES_GAIN * mgk_waves_time(&launch, chosen) <= mgk_waves_time(&launch, splits));
+        assert_true(mgk_waves_time(&launch, chosen) <= mgk_waves_time(&launch, 1));
+    }
+}
+
+TH_HOST_TEST(room_of_a_unit)
+{
+    static const struct {
+        const char *vendor, *architecture;
+        uint32_t registers, work_items, work_groups;
+        uint64_t local;
+    } units[] = {
+        {"NVIDIA Corporation", "sm_90", 65536, 2048, 32, 228 << 10},
+        {"NVIDIA Corporation", "sm_80", 65536, 2048, 32, 164 << 10},
+        {"NVIDIA Corporation", "sm_86", 65536, 1536, 16, 100 << 10},
+        {"NVIDIA Corporation", "sm_75", 65536, 1024, 16, 64 << 10},
+        {"NVIDIA Corporation", "sm_103", 65536, 2048, 32, 228 << 10}, /* later than the table */
+        {"NVIDIA Corporation", "A card", 65536, 1024, 16, 48 << 10},  /* no capability is stated */
+        {"Advanced Micro Devices, Inc.", "gfx90a", 65536, 1024, 16, 48 << 10},
+        {"Intel(R) Corporation", "Arc", 8192, 128, 8, 48 << 10},
+        {"nobody", "", 65536, 1024, 16, 48 << 10},
+    };
+    for (size_t n = 0; n < TH_COUNT(units); n++) {
+        mgk_device_facts facts = gpu_of(units[n].vendor);
+        (void)snprintf(facts.info.architecture, sizeof(facts.info.architecture), "%s", units[n].architecture);
+        const mgk_unit unit = mgk_unit_of(&facts);
+        assert_int_equal(unit.registers, units[n].registers);
+        assert_int_equal(unit.work_items, units[n].work_items);
+        assert_int_equal(unit.work_groups, units[n].work_groups);
+        assert_int_equal(unit.local_bytes, units[n].local);
+        facts.unit_registers = 1234; /* the driver knows better */
+        facts.unit_local_bytes = UINT64_C(1) << 20;
+        assert_int_equal(mgk_unit_of(&facts).registers, 1234);
+        assert_int_equal(mgk_unit_of(&facts).local_bytes, 1 << 20);
+    }
+    mgk_device_facts cpu = gpu_of("AuthenticAMD");
+    cpu.info.device_class = CLMGK_DEVICE_CPU;
+    assert_int_equal(mgk_unit_of(&cpu).registers, 0);
+}
+
+TH_HOST_TEST(resident_groups)
+{
+    static const struct {
+        int64_t work_items, registers, groups;
+        uint64_t local;
+    } kernels[] = {
+        {256, 175, 1, 45 << 10}, {256, 128, 2, 45 << 10}, {128, 168, 3, 26 << 10}, {128, 169, 2, 26 << 10},
+        {128, 32, 8, 27 << 10},  {32, 16, 32, 1 << 10},   {1024, 255, 1, 0},       {200, 64, 4, 0},
+    };
+    const mgk_device_facts facts = h200();
+    const mgk_unit unit = mgk_unit_of(&facts);
+    for (size_t n = 0; n < TH_COUNT(kernels); n++)
+        assert_int_equal(mgk_resident_groups(&unit, kernels[n].work_items, kernels[n].registers, kernels[n].local),
+                         kernels[n].groups);
+}
+
+/* ---- plans ---------------------------------------------------------------------------------------------------- */
+
+/* One query of eight heads against 65,536 keys: ranges that fill most of one wave. */
+TH_HOST_TEST(decoding_on_an_h200)
+{
+    const mgk_device_facts facts = h200();
+    const clmgk_attention_desc desc = desc_of(CLMGK_VARIANT_SOFTMAX, 8, 1, 65536, 64);
+    const planned made = plan_of(&facts, &desc, CLMGK_PASS_FORWARD, NULL);
+    assert_int_equal(made.splits, 64);
+    assert_int_equal(made.groups, 512);
+    assert_int_equal(waves_of(&facts, &made), 1);
+    assert_int_equal(made.block.few_rows, 1);
+    assert_int_equal(made.registers, 0);
+    /* with enough problems none is split */
+    clmgk_attention_desc many = desc_of(CLMGK_VARIANT_SOFTMAX, 8, 1, 4096, 64);
+    many.batch = 64;
+    assert_int_equal(plan_of(&facts, &many, CLMGK_PASS_FORWARD, NULL).splits, 1);
+    /* splits of the caller stay */
+    assert_int_equal(plan_of(&facts, &desc, CLMGK_PASS_FORWARD, "splits=4").groups, 32);
+}
+
+/* 256 blocks of 128 rows are one wave of two work-groups a unit, with heads of 64 three of 64 rows fit; four heads of
+ * two components are one wave, too. */
+TH_HOST_TEST(forward_on_an_h200)
+{
+    static const struct {
+        int64_t head_size, rows, resident, waves;
+        int registers;
+    } sizes[] = {{32, 128, 2, 1, 128}, {64, 64, 3, 2, 0}, {128, 64, 2, 2, 0}};
+    const mgk_device_facts facts = h200();
+    for (size_t n = 0; n < TH_COUNT(sizes); n++) {
+        clmgk_attention_desc desc = desc_of(CLMGK_VARIANT_SOFTMAX, 8, 4096, 4096, sizes[n].head_size);
+        for (int dtype = CLMGK_DTYPE_F32; dtype <= CLMGK_DTYPE_BF16; dtype++) {
+            desc.dtype = (clmgk_dtype)dtype;
+            const planned made = plan_of(&facts, &desc, CLMGK_PASS_FORWARD, NULL);
+            assert_int_equal(made.block.rows, sizes[n].rows);
+            assert_int_equal(made.block.pace.resident, sizes[n].resident);
+            assert_int_equal(waves_of(&facts, &made), sizes[n].waves);
+            assert_int_equal(made.splits, 1);
+            assert_int_equal(made.registers, sizes[n].registers);
+            assert_true(made.states == (sizes[n].registers == 0));
+        }
+    }
+    clmgk_attention_desc desc = desc_of(CLMGK_VARIANT_MGK, 4, 4096, 4096, 64);
+    const planned mixture = plan_of(&facts, &desc, CLMGK_PASS_FORWARD, NULL);
+    assert_int_equal(mixture.rows, 8); /* by the number of blocks it would be 4: 128 of them are less than 132 */
+    assert_int_equal(waves_of(&facts, &mixture), 1);
+    assert_true(mixture.registers == 0 && mixture.states);
+    /* few rows, many keys: ranges of them fill the wave */
+    desc = desc_of(CLMGK_VARIANT_SOFTMAX, 8, 128, 4096, 64);
+    const planned wide = plan_of(&facts, &desc, CLMGK_PASS_FORWARD, NULL);
+    assert_int_equal(wide.splits, 16);
+    assert_int_equal(waves_of(&facts, &wide), 1);
+}
+
+/* The model's cycles of a forward pass. */
+static double time_of(const mgk_device_facts *facts, const clmgk_attention_desc *desc, const planned *made)
+{
+    const mgk_footprint sizes = {.problems = desc->batch,
+                                 .heads = desc->heads,
+                                 .rows = desc->length,
+                                 .value_size = (int)desc->head_size,
+                                 .most_splits = 128};
+    mgk_waves launch = {.pace = &made->block.pace,
+                        .units = facts->info.compute_units,
+                        .blocks = made->groups / made->splits,
+                        .tiles = (double)desc->length_k / (double)made->block.tile};
+    mgk_waves_combining(&sizes, &launch);
+    return mgk_waves_time(&launch, made->splits);
+}
+
+/* The choice by numbers of blocks: 128 rows if there are enough for all units, and ranges of keys until there are four
+ * work-groups for each. */
+static void by_numbers(const clmgk_attention_desc *desc, char *text, size_t size)
+{
+    const bool large = desc->batch * desc->heads * ((desc->length + 127) / 128) >= H200_UNITS;
+    const int64_t rows = large ? 8 : 4;
+    const int64_t row_threads = 8 * rows < desc->length ? 16 : 8, block = row_threads * rows;
+    int64_t splits = 1;
+    while (splits < 128 &&
+           desc->batch * desc->heads * ((desc->length + block - 1) / block) * splits < 4 * (int64_t)H200_UNITS &&
+           desc->length_k >= 2 * splits * 8 * 64 && 2 * splits * desc->length <= desc->length + desc->length_k)
+        splits *= 2;
+    (void)snprintf(text, size, "rows=%d,row-threads=%d,splits=%d", (int)rows, (int)row_threads, (int)splits);
+}
+
+TH_HOST_TEST(plans_are_no_slower_than_by_numbers)
+{
+    enum { MORE_THAN_FEW = 5 };
+    uint64_t random = 47;
+    const mgk_device_facts facts = h200();
+    int faster = 0;
+    for (int n = 0; n < 400; n++) {
+        static const int sizes[] = {32, 64, 128};
+        clmgk_attention_desc desc =
+            desc_of(CLMGK_VARIANT_SOFTMAX, th_pick(&random, 1, 16), MORE_THAN_FEW + th_pick(&random, 0, 5000),
+                    th_pick(&random, 64, 9000), sizes[th_pick(&random, 0, 2)]);
+        char old[64];
+        desc.batch = th_pick(&random, 1, 4);
+        by_numbers(&desc, old, sizeof(old));
+        const planned own = plan_of(&facts, &desc, CLMGK_PASS_FORWARD, NULL);
+        const planned other = plan_of(&facts, &desc, CLMGK_PASS_FORWARD, old);
+        const double mine = time_of(&facts, &desc, &own), its = time_of(&facts, &desc, &other);
+        if (mine > its / 0.97) /* a form must gain that */
+            fail_msg("B=%d H=%d N=%d S=%d D=%d: %f cycles, with %s %f", (int)desc.batch, (int)desc.heads,
+                     (int)desc.length, (int)desc.length_k, (int)desc.head_size, mine, old, its);
+        faster += mine < 0.9 * its;
+        /* more units never take more waves */
+        mgk_device_facts more = facts;
+        more.info.compute_units *= 2;
+        assert_true(mgk_waves_count(&own.block.pace, more.info.compute_units, own.groups) <= waves_of(&facts, &own));
+    }
+    assert_true(faster > 40);
+}
+
+/* Blocks of keys are smaller where a problem has few of them. */
+TH_HOST_TEST(backward_on_an_h200)
+{
+    const mgk_device_facts facts = h200();
+    const clmgk_attention_desc small = desc_of(CLMGK_VARIANT_SOFTMAX, 1, 256, 256, 64),
+                               large = desc_of(CLMGK_VARIANT_SOFTMAX, 8, 4096, 4096, 64);
+    const planned few = plan_of(&facts, &small, CLMGK_PASS_BACKWARD, NULL);
+    const planned many = plan_of(&facts, &large, CLMGK_PASS_BACKWARD, NULL);
+    assert_int_equal(few.block.rows, 16);
+    assert_int_equal(many.block.rows, 32);
+    assert_int_equal(many.block.pace.resident, 4);
+    assert_int_equal(waves_of(&facts, &many), 2);
+    assert_true(few.registers == 0 && many.registers == 0);
+    assert_int_equal(plan_of(&facts, &small, CLMGK_PASS_BACKWARD, "row-threads=8").block.rows, 32);
+}
+
+/* ---- other devices -------------------------------------------------------------------------------------------- */
+
+/* A device with less has another legal plan. */
+TH_HOST_TEST(smaller_devices)
+{
+    static const struct {
+        uint64_t group, local;
+        uint32_t registers;
+    } devices[] = {
+        {1024, 49152, 65536}, {256, 49152, 32768}, {128, 32768, 16384}, {64, 16384, 8192}, {32, 16384, 1024}};
+    static const char *const vendors[] = {"NVIDIA Corporation", "Advanced Micro Devices, Inc.", "Intel(R) Corporation",
+                                          "nobody"};
+    static const int64_t lengths[] = {1, 40, 4096};
+    for (size_t n = 0; n < TH_COUNT(devices) * TH_COUNT(vendors); n++) {
+        mgk_device_facts facts = gpu_of(vendors[n / TH_COUNT(devices)]);
+        facts.info.max_work_group = facts.work_item_limit = devices[n % TH_COUNT(devices)].group;
+        facts.info.local_memory_bytes = devices[n % TH_COUNT(devices)].local;
+        facts.unit_registers = devices[n % TH_COUNT(devices)].registers;
+        for (size_t i = 0; i < TH_COUNT(lengths); i++) {
+            const clmgk_attention_desc desc = desc_of(CLMGK_VARIANT_SOFTMAX, 8, lengths[i], 4096, 64);
+            for (clmgk_pass pass = CLMGK_PASS_FORWARD; pass <= CLMGK_PASS_BACKWARD; pass++) {
+                const planned made = plan_of(&facts, &desc, pass, NULL);
+                assert_true(made.block.threads <= facts.info.max_work_group);
+                assert_true(made.block.local_bytes <= facts.info.local_memory_bytes);
+                assert_true(made.block.pace.resident >= 1 && made.groups >= 1);
+                assert_true(made.registers == 0 && made.states); /* the option is of NVIDIA's platform alone */
+            }
+        }
+    }
+}
+
+/* NVIDIA's option is for programs that were looked at. */
+TH_HOST_TEST(limit_of_registers)
+{
+    const mgk_device_facts facts = h200();
+    const clmgk_attention_desc narrow = desc_of(CLMGK_VARIANT_SOFTMAX, 8, 4096, 4096, 32),
+                               wide = desc_of(CLMGK_VARIANT_SOFTMAX, 8, 4096, 4096, 64),
+                               gaussian = desc_of(CLMGK_VARIANT_GAUSSIAN, 8, 4096, 4096, 32);
+    clmgk_attention_desc biased = desc_of(CLMGK_VARIANT_SOFTMAX, 8, 4096, 4096, 32);
+    biased.use_bias = 1;
+    assert_int_equal(plan_of(&facts, &narrow, CLMGK_PASS_FORWARD, NULL).registers, 128);
+    assert_int_equal(plan_of(&facts, &wide, CLMGK_PASS_FORWARD, NULL).registers, 0);
+    assert_int_equal(plan_of(&facts, &gaussian, CLMGK_PASS_FORWARD, NULL).registers, 0);
+    assert_int_equal(plan_of(&facts, &biased, CLMGK_PASS_FORWARD, NULL).registers, 0);
+    assert_int_equal(plan_of(&facts, &narrow, CLMGK_PASS_FORWARD, "rows=4").registers, 0);
+    assert_int_equal(plan_of(&facts, &narrow, CLMGK_PASS_FORWARD, "rows=8,row-threads=8").registers, 128);
+}
+
+/* ---- the order of blocks -------------------------------------------------------------------------------------- */
+
+/* Every block of every list once; the longest of all lists first, where blocks are unequal. */
+TH_HOST_TEST(order_of_blocks)
+{
+    enum { BLOCKS = 7, LISTS = 5 };
+    for (int form = 0; form < 4; form++) {
+        const bool longest_first = (form & 1) != 0, backwards = (form & 2) != 0;
+        bool taken[LISTS][BLOCKS] = {{false}};
+        unsigned int last = 0;
+        for (unsigned int id = 0; id < BLOCKS * LISTS; id++) {
+            const block_place place = block_place_of(id, BLOCKS, LISTS, longest_first, backwards);
+            assert_true(place.block < BLOCKS && place.list < LISTS && !taken[place.list][place.block]);
+            taken[place.list][place.block] = true;
+            const unsigned int turn = backwards ? BLOCKS - 1 - place.block : place.block;
+            if (longest_first)
+                assert_true(turn >= last);
+            else
+                assert_int_equal(place.list, id / BLOCKS);
+            assert_int_equal(turn, longest_first ? id / LISTS : id % BLOCKS);
+            last = turn;
+        }
+    }
+}
