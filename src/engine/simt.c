@@ -334,7 +334,7 @@ static int64_t registers_of(const mgk_footprint *f, const mgk_tunables *p, part 
         OF_TERM = 5,
         OF_NORMS = 24,
         BACKWARD = 64,
-        OF_COMPONENT = 12,
+        OF_COMPONENT = 18,
         FEW = 56,
         LEAST = 120,
         MOST = 255
