@@ -385,6 +385,9 @@ TH_HOST_TEST(limit_of_registers)
     assert_int_equal(plan_of(&facts, &gaussian, CLMGK_PASS_FORWARD, NULL).registers, 0);
     assert_int_equal(plan_of(&facts, &biased, CLMGK_PASS_FORWARD, NULL).registers, 0);
     assert_int_equal(plan_of(&facts, &narrow, CLMGK_PASS_FORWARD, "rows=4").registers, 0);
+    mgk_device_facts other = facts; /* another platform's driver for the card */
+    other.runtime = MGK_RUNTIME_RUSTICL;
+    assert_int_equal(plan_of(&other, &narrow, CLMGK_PASS_FORWARD, NULL).registers, 0);
     assert_int_equal(plan_of(&facts, &narrow, CLMGK_PASS_FORWARD, "rows=8,row-threads=8").registers, 128);
 }
 
