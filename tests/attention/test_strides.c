@@ -140,7 +140,7 @@ TH_TEST(packed_qkv)
 TH_TEST(output_beside_its_input)
 {
     for (size_t n = 0; n < TH_COUNT(th_dtypes); n++) {
-        clmgk_attention_desc desc = base_desc(variants[n], th_dtypes[n]);
+        clmgk_attention_desc desc = base_desc(variants[n % TH_COUNT(variants)], th_dtypes[n]);
         desc.q = (clmgk_layout){1, (int64_t)H * N * (D + E), (int64_t)N * (D + E), 0, D + E};
         desc.o = desc.q;
         TH_PROBLEM problem = th_problem_make(&desc, n);
