@@ -23,7 +23,7 @@ int main(void)
     a.length = N, a.length_k = S, a.head_size = D, a.value_size = E, a.left = a.right = -1;
     a.keep_scale = 1.0f, a.scale = SCALE;
 #if FORWARD
-    a.parts_o = PART;
+    a.parts_o = PART, a.key_terms = KEY_TERMS * PART;
 #else
     a.grad_o = results, a.grad_q = rows, a.grad_v = values, a.grad_k = keys;
     for (unsigned i = 0; i < sizeof(a.region) / sizeof(a.region[0]); ++i)
@@ -38,6 +38,7 @@ int main(void)
 }
 """
 LOG2_E = 1.44269504
+KEY_TERMS = 12  # the region of the keys' terms, in every pass
 SPACE = 1 << 20  # bytes of an array, or of a region of the workspace, which is the last array and has what is left
 MEMORY = 1 << 26
 RANDOM = ("q", "k", "v", "o", "grad_o", "mix", "shift", "denominator")
@@ -61,6 +62,7 @@ class Problem:
         self.mixed = self.admixture or get("MIXED_HEADS") != 0
         self.heads = 8 if self.mixed else 1
         self.gaussian, self.shifted, self.split = get("SCORE_GAUSSIAN"), get("KEYS_SHIFTED"), get("SPLIT_KEYS")
+        self.given = get("KEY_TERMS_GIVEN")
         self.threads = get("THREADS_ROW", 1) * get("THREADS_KEY", 1)
         self.rows = self.keys = get("CHUNK", 32)
         if not self.linear:
@@ -90,7 +92,7 @@ class Call:
                   "H": problem.heads, "F": problem.features, "CAUSAL": problem.causal,
                   "SCALE": LOG2_E / problem.size ** 0.5, "KIND": f"mgk_{problem.kind}_args",
                   "FORWARD": int(problem.kind == "forward"),
-                  "LINEAR": int(problem.linear), "PART": SPACE // 4,
+                  "LINEAR": int(problem.linear), "PART": SPACE // 4, "KEY_TERMS": KEY_TERMS,
                   # a work-group of the backward pass has a block of keys
                   "SPLITS": self.s // problem.rows if problem.kind == "backward" else 1}
         (folder / "args.c").write_text(ARGUMENTS)
@@ -178,7 +180,10 @@ class Call:
         k = self.array("k", 1 if x.shifted else x.components, self.s, x.size).astype(np.float64)
         if x.shifted:
             k = k + self.array("shift", x.components, 1, x.size)
-        score = (q @ k.transpose(0, 2, 1) - (k ** 2).sum(2)[:, None] / 2 * bool(x.gaussian)) * scale
+        norms = -(k ** 2).sum(2) / 2 * bool(x.gaussian)
+        if x.given:  # as mixture/keys.cl leaves them
+            self.array(KEY_TERMS, *norms.shape)[:] = norms * (scale * LOG2_E if x.shifted else 1)
+        score = (q @ k.transpose(0, 2, 1) + norms[:, None]) * scale
         log = log_sum(score, (0, 2))[0]
         p = np.exp(score - log)
         o = p.sum(0) @ v

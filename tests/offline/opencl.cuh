@@ -8,6 +8,7 @@
 
 #define DEVICE static __device__ __forceinline__
 
+typedef unsigned char uchar;
 typedef unsigned int uint;
 typedef unsigned short ushort;
 typedef unsigned long ulong;
