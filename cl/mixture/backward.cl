@@ -220,6 +220,9 @@ KERNEL(mixture_backward)
                     work + a.region[MGK_REGION_ROW_SUMS] + (split * rows + at.bh * a.length) * COMPONENTS + p.row_base;
                 at.bias = HAS_BIAS ? bias_of(&a, &p, h, bias) : 0;
                 at.slope = HAS_ALIBI ? slopes[h] * UNITS_PER_NAT : 0.0f;
+#if KEY_TERMS_GIVEN
+                at.betas = work + a.region[MGK_REGION_KEY_TERMS] + beta_row(&a, p.batch, h, kv_head, 0) + p.key_base;
+#endif
                 if (HAS_BIAS_ENTRIES) {
                     at.grad_bias = a.bias_copies == 0
                                        ? grad_bias

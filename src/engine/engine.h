@@ -119,6 +119,7 @@ typedef struct mgk_engine {
     bool queries_apart;     /* dQ has a kernel of its own, of queries; else the kernel of keys sums it, in order */
     bool few_rows_of_heads; /* the form for few rows serves blocks of several heads */
     bool exchanges;         /* work-items of a sub-group exchange numbers: fit needs facts->sub_group */
+    bool key_terms_once; /* sums over a key's features that several blocks need are faster by a kernel of their own */
 
     /* The engine's rank on a device, for a problem (a resolved descriptor) or, with NULL, in general. mgk_engine_rank
      * looks at the storage types. */

@@ -52,6 +52,12 @@ static bool has_keys(const mgk_backward *x)
            (mgk_wants(&x->want, CLMGK_GRADIENT_BIAS) && !mgk_backward_rows_flags(x).WANT_BIAS_ROWS);
 }
 
+/* The kernel of queries' blocks share the terms of keys; the kernel of keys, which needs each once, reads the same. */
+static bool has_key_terms(const mgk_backward *x)
+{
+    return x->queries_apart && has_queries(x) && mgk_mixture_has_key_terms(x->request, &x->block);
+}
+
 static mgk_flags main_flags(const mgk_backward *x)
 {
     mgk_flags flags = mgk_backward_main_flags(x);
@@ -61,6 +67,7 @@ static mgk_flags main_flags(const mgk_backward *x)
     flags.WANT_BIAS = flags.WANT_BIAS && !(x->queries_apart && mgk_backward_rows_flags(x).WANT_BIAS_ROWS);
     flags.WANT_PRIOR = mgk_wants(&x->want, CLMGK_GRADIENT_PRIOR);
     flags.WANT_GAMMA = x->want.gamma;
+    flags.KEY_TERMS_GIVEN = has_key_terms(x);
     return flags;
 }
 
@@ -133,8 +140,16 @@ static void add_queries(mgk_backward *x)
     flags.WANT_K = flags.WANT_V = false;
     flags.WANT_SHIFT = mgk_wants(&x->want, CLMGK_GRADIENT_SHIFT);
     flags.WANT_BIAS = mgk_backward_rows_flags(x).WANT_BIAS_ROWS;
+    flags.KEY_TERMS_GIVEN = has_key_terms(x);
     mgk_backward_add_queries(x, "mixture/backward_queries.cl", "mixture_backward_queries", &flags, bind_queries,
                              x->request->desc->heads);
+}
+
+static void add_key_terms(mgk_backward *x)
+{
+    const mgk_forward_args args = mgk_mixture_args_of(x->request);
+    x->args.region[MGK_REGION_KEY_TERMS] =
+        mgk_mixture_add_key_terms(x->request, &x->plan->tunables, &x->block, &args, x->plan);
 }
 
 static void add_shift_gradient(mgk_backward *x)
@@ -265,6 +280,8 @@ clmgk_status mgk_mixture_plan_backward(const mgk_attention_request *request, mgk
     mgk_backward_begin_bias(&x);
     if (!x.flags.ROWS_INSIDE)
         add_rows(&x, "mixture_rows_begin", rows_of(d));
+    if (has_key_terms(&x))
+        add_key_terms(&x);
     if (x.has_keys)
         add_main(&x);
     if (x.queries_apart && has_queries(&x))

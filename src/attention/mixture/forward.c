@@ -35,10 +35,15 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
 MGK_BINDING(bind_forward, MGK_MIXTURE_FORWARD_BUFFERS)
 MGK_BINDING(bind_density, MGK_MIXTURE_DENSITY_BUFFERS)
 
-static mgk_attention_step kernel_of(const mgk_forward *x)
+/* The kernel over keys, after the one that computes their terms if the blocks of rows share these. */
+static mgk_attention_step kernel_of(const mgk_forward *x, mgk_forward_args *args, mgk_pass_plan *plan)
 {
-    return (mgk_attention_step){
+    mgk_attention_step kernel = {
         .file = "mixture/forward.cl", .name = "mixture_forward", .flags = x->flags, .bind = bind_forward};
+    kernel.flags.KEY_TERMS_GIVEN = mgk_mixture_has_key_terms(x->request, &x->block);
+    if (kernel.flags.KEY_TERMS_GIVEN)
+        args->key_terms = mgk_mixture_add_key_terms(x->request, &x->tunables, &x->block, args, plan);
+    return kernel;
 }
 
 /* ---- plans -------------------------------------------------------------------------------------------------- */
@@ -49,7 +54,7 @@ clmgk_status mgk_mixture_plan_forward(const mgk_attention_request *request, mgk_
     mgk_forward_args args = mgk_mixture_args_of(request);
     mgk_forward x;
     MGK_TRY(mgk_forward_begin(request, &footprint, &x, error));
-    const mgk_attention_step kernel = kernel_of(&x);
+    const mgk_attention_step kernel = kernel_of(&x, &args, plan);
     return mgk_forward_plan(&x, &kernel, &args, plan, error);
 }
 
@@ -95,13 +100,14 @@ clmgk_status mgk_mixture_plan_nll(const mgk_attention_request *request, mgk_pass
     make_density(request, &d, &density);
     const mgk_footprint footprint = footprint_of(&density);
     MGK_TRY(mgk_forward_begin(&density, &footprint, &x, error));
-    if (plan->steps.count == 0) { /* else another step is the main one */
-        plan->tunables = x.tunables;
-        plan->steps.main = 0;
-    }
+    const bool alone = plan->steps.count == 0; /* else another step is the main one */
     mgk_forward_args args = mgk_mixture_args_of(&density);
-    mgk_attention_step kernel = kernel_of(&x);
+    mgk_attention_step kernel = kernel_of(&x, &args, plan);
     kernel.flags.DENSITY = true;
+    if (alone) {
+        plan->tunables = x.tunables;
+        plan->steps.main = plan->steps.count;
+    }
     args.parts_lse = mgk_steps_region(&plan->steps, d.batch * d.heads * d.length);
     mgk_forward_add(&x, kernel, &args, plan);
     add_density_sum(&density, &args, plan);

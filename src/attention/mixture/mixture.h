@@ -9,6 +9,15 @@
 /* The run-time arguments of a problem: common ones, priors, variances, and the terms that scores omit. */
 mgk_forward_args mgk_mixture_args_of(const mgk_attention_request *request);
 
+/* Whether a pass whose blocks of rows are `block` has beta_jr of all keys computed once, before those blocks need it.
+ */
+bool mgk_mixture_has_key_terms(const mgk_attention_request *request, const mgk_block *block);
+
+/* Appends the kernel that computes them (cl/mixture/keys.cl), and returns their place in the workspace. `args`: of the
+ * problem. */
+mgk_i64 mgk_mixture_add_key_terms(const mgk_attention_request *request, const mgk_tunables *tunables,
+                                  const mgk_block *block, const mgk_forward_args *args, mgk_pass_plan *plan);
+
 clmgk_status mgk_mixture_plan_forward(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error);
 clmgk_status mgk_mixture_plan_backward(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error);
 clmgk_status mgk_mixture_plan_statistics(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error);
