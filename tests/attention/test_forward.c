@@ -159,6 +159,70 @@ TH_TEST(few_rows)
     }
 }
 
+/* The inputs of another problem, which has more queries: its first ones. */
+static void copy_first_queries(th_problem *few, const th_problem *many)
+{
+    for (th_name name = 0; name < TH_ARRAYS; name++) {
+        const th_array *const from = &many->array[name], *const to = &few->array[name];
+        const size_t row = (size_t)from->shape[4], rows = (size_t)to->shape[3] * row,
+                     step = (size_t)from->shape[3] * row;
+        for (size_t n = 0; th_is_input(name) && to->used && n < to->count; n++)
+            to->values[n] = from->values[n / rows * step + n % rows];
+    }
+}
+
+/* That a plan's workspace has so many floats, beside its alignment. */
+static void expect_workspace(th_session *session, const clmgk_attention_desc *desc, clmgk_engine engine,
+                             const char *parameters, uint64_t floats)
+{
+    clmgk_plan *const plan = th_plan(session, desc, engine, parameters);
+    assert_in_range(clmgk_plan_workspace_size(plan), floats * sizeof(float),
+                    floats * sizeof(float) + (floats > 0 ? 64 : 0));
+    clmgk_plan_release(plan);
+}
+
+/* One block of rows computes the terms of its keys, several read them from the workspace: the same bits. Heads of
+ * queries that share a head of keys are several blocks. */
+TH_TEST(terms_of_keys_of_one_block_and_of_several)
+{
+    enum { FEW = 8, MANY = 40, KEYS = 70, COMPONENTS = 2 };
+    static const struct {
+        clmgk_variant variant;
+        int64_t batch, kv_heads, sequences;
+        uint64_t few, many; /* numbers in the workspace, for a key and component */
+    } cases[] = {{CLMGK_VARIANT_MGK, 2, 2, 0, 0, 4},
+                 {CLMGK_VARIANT_MGK, 2, 1, 0, 2, 2},
+                 {CLMGK_VARIANT_MGK, 1, 1, 3, 0, 1},
+                 {CLMGK_VARIANT_SMGK, 2, 1, 0, 0, 4}};
+    const char *const parameters = "rows=1,keys=1,splits=1";
+    for (size_t n = 0; n < TH_COUNT(cases) * session->engines; n++) {
+        const clmgk_engine engine = session->engine[n / TH_COUNT(cases)];
+        const size_t c = n % TH_COUNT(cases);
+        if (engine != CLMGK_ENGINE_SIMT)
+            continue;
+        clmgk_attention_desc desc = th_small_desc(cases[c].variant, MANY, KEYS);
+        desc.batch = cases[c].batch;
+        desc.kv_heads = cases[c].kv_heads;
+        desc.sequences = cases[c].sequences;
+        desc.use_offsets_k = desc.sequences > 0;
+        desc.use_lengths = desc.sequences == 0;
+        TH_PROBLEM many = th_problem_make(&desc, n);
+        expect_workspace(session, &desc, engine, parameters, cases[c].many * COMPONENTS * KEYS);
+        th_expect_with(session, &many, engine, parameters);
+        if (desc.sequences > 0)
+            continue;
+        desc.length = FEW;
+        TH_PROBLEM few = th_problem_make(&desc, n);
+        copy_first_queries(&few, &many);
+        expect_workspace(session, &desc, engine, parameters, cases[c].few * COMPONENTS * KEYS);
+        th_expect_with(session, &few, engine, parameters);
+        const th_array *const o = &few.array[TH_O];
+        const size_t rows = (size_t)(o->shape[3] * o->shape[4]);
+        for (size_t i = 0; i < o->count; i++)
+            assert_true(o->values[i] == many.array[TH_O].values[i / rows * rows / FEW * MANY + i % rows]);
+    }
+}
+
 TH_TEST(batches_and_heads)
 {
     static const int64_t heads[][2] = {{1, 1}, {4, 4}, {4, 2}, {6, 2}, {6, 3}, {5, 1}, {8, 1}};
