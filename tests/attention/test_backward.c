@@ -254,6 +254,26 @@ TH_TEST(packed_components_with_everything)
     expect_packed(session, CLMGK_VARIANT_MGK, 1);
 }
 
+/* Blocks of rows that read terms of keys from the workspace: each sequence its own, both heads of queries the same. */
+TH_TEST(terms_of_keys_of_packed_sequences)
+{
+    for (size_t n = 0; n < session->engines; n++) {
+        clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_MGK, 40, 70);
+        desc.kv_heads = 1;
+        desc.sequences = 3;
+        desc.use_offsets_k = 1;
+        desc.gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V;
+        if (session->engine[n] != CLMGK_ENGINE_SIMT)
+            continue;
+        TH_PROBLEM problem = th_problem_make(&desc, n);
+        clmgk_plan_options options = th_options(session, n);
+        options.backward_parameters = "rows=1,keys=1";
+        th_run_training(session, &problem, &options);
+        TH_REF_ARRAYS exact = th_solve_gradients(&problem);
+        th_check_gradients(session, &problem, options.engine, &exact);
+    }
+}
+
 TH_TEST(softcap_and_dropout)
 {
     clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 0, 0);
