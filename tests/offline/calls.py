@@ -201,7 +201,7 @@ class Call:
         grad_o = self.array("grad_o", *o.shape).astype(np.float64)
         delta = (grad_o * o).sum(-1, keepdims=True)
         self.array(0, *log.shape)[:] = -log * LOG2_E
-        self.array(1, *log.shape)[:] = -delta
+        self.array(2, *log.shape)[:] = -delta
         return grad_o, delta
 
     def wanted(self, results):
