@@ -38,12 +38,13 @@ int main(void)
 }
 """
 LOG2_E = 1.44269504
-KEY_TERMS = 12  # the region of the keys' terms, in every pass
+# Numbers of regions of the workspace (cl/attention/args.clh); the keys' terms have theirs in every pass.
+LOG, DELTA, KEY_TERMS = 0, 2, 12
 SPACE = 1 << 20  # bytes of an array, or of a region of the workspace, which is the last array and has what is left
 MEMORY = 1 << 26
 RANDOM = ("q", "k", "v", "o", "grad_o", "mix", "shift", "denominator")
 # Where numpy has no result: other scores, or arrays that stay zero here.
-UNCHECKED = ("HAS_", "HARD", "GENERALISED", "STORAGE", "FEATURE_MAP")
+UNCHECKED = ("HAS_", "HARD", "GENERALISED", "TYPE_", "FEATURE_MAP")
 
 
 class Problem:
@@ -200,8 +201,8 @@ class Call:
         """What a kernel of rows leaves in the workspace; dO, and dO.O [..., query, 1] as `log` is."""
         grad_o = self.array("grad_o", *o.shape).astype(np.float64)
         delta = (grad_o * o).sum(-1, keepdims=True)
-        self.array(0, *log.shape)[:] = -log * LOG2_E
-        self.array(2, *log.shape)[:] = -delta
+        self.array(LOG, *log.shape)[:] = -log * LOG2_E
+        self.array(DELTA, *log.shape)[:] = -delta
         return grad_o, delta
 
     def wanted(self, results):

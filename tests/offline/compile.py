@@ -33,6 +33,8 @@ QUICK = ["lint", "x86"] + QUICK_GPU
 FULL = QUICK + ["gfx942", "gfx1201", "sm_75", "sm_90", "skl", "tgllp", "dg2-g10"]
 # Bytes that a work-item spills in clang's PTX: MGK's hard E-step. 0 elsewhere.
 CLANG_PTX_LIMIT = {("mixture/forward.cl", "sm_75"): 4}
+# By CUDA's compiler, which spills to keep a further work-group on a multiprocessor: seen are 24 (MGK, softmax's dQ).
+CUDA_LIMIT = 64
 # Largest stack: private arrays that did not become registers, on Intel's also spills, of a work-item or of all those of
 # a hardware thread. 0 elsewhere: these are processors without 256 registers, for which no block is chosen.
 FEW_REGISTERS = {"skl": 16384, "tgllp": 16384}
@@ -189,8 +191,8 @@ class Nvidia:
 
 class Cuda:
     """NVIDIA's own compiler (clang's PTX is another's), for which the text becomes CUDA C++: near what NVIDIA's OpenCL
-    makes of it. The size of a work-group is left out: where ptxas knows it, it rather spills some bytes than lose a
-    group on a multiprocessor. What counts here is that all would fit."""
+    makes of it. Both know the size of a work-group, and rather spill some bytes than lose a group on a multiprocessor:
+    sass.py and bounds.py tell whether loops over tiles are spared."""
 
     kind = "cuda"
     engines = ("simt-nvidia",)
@@ -198,7 +200,7 @@ class Cuda:
     sub_groups = Nvidia.sub_groups
     EDITS = [(re.compile(pattern, re.MULTILINE), text) for pattern, text in [
         (r"^#pragma OPENCL .*$", ""),
-        (r"__attribute__\(\(reqd_work_group_size\(.*?, 1, 1\)\)\)", ""),
+        (r"__attribute__\(\(reqd_work_group_size\((.*?), 1, 1\)\)\)", r"__launch_bounds__(\1)"),
         (r"__kernel", r'extern "C" __global__'),
         # of functions that differ by address spaces, which C++ does not have, one is left
         (r"^static inline [^\n;]*overloadable[^{]*(\(__local |\((const )?float)[^}]*^\}", ""),
@@ -324,6 +326,8 @@ def limits(name, kind, source, options):
         spills = CLANG_PTX_SMALL_GROUP
     if kind == "nvidia" and registers_of(options)[1]:
         spills = CLANG_PTX_LIMITED
+    if kind == "cuda":
+        spills = CUDA_LIMIT
     return {"spilled": spills, "B spilled": spills, "B stack": FEW_REGISTERS.get(name, 2 * spills)}
 
 

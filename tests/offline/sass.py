@@ -5,9 +5,10 @@
     sass.py --configurations softmax-64,backward-softmax-64 [--architectures sm_80,sm_90] [--kernels FOLDER]
 
 Compiles configurations of configurations.txt by nvcc (compile.py's target cuda_*) and prints, for each kernel, registers,
-stack, local memory and the work-items that fit a multiprocessor, and for each loop with products (FFMA) the instructions
-of one iteration, without those of loops inside it. An instruction of a warp takes one issue slot.
-Fails on spills and on a stack. Needs a CUDA toolkit (PATH or CUDA_HOME); nvdisasm is taken from there, or from PyPI into
+stack, local memory and the work-items that fit a multiprocessor, the instructions that spill registers or load them again
+inside loops with products (FFMA) and outside, and for each such loop the instructions of one iteration, without those of
+loops inside it. An instruction of a warp takes one issue slot.
+Fails on spills inside a loop with products. A loop over tiles holds these loops: bounds.py counts its spills. Needs a CUDA toolkit (PATH or CUDA_HOME); nvdisasm is taken from there, or from PyPI into
 a cache. Without them it says so and ends with status 77.
 """
 import argparse
@@ -135,13 +136,16 @@ def describe(job):
         products = [loop for loop in kernel.loops()
                     if sum(one.kind == "FFMA" for one in kernel.own(loop)) >= PRODUCTS]
         figures = offline.ptxas_figures(report, kernel.name)
-        fits = figures["B spilled"] == 0 and figures["B stack"] == 0
-        good &= fits
-        if fits and not products:
+        stack = [one.address for one in kernel.instructions if one.kind == "stack"]
+        inside = sum(any(first <= address <= last for first, last in products) for address in stack)
+        good &= inside == 0
+        if not stack and not products:
             continue
         lines.append(f"{title} {kernel.name}: " + ", ".join(f"{value} {label}" for label, value in figures.items()) +
                      f", {residents(architecture, figures['registers'], figures['B local'], threads)} work-items of "
-                     f"{threads} a multiprocessor" + ("" if fits else "  FAILED: spills or stack"))
+                     f"{threads} a multiprocessor, {inside} spills inside loops with products, "
+                     f"{len(stack) - inside} outside" +
+                     ("  FAILED" if inside else ""))
         for loop in products:
             own = kernel.own(loop)
             counts = {kind: sum(one.kind == kind for one in own) for kind in [*CLASSES, "other"]}
