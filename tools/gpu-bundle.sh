@@ -54,6 +54,7 @@ prepare() {
     for program in "${programs[@]}"; do
         [[ -x $build/bin/$program ]] || missing+=("$program")
     done
+    [[ -f $build/lib/record_layer.so ]] || missing+=(../lib/record_layer.so)
     [[ ${#missing[@]} -eq 0 ]] || fail 2 "prepare: $build/bin lacks ${missing[*]}: expected a whole build with tests"
     [[ ! -e $bundle || -f $bundle/MANIFEST ]] || fail 2 "prepare: --output '$bundle' is there and is no bundle"
     rm -rf "$bundle"
@@ -63,6 +64,7 @@ prepare() {
         strip -o "$bundle/bin/$program" "$build/bin/$program"
     done
     bundle_libraries "$bundle" "$build"
+    strip -o "$bundle/lib/record_layer.so" "$build/lib/record_layer.so"
     cp -r "$root"/tests/golden/*/ "$bundle/golden/"
     list_golden "$root/tests/golden" >"$bundle/golden.txt"
     grep -E '^simt(-nvidia)? ' "$root/tests/offline/configurations.txt" | awk '!seen[$1, $3, substr($0, index($0, $4))]++' \

@@ -1,16 +1,21 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The first 45 minutes on a card: docs/gpu.md. `prepare` makes a bundle on any machine; the other stages run from that
+# The first minutes on a card: docs/gpu.md. `prepare` makes a bundle on any machine; the other stages run from that
 # bundle, where there may be a driver, bash and coreutils, and nothing else.
 # shellcheck disable=SC2317 # stages are called by their names
 set -euo pipefail
 
 self=$(realpath "${BASH_SOURCE[0]}")
 here=$(dirname "$self")
-stages=(facts builds numbers peaks bench tune counters)
-# Seconds: together 35 minutes, each below 9.
-declare -A limits=([facts]=120 [builds]=360 [numbers]=420 [peaks]=120 [bench]=420 [tune]=480 [counters]=180)
-declare -A short_limits=([facts]=60 [builds]=180 [numbers]=200 [bench]=120)
+# In the order of their value: the card may be gone at any time.
+stages=(facts golden numbers table builds tune profile bench peaks)
+short_stages=(facts golden table)
+# Seconds: together 39 minutes, each below 9.
+declare -A limits=([facts]=120 [golden]=120 [numbers]=420 [table]=240 [builds]=360 [tune]=360 [profile]=240 [bench]=360
+    [peaks]=120)
+# Of `short`: each stage, and all together, with half a minute to find the device and to end.
+declare -A short_limits=([facts]=45 [golden]=90 [table]=150)
+short_limit=270
 
 usage() {
     cat <<'TEXT'
@@ -20,16 +25,19 @@ usage: gpu-check.sh prepare [--build DIR] [--output DIR]
   prepare   builds everything and bundles it into build/gpu-check and build/gpu-check.tar.gz: run this where there is
             a compiler, copy the archive to the machine with the card, unpack it there, and run gpu-check/gpu-check.sh
 
-stages, each on its own or several in turn; a case that has a result already is left out:
+stages, in order of value, each on its own or several in turn; a case that has a result already is left out:
   facts     what the device states, what its compiler takes, what that computes         facts.jsonl
+  golden    the golden cases                                                            golden.jsonl, golden.log
+  numbers   numeric tests on the device's own engine                                    numbers.jsonl, numbers.log
+  table     all families at square-64, both passes, beside PyTorch where it is          table.jsonl, peers.jsonl
   builds    all shipped SIMT configurations: seconds, registers, spills, logs           builds.jsonl
-  numbers   numeric tests on the device's own engine, and the golden cases              numbers.jsonl, numbers.log
-  peaks     FMA, copying and reading 1 GiB, patterns of reading                         peaks.jsonl
-  bench     square-32, -64, -128, long, decode-64k, both passes; PyTorch where it is    bench.jsonl, peers.jsonl
   tune      three shapes                                                                tune.jsonl, tuning.txt
-  counters  binaries and kernels for profilers, and which profilers are here            counters.jsonl, binaries/
-  all       all of these: 35 minutes at most
-  short     facts, builds, golden cases, square-64: 10 minutes at most
+  profile   kernels of the table, recorded and replayed through CUDA: multiply-adds,
+            issue rate, stalls (by ncu where it is), resident work-groups               profile.jsonl, recordings/
+  bench     square-32, -128, long, decode-64k, both passes; PyTorch where it is         bench.jsonl, peers.jsonl
+  peaks     FMA, copying and reading 1 GiB, patterns of reading                         peaks.jsonl
+  all       all of these: 39 minutes at most
+  short     facts, golden, table: 5 minutes at most; says what it leaves out
 
 options:
   --output DIR    folder of the results (default: gpu-results; of prepare: build/gpu-check)
@@ -60,7 +68,7 @@ say() {
 numeric=(test_linear test_admixture_backward test_backward test_admixture test_layer test_forward test_linear_backward
     test_layer_rows test_modifiers test_statistics test_values test_properties test_strides test_differential
     test_random test_combine test_gemm test_warm_up test_first_contact test_enqueue test_threads)
-programs=(clmgk-info clmgk-run clmgk-bench clmgk-tune gpu_probe listops "${numeric[@]}")
+programs=(clmgk-info clmgk-run clmgk-bench clmgk-tune gpu_probe gpu_replay listops "${numeric[@]}")
 # Taken from the bundle even where the machine has its own: the loader must honour OCL_ICD_VENDORS.
 own_libraries='^(libclmgk|libOpenCL|libclblast)\.so'
 c_library='^(ld-linux.*|libc|libm|libdl|librt|libpthread|libresolv|libutil)\.so'
@@ -297,26 +305,37 @@ golden_case() { # NAME ARGUMENTS, quoted
     (cd "$bundle/golden/$1" && limited 120 "$run" clmgk-run "${words[@]}" --check) >"$target/log" 2>&1 || status=$?
     end_in_time
     if [[ $status -ne 0 ]]; then
-        { echo "==== golden $1" && cat "$target/log"; } >>"$results/numbers.log"
+        { echo "==== $1" && cat "$target/log"; } >>"$results/golden.log"
         say "golden $1: FAILED, status $status"
     fi
-    record numbers.jsonl "{\"case\":\"golden $1\",\"status\":$status,\"seconds\":$((SECONDS - start))}"
+    record golden.jsonl "{\"case\":\"$1\",\"status\":$status,\"seconds\":$((SECONDS - start))}"
     rm -rf "$target"
 }
 
-stage_numbers() {
-    local name arguments every=1 tests=("${numeric[@]}")
-    [[ $rehearse -eq 0 ]] || { every=40 && tests=(test_combine test_warm_up); }
+stage_golden() {
+    local name arguments every=1
+    [[ $rehearse -eq 0 ]] || every=40
     choose_caches "$work/cache"
     while read -r name arguments; do
-        has numbers.jsonl "golden $name" || begin_job golden_case "$name" "$arguments"
+        has golden.jsonl "$name" || begin_job golden_case "$name" "$arguments"
     done < <(awk "NR % $every == 0" "$bundle/golden.txt")
+    wait
+    end_in_time
+    local failed
+    failed=$(grep -vc '"status":0,' "$results/golden.jsonl") || true
+    say "$(wc -l <"$results/golden.jsonl") golden cases, $failed failed"
+}
+
+stage_numbers() {
+    local name tests=("${numeric[@]}")
+    [[ $rehearse -eq 0 ]] || tests=(test_combine test_warm_up)
+    choose_caches "$work/cache"
     for name in "${tests[@]}"; do
-        [[ -n $short ]] || has numbers.jsonl "$name" || begin_job numeric_case "$name"
+        has numbers.jsonl "$name" || begin_job numeric_case "$name"
     done
     wait
     end_in_time
-    say "$(wc -l <"$results/numbers.jsonl") cases"
+    say "$(wc -l <"$results/numbers.jsonl") programs of tests"
 }
 
 stage_peaks() {
@@ -332,45 +351,97 @@ stage_peaks() {
     sed -nE 's/^\{"case":"(lane_[a-z_]*)".*"gbps":([0-9.]*).*/\1: \2 GB\/s/p' "$results/peaks.jsonl"
 }
 
-# A line for each case of a result of clmgk-bench: what was measured beside the peak.
-print_cases() {
-    grep -oE '"shape": [^,]*, "variant": "[^"]*"|"dtype": "[^"]*", "pass": "[^"]*"'\
-'|"(median|gflops|fraction_of_peak)": ([0-9.e+-]*|null)' |
-        sed -E 's/"(shape|variant|dtype|pass)"://g; s/"median": (.*)/\1 ms/; s/"gflops": (.*)/\1 GFLOP\/s/
-            s/"fraction_of_peak": (.*)/\1 of the peak/; s/[",]//g' |
-        paste -sd '    \n'
+# A line for each case of FILE, results of clmgk-bench: what was measured and its part of the peak, beside PyTorch's
+# fastest back end for softmax of the same shape, type and pass, where peers.jsonl has it.
+print_cases() { # FILE
+    touch "$results/peers.jsonl"
+    awk -v peers="$results/peers.jsonl" '
+        function value(text, name) {
+            if (!match(text, "\"" name "\": *(\"[^\"]*\"|[^,}]*)"))
+                return ""
+            text = substr(text, RSTART, RLENGTH)
+            sub("^\"" name "\": *", "", text)
+            gsub("\"", "", text)
+            return text
+        }
+        BEGIN {
+            while ((getline line < peers) > 0) {
+                split(value(line, "case"), word, " ")
+                ms = value(line, "ms")
+                key = word[1] " " word[3] " " word[2]
+                if (ms != "" && (!(key in best) || ms + 0 < best[key])) {
+                    best[key] = ms + 0
+                    by[key] = word[4]
+                }
+            }
+            printf "    %-12s %-12s %5s %-5s %-9s %11s %8s  %s\n", "shape", "variant", "heads", "type", "pass",
+                "median", "of peak", "PyTorch: softmax, 8 heads"
+        }
+        {
+            count = split($0, part, /\{ *"device": *[0-9]+, *"shape"/)
+            for (i = 2; i <= count; i++) {
+                text = "\"shape\"" part[i]
+                key = value(text, "shape") " " value(text, "dtype") " " value(text, "pass")
+                variant = value(text, "variant") (value(text, "causal") == "true" ? "-causal" : "")
+                beside = ""
+                if ((key in best) && value(text, "causal") != "true")
+                    beside = sprintf("%.3f ms (%s)", best[key], by[key])
+                fraction = value(text, "fraction_of_peak")
+                printf "    %-12s %-12s %5s %-5s %-9s %8.3f ms %8s  %s\n", value(text, "shape"), variant,
+                    value(text, "heads"), value(text, "dtype"), value(text, "pass"), value(text, "median"),
+                    fraction == "null" ? "-" : sprintf("%.3f", fraction), beside
+            }
+        }' "$results/$1"
 }
 
-bench_case() { # NAME PASS OPTION...
-    json_case bench.jsonl "$1 $2" 150 "$run" clmgk-bench "${@:3}" --pass "$2" --variants softmax:8,mgk:4 \
-        --seconds 2 --json
+bench_case() { # FILE NAME PASS OPTION...
+    json_case "$1" "$2 $3" 200 "$run" clmgk-bench "${@:4}" --pass "$3" --json
+}
+
+small_shape=(--heads 2 --length 64 --head-size 32)
+
+# All families at one size, softmax also causal and with 16 bits (the shape adds these). A pass that is cut off keeps
+# what it has.
+stage_table() {
+    local shape=(--shapes square-64 --seconds 2) peers=square-64
+    local families=softmax:8,mgk:4,smgk:4,hard-fish:2x8,linear:8,mlk:4
+    [[ $rehearse -eq 0 ]] || shape=("${small_shape[@]}" --seconds 0.1) peers='' families=softmax:2,mgk:1,linear:2
+    choose_caches "$work/cache"
+    trap 'print_cases table.jsonl' EXIT # also where the time ends
+    bench_case table.jsonl families forward "${shape[@]}" --variants "$families"
+    bench_peers "$peers"
+    bench_case table.jsonl families backward "${shape[@]}" --variants "$families"
 }
 
 stage_bench() {
-    local shape pass shapes=(square-64 square-32 square-128 long decode-64k)
-    [[ -z $short ]] || shapes=(square-64)
+    local shape pass shapes=(square-32 square-128 long decode-64k)
     choose_caches "$work/cache"
+    trap 'print_cases bench.jsonl' EXIT
     for pass in forward backward; do
         if [[ $rehearse -eq 1 ]]; then
-            bench_case small "$pass" --heads 2 --length 64 --head-size 32
+            bench_case bench.jsonl small "$pass" "${small_shape[@]}" --variants softmax:2,mgk:1 --seconds 0.1
             continue
         fi
         for shape in "${shapes[@]}"; do
-            [[ $shape$pass == decode-64kbackward ]] || bench_case "$shape" "$pass" --shapes "$shape" --dtype f32,bf16
+            [[ $shape$pass == decode-64kbackward ]] ||
+                bench_case bench.jsonl "$shape" "$pass" --shapes "$shape" --dtype f32,bf16 --variants softmax:8,mgk:4 \
+                    --seconds 2
         done
     done
-    print_cases <"$results/bench.jsonl"
-    bench_peers
+    bench_peers "${shapes[*]}"
 }
 
-bench_peers() {
+bench_peers() { # SHAPES
     local options=()
     if ! python3 -c 'import torch' 2>/dev/null; then
         say "no python3 with torch: no peers"
         return
     fi
-    [[ $rehearse -eq 0 ]] || options=(--rehearse)
-    [[ -z $short ]] || options+=(--shapes square-64)
+    if [[ $rehearse -eq 0 ]]; then
+        options=(--shapes "${1// /,}")
+    else
+        options=(--rehearse)
+    fi
     limited 150 python3 "$bundle/gpu.py" "${options[@]}" --output "$results/peers.jsonl" || failures=$((failures + 1))
 }
 
@@ -394,23 +465,125 @@ stage_tune() {
     done
 }
 
-# Profilers know nothing of OpenCL's kernels on NVIDIA's cards: the binaries (PTX there) are for replaying.
-stage_counters() {
-    local tool path kernels
+# Kernels of one case, each with its program, arguments and arrays: record_layer is between the bench and the driver.
+record_case() { # NAME OPTION...
+    local folder=$work/recordings/$1
+    has profile.jsonl "record $1" && return
+    rm -rf "$folder"
+    mkdir -p "$folder"
+    OPENCL_LAYERS=$bundle/lib/record_layer.so CLMGK_RECORD=$folder json_case profile.jsonl "record $1" 120 \
+        "$run" clmgk-bench "${@:2}" --seconds 0.1 --json
+}
+
+# What ncu is to count of a kernel: multiply-adds in a cycle of all multiprocessors, issue slots that are used, and for
+# each issued instruction the warps that wait, by their reasons.
+stalls=(barrier branch_resolving dispatch_stall drain lg_throttle long_scoreboard math_pipe_throttle membar mio_throttle
+    no_instruction not_selected selected short_scoreboard sleeping tex_throttle wait)
+profiled_metrics() {
+    local reason
+    printf '%s,' smsp__sass_thread_inst_executed_op_ffma_pred_on.sum.per_cycle_elapsed \
+        smsp__issue_active.avg.pct_of_peak_sustained_elapsed sm__warps_active.avg.pct_of_peak_sustained_active
+    for reason in "${stalls[@]}"; do
+        printf 'smsp__average_warps_issue_stalled_%s_per_issue_active.ratio,' "$reason"
+    done
+    echo gpu__time_duration.sum
+}
+
+# The fields of ncu's table ("Metric Name" and "Metric Value" are columns of its CSV) as JSON.
+counters_of() { # FILE
+    awk -F '","' '
+        /"Metric Name"/ {
+            gsub(/^"|"$/, "")
+            for (i = 1; i <= NF; i++)
+                column[$i] = i
+            next
+        }
+        ("Metric Name" in column) && NF > 3 {
+            name = $column["Metric Name"]
+            value = $column["Metric Value"]
+            gsub(/[",]/, "", value)
+            if (value ~ /^[0-9.eE+-]+$/)
+                text = text (text == "" ? "" : ",") "\"" name "\":" value
+        }
+        END { print "{" text "}" }' "$1"
+}
+
+# A recorded kernel through CUDA: alone, then under ncu where it is here.
+replay_case() { # RECORDING
+    local name status=0 text counters='null' ncu
+    name="$(basename "$(dirname "$1")")/$(basename "$1" .rec)"
+    has profile.jsonl "$name" && return
+    text=$(limited 30 "$run" gpu_replay --recording "$1" 2>"$work/stderr") || status=$?
+    if [[ $status -ne 0 ]]; then
+        sed 's/^/    /' "$work/stderr" >&2
+        text=null
+    elif ncu=$(command -v ncu); then
+        limited 30 "$ncu" --csv --target-processes all --metrics "$(profiled_metrics)" --launch-skip 1 \
+            --launch-count 1 "$run" gpu_replay --recording "$1" --repeats 2 >"$work/counters.csv" 2>&1 &&
+            counters=$(counters_of "$work/counters.csv")
+    fi
+    end_in_time
+    record profile.jsonl "{\"case\":\"$name\",\"status\":$status,\"result\":$text,\"counters\":$counters}"
+}
+
+# A line for each kernel.
+print_profile() {
+    awk '
+        function value(name, rest) {
+            rest = $0
+            if (!match(rest, "\"" name "\":[^,}]*"))
+                return "-"
+            rest = substr(rest, RSTART, RLENGTH)
+            sub(/^"[^"]*":"?/, "", rest)
+            sub(/"$/, "", rest)
+            return rest
+        }
+        function share(x, most) { return x == "-" ? "-" : sprintf("%.2f", x / most) }
+        BEGIN {
+            printf "    %-46s %8s %5s %6s %6s %7s %5s %6s  %s\n", "kernel", "ms", "FFMA", "issued", "groups", "waves",
+                "regs", "stack", "stalls of an issued instruction"
+        }
+        /"result":\{/ {
+            stalls = ""
+            rest = $0
+            while (match(rest, /issue_stalled_[a-z_]*_per_issue_active.ratio":[0-9.eE+-]+/)) {
+                split(substr(rest, RSTART + 14, RLENGTH - 14), one, "_per_issue_active.ratio\":")
+                if (one[2] >= 0.1 && one[1] != "selected")
+                    stalls = stalls sprintf(" %s %.2f", one[1], one[2])
+                rest = substr(rest, RSTART + RLENGTH)
+            }
+            units = value("multiprocessors")
+            printf "    %-46s %8.4f %5s %6s %6s %7.2f %5s %6s %s\n", value("case"), value("ms"),
+                share(value("smsp__sass_thread_inst_executed_op_ffma_pred_on.sum.per_cycle_elapsed"), 128 * units),
+                share(value("smsp__issue_active.avg.pct_of_peak_sustained_elapsed"), 100), value("resident"),
+                value("waves"), value("registers"), value("stack_bytes"), stalls
+        }' "$results/profile.jsonl"
+}
+
+# NVIDIA's profilers see nothing of OpenCL's kernels: these are recorded, and replayed through CUDA's driver.
+stage_profile() {
+    local tool path recording shape=(--shapes square-64) variants=(softmax:8 mgk:4 smgk:4 hard-fish:2x8 linear:8)
+    [[ $rehearse -eq 0 ]] || shape=("${small_shape[@]}") variants=(softmax:2)
     for tool in ncu nsys cuobjdump ptxas rocprof rocprofv3 unitrace vtune; do
         path=$(command -v "$tool") || path=
-        has counters.jsonl "tool $tool" || record counters.jsonl "{\"case\":\"tool $tool\",\"path\":\"$path\"}"
+        has profile.jsonl "tool $tool" || record profile.jsonl "{\"case\":\"tool $tool\",\"path\":\"$path\"}"
     done
-    mkdir -p "$results/binaries"
     choose_caches "$work/cache"
-    configurations | grep -E '^\S+ (backward-)?(softmax|mgk2|smgk2)-(64|128) ' |
-        awk "$rehearse == 0 || NR == 1" >"$work/counters"
-    if ! has counters.jsonl "$(tail -n 1 "$work/counters")"; then
-        limited 150 "$run" gpu_probe --builds "$work/counters" --binaries "$results/binaries" \
-            --output "$results/counters.jsonl" || failures=1
+    for tool in "${variants[@]}"; do
+        record_case "${tool%%:*}-forward" "${shape[@]}" --variants "$tool"
+    done
+    for tool in "${variants[@]}"; do
+        record_case "${tool%%:*}-backward" "${shape[@]}" --variants "$tool" --pass backward
+    done
+    if [[ -z $(find_driver libcuda.so.1) ]]; then
+        say "no libcuda.so.1 beside the driver: kernels are recorded and not replayed"
+        return
     fi
-    kernels=$(grep -o '"name":"[^"]*"' "$results/counters.jsonl" | sort -u | wc -l)
-    say "binaries of $kernels kernels in $results/binaries"
+    for recording in "$work"/recordings/*/*.rec; do
+        [[ $recording != *_peak.rec ]] || continue # of clmgk-bench
+        replay_case "$recording"
+    done
+    print_profile
 }
 
 # ---- the command line ---------------------------------------------------------------------------------------
@@ -437,6 +610,29 @@ run_stage() { # STAGE LIMIT
     record stages.jsonl "{\"stage\":\"$1\",\"status\":$status,\"seconds\":$((SECONDS - start))}"
     [[ $status -ne 124 && $status -ne 137 ]] || status=1
     [[ $worst -ge $status ]] || worst=$status
+}
+
+# Of what is left of the time of all.
+run_short_stage() { # STAGE
+    local most=${limit:-${short_limits[$1]}} left=$((short_limit - SECONDS))
+    [[ $left -ge 10 ]] || return 0
+    run_stage "$1" $((most < left ? most : left))
+}
+
+# What `short` has no results of: golden cases, passes of the table, stages.
+left_out() {
+    local stage name words=()
+    for name in forward backward; do
+        has table.jsonl "families $name" || words+=("rest of the table's $name pass,")
+    done
+    while read -r name _; do
+        [[ $rehearse -eq 1 ]] || has golden.jsonl "$name" || words+=("golden $name,")
+    done <"$bundle/golden.txt"
+    for stage in "${stages[@]}"; do
+        [[ " ${short_stages[*]} " == *" $stage "* ]] || words+=("stage $stage,")
+    done
+    name=${words[*]}
+    echo "${name%,}"
 }
 
 parse() {
@@ -468,9 +664,12 @@ parse() {
         --rehearse) rehearse=1 && options+=("$1") ;;
         --own-libc) own_libc=1 && options+=("$1") ;;
         all) chosen+=("${stages[@]}") ;;
-        short) short=short && chosen+=(facts builds numbers bench) ;;
-        prepare | facts | builds | numbers | peaks | bench | tune | counters) chosen+=("$1") ;;
-        *) fail 2 "'$1': expected a stage or an option (--help lists them)" ;;
+        short) short=short && chosen+=("${short_stages[@]}") ;;
+        prepare) chosen+=("$1") ;;
+        *)
+            [[ " ${stages[*]} " == *" $1 "* ]] || fail 2 "'$1': expected a stage or an option (--help lists them)"
+            chosen+=("$1")
+            ;;
         esac
         shift
     done
@@ -490,8 +689,8 @@ open_results() {
     mkdir -p "$results" || fail 4 "--output '$results': cannot make the folder"
     for stage in "${chosen[@]}"; do
         [[ $fresh -eq 0 ]] || case $stage in
-        numbers) rm -f "$results"/numbers.* ;;
-        bench) rm -f "$results"/{bench,peers}.jsonl ;;
+        golden | numbers) rm -f "$results/$stage".* ;;
+        table | bench) rm -f "$results/$stage.jsonl" "$results/peers.jsonl" ;;
         *) rm -rf "$results/$stage.jsonl" "$work/cache-$stage" ;;
         esac
     done
@@ -541,11 +740,12 @@ main() {
     trap 'kill -TERM "${child:-0}" 2>/dev/null; wait; fail 1 "stopped: $results has what there is"' INT TERM HUP
     for stage in "${chosen[@]}"; do
         if [[ -n $short ]]; then
-            run_stage "$stage" "${limit:-${short_limits[$stage]}}"
+            run_short_stage "$stage"
         else
             run_stage "$stage" "${limit:-${limits[$stage]}}"
         fi
     done
+    [[ -z $short ]] || say "short left out: $(left_out)"
     say "results in $results"
     return "$worst"
 }

@@ -11,7 +11,7 @@ import unittest
 
 BUILD = pathlib.Path(os.environ["CLMGK_BIN"]).parent
 SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "tools" / "gpu-check.sh"
-STAGES = ("facts", "builds", "numbers", "peaks", "bench", "tune", "counters")
+STAGES = ("facts", "golden", "numbers", "table", "builds", "tune", "profile", "bench", "peaks")
 MOST_BYTES = 64 << 20
 
 
@@ -56,22 +56,42 @@ class Rehearsal(unittest.TestCase):
         self.assertGreater(found["builds"][0]["kernels"][0]["max_work_group"], 0)
         names = [answer["case"] for answer in found["numbers"]]
         self.assertIn("test_combine", names)
-        self.assertIn("golden softmax-align-lengths", names)
-        for stage in ("numbers", "bench", "tune"):
+        self.assertIn("softmax-align-lengths", [answer["case"] for answer in found["golden"]])
+        for stage in ("golden", "numbers", "table", "bench", "tune"):
             self.assertEqual({answer["status"] for answer in found[stage]}, {0})
         self.assertGreater(found["peaks"][0]["result"]["devices"][0]["peak_fma_gflops"], 0)
         self.assertTrue(all(answer["right"] for answer in found["peaks"][1:]))
-        for answer in found["bench"]:
+        for answer in found["table"] + found["bench"]:
             for case in answer["result"]["cases"]:
-                self.assertRegex(done.stdout, rf"{case['variant']} +f32 +{case['pass']} +[\d.]+ ms")
+                self.assertRegex(done.stdout, rf"{case['variant']} +{case['heads']} +f32 +{case['pass']} +[\d.]+ ms")
+        self.assertEqual({case["variant"] for answer in found["table"] for case in answer["result"]["cases"]},
+                         {"softmax", "mgk", "linear"})
         self.assertTrue((self.folder / "results/tuning.txt").stat().st_size > 0)
-        self.assertEqual(len(list((self.folder / "results/binaries").iterdir())), 1)
+        self.check_profile(found["profile"], done.stderr)
         # Once more: nothing is left to do.
         self.accept("results", "all")
         self.assertEqual({stage: self.answers("results", stage) for stage in STAGES}, found)
 
+    def check_profile(self, answers, said):
+        """Kernels of this device are recorded; CUDA's driver, where there is one, has no use for them."""
+        records = [answer for answer in answers if answer["case"].startswith("record ")]
+        self.assertEqual([record["case"] for record in records],
+                         ["record softmax-forward", "record softmax-backward"])
+        self.assertEqual({record["status"] for record in records}, {0})
+        kernels = {path.stem.split("-", 1)[1] for path in self.folder.glob("gpu-check-*/*/recordings/*/*.rec")}
+        self.assertLessEqual({"mixture_forward", "mixture_backward"}, kernels)
+        if len(answers) == len(records) + sum("path" in answer for answer in answers):
+            self.assertIn("recorded and not replayed", said)
+
+    def test_short(self):
+        done = self.accept("short", "short")
+        self.assertEqual([answer["stage"] for answer in self.answers("short", "stages")], ["facts", "golden", "table"])
+        self.assertIn("short left out: stage numbers, stage builds, stage tune, stage profile, stage bench, "
+                      "stage peaks\n", done.stderr)
+        self.assertRegex(done.stdout, r"linear +2 +f32 +backward +[\d.]+ ms")
+
     def test_own_c_library(self):
-        self.accept("own", "--own-libc", "numbers")
+        self.accept("own", "--own-libc", "golden")
         done = self.run_script("own", "--own-libc", "tune")
         self.assertEqual(done.returncode, 1)
         self.assertIn("needs a machine with glibc", done.stderr)

@@ -5,10 +5,24 @@ import os
 import pathlib
 import subprocess
 import tempfile
+import time
 import unittest
+
+from test_gpu_replay import PTX, recording
 
 BIN = pathlib.Path(os.environ["CLMGK_BIN"])
 SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "tools" / "gpu-check.sh"
+# A stand-in for NVIDIA's profiler: half the multiply-adds that four multiprocessors can do, stalls at barriers.
+NCU = r"""#!/bin/bash
+echo '==PROF== Connected to process 1'
+echo '"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"'
+for metric in smsp__sass_thread_inst_executed_op_ffma_pred_on.sum.per_cycle_elapsed=256 \
+    smsp__issue_active.avg.pct_of_peak_sustained_elapsed=62 gpu__time_duration.sum=1,234 \
+    smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio=1.5 \
+    smsp__average_warps_issue_stalled_wait_per_issue_active.ratio=0.01; do
+    [[ $* != *${metric%=*}* ]] || echo "\"0\",\"kernel_name(a, b)\",\"${metric%=*}\",\"x\",\"${metric#*=}\""
+done
+"""
 
 
 class GpuCheck(unittest.TestCase):
@@ -42,7 +56,8 @@ class GpuCheck(unittest.TestCase):
     def test_help(self):
         done = self.run_script("--help")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
-        for word in ("prepare", "facts", "builds", "numbers", "peaks", "bench", "tune", "counters", "Exit status"):
+        for word in ("prepare", "facts", "golden", "numbers", "table", "builds", "tune", "profile", "bench", "peaks",
+                     "Exit status"):
             self.assertIn(word, done.stdout)
 
     def test_usage(self):
@@ -88,6 +103,56 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual(self.run_script("facts", "--rehearse").returncode, 0)
         self.assertEqual([answer["case"] for answer in self.answers()[-1:]], ["device"])
         self.assertEqual(len(self.answers()), len(found))
+
+    def test_short_without_time(self):
+        """A bench that never ends: the stages end in time, and what is missing is said."""
+        programs, results = self.bundle / "bin", self.folder / "gpu-results"
+        programs.unlink()
+        programs.mkdir()
+        for path in BIN.iterdir():
+            (programs / path.name).symlink_to(path)
+        (programs / "clmgk-bench").unlink()
+        (programs / "clmgk-bench").write_text("#!/bin/bash\nexec sleep 600\n")
+        (programs / "clmgk-bench").chmod(0o755)
+        (self.bundle / "golden.txt").write_text("")
+        facts = subprocess.run([BIN / "gpu_probe", "--list"], capture_output=True, text=True, check=True).stdout
+        results.mkdir()
+        (results / "golden.jsonl").write_text("")
+        (results / "facts.jsonl").write_text("".join(f'{{"case":"{name}","right":true}}\n'
+                                                     for name in facts.splitlines()))
+        start = time.monotonic()
+        done = self.run_script("short", "--rehearse", "--limit", "10")
+        self.assertLess(time.monotonic() - start, 300)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("table: out of time", done.stderr)
+        self.assertIn("short left out: rest of the table's forward pass, rest of the table's backward pass, "
+                      "stage numbers, stage builds, stage tune, stage profile, stage bench, stage peaks\n", done.stderr)
+        self.assertRegex(done.stdout, "shape +variant +heads")
+
+    def test_profile(self):
+        """What is printed of a recorded kernel, by stand-ins for CUDA's driver and its profiler."""
+        results, tools = self.folder / "gpu-results", self.folder / "tools"
+        number = subprocess.run(["cksum"], input=f"{results}\n", capture_output=True, text=True, check=True).stdout
+        kernels = self.folder / f"gpu-check-{os.getuid()}" / number.split()[0] / "recordings/softmax-forward"
+        for folder in (results, tools, kernels):
+            folder.mkdir(parents=True)
+        (results / "profile.jsonl").write_text("".join(
+            json.dumps({"case": f"record softmax-{name}", "status": 0}, separators=(",", ":")) + "\n"
+            for name in ("forward", "backward")))
+        (kernels / "00-kernel_name.rec").write_bytes(recording())
+        (kernels / "00-kernel_name.bin").write_bytes(PTX)
+        (tools / "libcuda.so.1").symlink_to(BIN.parent / "lib/fake_cuda.so")
+        (tools / "ncu").write_text(NCU)
+        (tools / "ncu").chmod(0o755)
+        stands_in = {"LD_LIBRARY_PATH": str(tools), "PATH": f"{tools}:{os.environ['PATH']}"}
+        done = self.run_script("profile", "--rehearse", **stands_in)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, r"softmax-forward/00-kernel_name +0\.\d+ +0\.50 +0\.62 +2 +0\.75 +104 +103 +"
+                                      r"barrier 1\.50\n")
+        (kernels / "00-kernel_name.bin").write_bytes(b"ELF")
+        (kernels / "00-kernel_name.rec").rename(kernels / "01-other.rec")
+        (kernels / "00-kernel_name.bin").rename(kernels / "01-other.bin")
+        self.refuse(1, "is no PTX", "profile", "--rehearse", **stands_in)
 
 
 if __name__ == "__main__":

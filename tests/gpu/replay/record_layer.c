@@ -279,8 +279,8 @@ static void record(cl_command_queue queue, known_kernel *known, const geometry *
 {
     char name[MAX_NAME] = "";
     size_t size = 0;
-    unsigned char *const binary = binary_of(known->kernel, &size);
-    if (binary == NULL || !is_small(known) ||
+    unsigned char *const binary = is_small(known) ? binary_of(known->kernel, &size) : NULL;
+    if (binary == NULL ||
         layer_next.clGetKernelInfo(known->kernel, CL_KERNEL_FUNCTION_NAME, sizeof(name), name, NULL) != CL_SUCCESS)
         goto done;
     recording *const one = known->recording = find_recording(name, hash_of(binary, size));
