@@ -155,3 +155,15 @@ DEVICE uint4 as_uint4(float4 x) { return uint4(as_bits(x.s0), as_bits(x.s1), as_
 DEVICE uint4 as_uint4(int4 x) { return uint4((uint)x.x, (uint)x.y, (uint)x.z, (uint)x.w); }
 DEVICE int4 as_int4(uint4 x) { return int4((int)x.x, (int)x.y, (int)x.z, (int)x.w); }
 DEVICE float4 convert_float4(int4 x) { return float4((float)x.x, (float)x.y, (float)x.z, (float)x.w); }
+
+/* Four elements at once. */
+struct shorts4 {
+    ushort x, y, z, w;
+};
+DEVICE shorts4 convert_ushort4(words4 x) { return {(ushort)x.x, (ushort)x.y, (ushort)x.z, (ushort)x.w}; }
+DEVICE void vstore4(shorts4 x, long i, ushort *p) { p += 4 * i; p[0] = x.x; p[1] = x.y; p[2] = x.z; p[3] = x.w; }
+DEVICE void vstore_half4_rte(float4 x, long i, half *p)
+{
+    p += 4 * i;
+    p[0] = __float2half_rn(x.s0), p[1] = __float2half_rn(x.s1), p[2] = __float2half_rn(x.s2), p[3] = __float2half_rn(x.s3);
+}

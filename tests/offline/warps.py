@@ -9,6 +9,7 @@ together where, in all of them, lanes n and n ^ 1, or n and n ^ 2, have the same
 """
 import collections
 import functools
+import heapq
 import re
 
 import numpy as np
@@ -19,6 +20,12 @@ LOCAL = 0x400       # first address of local memory in its window
 GLOBAL = 1 << 32    # first address of global memory here
 STACK = 1 << 15     # bytes of a work-item's
 WINDOW = 0x7f       # upper half of the addresses of local memory for instructions that take any
+LATENCY = 300       # cycles from a load of global memory to its first use; of bytes that were loaded before:
+LATENCY_AGAIN = 100
+LINE, LINES = 128, 8  # bytes of a line of the first-level cache. Loads of more lines stand in line there:
+LINE_CYCLES = 1       # cycles for each further line
+PIECE = 16            # bytes of a lane's largest load
+SCHEDULERS = 4      # each issues an instruction of one of its warps in a cycle
 np.seterr(all="ignore")
 
 
@@ -117,6 +124,8 @@ class Warp:
         self.p, self.up = np.zeros((8, 32), bool), np.zeros((8, 32), bool)
         self.p[7] = self.up[7] = True
         self.pc, self.live, self.waits = np.zeros(32, np.int64), np.ones(32, bool), False
+        # by a clock on which all warps issue in turn, since the last barrier: now, and when loaded registers arrive
+        self.clock, self.arrival, self.issued = 0.0, {}, 0
 
     # ---- operands ----
 
@@ -448,6 +457,12 @@ class Warp:
         self.write(x[0], bits(self.float(x[1]) * self.float(x[2])), mask)
 
     def FFMA(self, one, modifiers, x, mask):
+        if one.plain is not None and mask.all():
+            to, rows, signs = one.plain
+            a, b, c = self.r[rows].astype(np.uint32).view(np.float32).astype(np.float64)
+            out = (a * b if signs[0] == signs[1] else -(a * b)) + (-c if signs[2] else c)
+            self.r[to] = out.astype(np.float32).view(np.uint32)
+            return
         a, b, c = (self.float(operand).astype(np.float64) for operand in x[1:4])
         out = (a * b + c).astype(np.float32)
         self.write(x[0], bits(np.clip(out, 0, 1) if "SAT" in modifiers else out), mask)
@@ -565,6 +580,25 @@ class Warp:
         self.store(self.group.private[self.number], self.address(x[0]) + LANES * STACK, modifiers, x[1], mask)
 
 
+def registers_of(one):
+    """Numbers of the registers that an instruction reads or writes."""
+    rows = set()
+    width = max({"64": 2, "128": 4, "WIDE": 2}.get(part, 1) for part in one.name.split("."))
+    for part in one.parts:
+        for row, pair in re.findall(r"\bR(\d+)(\.64)?", part):
+            count = 2 if pair else 1 if "[" in part else width
+            rows |= set(range(int(row), int(row) + count))
+    return rows
+
+
+def plain_product(one):
+    """(result's register, operands' registers, their signs) where all are vectors' registers, else None; for speed."""
+    operands = [re.fullmatch(r"(-?)R(\d+)(\.reuse)?", part) for part in one.parts]
+    if len(operands) != 4 or None in operands:
+        return None
+    return int(operands[0][2]), [int(x[2]) for x in operands[1:]], [bool(x[1]) for x in operands[1:]]
+
+
 class Group:
     """A work-group: `bank` is the constant bank, `memory` global memory as bytes."""
 
@@ -575,18 +609,39 @@ class Group:
             text = re.sub(r"\(\*.*?\*\)", "", one.operands)
             target = re.search(r"`\(([^)]*)\)", text)
             one.parts = [part.strip() for part in re.sub(r"`\([^)]*\)", target[1] if target else "", text).split(",")]
+            one.registers = registers_of(one)
+            one.plain = plain_product(one) if one.name == "FFMA" else None
         self.bank, self.memory, self.local = bank, memory, np.zeros(1 << 18, np.uint8)
         self.private = np.zeros((threads // 32, 32 * STACK), np.uint8)
         self.warps = [Warp(self, number) for number in range(threads // 32)]
         self.counts = collections.Counter()
         self.known = {}
+        self.loaded = set()  # pieces of global memory
+        self.free = 0.0      # when the first-level cache is
 
     @functools.lru_cache(None)
     def constant(self, at):
         return np.full(32, int.from_bytes(self.bank[at:at + 4], "little"), np.uint64)
 
+    def wait(self, one, warp):
+        """Moves the warp's clock to where the instruction can issue: its registers have arrived."""
+        warp.issued += 1
+        warp.clock += len(self.warps) / SCHEDULERS
+        if warp.arrival:
+            warp.clock = max(warp.clock, *(warp.arrival.pop(row, 0) for row in one.registers), 0)
+
+    def meet(self):
+        """A barrier, or the end: the last warp decides, whose time is more than the issue slots of all."""
+        last = max(warp.clock for warp in self.warps)
+        self.counts["waits"] += last - sum(warp.issued for warp in self.warps) / SCHEDULERS
+        self.free = max(self.free - last, 0)
+        for warp in self.warps:
+            warp.arrival = {row: time - last for row, time in warp.arrival.items() if time > last}
+            warp.waits, warp.clock, warp.issued = False, 0.0, 0
+
     def count(self, one, warp, mask):
         """Adds the cost of an instruction of a warp."""
+        self.wait(one, warp)
         self.counts["slots"] += 1
         if one.name.startswith(("FFMA", "FADD", "FMUL")):
             self.counts["fma" if one.name.startswith("FFMA") else "float"] += 1
@@ -594,6 +649,8 @@ class Group:
             self.counts["mufu"] += 1
         elif one.name.startswith("BAR"):
             self.counts["barriers"] += 1
+        elif one.name.startswith(("LDL", "STL")):
+            self.counts["stack"] += 1
         elif one.name.startswith(("LDS", "STS")) and mask.any():
             size = warp.width(one.name.split("."))
             at = warp.address(one.parts[1 if one.name.startswith("LDS") else 0])
@@ -612,12 +669,23 @@ class Group:
             if one.name.startswith("LDG"):
                 self.counts["load bytes"] += size * int(mask.sum())
                 self.counts["narrow loads"] += size < 16
+                lines = len({sector // (LINE // 32) for sector in sectors})
+                self.free = max(self.free, warp.clock) + LINE_CYCLES * max(lines - LINES, 0)
+                pieces = {int(a) // PIECE for a in at}
+                time = self.free + (LATENCY_AGAIN if pieces <= self.loaded else LATENCY)
+                self.loaded |= pieces
+                first = register_of(one.parts[0])[1]
+                warp.arrival |= {row: time for row in range(first, first + max(1, size // 4))}
 
     def run(self):
+        """Counts; the warps' clocks decide which is next."""
         while any(warp.live.any() for warp in self.warps):
-            for warp in self.warps:
-                while warp.live.any() and not warp.waits:
-                    warp.step()
-            for warp in self.warps:
-                warp.waits = False
+            ready = [(0.0, warp.number) for warp in self.warps if warp.live.any()]
+            while ready:
+                _, number = heapq.heappop(ready)
+                warp = self.warps[number]
+                warp.step()
+                if warp.live.any() and not warp.waits:
+                    heapq.heappush(ready, (warp.clock, number))
+            self.meet()
         return self.counts

@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Checks the model of GPU kernels' times, and that docs/gpu-bounds.md follows from it: each row of its first table from
+the row's own counts, the launches of measured.txt and the measurements; and the errors that its text states. Compiles
+nothing."""
+import re
+import unittest
+
+import model
+import predictions
+
+DOCUMENT = predictions.HERE.parent.parent / "docs/gpu-bounds.md"
+
+
+def rows():
+    """The table's cells by their column."""
+    lines = [line for line in DOCUMENT.read_text().splitlines() if line.startswith("|")]
+    tables = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    begin = tables.index(predictions.LAUNCH_COLUMNS)
+    for cells in tables[begin + 2:]:
+        if len(cells) != len(predictions.LAUNCH_COLUMNS):
+            return
+        yield dict(zip(predictions.LAUNCH_COLUMNS, cells))
+
+
+def figures_of(row):
+    height, width = map(int, row["tile"].split(" x "))
+    tile = model.Tile(*(float(row[name]) for name in ("slots", "FMA", "banks", "bytes", "barriers", "waits")))
+    return {"tile": tile, "rows": height, "keys": width, "resident": int(row["resident"])}
+
+
+class Document(unittest.TestCase):
+    def test_rows(self):
+        launches = {f"{launch.shape}, {launch.kernel}": launch
+                    for launch in predictions.read_launches(predictions.MEASURED_LAUNCHES)}
+        times, seen = predictions.measured(), set()
+        for row in rows():
+            name = row["shape, kernel"]
+            launch = launches[name]
+            seen.add((launch.shape, launch.kernel))
+            self.assertEqual(int(row["groups"]), launch.groups, name)
+            ms = predictions.predict(launch, figures_of(row))
+            # counts are printed as whole numbers
+            self.assertAlmostEqual(float(row["predicted ms"]), ms, delta=0.001 + 2e-4 * ms, msg=name)
+            real = times.get((launch.shape, launch.kernel))
+            self.assertEqual(row["measured"], f"{real:.3f}" if real else "", name)
+            error = 100 * (float(row["predicted ms"]) / real - 1) if real else 0
+            self.assertEqual(row["off by"], f"{error:+.0f} %" if real else "", name)
+        self.assertLessEqual(set(times), seen, "measurements without a row")
+
+    def test_errors(self):
+        """The text's numbers: how many are near, and how near these are."""
+        errors = [100 * (float(row["predicted ms"]) / float(row["measured"]) - 1) for row in rows() if row["measured"]]
+        stated = re.search(r"within (\d+) % of (\d+) of (\d+) measured times, (\d+) % in the root of the mean square of "
+                           r"these", re.sub(r"\s+", " ", DOCUMENT.read_text()))
+        self.assertIsNotNone(stated)
+        most, near, count, average = map(int, stated.groups())
+        self.assertEqual(count, len(errors))
+        good = [error for error in errors if abs(error) < most + 0.5]
+        self.assertEqual(near, len(good))
+        self.assertEqual(average, round((sum(error ** 2 for error in good) / near) ** 0.5))
+
+
+class Model(unittest.TestCase):
+    tile = model.Tile(slots=8000, fma=6400, banks=4000, load_bytes=32768, barriers=10, waits=500)
+
+    def test_tile(self):
+        alone = model.tile_cycles(self.tile, 1)
+        units, memory = 8000 + 0.16 * 6400, 4000 + 256
+        self.assertAlmostEqual(alone, (units ** 4 + memory ** 4) ** 0.25 + 10 * model.BARRIER + 500 * model.WAIT)
+        times = [model.tile_cycles(self.tile, count) for count in range(1, 9)]
+        self.assertEqual(times, sorted(times, reverse=True))  # more residents, more of the units' time is used
+        self.assertGreater(times[-1], units)
+        self.assertLess(times[-1], 1.05 * (units ** 4 + memory ** 4) ** 0.25)
+
+    def test_waves(self):
+        ms = [model.kernel_ms(self.tile, 1, [16] * groups) for groups in (1, 132, 133, 264)]
+        self.assertEqual(ms[0], ms[1])
+        self.assertAlmostEqual(ms[2], 2 * ms[0])
+        self.assertEqual(ms[2], ms[3])
+        # Two residents: of 133 work-groups, one multiprocessor has two.
+        self.assertEqual(model.kernel_ms(self.tile, 2, [16] * 132), ms[0])
+        self.assertLess(model.kernel_ms(self.tile, 2, [16] * 133), ms[2])
+
+    def test_order(self):
+        lengths = [1] * 132 + [64]
+        times = [model.kernel_ms(self.tile, 1, order) for order in (lengths, lengths[::-1])]
+        self.assertGreater(times[0], times[1])
+        self.assertAlmostEqual(times[1], model.kernel_ms(self.tile, 1, [64]))
+
+
+class Launches(unittest.TestCase):
+    def test_tiles(self):
+        """All launches together visit all pairs of tiles, causal ones about half of them."""
+        figures = {"rows": 128, "keys": 64}
+        for launch in predictions.read_launches(predictions.MEASURED_LAUNCHES):
+            if launch.source != "mixture/forward.cl":
+                continue
+            blocks = launch.heads * launch.queries // 128
+            launch = launch._replace(groups=blocks * 2)
+            pairs = launch.heads * launch.queries * launch.keys / (128 * 64)
+            lengths = predictions.lengths_of(launch, figures)
+            self.assertEqual(len(lengths), launch.groups)
+            self.assertAlmostEqual(sum(lengths) / pairs, 1 if launch.mask == "full" else 0.5, delta=0.05)
+            self.assertEqual(lengths[0], max(lengths))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Launches of kernels on an H200: how many tiles their work-groups have, what model.py makes of these, and what was
+measured. launches.txt has those of the present plans, measured.txt those that were measured."""
+import json
+import pathlib
+import typing
+
+import model
+import sass
+
+HERE = pathlib.Path(__file__).resolve().parent
+LAUNCHES, MEASURED_LAUNCHES = HERE / "launches.txt", HERE / "measured.txt"
+MEASURED = HERE.parent.parent / "benchmarks/results/h200-kernels.json"
+COUNTS = ["tile", "resident", "registers", "spilled", "slots", "FMA", "banks", "of loads", "bytes", "barriers", "waits"]
+LAUNCH_COLUMNS = ["shape, kernel", "groups", *COUNTS, "predicted ms", "measured", "off by"]
+SPLIT = "-DSPLIT_KEYS=1"
+
+
+def program_of(source, options):
+    """What decides a tile's counts: ranges of keys change the end of a work-group only."""
+    return source, tuple(x for x in options if x != SPLIT)
+
+
+class Launch(typing.NamedTuple):
+    shape: str
+    heads: int
+    queries: int
+    keys: int
+    mask: str
+    source: str
+    kernel: str
+    groups: int
+    options: list
+
+    @property
+    def program(self):
+        return program_of(self.source, self.options)
+
+    @property
+    def problems(self):
+        """Heads, or groups of heads where a work-group has several."""
+        heads = self.heads
+        return -(-heads // sass.tunable(self.options, "HEADS", heads)) if "admixture" in self.source else heads
+
+
+def read_launches(path):
+    for line in path.read_text().splitlines():
+        if not line.startswith("#"):
+            shape, heads, queries, keys, mask, source, kernel, groups, *options = line.split()
+            yield Launch(shape, int(heads), int(queries), int(keys), mask, source, kernel, int(groups), options)
+
+
+def lengths_of(launch, figures):
+    """Tiles of each work-group, in their order (cl/attention/view.clh): the longest first, of all heads or of each."""
+    blocks, tiles = -(-launch.queries // figures["rows"]), -(-launch.keys // figures["keys"])
+    if launch.mask == "full":
+        return [launch.problems * blocks * tiles / launch.groups] * launch.groups
+    splits = launch.groups // (launch.problems * blocks)
+    of_block = [-(-(i + 1) * figures["rows"] // figures["keys"]) for i in reversed(range(blocks))]
+    lengths = [-(-count // splits) for count in of_block] * (launch.problems * splits)
+    return lengths if launch.mask == "causal-by-head" else sorted(lengths, reverse=True)
+
+
+def predict(launch, figures):
+    """Milliseconds, with the combination of ranges of keys."""
+    ms = model.kernel_ms(figures["tile"], figures["resident"], lengths_of(launch, figures))
+    if SPLIT not in launch.options:
+        return ms
+    splits = launch.groups // (launch.problems * -(-launch.queries // figures["rows"]))
+    return ms + model.combine_ms(launch.heads * launch.queries, sass.tunable(launch.options, "VALUE_SIZE", 64), splits)
+
+
+def measured():
+    """{(shape, kernel): milliseconds}."""
+    return {(case["shape"], case["kernel"]): case["ms"] for case in json.loads(MEASURED.read_text())["cases"]}
