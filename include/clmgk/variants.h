@@ -230,7 +230,8 @@ typedef enum clmgk_variance_shape {
  */
 #define CLMGK_ENGINE_LIST(X)                                                                                           \
     X(LANE, 1, lane)                                                                                                   \
-    X(SIMT, 2, simt)
+    X(SIMT, 2, simt)                                                                                                   \
+    X(MATRIX, 3, matrix)
 
 typedef enum clmgk_engine {
     CLMGK_ENGINE_AUTO = 0, /* the library chooses from device facts */

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The matrix engine: warps multiply fragments of small matrices of 16-bit numbers. */
+#include "engine/engine.h"
+#include "engine/matrix/tunables.h"
+
+#include <inttypes.h>
+
+MGK_TUNABLE_TABLE(matrix, "matrix", MGK_MATRIX_TUNABLES, MGK_MATRIX_CONSTRAINTS);
+
+enum { WARP = 32, TILE_ROWS = 16, TILE_KEYS = 8, LEAST_WIDTH = 16, PADDING = 8, WIDEST = 256 };
+
+static int64_t width_of(int64_t size)
+{
+    return size < LEAST_WIDTH ? LEAST_WIDTH : size;
+}
+
+/* Bytes of a row of a tile: 16-bit numbers, and a piece of padding. */
+static int64_t row_bytes(int64_t size)
+{
+    return (width_of(size) + PADDING) * (int64_t)sizeof(uint16_t);
+}
+
+/* Layout: cl/engine/matrix/block.clh. */
+static uint64_t local_bytes_of(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
+{
+    const int64_t keys = (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles)) * TILE_KEYS;
+    const int64_t threads = (int64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * WARP;
+    const int64_t head = f->products > 0 ? f->tile.features / f->products : 0;
+    const int64_t tiles = keys * (f->products * row_bytes(head) + row_bytes(f->value_size));
+    const int64_t terms = keys * f->tile.terms * (int64_t)sizeof(float);
+    const int64_t exchange = threads * (facts->info.device_class == CLMGK_DEVICE_CPU ? 7 : 1) * (int64_t)sizeof(float);
+    return (uint64_t)(tiles + terms + exchange) + 64;
+}
+
+static void halve(mgk_tunables *p, mgk_tunable_name name, int least)
+{
+    const int value = mgk_tunable_get(p, name);
+    if (value > least)
+        mgk_tunable_default(p, name, value / 2);
+}
+
+static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
+{
+    const clmgk_device_class kind = facts->info.device_class;
+    mgk_tunable_default(p, MGK_NAMED(warps), mgk_tunable_base(p, MGK_NAMED(warps), kind));
+    mgk_tunable_default(p, MGK_NAMED(row_tiles), mgk_tunable_base(p, MGK_NAMED(row_tiles), kind));
+    mgk_tunable_default(p, MGK_NAMED(key_tiles), mgk_tunable_base(p, MGK_NAMED(key_tiles), kind));
+    for (int i = 0; i < 3; ++i)
+        if (local_bytes_of(f, facts, p) > facts->info.local_memory_bytes)
+            halve(p, MGK_NAMED(key_tiles), 2);
+}
+
+static const char *why_not(const mgk_footprint *f)
+{
+    if (f->scores == 0)
+        return "it has no products without a softmax";
+    if (f->held_heads > 0)
+        return "it has no mixed heads";
+    if (!f->forward)
+        return "it has no backward pass";
+    return width_of(f->widest) > WIDEST ? "head_size and value_size exceed 256" : NULL;
+}
+
+static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p, mgk_block *block,
+                        clmgk_error *error)
+{
+    const char *const reason = why_not(f);
+    if (reason != NULL)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "engine matrix: %s", reason);
+    choose(f, facts, p);
+    MGK_TRY(mgk_tunables_check(p, true, error));
+    const uint64_t threads = (uint64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * WARP;
+    const uint64_t local = local_bytes_of(f, facts, p);
+    if (threads > facts->info.max_work_group || threads > facts->work_item_limit)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                        "engine matrix: a work-group of %" PRIu64 ", the device takes %" PRIu64, threads,
+                        facts->info.max_work_group);
+    if (local > facts->info.local_memory_bytes)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                        "engine matrix: a tile needs %" PRIu64 " bytes of local memory, the device has %" PRIu64, local,
+                        facts->info.local_memory_bytes);
+    *block = (mgk_block){.rows = (int64_t)mgk_tunable_get(p, MGK_NAMED(warps)) *
+                                 mgk_tunable_get(p, MGK_NAMED(row_tiles)) * TILE_ROWS,
+                         .tile = (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles)) * TILE_KEYS,
+                         .threads = (size_t)threads,
+                         .local_bytes = local};
+    return CLMGK_OK;
+}
+
+/* Back ends: cl/engine/matrix/fragments.clh. */
+enum { EMULATED = 0, MMA = 1 };
+
+/* mma.sync as the kernels use it needs a processor of compute capability 8.0, and assembly with PTX. */
+static int back_end(const mgk_device_facts *facts)
+{
+    (void)facts;
+    return EMULATED;
+}
+
+static void set_flags(const mgk_device_facts *facts, const mgk_tunables *p, const mgk_block *block, mgk_flags *flags)
+{
+    (void)p;
+    (void)block;
+    flags->MATRIX_UNIT = back_end(facts);
+    flags->SHUFFLE = facts->sub_group.shuffle;
+    flags->SUB_GROUP_SIZE = facts->sub_group.size;
+    flags->LEAST_SUB_GROUP = facts->least_sub_group;
+}
+
+/* The order of a score's sum does not depend on parameters. */
+static const char *const no_tunables[] = {NULL};
+
+static mgk_rank rank(const mgk_device_facts *facts, const clmgk_attention_desc *desc)
+{
+    enum { FOR_TESTS = 1 };
+    (void)desc;
+    (void)facts;
+    return (mgk_rank){FOR_TESTS, "emulates matrix units, for tests"};
+}
+
+static int64_t tile_limit(const mgk_device_facts *facts)
+{
+    return (int64_t)facts->info.local_memory_bytes;
+}
+
+static int feature_block(const mgk_device_facts *facts)
+{
+    (void)facts;
+    return LEAST_WIDTH;
+}
+
+#define HALF_TYPES (1U << CLMGK_DTYPE_F16 | 1U << CLMGK_DTYPE_BF16)
+
+const mgk_engine mgk_engine_matrix = {.value = CLMGK_ENGINE_MATRIX,
+                                      .tunables = &matrix_table,
+                                      .dtypes = HALF_TYPES,
+                                      .matrix_units = true,
+                                      .queries_apart = true,
+                                      .exchanges = true,
+                                      .rank = rank,
+                                      .sum_tunables = {no_tunables, no_tunables, no_tunables},
+                                      .fit = fit,
+                                      .tile_limit = tile_limit,
+                                      .feature_block = feature_block,
+                                      .set_flags = set_flags};
