@@ -10,6 +10,7 @@
  * For engines with SCATTERS_QUERIES 0 (engine/engine.clh).
  */
 #define PASS_BACKWARD
+#define KERNEL_OF_QUERIES
 #include "admixture/buffers.clh"
 
 #define ARGUMENTS mgk_attention_args
@@ -206,7 +207,7 @@ KERNEL(admixture_backward_queries)
                                         : tile_after(elements_of(v), k0, end);
             values_stage(e, 1, v + (long)h * a.kv_heads / a.heads * a.v.head, 0, a.v.token, k0, end, a.value_size,
                          next);
-            grad_out_load(&g, 0, grad_o + h * a.grad_o.head, a.grad_o.token);
+            grad_out_load(&g, 0, grad_o + h * a.grad_o.head, a.grad_o.token, a.value_size);
             if (HAS_BIAS)
                 bias_stage(e, bias_of(&a, &p, h, bias), a.bias.component, a.bias.token, first, p.rows, k0, end, 0, 1);
             head_gradients(&b, &x, &view, h);

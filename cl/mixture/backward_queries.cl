@@ -10,6 +10,7 @@
  * For engines with SCATTERS_QUERIES 0 (engine/engine.clh).
  */
 #define PASS_BACKWARD
+#define KERNEL_OF_QUERIES
 #include "mixture/buffers.clh"
 
 #define ARGUMENTS mgk_attention_args
@@ -253,7 +254,7 @@ KERNEL(mixture_backward_queries)
 
     mixture_begin(&x, &a, block.b, h, prior, variance, shift, slopes);
     query_load(e, 0, q, 0, a.q.token, first, p.valid, a.head_size);
-    grad_out_load(&g, 0, grad_o, a.grad_o.token);
+    grad_out_load(&g, 0, grad_o, a.grad_o.token, a.value_size);
     grad_queries_clear(&g, 0);
     row_terms(e, &x, 0, shift, a.head_size);
     rows_load(&g, work + a.region[MGK_REGION_LOG] + row, first, p.valid, -INFINITY, query.log);

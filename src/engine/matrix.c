@@ -25,10 +25,15 @@ static uint64_t local_bytes_of(const mgk_footprint *f, const mgk_device_facts *f
 {
     const int64_t keys = (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles)) * TILE_KEYS;
     const int64_t threads = (int64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * WARP;
-    const int64_t head = f->products > 0 ? f->tile.features / f->products : 0;
-    const int64_t tiles = keys * (f->products * row_bytes(head) + row_bytes(f->value_size));
+    const int64_t rows =
+        (int64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * mgk_tunable_get(p, MGK_NAMED(row_tiles)) * TILE_ROWS;
+    const int64_t head = row_bytes(f->narrowest + f->widest - f->value_size), value = row_bytes(f->value_size);
+    const int64_t of_keys = f->products * rows * head + rows * value + keys * (head + value);
+    const int64_t of_queries = f->products * keys * head + keys * value;
+    const int64_t tiles = f->forward || of_queries > of_keys ? of_queries : of_keys;
     const int64_t terms = keys * f->tile.terms * (int64_t)sizeof(float);
-    const int64_t exchange = threads * (facts->info.device_class == CLMGK_DEVICE_CPU ? 7 : 1) * (int64_t)sizeof(float);
+    const int64_t exchange =
+        threads * (facts->info.device_class == CLMGK_DEVICE_CPU ? 128 : 4) * (int64_t)sizeof(float);
     return (uint64_t)(tiles + terms + exchange) + 64;
 }
 
@@ -56,8 +61,6 @@ static const char *why_not(const mgk_footprint *f)
         return "it has no products without a softmax";
     if (f->held_heads > 0)
         return "it has no mixed heads";
-    if (!f->forward)
-        return "it has no backward pass";
     return width_of(f->widest) > WIDEST ? "head_size and value_size exceed 256" : NULL;
 }
 
