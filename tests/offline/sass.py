@@ -18,6 +18,7 @@ import os
 import pathlib
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -106,6 +107,18 @@ def read_kernels(listing):
         elif kernels and code:
             kernels[-1].instructions.append(Instruction(int(code[1], 16), code[2] or "", code[3], code[4]))
     return kernels
+
+
+def section_of(cubin, name):
+    """The bytes of an ELF file's section; none if it is not there."""
+    data = pathlib.Path(cubin).read_bytes()
+    table, size, count, names = *struct.unpack_from("<Q", data, 0x28), *struct.unpack_from("<HHH", data, 0x3a)
+    headers = [struct.unpack_from("<IIQQQQ", data, table + i * size) for i in range(count)]
+    for header in headers:
+        start = headers[names][4] + header[0]
+        if data[start:data.index(b"\0", start)].decode() == name:
+            return data[header[4]:header[4] + header[5]]
+    return b""
 
 
 def residents(architecture, registers, local_bytes, threads):

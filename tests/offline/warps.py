@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Executes a work-group of NVIDIA's machine code (as nvdisasm prints it, sm_90), for bounds.py: results, and what each
-instruction costs. As much of the instruction set as the kernels with products of f32 use; an unknown one is an error.
+"""Executes a work-group of NVIDIA's machine code (as nvdisasm prints it, sm_90), for bounds.py and matrix.py: results, and
+what each instruction costs. As much of the instruction set as the kernels use; an unknown one is an error. Asynchronous
+copies to local memory arrive when the warp waits for them, and not before.
 
 Lanes of a warp that are at the lowest address go first, so that branches join again where the compiler's do. The cost of
 a load or store of local memory is the number of passes through its 32 banks of 4 bytes: a pass serves one word of each
@@ -126,6 +127,7 @@ class Warp:
         self.pc, self.live, self.waits = np.zeros(32, np.int64), np.ones(32, bool), False
         # by a clock on which all warps issue in turn, since the last barrier: now, and when loaded registers arrive
         self.clock, self.arrival, self.issued = 0.0, {}, 0
+        self.copies = []  # (lane's address in local memory, its 16 bytes) of copies that have not arrived
 
     # ---- operands ----
 
@@ -364,6 +366,12 @@ class Warp:
         self.write_predicate(x[0], joined(out, other), mask)
         self.write_predicate(x[1], joined(~out, other), mask)
 
+    def SGXT(self, one, modifiers, x, mask):
+        kept = np.uint64((1 << int(x[2], 0)) - 1)
+        if "U32" not in modifiers:
+            raise NotImplementedError(one)
+        self.write(x[0], self.integer(x[1]) & kept, mask)
+
     def SEL(self, one, modifiers, x, mask):
         self.write(x[0], np.where(self.predicate(x[3]), self.integer(x[1]), self.integer(x[2])), mask)
 
@@ -403,15 +411,16 @@ class Warp:
             self.write(f"R{int(x[0][1:]) + 1}", np.zeros(32), mask)
 
     def S2R(self, one, modifiers, x, mask):
-        self.write(x[0], {"SR_TID.X": 32 * self.number + LANES, "SR_CTAID.X": np.zeros(32),
+        self.write(x[0], {"SR_TID.X": 32 * self.number + LANES, "SR_CTAID.X": np.full(32, self.group.index),
                           "SR_CgaCtaId": np.zeros(32), "SR_SWINHI": np.full(32, WINDOW)}[x[1]], mask)
 
     S2UR = S2R
 
     def LDC(self, one, modifiers, x, mask):
-        at = self.address(re.search(r"\[0x0\](\[.*\])", x[1])[1]).astype(np.int64)
+        bank, place = re.search(r"c\[(0x[03])\](\[.*\])", x[1]).groups()
+        bank, at = self.group.tables if bank == "0x3" else self.group.bank, self.address(place).astype(np.int64)
         size = {"64": 8, "U8": 1, "U16": 2}.get(modifiers[0] if modifiers else "", 4)
-        value = np.array([int.from_bytes(self.group.bank[i:i + size], "little") for i in at], np.uint64)
+        value = np.array([int.from_bytes(bank[i:i + size], "little") for i in at], np.uint64)
         (self.write_wide if size == 8 else self.write)(x[0], value, mask)
 
     ULDC = LDC
@@ -545,6 +554,94 @@ class Warp:
             for byte in range(size):
                 memory[at[mask] + byte] = value[mask] >> np.uint64(8 * byte) & np.uint64(255)
 
+    # matrix units
+
+    def matrix(self, text, count):
+        """32-bit words [count][32] of successive registers; zeros of RZ."""
+        array, row = self.register(text)
+        return np.zeros((count, 32), np.uint64) if row == len(array) - 1 else array[row:row + count].copy()
+
+    def halves(self, words, modifiers):
+        """The two 16-bit numbers of each word, [2][count][32]."""
+        parts = [words & np.uint64(0xffff), words >> np.uint64(16)]
+        if "BF16" in modifiers:
+            return np.stack([floats(part << np.uint64(16)) for part in parts]).astype(np.float64)
+        return np.stack([part.astype(np.uint16).view(np.float16) for part in parts]).astype(np.float64)
+
+    def HMMA(self, one, modifiers, x, mask):
+        """C += A B of a warp, 16 x 8 x 16; work-items hold rows lane / 4 (+ 8) and pairs of columns 2 (lane % 4)."""
+        if modifiers[:2] != ["16816", "F32"] or not mask.all():
+            raise NotImplementedError(one)
+        group, pair = LANES // 4, LANES % 4 * 2
+        left, right, sums = np.zeros((16, 16)), np.zeros((16, 8)), np.zeros((16, 8))
+        a, b = (self.halves(self.matrix(text.replace(".reuse", ""), count), modifiers)
+                for text, count in ((x[1], 4), (x[2], 2)))
+        c = floats(self.matrix(x[3], 4)).astype(np.float64)
+        for half in range(2):
+            for word in range(4):
+                left[group + word % 2 * 8, pair + half + word // 2 * 8] = a[half, word]
+            for word in range(2):
+                right[pair + half + word * 8, group] = b[half, word]
+        for number in range(4):
+            sums[group + number // 2 * 8, pair + number % 2] = c[number]
+        sums = (sums + left @ right).astype(np.float32)
+        to = register_of(x[0])[1]
+        for number in range(4):
+            self.write(f"R{to + number}", bits(sums[group + number // 2 * 8, pair + number % 2]), mask)
+
+    def LDSM(self, one, modifiers, x, mask):
+        """Matrices of 8 rows of 16 bytes: lanes 8 i .. 8 i + 7 have the addresses of matrix i; MT88 transposes them."""
+        count = int(modifiers[2])
+        at = self.address(x[1]).astype(np.int64)
+        to = register_of(x[0])[1]
+        local = self.group.local.view(np.uint16)
+        for i in range(count):
+            rows = np.stack([local[(int(start) >> 1):(int(start) >> 1) + 8] for start in at[8 * i:8 * i + 8]])
+            rows = rows.T if modifiers[1] == "MT88" else rows
+            low, high = (rows[LANES // 4, LANES % 4 * 2 + half].astype(np.uint64) for half in range(2))
+            self.write(f"R{to + i}", low | high << np.uint64(16), mask)
+
+    def LDGSTS(self, one, modifiers, x, mask):
+        """Copies 16 bytes, or zeros where the predicate is false."""
+        if "128" not in modifiers:
+            raise NotImplementedError(one)
+        to, source = self.address(x[0]).astype(np.int64), self.global_place(x[1]).astype(np.int64)
+        full = self.predicate(x[2]) if len(x) > 2 else np.ones(32, bool)
+        for lane in np.flatnonzero(mask):
+            data = self.group.memory[source[lane]:source[lane] + 16].copy() if full[lane] else np.zeros(16, np.uint8)
+            self.copies.append((int(to[lane]), data))
+
+    LDGDEPBAR = nothing
+
+    def DEPBAR(self, one, modifiers, x, mask):
+        if int(x[1], 0) != 0:
+            raise NotImplementedError(one)
+        for to, data in self.copies:
+            self.group.local[to:to + 16] = data
+        self.copies = []
+
+    def F2FP(self, one, modifiers, x, mask):
+        """Two floats as 16-bit numbers, rounded to nearest even; the second is the lower half."""
+        words = []
+        for operand in x[1:3]:
+            value = self.float(operand)
+            if "BF16" in modifiers:
+                raw = bits(value)
+                raw = np.where(np.isnan(value), raw | np.uint64(0x400000),
+                               raw + np.uint64(0x7fff) + (raw >> np.uint64(16) & np.uint64(1)))
+                words.append(raw >> np.uint64(16) & np.uint64(0xffff))
+            else:
+                words.append(value.astype(np.float16).view(np.uint16).astype(np.uint64))
+        self.write(x[0], words[0] << np.uint64(16) | words[1], mask)
+
+    def HADD2(self, one, modifiers, x, mask):
+        """A half of a word as a float: HADD2.F32 R, -RZ, R.H0_H0."""
+        if modifiers != ["F32"] or x[1] != "-RZ":
+            raise NotImplementedError(one)
+        word = self.read(re.sub(r"\.H[01]_H[01]", "", x[2]))
+        half = word >> np.uint64(16) if ".H1_H1" in x[2] else word
+        self.write(x[0], bits((half & np.uint64(0xffff)).astype(np.uint16).view(np.float16).astype(np.float32)), mask)
+
     def global_place(self, text):
         return self.address(re.sub(r"^desc\[UR\d+\]", "", text)) - GLOBAL
 
@@ -600,9 +697,11 @@ def plain_product(one):
 
 
 class Group:
-    """A work-group: `bank` is the constant bank, `memory` global memory as bytes."""
+    """A work-group: `bank` is the constant bank of arguments, `tables` that of the program's constants, `memory` global
+    memory as bytes, `index` the group's number."""
 
-    def __init__(self, kernel, threads, bank, memory):
+    def __init__(self, kernel, threads, bank, memory, index=0, tables=b""):
+        self.index, self.tables = index, tables
         self.code = {one.address: one for one in kernel.instructions}
         self.labels = kernel.labels
         for one in kernel.instructions:
@@ -647,6 +746,12 @@ class Group:
             self.counts["fma" if one.name.startswith("FFMA") else "float"] += 1
         elif one.name.startswith("MUFU"):
             self.counts["mufu"] += 1
+        elif one.name.startswith("HMMA"):
+            self.counts["hmma"] += 1
+        elif one.name.startswith("LDSM"):
+            at = warp.address(one.parts[1])
+            for i in range(int(one.name.split(".")[-1])):
+                self.counts["passes"] += passes(np.where(LANES // 8 == i, at, -1), 16)
         elif one.name.startswith("BAR"):
             self.counts["barriers"] += 1
         elif one.name.startswith(("LDL", "STL")):
@@ -661,7 +766,7 @@ class Group:
             self.counts["passes"] += self.known[key]
             if one.name.startswith("LDS"):
                 self.counts["load passes"] += self.known[key]
-        elif one.name.startswith(("LDG", "STG")) and mask.any():
+        elif one.name.startswith(("LDG.", "STG.")) and mask.any():
             size = warp.width(one.name.split("."))
             at = warp.global_place(one.parts[1 if one.name.startswith("LDG") else 0])[mask]
             sectors = {int(a) // 32 for a in at} | {(int(a) + size - 1) // 32 for a in at}
