@@ -327,8 +327,9 @@ class Warp:
         for i in range(8):
             if table >> i & 1:
                 out |= (a if i & 4 else ~a & full) & (b if i & 2 else ~b & full) & (c if i & 1 else ~c & full)
-        for name in written:
-            self.write_predicate(name, out != 0, mask)
+        before = self.predicate(rest[4]) if len(rest) > 4 else np.zeros(32, bool)
+        for name in written:  # of 64 bits: the lower half's vote joins
+            self.write_predicate(name, (out != 0) | before, mask)
         self.write(to, out, mask)
 
     def SHF(self, one, modifiers, x, mask):
