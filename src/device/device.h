@@ -67,6 +67,9 @@ clmgk_status mgk_device_get_facts(cl_device_id device, mgk_device_facts *facts, 
 /* OTHER if the device is not a GPU. */
 mgk_gpu mgk_gpu_of(const mgk_device_facts *facts);
 
+/* Compute capability: 90 of the architecture "sm_90"; 0: unknown, or not NVIDIA's. */
+int mgk_nvidia_capability(const mgk_device_facts *facts);
+
 /* The room of a compute unit. */
 mgk_unit mgk_unit_of(const mgk_device_facts *facts);
 

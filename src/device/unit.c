@@ -19,16 +19,16 @@ static const struct {
     {90, 2048, 32, 228 KIB}, {110, 1536, 24, 228 KIB}, {120, 1536, 24, 100 KIB},
 };
 
-/* 90 of "sm_90"; 0: unknown. */
-static int capability_of(const char *architecture)
+int mgk_nvidia_capability(const mgk_device_facts *facts)
 {
+    const char *const architecture = facts->info.architecture;
     return strncmp(architecture, "sm_", 3) == 0 ? (int)strtol(architecture + 3, NULL, 10) : 0;
 }
 
 static mgk_unit multiprocessor_of(const mgk_device_facts *facts)
 {
     enum { OF_GROUP = 1 KIB };
-    const int capability = capability_of(facts->info.architecture);
+    const int capability = mgk_nvidia_capability(facts);
     size_t i = MGK_COUNT(multiprocessors) - 1;
     while (multiprocessors[i].capability > capability)
         --i;

@@ -2,6 +2,7 @@
 /* The matrix engine: warps multiply fragments of small matrices of 16-bit numbers. */
 #include "engine/engine.h"
 #include "engine/matrix/tunables.h"
+#include "engine/shuffles.clh"
 
 #include <inttypes.h>
 
@@ -93,11 +94,13 @@ static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, m
 /* Back ends: cl/engine/matrix/fragments.clh. */
 enum { EMULATED = 0, MMA = 1 };
 
-/* mma.sync as the kernels use it needs a processor of compute capability 8.0, and assembly with PTX. */
+/* The kernels' mma.sync needs compute capability 8.0, and a compiler that takes PTX in assembly, as the probe of
+ * sub-groups found. */
 static int back_end(const mgk_device_facts *facts)
 {
-    (void)facts;
-    return EMULATED;
+    enum { LEAST_CAPABILITY = 80 };
+    const bool takes_ptx = facts->runtime == MGK_RUNTIME_NVIDIA && facts->sub_group.shuffle == SHUFFLE_PTX;
+    return takes_ptx && mgk_nvidia_capability(facts) >= LEAST_CAPABILITY ? MMA : EMULATED;
 }
 
 static void set_flags(const mgk_device_facts *facts, const mgk_tunables *p, const mgk_block *block, mgk_flags *flags)
@@ -113,11 +116,25 @@ static void set_flags(const mgk_device_facts *facts, const mgk_tunables *p, cons
 /* The order of a score's sum does not depend on parameters. */
 static const char *const no_tunables[] = {NULL};
 
+static clmgk_dtype type_of(const clmgk_attention_desc *desc, clmgk_storage storage)
+{
+    return storage == CLMGK_STORAGE_AS_Q ? desc->dtype : (clmgk_dtype)(storage - 1);
+}
+
+/* Whether both factors of each product have one type. */
+static bool multiplies(const clmgk_attention_desc *desc)
+{
+    const clmgk_dtype v = type_of(desc, desc->dtype_v), o = type_of(desc, desc->dtype_o);
+    return type_of(desc, desc->dtype_k) == desc->dtype && (desc->gradients == 0 || v == o);
+}
+
 static mgk_rank rank(const mgk_device_facts *facts, const clmgk_attention_desc *desc)
 {
     enum { FOR_TESTS = 1 };
-    (void)desc;
-    (void)facts;
+    if (desc != NULL && !multiplies(desc))
+        return (mgk_rank){MGK_RANK_NONE, "its products need K in the type of Q; dO in that of V: one type"};
+    if (back_end(facts) == MMA)
+        return (mgk_rank){FOR_TESTS, "uses matrix units, but has not been measured on a card: only if it is named"};
     return (mgk_rank){FOR_TESTS, "emulates matrix units, for tests"};
 }
 

@@ -67,7 +67,8 @@ TH_HOST_TEST(test_names)
     assert_string_equal(clmgk_dtype_name(CLMGK_DTYPE_BF16), "bf16");
     assert_null(clmgk_dtype_name((clmgk_dtype)3));
     assert_string_equal(clmgk_engine_name(CLMGK_ENGINE_SIMT), "simt");
-    assert_null(clmgk_engine_name((clmgk_engine)3));
+    assert_string_equal(clmgk_engine_name(CLMGK_ENGINE_MATRIX), "matrix");
+    assert_null(clmgk_engine_name((clmgk_engine)4));
     assert_string_equal(clmgk_array_name(CLMGK_ARRAY_GRAD_Q), "grad_q");
     assert_null(clmgk_array_name(CLMGK_ARRAYS));
     assert_null(clmgk_pass_name(CLMGK_PASSES));
@@ -95,7 +96,7 @@ TH_HOST_TEST(test_values_from_names)
     EXPECT_NAMES(estep, CLMGK_ESTEP_HARD);
     EXPECT_NAMES(alignment, CLMGK_ALIGN_LENGTHS);
     EXPECT_NAMES(feature, CLMGK_FEATURE_FAVOR);
-    EXPECT_NAMES(engine, CLMGK_ENGINE_SIMT);
+    EXPECT_NAMES(engine, CLMGK_ENGINE_MATRIX);
     EXPECT_NAMES(array, CLMGK_ARRAYS - 1);
     EXPECT_NAMES(pass, CLMGK_PASSES - 1);
     EXPECT_NAMES(device_class, CLMGK_DEVICE_OTHER);

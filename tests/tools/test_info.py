@@ -195,7 +195,7 @@ class Listing(InfoTest):
         self.refuse(2, "--tunables", "--device", "0:0", words=["--tunables", "--device"])
         self.refuse(2, "--tunables", "--cache-clear", words=["--tunables", "--cache-clear"])
         self.refuse(2, "--engine", "lane", words=["--engine", "--selftest"])
-        self.refuse(2, "--selftest", "--engine", "matrix", words=["--engine", "lane", "simt"])
+        self.refuse(2, "--selftest", "--engine", "tensor", words=["--engine", "lane", "simt"])
         self.refuse(2, "--nothing", words=["--nothing"])
         self.refuse(2, "word", words=["word"])
 
