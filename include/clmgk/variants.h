@@ -225,8 +225,10 @@ typedef enum clmgk_variance_shape {
 /*
  * The kernel engines. Each computes a block of query rows against a tile of keys.
  *
- *     LANE   for SIMD CPUs: a vector lane holds a query
- *     SIMT   for GPUs: work-items of a work-group share tiles in local memory
+ *     LANE     for SIMD CPUs: a vector lane holds a query
+ *     SIMT     for GPUs: work-items of a work-group share tiles in local memory
+ *     MATRIX   for GPUs with units that multiply small matrices of 16-bit numbers: f16 and bf16 arrays, mixture family.
+ *              Only for callers who name it: it has not run on such a GPU yet; elsewhere these units are emulated
  */
 #define CLMGK_ENGINE_LIST(X)                                                                                           \
     X(LANE, 1, lane)                                                                                                   \

@@ -157,7 +157,7 @@ def check(case, nvdisasm, work):
         return None
     kernels = sass.read_kernels(offline.run([nvdisasm, "-c", folder / "k.cubin"], folder))
     kernel = next(one for one in kernels if one.name == "mixture_forward")
-    names = parameters((folder / "k.ptx").read_text(), case, folder)
+    names = parameters(case, folder)
     run = Run(case, kernel, names, folder)
     run.tables = sass.section_of(folder / "k.cubin", ".nv.constant3")
     counts = run.execute(-(-case.n // 32), 64)
@@ -170,7 +170,7 @@ def check(case, nvdisasm, work):
     return not faults
 
 
-def parameters(ptx, case, folder):
+def parameters(case, folder):
     """The names of the kernel's arrays, in order."""
     text = offline.run(["cc", "-E", "-P", "-undef", "-x", "c", "-D__OPENCL_C_VERSION__=120", f"-I{offline.KERNELS}",
                         *[x for x in case.options() if x.startswith("-D")], "-DSHUFFLE=3", "-DSUB_GROUP_SIZE=32",
@@ -183,9 +183,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--only", default="")
     only = parser.parse_args().only
-    nvdisasm = sass.fetch_nvdisasm()
-    missing = offline.Nvidia(ARCHITECTURE).missing() or (None if offline.find_cuda("ptxas") else "ptxas") or \
-        (None if nvdisasm else "nvdisasm")
+    missing = offline.Nvidia(ARCHITECTURE).missing() or (None if offline.find_cuda("ptxas") else "ptxas")
+    nvdisasm = None if missing else sass.fetch_nvdisasm()
+    missing = missing or (None if nvdisasm else "nvdisasm")
     if missing:
         print(f"skipped: {missing} is not there")
         sys.exit(77)
