@@ -27,6 +27,9 @@
 #define PART_UNIT_LOW 0.0f
 #endif
 
+/* Parts whose numbers are loaded together: few rows have few work-items, which wait for memory most of the time. */
+#define PARTS_AT_ONCE 8
+
 #if HAS_SEQUENCES && SPLIT_KEYS
 /* Whether row i of the axis belongs to a sequence. */
 FUNCTION bool in_sequence(const mgk_attention_args *a, __global const int *offsets, int i)
@@ -68,20 +71,21 @@ __kernel void attention_combine(KERNEL_PARAMETERS)
     const int parts = a.bound.parts;
 #endif
     float top = -INFINITY, top_low = 0.0f, sum = 0.0f, value = 0.0f;
+    UNROLL_BY(PARTS_AT_ONCE)
     for (int p = 0; p < parts; ++p) {
-        const float l = parts_lse[p * rows + row];
-        if (l > top)
-            top_low = PART_LOW(p * rows + row);
+        const float l = parts_lse[p * rows + row], low = PART_LOW(p * rows + row);
+        top_low = l > top ? low : top_low;
         top = fmax(top, l);
     }
     top = top == -INFINITY ? 0.0f : top;
+    UNROLL_BY(PARTS_AT_ONCE)
     for (int p = 0; p < parts; ++p) {
-        const float l = parts_lse[p * rows + row];
-        if (l == -INFINITY) /* no visible key in this part */
-            continue;
-        const float weight = exp((l - top + (PART_LOW(p * rows + row) - top_low)) * PART_UNIT);
+        const float l = parts_lse[p * rows + row], low = PART_LOW(p * rows + row);
+        const float x = load1(parts_o, (p * rows + row) * a.value_size + e);
+        const bool seen = l != -INFINITY; /* else the part has no visible key, and its O may be anything */
+        const float weight = seen ? exp((l - top + (low - top_low)) * PART_UNIT) : 0.0f;
         sum += weight;
-        value = fma(weight, load1(parts_o, (p * rows + row) * a.value_size + e), value);
+        value = seen ? fma(weight, x, value) : value;
     }
     store1(o, b * a.o.batch + h * a.o.head + i * a.o.token + e, sum == 0.0f ? 0.0f : value / sum);
     const long at = b * a.lse.batch + h * a.lse.head + i * a.lse.token;
