@@ -71,21 +71,27 @@ __kernel void attention_combine(KERNEL_PARAMETERS)
     const int parts = a.bound.parts;
 #endif
     float top = -INFINITY, top_low = 0.0f, sum = 0.0f, value = 0.0f;
-    UNROLL_BY(PARTS_AT_ONCE)
-    for (int p = 0; p < parts; ++p) {
-        const float l = parts_lse[p * rows + row], low = PART_LOW(p * rows + row);
-        top_low = l > top ? low : top_low;
-        top = fmax(top, l);
+    for (int first = 0; first < parts; first += PARTS_AT_ONCE) {
+        UNROLL
+        for (int p = first; p < first + PARTS_AT_ONCE; ++p) {
+            const long at = min(p, parts - 1) * rows + row;
+            const float l = p < parts ? parts_lse[at] : -INFINITY, low = PART_LOW(at);
+            top_low = l > top ? low : top_low;
+            top = fmax(top, l);
+        }
     }
     top = top == -INFINITY ? 0.0f : top;
-    UNROLL_BY(PARTS_AT_ONCE)
-    for (int p = 0; p < parts; ++p) {
-        const float l = parts_lse[p * rows + row], low = PART_LOW(p * rows + row);
-        const float x = load1(parts_o, (p * rows + row) * a.value_size + e);
-        const bool seen = l != -INFINITY; /* else the part has no visible key, and its O may be anything */
-        const float weight = seen ? exp((l - top + (low - top_low)) * PART_UNIT) : 0.0f;
-        sum += weight;
-        value = seen ? fma(weight, x, value) : value;
+    for (int first = 0; first < parts; first += PARTS_AT_ONCE) {
+        UNROLL
+        for (int p = first; p < first + PARTS_AT_ONCE; ++p) {
+            const long at = min(p, parts - 1) * rows + row;
+            const float l = p < parts ? parts_lse[at] : -INFINITY, low = PART_LOW(at);
+            const float x = load1(parts_o, at * a.value_size + e);
+            const bool seen = l != -INFINITY; /* else the part has no visible key, and its O may be anything */
+            const float weight = seen ? exp((l - top + (low - top_low)) * PART_UNIT) : 0.0f;
+            sum += weight;
+            value = seen ? fma(weight, x, value) : value;
+        }
     }
     store1(o, b * a.o.batch + h * a.o.head + i * a.o.token + e, sum == 0.0f ? 0.0f : value / sum);
     const long at = b * a.lse.batch + h * a.lse.head + i * a.lse.token;

@@ -708,7 +708,7 @@ class Refusals(BenchTest):
             (["--dtype"], ["--dtype", "f32,f32"]),
             (["--dtype-k"], ["--dtype-k", "f16,bf16"]),
             (["--dtype-o", "--crossing"], ["--dtype-o", "f16", "--crossing", "32", "--variants", "linear"]),
-            (["--engine"], ["--engine", "matrix"]),
+            (["--engine"], ["--engine", "tensor"]),
             (["--seconds"], ["--seconds", "-1"]),
             (["--seconds"], ["--seconds", "nan"]),
             (["--threshold", "--compare"], ["--threshold", 3]),
