@@ -809,15 +809,16 @@ TH_HOST_TEST(bounds_of_gradients_follow_their_types)
     assert_true(mixed.bound[CLMGK_REF_GRAD_K].plain_error > all_f32.bound[CLMGK_REF_GRAD_K].plain_error);
 }
 
-/* f32 values may average to more than O's type holds: then O is infinite there, and nowhere else. */
-TH_HOST_TEST(o_beyond_its_type_is_infinite)
+/* f32 values may average to more than O's type holds: an overflow, which the comparison tells. A number near the
+ * largest that the type holds may round to infinity within the bound, a small one may not. */
+TH_HOST_TEST(o_beyond_its_type_is_told)
 {
     double qkv[32], o[32];
     irregular(qkv, TH_COUNT(qkv));
     clmgk_ref_problem p = bound_problem(qkv, qkv, qkv);
     double v[32];
     for (size_t n = 0; n < TH_COUNT(v); n++)
-        v[n] = n % 8 == 0 ? 1e6 : qkv[n];
+        v[n] = n % 8 == 0 ? 65500.0 : qkv[n];
     p.v = v;
     p.desc.dtype_o = CLMGK_STORAGE_F16;
     TH_REF_ANSWER answer = {0};
@@ -827,6 +828,12 @@ TH_HOST_TEST(o_beyond_its_type_is_infinite)
         o[n] = (double)INFINITY;
     assert_true(clmgk_ref_check(&answer, o, answer.lse).ok);
     o[1] = (double)INFINITY;
+    assert_false(clmgk_ref_check(&answer, o, answer.lse).ok);
+    o[1] = answer.o[1];
+    for (size_t n = 0; n < TH_COUNT(v); n += 8)
+        v[n] = 1e6;
+    clmgk_ref_answer_free(&answer);
+    assert_true(clmgk_ref_solve(&p, 4, NULL, &answer));
     assert_false(clmgk_ref_check(&answer, o, answer.lse).ok);
 }
 
