@@ -199,7 +199,8 @@ void clmgk_ref_arrays_free(clmgk_ref_arrays *arrays);
  * Compares given[count] with exact array `which`. `message` (`capacity` > 0) names the array and the first element that
  * is out of bound, or not finite on one side only; empty if there is none. For an exact value beyond 2^120 every value
  * that is not finite is right, because its terms may be infinite, of both signs; likewise for an exact value that the
- * array's storage type holds, but that is within the element's bound of its largest number. Where terms are beyond double precision, of both signs, or those of a lost row whose prior is 0, every value is right.
+ * array's storage type holds, but that is within the element's bound of its largest number. Where terms are beyond
+ * double precision, of both signs, or those of a lost row whose prior is 0, every value is right.
  */
 clmgk_ref_error clmgk_ref_check_array(const clmgk_ref_arrays *arrays, int which, const double *given, char *message,
                                       size_t capacity);
