@@ -6,11 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static int64_t mean(int64_t total, int64_t parts)
-{
-    return parts > 0 ? (total + parts - 1) / parts : total;
-}
-
 /* The types of arrays that differ from Q's. */
 static void add_types(const clmgk_attention_desc *desc, mgk_tuning_key *key)
 {
@@ -31,7 +26,7 @@ mgk_tuning_key mgk_attention_key(const clmgk_attention_desc *desc, clmgk_pass pa
     const clmgk_attention_desc *const d = desc;
     const bool forward = pass == CLMGK_PASS_FORWARD;
     const bool modified = d->use_bias || d->use_alibi || d->softcap > 0.0 || d->dropout > 0.0;
-    const int64_t rows = mean(d->length, d->sequences), keys = mean(d->length_k, d->sequences);
+    const int64_t rows = mgk_attention_rows(d), keys = mgk_attention_keys(d);
     mgk_tuning_key key = {.operation = forward ? "forward" : "backward"};
     const mgk_family *const family = mgk_family_of(d->variant);
     const int64_t tasks = mgk_attention_problems(d) * (family->grouped_heads ? 1 : d->heads);

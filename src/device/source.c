@@ -20,7 +20,7 @@ typedef struct expansion {
     const char *engine; /* the engine's name in the program's options, and its length; NULL: the options name none */
     size_t engine_length;
     mgk_text *out;
-    mgk_text seen; /* the names so far, each */
+    mgk_text seen; /* the names so far, each between newlines */
     clmgk_error *error;
 } expansion;
 

@@ -104,6 +104,12 @@ typedef enum mgk_sums {
     MGK_SUMS_COUNT
 } mgk_sums;
 
+/* The storage type that a field of the descriptor states. */
+static inline clmgk_dtype mgk_dtype_of(const clmgk_attention_desc *desc, clmgk_storage storage)
+{
+    return storage == CLMGK_STORAGE_AS_Q ? desc->dtype : (clmgk_dtype)(storage - 1);
+}
+
 /* All types, for an engine whose kernels load and store through cl/base/elements.clh. */
 #define MGK_DTYPE_BIT(name, value, ...) | 1U << (value)
 #define MGK_ALL_DTYPES                  (0U CLMGK_DTYPE_LIST(MGK_DTYPE_BIT))
@@ -152,6 +158,11 @@ extern const mgk_engine *const mgk_engines[MGK_ENGINES];
 
 /* Parameters that every engine has, or that a family adds to each: the steps common to families read them. */
 #define MGK_COMMON_TUNABLES(X) X(splits, ) X(heads, )
+
+/* Fails, UNSUPPORTED, where the device has no work-groups with so many work-items and bytes of local memory; `engine`:
+ * for the message. */
+clmgk_status mgk_check_group(const char *engine, uint64_t threads, uint64_t local_bytes, const mgk_device_facts *facts,
+                             clmgk_error *error);
 
 /* The number of rows of the form for few rows; 0: the problem has more rows, or the kernel has no such form here. */
 int mgk_few_rows(const mgk_footprint *footprint);

@@ -10,8 +10,7 @@ static uint32_t types_of(const clmgk_attention_desc *desc)
     const clmgk_storage others[] = {desc->dtype_k, desc->dtype_v, desc->dtype_o};
     uint32_t types = 1U << desc->dtype;
     for (size_t i = 0; i < MGK_COUNT(others); ++i)
-        if (others[i] != CLMGK_STORAGE_AS_Q)
-            types |= 1U << (others[i] - 1);
+        types |= 1U << mgk_dtype_of(desc, others[i]);
     return types;
 }
 

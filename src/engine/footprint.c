@@ -1,11 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/engine.h"
 
+#include <inttypes.h>
+
 int mgk_few_rows(const mgk_footprint *footprint)
 {
     if (!footprint->few_rows || footprint->rows > MGK_FEW_ROWS)
         return 0;
     return footprint->rows <= 1 ? 1 : footprint->rows == 2 ? 2 : 4;
+}
+
+clmgk_status mgk_check_group(const char *engine, uint64_t threads, uint64_t local_bytes, const mgk_device_facts *facts,
+                             clmgk_error *error)
+{
+    if (threads > facts->info.max_work_group || threads > facts->work_item_limit)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                        "engine %s: a work-group of %" PRIu64 ", the device takes %" PRIu64, engine, threads,
+                        facts->info.max_work_group);
+    if (local_bytes > facts->info.local_memory_bytes)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                        "engine %s: value_size and components need %" PRIu64
+                        " bytes of local memory, the device has %" PRIu64,
+                        engine, local_bytes, facts->info.local_memory_bytes);
+    return CLMGK_OK;
 }
 
 void mgk_waves_combining(const mgk_footprint *f, mgk_waves *launch)

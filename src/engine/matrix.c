@@ -4,8 +4,6 @@
 #include "engine/matrix/tunables.h"
 #include "engine/shuffles.clh"
 
-#include <inttypes.h>
-
 MGK_TUNABLE_TABLE(matrix, "matrix", MGK_MATRIX_TUNABLES, MGK_MATRIX_CONSTRAINTS);
 
 enum { WARP = 32, TILE_ROWS = 16, TILE_KEYS = 8, LEAST_WIDTH = 16, PADDING = 8, WIDEST = 256 };
@@ -75,14 +73,7 @@ static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, m
     MGK_TRY(mgk_tunables_check(p, true, error));
     const uint64_t threads = (uint64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * WARP;
     const uint64_t local = local_bytes_of(f, facts, p);
-    if (threads > facts->info.max_work_group || threads > facts->work_item_limit)
-        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
-                        "engine matrix: a work-group of %" PRIu64 ", the device takes %" PRIu64, threads,
-                        facts->info.max_work_group);
-    if (local > facts->info.local_memory_bytes)
-        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
-                        "engine matrix: a tile needs %" PRIu64 " bytes of local memory, the device has %" PRIu64, local,
-                        facts->info.local_memory_bytes);
+    MGK_TRY(mgk_check_group("matrix", threads, local, facts, error));
     *block = (mgk_block){.rows = (int64_t)mgk_tunable_get(p, MGK_NAMED(warps)) *
                                  mgk_tunable_get(p, MGK_NAMED(row_tiles)) * TILE_ROWS,
                          .tile = (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles)) * TILE_KEYS,
@@ -116,16 +107,11 @@ static void set_flags(const mgk_device_facts *facts, const mgk_tunables *p, cons
 /* The order of a score's sum does not depend on parameters. */
 static const char *const no_tunables[] = {NULL};
 
-static clmgk_dtype type_of(const clmgk_attention_desc *desc, clmgk_storage storage)
-{
-    return storage == CLMGK_STORAGE_AS_Q ? desc->dtype : (clmgk_dtype)(storage - 1);
-}
-
 /* Whether both factors of each product have one type. */
 static bool multiplies(const clmgk_attention_desc *desc)
 {
-    const clmgk_dtype v = type_of(desc, desc->dtype_v), o = type_of(desc, desc->dtype_o);
-    return type_of(desc, desc->dtype_k) == desc->dtype && (desc->gradients == 0 || v == o);
+    const clmgk_dtype v = mgk_dtype_of(desc, desc->dtype_v), o = mgk_dtype_of(desc, desc->dtype_o);
+    return mgk_dtype_of(desc, desc->dtype_k) == desc->dtype && (desc->gradients == 0 || v == o);
 }
 
 static mgk_rank rank(const mgk_device_facts *facts, const clmgk_attention_desc *desc)

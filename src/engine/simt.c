@@ -3,8 +3,6 @@
 #include "engine/engine.h"
 #include "engine/simt/tunables.h"
 
-#include <inttypes.h>
-
 MGK_TUNABLE_TABLE(simt, "simt", MGK_SIMT_TUNABLES, MGK_SIMT_CONSTRAINTS);
 
 static bool exceeds(int64_t count, int64_t most)
@@ -485,15 +483,7 @@ static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, m
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
                         "engine simt: key-threads=%d, features=%d: expected at most %d for head_size and value_size",
                         key_threads, mgk_tunable_get(p, MGK_NAMED(features)), f->narrowest);
-    if (threads > facts->info.max_work_group || threads > facts->work_item_limit)
-        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
-                        "engine simt: a work-group of %" PRIu64 ", the device takes %" PRIu64, threads,
-                        facts->info.max_work_group);
-    if (local > facts->info.local_memory_bytes)
-        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
-                        "engine simt: value_size and components need %" PRIu64
-                        " bytes of local memory, the device has %" PRIu64,
-                        local, facts->info.local_memory_bytes);
+    MGK_TRY(mgk_check_group("simt", threads, local, facts, error));
     const int64_t rows = (int64_t)mgk_tunable_get(p, MGK_NAMED(row_threads)) * mgk_tunable_get(p, MGK_NAMED(rows));
     *block =
         (mgk_block){.rows = few > 0 ? few : rows,

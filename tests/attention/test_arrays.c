@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The list of arrays: shapes, strides and presence in every pass, as a caller asks for them. */
+#include "attention/plan.h"
 #include "harness/harness.h"
 
 #include <stdio.h>
@@ -42,6 +43,42 @@ static void expect_arrays(const clmgk_attention_desc *desc, const char *const *e
         assert_string_equal(text, *expected++);
     }
     assert_null(*expected);
+}
+
+/* A type for each array; a gradient has its array's. Callers of an older structure have one type for all. */
+TH_HOST_TEST(types_of_arrays)
+{
+    static const struct {
+        clmgk_array array;
+        clmgk_dtype dtype, older;
+    } cases[] = {{CLMGK_ARRAY_Q, CLMGK_DTYPE_BF16, CLMGK_DTYPE_BF16},
+                 {CLMGK_ARRAY_K, CLMGK_DTYPE_F32, CLMGK_DTYPE_BF16},
+                 {CLMGK_ARRAY_V, CLMGK_DTYPE_F16, CLMGK_DTYPE_BF16},
+                 {CLMGK_ARRAY_O, CLMGK_DTYPE_BF16, CLMGK_DTYPE_BF16},
+                 {CLMGK_ARRAY_LSE, CLMGK_DTYPE_F32, CLMGK_DTYPE_F32},
+                 {CLMGK_ARRAY_GRAD_K, CLMGK_DTYPE_F32, CLMGK_DTYPE_BF16},
+                 {CLMGK_ARRAY_GRAD_V, CLMGK_DTYPE_F16, CLMGK_DTYPE_BF16},
+                 {CLMGK_ARRAY_GRAD_O, CLMGK_DTYPE_BF16, CLMGK_DTYPE_BF16}};
+    clmgk_attention_desc desc = {.struct_size = sizeof(desc),
+                                 .dtype = CLMGK_DTYPE_BF16,
+                                 .dtype_k = CLMGK_STORAGE_F32,
+                                 .dtype_v = CLMGK_STORAGE_F16,
+                                 .length = 5,
+                                 .head_size = 7};
+    clmgk_attention_desc older = desc;
+    older.struct_size = offsetof(clmgk_attention_desc, dtype_k);
+    th_expect_ok(clmgk_attention_validate(&desc, &desc, &th_error));
+    th_expect_ok(clmgk_attention_validate(&older, &older, &th_error));
+    for (size_t n = 0; n < TH_COUNT(cases); n++) {
+        assert_int_equal(clmgk_array_dtype(&desc, cases[n].array), cases[n].dtype);
+        assert_int_equal(clmgk_array_dtype(&older, cases[n].array), cases[n].older);
+    }
+    assert_non_null(strstr(mgk_attention_key(&desc, CLMGK_PASS_FORWARD).exact, "dtype=bf16 "));
+    assert_non_null(strstr(mgk_attention_key(&desc, CLMGK_PASS_FORWARD).exact, " k=f32 v=f16"));
+    desc.dtype_k = desc.dtype_v = CLMGK_STORAGE_BF16; /* Q's type, named */
+    assert_null(strstr(mgk_attention_key(&desc, CLMGK_PASS_FORWARD).exact, " k="));
+    desc.dtype_o = (clmgk_storage)(1 + CLMGK_DTYPES);
+    th_expect_refusal(clmgk_attention_validate(&desc, NULL, &th_error), CLMGK_ERROR_INVALID_VALUE, "dtype_o", "4");
 }
 
 TH_HOST_TEST(arrays_of_a_mixture)

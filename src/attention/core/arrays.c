@@ -2,6 +2,8 @@
 /* Shape and presence of every array, by the lines of CLMGK_ARRAY_LIST. */
 #include "attention/core/arrays.h"
 
+#include "engine/engine.h"
+
 #include <string.h>
 
 /* ---- expressions of the list --------------------------------------------------------------------------------- */
@@ -160,8 +162,7 @@ clmgk_dtype mgk_array_dtype(const clmgk_attention_desc *desc, clmgk_array array)
     const clmgk_array_info *const info = clmgk_array_get_info(array);
     if (info == NULL || info->element != CLMGK_ELEMENT_STORAGE)
         return CLMGK_DTYPE_F32;
-    const clmgk_storage storage = storage_of(desc, array);
-    return storage == CLMGK_STORAGE_AS_Q ? desc->dtype : (clmgk_dtype)(storage - 1);
+    return mgk_dtype_of(desc, storage_of(desc, array));
 }
 
 bool mgk_has_one_type(const clmgk_attention_desc *desc)
