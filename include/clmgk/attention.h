@@ -218,8 +218,9 @@ CLMGK_API clmgk_status clmgk_plan_create(clmgk_context *context, const clmgk_att
  * Making plans in the background. A thread makes the plans of a list, one after another. Meanwhile the caller may do
  * other work, make other plans (these wait only for a program that they share with the plan being made), and take each
  * plan of the list when it needs it. Programs belong to the context: after a plan was released, an equal one is made
- * quickly as long as any plan with the same programs lives. No other function of the library starts a thread; this
- * thread calls only OpenCL. All functions are thread-safe except release, which must be the last call.
+ * quickly as long as any plan with the same programs lives. This thread calls only OpenCL. (Elsewhere the library
+ * starts threads only while it makes a plan or a layer on an NVIDIA device: they compile its programs, and end before
+ * the call returns.) All functions are thread-safe except release, which must be the last call.
  */
 typedef struct clmgk_warm_up clmgk_warm_up;
 

@@ -121,8 +121,11 @@ typedef struct clmgk_device_info {
      * instruction set ("16 floats, x86-64 AuthenticAMD 25/17 avx512"); NVIDIA: compute capability ("sm_90"); else the
      * device's name. */
     char architecture[64];
-    int32_t matrix_units;    /* 1: the engine's products run on matrix units */
+    /* 1: the device should have matrix units that plans with arrays of f16 or bf16 use (engine MATRIX). A plan's first
+     * use tests them; clmgk_plan_info.engine_reason tells why they are not used. */
+    int32_t matrix_units;
     char engine_reason[128]; /* why `engine` is the default: "work-items share tiles in local memory" */
+    char matrix_unit[32];    /* the unit's name: "mma.sync"; empty: none */
 } clmgk_device_info;
 
 #define CLMGK_DEVICE_INFO_INIT CLMGK_INIT(clmgk_device_info)

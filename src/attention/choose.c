@@ -76,16 +76,24 @@ static clmgk_status fail_all(engine_list *list, clmgk_error *error)
 
 /* ---- a pass ------------------------------------------------------------------------------------------------- */
 
+/* The device's facts, with what probes found. */
+static mgk_device_facts facts_of(const clmgk_plan *plan, bool exchanges)
+{
+    mgk_device_facts facts = plan->context->facts;
+    facts.matrix_unit = mgk_context_matrix_unit(plan->context);
+    if (exchanges)
+        facts.sub_group = mgk_context_sub_group(plan->context);
+    return facts;
+}
+
 static clmgk_status try_engine(const choice *c, const mgk_engine *engine, const char *text, mgk_origin origin,
                                clmgk_error *error)
 {
     clmgk_plan *const plan = c->plan;
     mgk_compiled_pass *const pass = plan->pass[c->which];
-    mgk_device_facts facts = plan->context->facts;
+    mgk_device_facts facts = facts_of(plan, engine->exchanges);
     facts.info.max_work_group = plan->limits.group;
     facts.info.local_memory_bytes = plan->limits.local;
-    if (engine->exchanges)
-        facts.sub_group = mgk_context_sub_group(plan->context);
     mgk_steps_clear(&pass->plan.steps, &plan->context->allocator);
     pass->plan.tunables = (mgk_tunables){0};
     pass->engine = engine->value;
@@ -247,11 +255,12 @@ static clmgk_status choose_engine(clmgk_plan *plan, engine_list *list, clmgk_pas
 static engine_list list_engines(const clmgk_plan *plan)
 {
     engine_list list = {.reasons = ""};
-    mgk_engines_rank(&plan->context->facts, &plan->desc, list.ranked);
+    const mgk_device_facts facts = facts_of(plan, false);
+    mgk_engines_rank(&facts, &plan->desc, list.ranked);
     return list;
 }
 
-/* Why the plan has its engine, and why better ones could not be had. */
+/* Why the plan has its engine, and why better ones, or the device's matrix units, could not be had. */
 static void explain(clmgk_plan *plan, const engine_list *list, bool named)
 {
     const mgk_compiled_pass *const forward = plan->pass[CLMGK_PASS_FORWARD];
@@ -259,8 +268,10 @@ static void explain(clmgk_plan *plan, const engine_list *list, bool named)
     const char *const own = named      ? "named by the options"
                             : measured ? "named by measured values"
                                        : list->ranked[place_of(list, mgk_engine_of(forward->engine))].rank.reason;
-    (void)snprintf(plan->engine_reason, sizeof(plan->engine_reason), "%s%s%s", own,
-                   list->reasons[0] != '\0' ? "; " : "", list->reasons);
+    const char *const no_unit = mgk_context_matrix_unit(plan->context).why;
+    (void)snprintf(plan->engine_reason, sizeof(plan->engine_reason), "%s%s%s%s%s", own,
+                   list->reasons[0] != '\0' ? "; " : "", list->reasons, no_unit != NULL ? "; no matrix units: " : "",
+                   no_unit != NULL ? no_unit : "");
 }
 
 static clmgk_status choose_up_to(clmgk_plan *plan, clmgk_pass last, const clmgk_plan_options *options,

@@ -28,6 +28,14 @@ typedef struct mgk_sub_group {
     int size;    /* consecutive work-items */
 } mgk_sub_group;
 
+/* Units that multiply small matrices. All zero: not looked for. */
+typedef struct mgk_matrix_unit {
+    bool known;
+    int unit; /* a value of the kernels' flag MATRIX_UNIT; 0: none */
+    const char
+        *why; /* a constant text: why the unit that the architecture should have is not used; NULL: no such unit */
+} mgk_matrix_unit;
+
 /* Room of a compute unit for the work-groups that are resident on it together. registers = 0: no such room is known, as
  * on CPUs, whose work-groups run one after another. */
 typedef struct mgk_unit {
@@ -41,15 +49,17 @@ typedef struct mgk_device_facts {
     mgk_runtime runtime;    /* from the platform's name, so that it is known before any trial build */
     char opencl_version[128];
     char platform_version[256];
-    bool usable;               /* available, and with a compiler */
-    bool simd_vectors;         /* the compiler turns a work-item's wide vectors into SIMD registers */
-    bool x86_avx512dq;         /* of the host's CPU, where the device is that CPU (PoCL, Intel's CPU runtime) */
-    bool x86_two_units;        /* the same: it makes two multiply-adds of 16 floats in a cycle */
-    uint64_t work_item_limit;  /* CL_DEVICE_MAX_WORK_ITEM_SIZES[0] */
-    mgk_sub_group sub_group;   /* zero unless a plan sets it from mgk_context_sub_group */
-    int least_sub_group;       /* Intel's GPUs: the smallest sub-group that a kernel may demand; 0: none */
-    uint32_t unit_registers;   /* of a compute unit, as the driver states them; 0: it does not */
-    uint64_t unit_local_bytes; /* the same: local memory of a compute unit */
+    bool usable;                 /* available, and with a compiler */
+    bool parallel_builds;        /* the driver compiles programs of several threads at the same time */
+    bool simd_vectors;           /* the compiler turns a work-item's wide vectors into SIMD registers */
+    bool x86_avx512dq;           /* of the host's CPU, where the device is that CPU (PoCL, Intel's CPU runtime) */
+    bool x86_two_units;          /* the same: it makes two multiply-adds of 16 floats in a cycle */
+    uint64_t work_item_limit;    /* CL_DEVICE_MAX_WORK_ITEM_SIZES[0] */
+    mgk_sub_group sub_group;     /* zero unless a plan sets it from mgk_context_sub_group */
+    mgk_matrix_unit matrix_unit; /* the same, from mgk_context_matrix_unit */
+    int least_sub_group;         /* Intel's GPUs: the smallest sub-group that a kernel may demand; 0: none */
+    uint32_t unit_registers;     /* of a compute unit, as the driver states them; 0: it does not */
+    uint64_t unit_local_bytes;   /* the same: local memory of a compute unit */
 } mgk_device_facts;
 
 /* The host's CPU as in clmgk_device_info.architecture: "x86-64 AuthenticAMD 25/17 avx512"; empty if unknown. */
@@ -122,12 +132,13 @@ struct clmgk_context {
     struct mgk_tuning *tuning;   /* tuned values (tuning/database.h); NULL: ignored */
     cl_mem stand_in;             /* bound in place of a launch's missing arrays */
 
-    /* Guards `references`, `programs`, `sub_group` and saving. Signalled when a program of the list was built, or
-     * failed and left the list. */
+    /* Guards `references`, `programs`, `sub_group`, `matrix_unit` and saving. Signalled when a program of the list was
+     * built, or failed and left the list. */
     mgk_monitor monitor;
     int references;
     mgk_program *programs; /* list of live programs, newest first */
     mgk_sub_group sub_group;
+    mgk_matrix_unit matrix_unit;
 };
 
 void mgk_context_retain(clmgk_context *context);
@@ -186,6 +197,15 @@ void mgk_program_release(mgk_program *program);
 /* The device's sub-groups. If the device may have any, the first call compiles and runs a probe and waits for it; any
  * failure there means that there are none. */
 mgk_sub_group mgk_context_sub_group(clmgk_context *context);
+
+/* The unit for small matrices that the device's architecture should have: a value of MATRIX_UNIT. */
+int mgk_matrix_unit_of(const mgk_device_facts *facts);
+
+/* Its name in messages; empty for 0. */
+const char *mgk_matrix_unit_name(int unit);
+
+/* The unit that the device has. If it should have one, the first call compiles and runs a probe and waits for it. */
+mgk_matrix_unit mgk_context_matrix_unit(clmgk_context *context);
 
 /* ---- kernels ---------------------------------------------------------------------------------------------- */
 

@@ -323,6 +323,7 @@ clmgk_status mgk_device_get_facts(cl_device_id device, mgk_device_facts *facts, 
     MGK_TRY(find_platform(info->platform_id, &info->platform_index, error));
     MGK_TRY(find_device(info->platform_id, device, &info->device_index, error));
 
+    found.parallel_builds = found.runtime == MGK_RUNTIME_NVIDIA;
     found.simd_vectors = makes_simd_vectors(info->device_class, found.runtime);
     const bool is_host_cpu = info->device_class == CLMGK_DEVICE_CPU &&
                              (found.runtime == MGK_RUNTIME_POCL || found.runtime == MGK_RUNTIME_INTEL_CPU);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sub-groups. Drivers do not say which work-items share one, so a probe kernel finds out. */
-#include "device/device.h"
+#include "device/probe.h"
 #include "engine/shuffles.clh"
 
 /* As in cl/engine/shuffle_probe.cl. */
@@ -31,58 +31,18 @@ static bool may_have(const clmgk_context *context, int shuffle)
 }
 
 /* The number of neighbours of each work-item. */
-static clmgk_status launch(const clmgk_context *context, cl_kernel kernel, cl_mem buffer, cl_int *neighbours,
-                           clmgk_error *error)
+static clmgk_status count_neighbours(clmgk_context *context, int shuffle, cl_int *neighbours, clmgk_error *error)
 {
-    const mgk_launch launch = {1, {(size_t)PROBE_GROUPS * PROBE_ITEMS, 1, 1}, {PROBE_ITEMS, 1, 1}};
-    const mgk_kernel_arg arg = {sizeof(buffer), &buffer};
-    cl_int code = CL_SUCCESS;
-    cl_command_queue queue = clCreateCommandQueue(context->context, context->device, 0, &code);
-    if (queue == NULL)
-        return mgk_fail_cl(error, code, "clCreateCommandQueue");
-    clmgk_status status = mgk_launch_kernel(queue, kernel, &launch, 1, &arg, 0, NULL, NULL, error);
-    if (status == CLMGK_OK) {
-        code = clEnqueueReadBuffer(queue, buffer, CL_TRUE, 0, PROBE_ITEMS * sizeof(cl_int), neighbours, 0, NULL, NULL);
-        status = mgk_check_cl(error, code, "clEnqueueReadBuffer");
-    }
-    clReleaseCommandQueue(queue);
-    return status;
-}
-
-static clmgk_status run(const clmgk_context *context, cl_program program, cl_int *neighbours, clmgk_error *error)
-{
-    cl_int code = CL_SUCCESS;
-    cl_kernel kernel = clCreateKernel(program, "shuffle_probe", &code);
-    if (kernel == NULL)
-        return mgk_fail_cl(error, code, "clCreateKernel");
-    cl_mem buffer = clCreateBuffer(context->context, CL_MEM_WRITE_ONLY, PROBE_ITEMS * sizeof(cl_int), NULL, &code);
-    clmgk_status status = buffer != NULL ? CLMGK_OK : mgk_fail_cl(error, code, "clCreateBuffer");
-    if (status == CLMGK_OK)
-        status = launch(context, kernel, buffer, neighbours, error);
-    if (buffer != NULL)
-        clReleaseMemObject(buffer);
-    clReleaseKernel(kernel);
-    return status;
-}
-
-static clmgk_status build_and_run(clmgk_context *context, int shuffle, cl_int *neighbours, clmgk_error *error)
-{
-    clmgk_status status;
-    mgk_program *program = NULL;
-    clmgk_program_origin origin;
-    double ms = 0.0;
+    static const mgk_probe probe = {.file = "engine/shuffle_probe.cl",
+                                    .kernel = "shuffle_probe",
+                                    .items = (size_t)PROBE_GROUPS * PROBE_ITEMS,
+                                    .group = PROBE_ITEMS,
+                                    .bytes = PROBE_ITEMS * sizeof(cl_int)};
     mgk_text options = {.allocator = &context->allocator};
     mgk_text_printf(&options, "-cl-std=CL1.2 -DSHUFFLE=%d -DLEAST_SUB_GROUP=%d", shuffle,
                     context->facts.least_sub_group);
-    if (options.failed)
-        return mgk_fail_memory(error, "compiler options");
-    MGK_TRY_GOTO(status,
-                 mgk_program_get(context, "engine/shuffle_probe.cl", options.data, &program, &origin, &ms, error),
-                 cleanup);
-    MGK_TRY_GOTO(status, run(context, program->program, neighbours, error), cleanup);
-    mgk_program_save(program);
-cleanup:
-    mgk_program_release(program);
+    const clmgk_status status = options.failed ? mgk_fail_memory(error, "compiler options")
+                                               : mgk_probe_run(context, &probe, options.data, neighbours, error);
     mgk_text_free(&options);
     return status;
 }
@@ -93,7 +53,7 @@ static int probe(clmgk_context *context, int shuffle)
     cl_int neighbours[PROBE_ITEMS] = {0};
     int size = PROBE_ITEMS;
     clmgk_error reason;
-    if (build_and_run(context, shuffle, neighbours, &reason) != CLMGK_OK)
+    if (count_neighbours(context, shuffle, neighbours, &reason) != CLMGK_OK)
         return 1;
     for (int i = 0; i < PROBE_ITEMS; ++i)
         size = neighbours[i] < size ? neighbours[i] : size;

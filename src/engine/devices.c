@@ -17,7 +17,8 @@ static void write_info(clmgk_device_info *infos, size_t index, const mgk_device_
     mgk_ranked ranked[MGK_ENGINES];
     mgk_engines_rank(facts, NULL, ranked);
     info.engine = ranked[0].engine->value;
-    info.matrix_units = ranked[0].engine->matrix_units;
+    info.matrix_units = mgk_matrix_unit_of(facts) != 0;
+    (void)snprintf(info.matrix_unit, sizeof(info.matrix_unit), "%s", mgk_matrix_unit_name(mgk_matrix_unit_of(facts)));
     (void)snprintf(info.engine_reason, sizeof(info.engine_reason), "%s", ranked[0].rank.reason);
     mgk_struct_write(infos, index, &info, sizeof(info));
 }

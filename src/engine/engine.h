@@ -120,7 +120,6 @@ typedef struct mgk_engine {
 
     /* ---- traits, which plans and families ask for instead of an engine's name */
     uint32_t dtypes;        /* set of 1 << clmgk_dtype: storage types of its kernels */
-    bool matrix_units;      /* products run on units for small matrices */
     bool private_tiles;     /* a work-group is one work-item, with its tiles in private arrays; else in local memory */
     bool queries_apart;     /* dQ has a kernel of its own, of queries; else the kernel of keys sums it, in order */
     bool few_rows_of_heads; /* the form for few rows serves blocks of several heads */

@@ -82,23 +82,11 @@ static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, m
     return CLMGK_OK;
 }
 
-/* Back ends: cl/engine/matrix/fragments.clh. */
-enum { EMULATED = 0, MMA = 1 };
-
-/* The kernels' mma.sync needs compute capability 8.0, and a compiler that takes PTX in assembly, as the probe of
- * sub-groups found. */
-static int back_end(const mgk_device_facts *facts)
-{
-    enum { LEAST_CAPABILITY = 80 };
-    const bool takes_ptx = facts->runtime == MGK_RUNTIME_NVIDIA && facts->sub_group.shuffle == SHUFFLE_PTX;
-    return takes_ptx && mgk_nvidia_capability(facts) >= LEAST_CAPABILITY ? MMA : EMULATED;
-}
-
 static void set_flags(const mgk_device_facts *facts, const mgk_tunables *p, const mgk_block *block, mgk_flags *flags)
 {
     (void)p;
     (void)block;
-    flags->MATRIX_UNIT = back_end(facts);
+    flags->MATRIX_UNIT = facts->matrix_unit.unit;
     flags->SHUFFLE = facts->sub_group.shuffle;
     flags->SUB_GROUP_SIZE = facts->sub_group.size;
     flags->LEAST_SUB_GROUP = facts->least_sub_group;
@@ -114,14 +102,19 @@ static bool multiplies(const clmgk_attention_desc *desc)
     return mgk_dtype_of(desc, desc->dtype_k) == desc->dtype && (desc->gradients == 0 || v == o);
 }
 
+/* Above or below the engine that is made for such devices without matrix units. */
 static mgk_rank rank(const mgk_device_facts *facts, const clmgk_attention_desc *desc)
 {
-    enum { FOR_TESTS = 1 };
+    enum { FOR_TESTS = 1, BELOW = MGK_RANK_MADE_FOR - 10, ABOVE = MGK_RANK_MADE_FOR + 10 };
     if (desc != NULL && !multiplies(desc))
         return (mgk_rank){MGK_RANK_NONE, "its products need K in the type of Q; dO in that of V: one type"};
-    if (back_end(facts) == MMA)
-        return (mgk_rank){FOR_TESTS, "uses matrix units, but has not been measured on a card: only if it is named"};
-    return (mgk_rank){FOR_TESTS, "emulates matrix units, for tests"};
+    if (facts->matrix_unit.unit == 0)
+        return (mgk_rank){FOR_TESTS, "emulates matrix units, for tests"};
+    if (desc == NULL)
+        return (mgk_rank){BELOW, "its matrix units multiply f16 and bf16"};
+    if (desc->length < TILE_ROWS)
+        return (mgk_rank){BELOW, "there are fewer queries than a fragment has rows"};
+    return (mgk_rank){ABOVE, "its products run on matrix units"};
 }
 
 static int64_t tile_limit(const mgk_device_facts *facts)
@@ -140,7 +133,6 @@ static int feature_block(const mgk_device_facts *facts)
 const mgk_engine mgk_engine_matrix = {.value = CLMGK_ENGINE_MATRIX,
                                       .tunables = &matrix_table,
                                       .dtypes = HALF_TYPES,
-                                      .matrix_units = true,
                                       .queries_apart = true,
                                       .exchanges = true,
                                       .rank = rank,

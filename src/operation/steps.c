@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lists of steps: compiles, binds and launches their kernels. */
-#include "operation/step.h"
+#include "operation/builds.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -248,11 +248,15 @@ clmgk_status mgk_steps_make(clmgk_context *context, mgk_steps *const *lists, siz
 {
     cl_int code = CL_SUCCESS;
     clmgk_status status = CLMGK_OK;
+    mgk_builds builds;
     cl_command_queue queue = clCreateCommandQueue(context->context, context->device, 0, &code);
     if (queue == NULL)
         return mgk_fail_cl(error, code, "clCreateCommandQueue");
+    mgk_builds_run(&builds, context, lists, count);
     for (size_t i = 0; status == CLMGK_OK && i < count; ++i)
         status = compile(context, lists[i], queue, limits, origin, error);
+    const clmgk_program_origin built = mgk_builds_release(&builds);
+    *origin = built > *origin ? built : *origin;
     clReleaseCommandQueue(queue);
     for (size_t i = 0; status == CLMGK_OK && i < count; ++i)
         for (size_t k = 0; k < lists[i]->count; ++k)

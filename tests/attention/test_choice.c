@@ -161,8 +161,23 @@ TH_HOST_TEST(ranks)
             assert_true(i == 0 || ranked[i].rank.points <= ranked[i - 1].rank.points);
         }
     }
+    /* matrix units need arrays of one type of 16 bits, and rows for a fragment */
+    mgk_device_facts facts = facts_of(CLMGK_DEVICE_GPU);
+    const clmgk_attention_desc problems[] = {{.dtype = CLMGK_DTYPE_BF16, .length = 16},
+                                             {.dtype = CLMGK_DTYPE_F16, .length = 16},
+                                             {.dtype = CLMGK_DTYPE_BF16, .length = 15},
+                                             {.dtype = CLMGK_DTYPE_F32, .length = 16},
+                                             {.dtype = CLMGK_DTYPE_BF16, .dtype_k = CLMGK_STORAGE_F32, .length = 16}};
+    for (size_t n = 0; n < TH_COUNT(problems); n++) {
+        mgk_ranked ranked[MGK_ENGINES];
+        facts.matrix_unit = (mgk_matrix_unit){.known = true, .unit = 1};
+        mgk_engines_rank(&facts, &problems[n], ranked);
+        assert_int_equal(ranked[0].engine->value, n < 2 ? CLMGK_ENGINE_MATRIX : CLMGK_ENGINE_SIMT);
+        facts.matrix_unit.unit = 0;
+        mgk_engines_rank(&facts, &problems[n], ranked);
+        assert_int_equal(ranked[0].engine->value, CLMGK_ENGINE_SIMT);
+    }
     /* an engine of other storage types can't */
-    const mgk_device_facts facts = facts_of(CLMGK_DEVICE_GPU);
     mgk_engine other = mgk_engine_simt;
     other.dtypes = 1U << CLMGK_DTYPE_F16;
     assert_int_equal(mgk_engine_rank(&other, &facts, &desc).points, MGK_RANK_NONE);

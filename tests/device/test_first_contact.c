@@ -4,10 +4,11 @@
  * that fuses products and sums as it likes, kernels that take more than was planned, and the lane engine as the last
  * resort on a GPU.
  */
-#include "attention/core/family.h"
+#include "attention/plan.h"
 #include "device/device.h"
 #include "engine/shuffles.clh"
 #include "harness/harness.h"
+#include "harness/scratch.h"
 
 #include <CL/cl_ext.h>
 
@@ -173,6 +174,62 @@ TH_TEST(plans_tell_a_refused_option)
         clmgk_plan_release(plan);
     }
     clmgk_context_release(context);
+}
+
+/* A context for an NVIDIA device that should have matrix units; its only kernel is a probe of them with this body. */
+static clmgk_context *nvidia_context(const th_session *session, const char *folder, const char *body)
+{
+    clmgk_context_options options = CLMGK_CONTEXT_OPTIONS_INIT;
+    clmgk_context *context = NULL;
+    char path[SCRATCH_PATH], text[1024];
+    const int length =
+        snprintf(text, sizeof(text), "__kernel void unit_probe(__global float *products)\n{\n%s\n}\n", body);
+    scratch_join(path, folder, "engine/matrix/unit_probe.cl");
+    scratch_write(path, text, (size_t)length);
+    options.cache_dir = "";
+    options.kernel_dir = folder;
+    th_expect_ok(clmgk_context_create(session->cl, session->info.device_id, &options, &context, &th_error));
+    context->facts.runtime = MGK_RUNTIME_NVIDIA;
+    context->facts.info.device_class = CLMGK_DEVICE_GPU;
+    context->facts.simd_vectors = false;
+    (void)snprintf(context->facts.info.architecture, sizeof(context->facts.info.architecture), "sm_90");
+    return context;
+}
+
+/* A unit that multiplies rightly is used; of another one the plan tells. */
+TH_TEST(matrix_units)
+{
+#define SUMS                                                                                                           \
+    "int i = get_local_id(0); for (int n = i; n < 1024; n += 32) { int row = n / 16 % 16, column = n % 16, sum = 0;"   \
+    "for (int d = 0; d < 16; d++) { int r = n / 256 % 2 ? d : column, c = n / 256 % 2 ? column : d;"                   \
+    "sum += ((7 * row + 3 * d) % 13 - 6) * ((5 * r + 11 * c) % 17 - 8); } products[n] = sum; }"
+    static const struct {
+        const char *body;
+        clmgk_engine engine;
+        const char *reason;
+    } cases[] = {
+        {SUMS, CLMGK_ENGINE_MATRIX, "its products run on matrix units"},
+        {SUMS "if (i == 0) products[768] += 1;", CLMGK_ENGINE_SIMT, "; no matrix units: mma.sync gives wrong products"},
+        {"unknown(products);", CLMGK_ENGINE_SIMT, "; no matrix units: the compiler or the device refuses mma.sync"},
+    };
+#undef SUMS
+    clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 16, 6);
+    char folder[SCRATCH_PATH];
+    desc.dtype = CLMGK_DTYPE_BF16;
+    th_expect_ok(clmgk_attention_validate(&desc, &desc, &th_error));
+    scratch_create(folder);
+    for (size_t n = 0; n < TH_COUNT(cases); n++) {
+        const clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
+        clmgk_context *const context = nvidia_context(session, folder, cases[n].body);
+        clmgk_plan plan = {0};
+        mgk_plan_begin(&plan, context, &desc);
+        th_expect_ok(mgk_plan_choose(&plan, &options, &th_error));
+        assert_int_equal(plan.pass[CLMGK_PASS_FORWARD]->engine, cases[n].engine);
+        assert_non_null(strstr(plan.engine_reason, cases[n].reason));
+        mgk_plan_free_passes(&plan);
+        clmgk_context_release(context);
+    }
+    scratch_remove(folder);
 }
 
 /* Whether the options leave all operations as the text has them. */

@@ -99,6 +99,42 @@ TH_TEST(a_kernel_takes_the_arrays_that_its_flags_need)
     expect_sums(session, &most, 29);
 }
 
+/* Lists whose programs are built by several threads: two programs, one of them twice; then one that fails. */
+TH_TEST(programs_are_built_at_the_same_time)
+{
+    static const mgk_flags some = {.HAS_SINKS = 1, .HAS_SOFTCAP = 1, .HAS_SEQUENCES = 1};
+    static const mgk_flags most = {.HAS_BIAS = 1, .HAS_ALIBI = 1, .HAS_DROPOUT = 1};
+    const mgk_flags *const flags[] = {&some, &most, &some};
+    mgk_steps steps[TH_COUNT(flags)];
+    mgk_steps *lists[TH_COUNT(flags)];
+    memset(steps, 0, sizeof(steps));
+    for (int fails = 0; fails < 2; fails++) {
+        clmgk_context *const context = open_context(session);
+        mgk_limits limits = {.group = 1024, .local = 1 << 15};
+        clmgk_program_origin origin = CLMGK_PROGRAM_MEMORY;
+        context->facts.parallel_builds = true;
+        for (size_t n = 0; n < TH_COUNT(flags); n++) {
+            make_step(flags[n], &steps[n]);
+            lists[n] = &steps[n];
+        }
+        if (fails)
+            steps[1].step[0].file = "no such file";
+        const clmgk_status status = mgk_steps_make(context, lists, TH_COUNT(flags), &limits, &origin, &th_error);
+        if (fails) {
+            assert_int_equal(status, CLMGK_ERROR_IO);
+        } else {
+            th_expect_ok(status);
+            assert_int_not_equal(origin, CLMGK_PROGRAM_MEMORY);
+            assert_ptr_equal(steps[0].step[0].program, steps[2].step[0].program);
+            assert_ptr_not_equal(steps[0].step[0].program, steps[1].step[0].program);
+        }
+        for (size_t n = 0; n < TH_COUNT(flags); n++)
+            mgk_steps_clear(&steps[n], NULL);
+        assert_null(context->programs); /* the threads' references are gone */
+        clmgk_context_release(context);
+    }
+}
+
 /* Before anything is compiled: no such file is there. */
 TH_TEST(more_arrays_than_arguments_are_refused)
 {

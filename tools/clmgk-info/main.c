@@ -145,7 +145,8 @@ static void print_entry(const entry *one)
     printf("    memory %.0f MB, buffers up to %.0f MB, local memory %.0f KB, work-groups up to %" PRIu64 "\n",
            1e-6 * (double)info->global_memory_bytes, 1e-6 * (double)info->max_allocation_bytes,
            1e-3 * (double)info->local_memory_bytes, info->max_work_group);
-    printf("    engine %s, matrix units %sused, ", clmgk_engine_name(info->engine), info->matrix_units ? "" : "not ");
+    printf("    engine %s, matrix units %s, ", clmgk_engine_name(info->engine),
+           info->matrix_units ? info->matrix_unit : "not used");
     info_print_tuning(&one->tuning);
     printf("\n    this engine because %s\n", info->engine_reason);
     info_print_products(&one->products);
