@@ -34,6 +34,7 @@
 
 #define SCORE_SLOTS        (HAS_BIAS ? 3 : 2)
 #define LOOKAHEAD_SLOTS    (2 * PRODUCTS + 4) /* slots: see below */
+#define WEIGHT_FACTORS     HAS_FACTORED
 #define LOOKAHEAD_FEATURES (PRODUCTS * HEAD_SIZE + VALUE_SIZE)
 
 #include "engine/engine.clh"

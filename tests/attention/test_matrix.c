@@ -3,6 +3,8 @@
  * Each case is a program for each pass. */
 #include "harness/harness.h"
 
+#include <math.h>
+
 static clmgk_plan_options options_of(const char *parameters)
 {
     clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
@@ -39,13 +41,108 @@ static void expect_shapes(th_session *session, clmgk_attention_desc desc, size_t
     }
 }
 
+static const clmgk_attention_desc softmax_f16 = {.dtype = CLMGK_DTYPE_F16,
+                                                 .head_size = 24,
+                                                 .value_size = 40,
+                                                 .gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V};
+
 TH_TEST(softmax_in_both_passes)
 {
-    const clmgk_attention_desc desc = {.dtype = CLMGK_DTYPE_F16,
-                                       .head_size = 24,
-                                       .value_size = 40,
-                                       .gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V};
-    expect_shapes(session, desc, 0, 12);
+    expect_shapes(session, softmax_f16, 0, 12);
+}
+
+/* ---- f16 beyond the range of its exponents --------------------------------------------------------------------- */
+
+/* Multiplies every second row of a dense array, of `size` numbers, from row `first` on. */
+static void scale_rows(th_array *array, int64_t size, size_t first, double factor)
+{
+    for (size_t i = 0; i < array->count; i++)
+        if (i / (size_t)size % 2 == first)
+            array->values[i] *= factor;
+}
+
+/* Each row of a gradient has the reference's numbers, relative to the largest of that row. The bound of other tests
+ * allows dS to be rounded to f16 as it is, and with it the loss of all dS below 2^-25. */
+static void expect_rows(const th_problem *problem, th_name name, const double *exact, int64_t size)
+{
+    const double *const given = problem->array[name].values;
+    for (size_t row = 0; row < problem->array[name].count / (size_t)size; row++) {
+        double largest = 0.0, error = 0.0;
+        for (size_t i = row * (size_t)size; i < (row + 1) * (size_t)size; i++) {
+            largest = fmax(largest, fabs(exact[i]));
+            error = fmax(error, fabs(given[i] - exact[i]));
+        }
+        if (!(error <= largest / 128.0))
+            fail_msg("row %zu: an error of %g, the largest number is %g", row, error, largest);
+    }
+}
+
+/* Factors of a problem's arrays, by powers of two; of every second row (Q: of its first feature alone). */
+typedef struct magnitudes {
+    int q, k, v, grad_o, other_grad_o;
+    double low_key; /* logit of every second key */
+} magnitudes;
+
+static th_problem problem_of(const magnitudes *m)
+{
+    clmgk_attention_desc desc = softmax_f16;
+    desc.length = 70;
+    desc.length_k = 90;
+    th_problem problem = th_problem_make(&desc, 5);
+    th_array *const q = &problem.array[TH_Q], *const k = &problem.array[TH_K];
+    for (size_t i = 0; i < q->count && m->low_key != 0.0; i += (size_t)desc.head_size)
+        q->values[i] = 1.0;
+    for (size_t i = 0; i < k->count && m->low_key != 0.0; i += (size_t)desc.head_size)
+        k->values[i] = i / (size_t)desc.head_size % 2 == 1 ? m->low_key * sqrt((double)desc.head_size) : 0.0;
+    th_scale(&problem, TH_Q, ldexp(1.0, m->q));
+    th_scale(&problem, TH_K, ldexp(1.0, m->k));
+    th_scale(&problem, TH_V, ldexp(1.0, m->v));
+    th_scale(&problem, TH_GRAD_O, ldexp(1.0, m->grad_o));
+    scale_rows(&problem.array[TH_GRAD_O], desc.value_size, 1, ldexp(1.0, m->other_grad_o));
+    th_fill(&problem, TH_GRAD_LSE, 0.0); /* else it is the larger part of dS */
+    return problem;
+}
+
+/* dS below 2^-24 and above 65,504, in all rows, in every second row of dQ, and in every second row of dK. Other
+ * gradients may be beyond f16. */
+TH_TEST(gradients_of_all_sizes_in_f16)
+{
+    static const struct {
+        magnitudes m;
+        th_name name;
+    } cases[] = {{{-12, 12, -6, -16, 0, 0.0}, TH_GRAD_Q},                                           /* dS of 2^-26 */
+                 {{12, -12, -6, -16, 0, 0.0}, TH_GRAD_K}, {{12, -12, 12, 10, 0, 0.0}, TH_GRAD_Q},   /* dS of 2^20 */
+                 {{-12, 12, 12, 10, 0, 0.0}, TH_GRAD_K},  {{-12, 12, -6, -16, 20, 0.0}, TH_GRAD_Q}, /* 2^-26 and 2^-6 */
+                 {{12, -12, 0, 0, 0, -14.0}, TH_GRAD_K}};                                           /* 2^-24 and 2^-4 */
+    const clmgk_plan_options options = options_of(NULL);
+    for (size_t n = 0; n < TH_COUNT(cases); n++) {
+        TH_PROBLEM problem = problem_of(&cases[n].m);
+        th_run_pass(session, &problem, TH_FORWARD, &options);
+        th_round_values(session, &problem, TH_BACKWARD);
+        TH_REF_ARRAYS exact = th_solve_gradients(&problem);
+        th_run_pass(session, &problem, TH_BACKWARD, &options);
+        session->cases++;
+        expect_rows(&problem, cases[n].name, exact.exact[cases[n].name == TH_GRAD_K],
+                    problem.desc.head_size); /* gradients of Q and K are the first two */
+    }
+}
+
+/* Scores whose maxima grow from tile to tile by less and by more than a lazy maximum allows. */
+TH_TEST(growing_scores_in_f16)
+{
+    static const double steps[] = {0.05, 0.1, 0.3, 1.0};
+    for (size_t n = 0; n < TH_COUNT(steps); n++) {
+        clmgk_attention_desc desc = softmax_f16;
+        desc.length = 20;
+        desc.length_k = 150;
+        TH_PROBLEM problem = th_problem_make(&desc, n);
+        th_array *const q = &problem.array[TH_Q], *const k = &problem.array[TH_K];
+        for (size_t i = 0; i < q->count; i += (size_t)desc.head_size)
+            q->values[i] = sqrt((double)desc.head_size);
+        for (size_t i = 0; i < k->count; i += (size_t)desc.head_size)
+            k->values[i] = steps[n] * (double)(i / (size_t)desc.head_size);
+        expect(session, &problem, NULL);
+    }
 }
 
 TH_TEST(components_in_both_passes)
@@ -61,11 +158,23 @@ TH_TEST(components_in_both_passes)
     expect_shapes(session, desc, 3, 6);
 }
 
+/* The factored form multiplies a weight by sums of priors: of any size, and in f16 a row's weights have a scale. */
 TH_TEST(shifted_keys_forward)
 {
-    const clmgk_attention_desc desc = {
-        .variant = CLMGK_VARIANT_SMGK, .dtype = CLMGK_DTYPE_BF16, .head_size = 32, .value_size = 16};
+    static const double priors[] = {1e-9, 3e7};
+    clmgk_attention_desc desc = {.variant = CLMGK_VARIANT_SMGK,
+                                 .dtype = CLMGK_DTYPE_F16,
+                                 .prior_shape = CLMGK_PRIOR_M,
+                                 .head_size = 32,
+                                 .value_size = 16};
     expect_shapes(session, desc, 5, 5);
+    desc.length = 30;
+    desc.length_k = 60;
+    for (size_t n = 0; n < TH_COUNT(priors); n++) {
+        TH_PROBLEM problem = th_problem_make(&desc, n);
+        th_fill(&problem, TH_PRIOR, priors[n]);
+        expect(session, &problem, NULL);
+    }
 }
 
 /* Ranges of keys side by side, a row for each fragment's place, and two fragments of rows to a warp. */
