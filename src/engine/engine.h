@@ -123,6 +123,7 @@ typedef struct mgk_engine {
     bool private_tiles;     /* a work-group is one work-item, with its tiles in private arrays; else in local memory */
     bool queries_apart;     /* dQ has a kernel of its own, of queries; else the kernel of keys sums it, in order */
     bool few_rows_of_heads; /* the form for few rows serves blocks of several heads */
+    int fewest_rows;        /* of a block. The queries of heads that share keys fill it (HEADS_PACKED); 0: they don't */
     bool exchanges;         /* work-items of a sub-group exchange numbers: fit needs facts->sub_group */
     bool key_terms_once; /* sums over a key's features that several blocks need are faster by a kernel of their own */
 

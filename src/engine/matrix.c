@@ -19,13 +19,18 @@ static int64_t row_bytes(int64_t size)
     return (width_of(size) + PADDING) * (int64_t)sizeof(uint16_t);
 }
 
+/* Rows of a block. */
+static int64_t rows_of(const mgk_tunables *p)
+{
+    return (int64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * mgk_tunable_get(p, MGK_NAMED(row_tiles)) * TILE_ROWS;
+}
+
 /* Layout: cl/engine/matrix/block.clh. */
 static uint64_t local_bytes_of(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
 {
     const int64_t keys = (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles)) * TILE_KEYS;
     const int64_t threads = (int64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * WARP;
-    const int64_t rows =
-        (int64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * mgk_tunable_get(p, MGK_NAMED(row_tiles)) * TILE_ROWS;
+    const int64_t rows = rows_of(p);
     const int64_t head = row_bytes(f->narrowest + f->widest - f->value_size), value = row_bytes(f->value_size);
     const int64_t of_keys = f->products * rows * head + rows * value + keys * (head + value);
     const int64_t of_queries = f->products * keys * head + keys * value;
@@ -36,11 +41,19 @@ static uint64_t local_bytes_of(const mgk_footprint *f, const mgk_device_facts *f
     return (uint64_t)(tiles + terms + exchange) + 64;
 }
 
-static void halve(mgk_tunables *p, mgk_tunable_name name, int least)
+static bool fits(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
+{
+    return local_bytes_of(f, facts, p) <= facts->info.local_memory_bytes;
+}
+
+/* Halves a parameter that was not given; false: it was, or it is the least. */
+static bool halve(mgk_tunables *p, mgk_tunable_name name, int least)
 {
     const int value = mgk_tunable_get(p, name);
-    if (value > least)
-        mgk_tunable_default(p, name, value / 2);
+    if (value <= least)
+        return false;
+    mgk_tunable_default(p, name, value / 2);
+    return mgk_tunable_get(p, name) < value;
 }
 
 static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
@@ -49,9 +62,11 @@ static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tu
     mgk_tunable_default(p, MGK_NAMED(warps), mgk_tunable_base(p, MGK_NAMED(warps), kind));
     mgk_tunable_default(p, MGK_NAMED(row_tiles), mgk_tunable_base(p, MGK_NAMED(row_tiles), kind));
     mgk_tunable_default(p, MGK_NAMED(key_tiles), mgk_tunable_base(p, MGK_NAMED(key_tiles), kind));
-    for (int i = 0; i < 3; ++i)
-        if (local_bytes_of(f, facts, p) > facts->info.local_memory_bytes)
-            halve(p, MGK_NAMED(key_tiles), 2);
+    bool halved = true;
+    while (halved && rows_of(p) >= 2 * f->rows) /* half of the warps would have no rows */
+        halved = halve(p, MGK_NAMED(warps), 1);
+    for (halved = true; halved && !fits(f, facts, p);)
+        halved = halve(p, MGK_NAMED(key_tiles), 2) || halve(p, MGK_NAMED(warps), 1);
 }
 
 static const char *why_not(const mgk_footprint *f)
@@ -74,8 +89,7 @@ static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, m
     const uint64_t threads = (uint64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * WARP;
     const uint64_t local = local_bytes_of(f, facts, p);
     MGK_TRY(mgk_check_group("matrix", threads, local, facts, error));
-    *block = (mgk_block){.rows = (int64_t)mgk_tunable_get(p, MGK_NAMED(warps)) *
-                                 mgk_tunable_get(p, MGK_NAMED(row_tiles)) * TILE_ROWS,
+    *block = (mgk_block){.rows = rows_of(p),
                          .tile = (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles)) * TILE_KEYS,
                          .threads = (size_t)threads,
                          .local_bytes = local};
@@ -134,6 +148,7 @@ const mgk_engine mgk_engine_matrix = {.value = CLMGK_ENGINE_MATRIX,
                                       .tunables = &matrix_table,
                                       .dtypes = HALF_TYPES,
                                       .queries_apart = true,
+                                      .fewest_rows = TILE_ROWS,
                                       .exchanges = true,
                                       .rank = rank,
                                       .sum_tunables = {no_tunables, no_tunables, no_tunables},

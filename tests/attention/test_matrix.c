@@ -187,6 +187,32 @@ TH_TEST(ranges_of_keys)
     expect(session, &problem, "splits=4,row-tiles=2,warps=2,key-tiles=4");
 }
 
+/* The queries of heads that share keys fill a block, where their rows are at equal distances; masks count queries. */
+TH_TEST(packed_query_heads)
+{
+    static const struct {
+        int64_t length, length_k, group;
+        bool tokens_first; /* packed if there is one query */
+    } shapes[] = {{1, 70, 3, false},  {5, 101, 3, false}, {7, 40, 5, false},
+                  {15, 33, 2, false}, {1, 50, 8, true},   {3, 64, 2, true}};
+    for (size_t n = 0; n < 4 * TH_COUNT(shapes); n++) {
+        clmgk_attention_desc desc = {.dtype = CLMGK_DTYPE_BF16, .head_size = 16, .value_size = 16};
+        desc.batch = desc.kv_heads = 2;
+        desc.heads = shapes[n / 4].group * desc.kv_heads;
+        desc.length = shapes[n / 4].length;
+        desc.length_k = shapes[n / 4].length_k;
+        desc.causal = n % 2 == 1;
+        desc.use_lengths = n % 4 == 1;
+        desc.use_window = n % 4 == 2;
+        desc.window_left = 20;
+        desc.window_right = 2;
+        if (shapes[n / 4].tokens_first)
+            th_put_tokens_first(&desc, desc.heads, desc.kv_heads, 1, 3, false);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
+        expect(session, &problem, "splits=2");
+    }
+}
+
 /* Arrays that its products do not take, and families that it lacks. */
 TH_TEST(other_problems_are_refused)
 {
