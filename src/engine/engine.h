@@ -123,7 +123,7 @@ typedef struct mgk_engine {
     bool private_tiles;     /* a work-group is one work-item, with its tiles in private arrays; else in local memory */
     bool queries_apart;     /* dQ has a kernel of its own, of queries; else the kernel of keys sums it, in order */
     bool few_rows_of_heads; /* the form for few rows serves blocks of several heads */
-    int fewest_rows;        /* of a block. The queries of heads that share keys fill it (HEADS_PACKED); 0: they don't */
+    int fewest_rows;        /* of a block, which mgk_packed_heads fills; 0: the engine has no use for it */
     bool exchanges;         /* work-items of a sub-group exchange numbers: fit needs facts->sub_group */
     bool key_terms_once; /* sums over a key's features that several blocks need are faster by a kernel of their own */
 
@@ -163,6 +163,13 @@ extern const mgk_engine *const mgk_engines[MGK_ENGINES];
  * for the message. */
 clmgk_status mgk_check_group(const char *engine, uint64_t threads, uint64_t local_bytes, const mgk_device_facts *facts,
                              clmgk_error *error);
+
+/* With fewer queries than the engine's blocks have rows: the number of query heads that share keys, if the queries of
+ * all of them can be the rows of one head, so that a block reads the keys once; else 1. */
+int64_t mgk_packed_heads(const mgk_engine *engine, const clmgk_attention_desc *desc);
+
+/* The problem whose heads are these packed ones: heads, length and layouts. */
+void mgk_pack_heads(clmgk_attention_desc *desc, int64_t heads);
 
 /* The number of rows of the form for few rows; 0: the problem has more rows, or the kernel has no such form here. */
 int mgk_few_rows(const mgk_footprint *footprint);

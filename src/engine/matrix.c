@@ -119,14 +119,19 @@ static bool multiplies(const clmgk_attention_desc *desc)
 /* Above or below the engine that is made for such devices without matrix units. */
 static mgk_rank rank(const mgk_device_facts *facts, const clmgk_attention_desc *desc)
 {
-    enum { FOR_TESTS = 1, BELOW = MGK_RANK_MADE_FOR - 10, ABOVE = MGK_RANK_MADE_FOR + 10 };
+    enum {
+        HEADS_WORTH = 4, /* the other engine reads keys once for each */
+        FOR_TESTS = 1,
+        BELOW = MGK_RANK_MADE_FOR - 10,
+        ABOVE = MGK_RANK_MADE_FOR + 10
+    };
     if (desc != NULL && !multiplies(desc))
         return (mgk_rank){MGK_RANK_NONE, "its products need K in the type of Q; dO in that of V: one type"};
     if (facts->matrix_unit.unit == 0)
         return (mgk_rank){FOR_TESTS, "emulates matrix units, for tests"};
     if (desc == NULL)
         return (mgk_rank){BELOW, "its matrix units multiply f16 and bf16"};
-    if (desc->length < TILE_ROWS)
+    if (desc->length < TILE_ROWS && mgk_packed_heads(&mgk_engine_matrix, desc) < HEADS_WORTH)
         return (mgk_rank){BELOW, "there are fewer queries than a fragment has rows"};
     return (mgk_rank){ABOVE, "its products run on matrix units"};
 }

@@ -161,10 +161,12 @@ TH_HOST_TEST(ranks)
             assert_true(i == 0 || ranked[i].rank.points <= ranked[i - 1].rank.points);
         }
     }
-    /* matrix units need arrays of one type of 16 bits, and rows for a fragment */
+    /* matrix units need arrays of one type of 16 bits, and rows for a fragment, or four query heads to
+     * a head of keys */
     mgk_device_facts facts = facts_of(CLMGK_DEVICE_GPU);
     const clmgk_attention_desc problems[] = {{.dtype = CLMGK_DTYPE_BF16, .length = 16},
                                              {.dtype = CLMGK_DTYPE_F16, .length = 16},
+                                             {.dtype = CLMGK_DTYPE_F16, .length = 1, .heads = 8, .kv_heads = 2},
                                              {.dtype = CLMGK_DTYPE_BF16, .length = 15},
                                              {.dtype = CLMGK_DTYPE_F32, .length = 16},
                                              {.dtype = CLMGK_DTYPE_BF16, .dtype_k = CLMGK_STORAGE_F32, .length = 16}};
@@ -172,7 +174,7 @@ TH_HOST_TEST(ranks)
         mgk_ranked ranked[MGK_ENGINES];
         facts.matrix_unit = (mgk_matrix_unit){.known = true, .unit = 1};
         mgk_engines_rank(&facts, &problems[n], ranked);
-        assert_int_equal(ranked[0].engine->value, n < 2 ? CLMGK_ENGINE_MATRIX : CLMGK_ENGINE_SIMT);
+        assert_int_equal(ranked[0].engine->value, n < 3 ? CLMGK_ENGINE_MATRIX : CLMGK_ENGINE_SIMT);
         facts.matrix_unit.unit = 0;
         mgk_engines_rank(&facts, &problems[n], ranked);
         assert_int_equal(ranked[0].engine->value, CLMGK_ENGINE_SIMT);

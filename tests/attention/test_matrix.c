@@ -139,8 +139,8 @@ TH_TEST(growing_scores_in_f16)
         th_array *const q = &problem.array[TH_Q], *const k = &problem.array[TH_K];
         for (size_t i = 0; i < q->count; i += (size_t)desc.head_size)
             q->values[i] = sqrt((double)desc.head_size);
-        for (size_t i = 0; i < k->count; i += (size_t)desc.head_size)
-            k->values[i] = steps[n] * (double)(i / (size_t)desc.head_size);
+        for (int64_t key = 0; key < desc.length_k; key++)
+            k->values[key * desc.head_size] = steps[n] * (double)key;
         expect(session, &problem, NULL);
     }
 }

@@ -30,42 +30,6 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
     return f;
 }
 
-/* ---- packed heads ------------------------------------------------------------------------------------------- */
-
-/* Whether the rows of `heads` neighbouring heads, of `rows` each, are at equal distances; packs them if so. */
-static bool pack_rows(clmgk_layout *layout, int64_t heads, int64_t rows)
-{
-    if (rows > 1 && layout->head != rows * layout->token)
-        return false;
-    if (rows == 1)
-        layout->token = layout->head;
-    layout->head *= heads;
-    return true;
-}
-
-/* Whether a term of the scores or weights depends on the head or on the row. */
-static bool has_terms_of_heads(const clmgk_attention_desc *d)
-{
-    const bool shared_prior = d->prior_shape == CLMGK_PRIOR_UNIFORM || d->prior_shape == CLMGK_PRIOR_M;
-    return !shared_prior || d->variance_shape == CLMGK_VARIANCE_HM || d->variant == CLMGK_VARIANT_SMGK || d->use_bias ||
-           d->use_alibi || d->use_sinks || d->dropout > 0.0;
-}
-
-/* With few queries, for an engine whose blocks they would not fill: the queries of all heads that share keys as the
- * rows of one head (cl/attention/block.clh), so that a block reads the keys once for all of them. False: not packed. */
-static bool pack_heads(const mgk_attention_request *request, clmgk_attention_desc *packed)
-{
-    clmgk_attention_desc *const d = packed;
-    *d = *request->desc;
-    const int64_t heads = d->heads / d->kv_heads, rows = d->length;
-    if (heads == 1 || rows == 0 || rows >= request->engine->fewest_rows || d->sequences > 0 || d->use_lengths_q ||
-        has_terms_of_heads(d))
-        return false;
-    d->heads = d->kv_heads;
-    d->length = heads * rows;
-    return pack_rows(&d->q, heads, rows) && pack_rows(&d->o, heads, rows) && pack_rows(&d->lse, heads, rows);
-}
-
 /* ---- steps -------------------------------------------------------------------------------------------------- */
 
 MGK_BINDING(bind_forward, MGK_MIXTURE_FORWARD_BUFFERS)
@@ -86,17 +50,19 @@ static mgk_attention_step kernel_of(const mgk_forward *x, mgk_forward_args *args
 
 clmgk_status mgk_mixture_plan_forward(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error)
 {
-    clmgk_attention_desc packed;
+    clmgk_attention_desc packed = *request->desc;
     mgk_attention_request own = *request;
-    const bool packs = pack_heads(request, &packed);
-    if (packs)
+    const int64_t heads = mgk_packed_heads(request->engine, request->desc);
+    if (heads > 1) {
+        mgk_pack_heads(&packed, heads);
         own.desc = &packed;
+    }
     const mgk_footprint footprint = footprint_of(&own);
     mgk_forward_args args = mgk_mixture_args_of(&own);
     args.queries = request->desc->length;
     mgk_forward x;
     MGK_TRY(mgk_forward_begin(&own, &footprint, &x, error));
-    x.flags.HEADS_PACKED = packs;
+    x.flags.HEADS_PACKED = heads > 1;
     const mgk_attention_step kernel = kernel_of(&x, &args, plan);
     return mgk_forward_plan(&x, &kernel, &args, plan, error);
 }
