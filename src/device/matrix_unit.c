@@ -2,7 +2,7 @@
 /* Units that multiply small matrices. A device's architecture says which one it should have; a probe kernel shows
  * whether the compiler takes its instructions, and whether it multiplies rightly. */
 #include "device/probe.h"
-#include "engine/matrix/units.clh"
+#include "engine/units.clh"
 
 #include <stdio.h>
 
