@@ -109,11 +109,19 @@ static void set_flags(const mgk_device_facts *facts, const mgk_tunables *p, cons
 /* The order of a score's sum does not depend on parameters. */
 static const char *const no_tunables[] = {NULL};
 
-/* Whether both factors of each product have one type. */
-static bool multiplies(const clmgk_attention_desc *desc)
+/* Why the engine does not take a problem's types; NULL: it takes them. Where Q and K differ, it splits a product's
+ * number of f16 into two of bf16 (cl/engine/matrix/products.clh); weights it rounds to the type of what they multiply,
+ * which must be as fine as the result's. */
+static const char *why_not_types(const clmgk_attention_desc *desc)
 {
-    const clmgk_dtype v = mgk_dtype_of(desc, desc->dtype_v), o = mgk_dtype_of(desc, desc->dtype_o);
-    return mgk_dtype_of(desc, desc->dtype_k) == desc->dtype && (desc->gradients == 0 || v == o);
+    const clmgk_dtype k = mgk_dtype_of(desc, desc->dtype_k), v = mgk_dtype_of(desc, desc->dtype_v),
+                      o = mgk_dtype_of(desc, desc->dtype_o);
+    if (v == CLMGK_DTYPE_BF16 && o == CLMGK_DTYPE_F16)
+        return "O in f16 needs finer weights than those that multiply V in bf16";
+    const bool backward = desc->gradients != 0 || desc->statistics != 0;
+    return backward && (k != desc->dtype || v != o)
+               ? "its backward pass needs one type for Q and K, and one for V and O: f16 or bf16"
+               : NULL;
 }
 
 /* Above or below the engine that is made for such devices without matrix units. */
@@ -125,8 +133,9 @@ static mgk_rank rank(const mgk_device_facts *facts, const clmgk_attention_desc *
         BELOW = MGK_RANK_MADE_FOR - 10,
         ABOVE = MGK_RANK_MADE_FOR + 10
     };
-    if (desc != NULL && !multiplies(desc))
-        return (mgk_rank){MGK_RANK_NONE, "its products need K in the type of Q; dO in that of V: one type"};
+    const char *const reason = desc != NULL ? why_not_types(desc) : NULL;
+    if (reason != NULL)
+        return (mgk_rank){MGK_RANK_NONE, reason};
     if (facts->matrix_unit.unit == 0)
         return (mgk_rank){FOR_TESTS, "emulates matrix units, for tests"};
     if (desc == NULL)

@@ -177,6 +177,21 @@ TH_TEST(shifted_keys_forward)
     }
 }
 
+/* Products of f16 and bf16, either for the queries. */
+TH_TEST(two_types_in_a_product)
+{
+    clmgk_attention_desc desc = {.dtype = CLMGK_DTYPE_F16,
+                                 .dtype_k = CLMGK_STORAGE_BF16,
+                                 .dtype_v = CLMGK_STORAGE_F16,
+                                 .dtype_o = CLMGK_STORAGE_BF16,
+                                 .head_size = 16,
+                                 .value_size = 16};
+    expect_shapes(session, desc, 2, 3);
+    desc.dtype = CLMGK_DTYPE_BF16;
+    desc.dtype_k = CLMGK_STORAGE_F16;
+    expect_shapes(session, desc, 5, 3);
+}
+
 /* Ranges of keys side by side, a row for each fragment's place, and two fragments of rows to a warp. */
 TH_TEST(ranges_of_keys)
 {
@@ -220,7 +235,10 @@ TH_TEST(other_problems_are_refused)
         clmgk_attention_desc desc;
         const char *words;
     } cases[] = {{{.dtype = CLMGK_DTYPE_F32}, "storage type"},
-                 {{.dtype = CLMGK_DTYPE_F16, .dtype_k = CLMGK_STORAGE_BF16}, "one type"},
+                 {{.dtype = CLMGK_DTYPE_F16, .dtype_k = CLMGK_STORAGE_F32}, "storage type"},
+                 {{.dtype = CLMGK_DTYPE_F16, .dtype_k = CLMGK_STORAGE_BF16, .gradients = CLMGK_GRADIENT_Q}, "one type"},
+                 {{.dtype = CLMGK_DTYPE_BF16, .dtype_v = CLMGK_STORAGE_F16, .gradients = CLMGK_GRADIENT_V}, "one type"},
+                 {{.dtype = CLMGK_DTYPE_BF16, .dtype_o = CLMGK_STORAGE_F16}, "finer weights"},
                  {{.dtype = CLMGK_DTYPE_F16, .variant = CLMGK_VARIANT_HARD_FISH, .components = 2}, "mixed heads"},
                  {{.dtype = CLMGK_DTYPE_F16, .variant = CLMGK_VARIANT_LINEAR}, "softmax"}};
     for (size_t n = 0; n < TH_COUNT(cases); n++) {
