@@ -5,7 +5,9 @@
  *     L_i = log sum_p exp(L_i^p)          O_i = sum_p exp(L_i^p - L_i) O_i^p
  *
  * The parts are dense, [parts,B,H,N,E] and [parts,B,H,N]: the caller's, or (SPLIT_KEYS) f32 parts in the workspace with
- * L in units of scores, as a sum of two floats. A work-item computes an element of O; elements of a row are adjacent.
+ * L in units of scores, as a sum of two floats. Adjacent work-items have adjacent elements of O: one each, or
+ * (PART_TEAMS) four, which a GPU loads at once. Few rows would leave a GPU idle: then teams of work-items, as many as
+ * PART_TEAMS says, share a row's parts, and the teams' sums are added in order.
  */
 #include "attention/buffers.clh"
 
@@ -14,21 +16,33 @@
 #include "base/buffers.clh"
 
 #include "attention/block.clh"
+#include "attention/row_place.clh"
 #include "attention/units.clh"
+
+#if PART_TEAMS
+#include "base/fours.clh"
+#define TEAMS PART_TEAMS
+typedef float4 columns;
+#else
+#define TEAMS 1
+typedef float columns;
+#endif
+#define COLUMNS   ((int)(sizeof(columns) / sizeof(float)))
+#define ROW_ITEMS (VALUE_SIZE / COLUMNS) /* work-items of a team */
 
 /* What the float of element i of a part's L lacks, and the unit of both in nats. */
 #if SPLIT_KEYS
-#define PART_LOW(i)   parts_low[i]
-#define PART_UNIT     NATS_PER_UNIT
-#define PART_UNIT_LOW NATS_PER_UNIT_LOW
+#define PART_LOW(x, i) ((x)->low[i])
+#define PART_UNIT      NATS_PER_UNIT
+#define PART_UNIT_LOW  NATS_PER_UNIT_LOW
 #else
-#define PART_LOW(i)   0.0f
-#define PART_UNIT     1.0f
-#define PART_UNIT_LOW 0.0f
+#define PART_LOW(x, i) 0.0f
+#define PART_UNIT      1.0f
+#define PART_UNIT_LOW  0.0f
 #endif
 
 /* Parts whose numbers are loaded together: few rows have few work-items, which wait for memory most of the time. */
-#define PARTS_AT_ONCE 8
+#define PARTS_AT_ONCE (PART_TEAMS == 0 ? 8 : PART_TEAMS == 1 ? 2 : 4)
 
 #if HAS_SEQUENCES && SPLIT_KEYS
 /* Whether row i of the axis belongs to a sequence. */
@@ -46,63 +60,163 @@ FUNCTION bool in_sequence(const mgk_attention_args *a, __global const int *offse
 }
 #endif
 
+/* A row's parts. */
+typedef struct row_parts {
+    __global const float *lse, *low; /* of part 0; low: SPLIT_KEYS */
+    __global const output *o;        /* of part 0 */
+    long rows;                       /* to the next part */
+    int parts, size;
+    bool aligned;
+} row_parts;
+
+/* The largest L of the parts from `first` on, one of every TEAMS, and what its float lacks. */
+FUNCTION float team_top(const row_parts *x, int first, float *top_low)
+{
+    float top = -INFINITY;
+    *top_low = 0.0f;
+    for (; first < x->parts; first += PARTS_AT_ONCE * TEAMS) {
+        UNROLL
+        for (int p = first; p < first + PARTS_AT_ONCE * TEAMS; p += TEAMS) {
+            const long at = min(p, x->parts - 1) * x->rows;
+            const float l = p < x->parts ? x->lse[at] : -INFINITY, low = PART_LOW(x, at);
+            *top_low = l > top ? low : *top_low;
+            top = fmax(top, l);
+        }
+    }
+    return top;
+}
+
+/* A work-item's elements of a row, e .. */
+#if PART_TEAMS
+#define HAS_FOURS(o, size) has_fours(o, size, size)
+FUNCTION columns load_columns(const row_parts *x, long at, int e)
+{
+    return load_four(x->o + at * x->size, e, x->size, x->aligned);
+}
+FUNCTION void store_columns(__global o_element *row, int e, int size, columns x)
+{
+    store_four(row, e, size, has_fours(row, 0, size), x);
+}
+#else
+#define HAS_FOURS(o, size) false
+FUNCTION columns load_columns(const row_parts *x, long at, int e)
+{
+    return load1(x->o, at * x->size + e);
+}
+FUNCTION void store_columns(__global o_element *row, int e, int size, columns x)
+{
+    store1(row, e, x);
+}
+#endif
+
+/* The sum of these parts' weights relative to `top`, and of their weighted O. */
+FUNCTION float team_sum(const row_parts *x, int first, int e, float top, float top_low, columns *value)
+{
+    float sum = 0.0f;
+    *value = (columns)(0.0f);
+    for (; first < x->parts; first += PARTS_AT_ONCE * TEAMS) {
+        UNROLL
+        for (int p = first; p < first + PARTS_AT_ONCE * TEAMS; p += TEAMS) {
+            const long at = min(p, x->parts - 1) * x->rows;
+            const float l = p < x->parts ? x->lse[at] : -INFINITY, low = PART_LOW(x, at);
+            const columns o = load_columns(x, at, e);
+            const bool seen = l != -INFINITY; /* else the part has no visible key, and its O may be anything */
+            const float weight = seen ? exp((l - top + (low - top_low)) * PART_UNIT) : 0.0f;
+            sum += weight;
+            *value = seen ? fma((columns)(weight), o, *value) : *value;
+        }
+    }
+    return sum;
+}
+
+#if PART_TEAMS > 1
+/* What a team passes on to the first. */
+typedef struct team_results {
+    float top, top_low, sum;
+    columns value[ROW_ITEMS];
+} team_results;
+#endif
+
 __kernel void attention_combine(KERNEL_PARAMETERS)
 {
     BEGIN_BUFFERS
     if (a.length == 0)
         return;
-    const int e = (int)(get_global_id(0) % VALUE_SIZE);
-    const long row = (long)(get_global_id(0) / VALUE_SIZE);
-    const int i = (int)(row % a.length), h = (int)(row / a.length % a.heads);
-    const long b = row / a.length / a.heads, rows = (long)(HAS_SEQUENCES ? 1 : a.batch) * a.heads * a.length;
-    if (e >= a.value_size)
+    const int item = (int)(get_global_id(0) % ROW_ITEMS), e = item * COLUMNS;
+    const int team = (int)(get_global_id(0) / ROW_ITEMS % TEAMS);
+    const long row = (long)(get_global_id(0) / (ROW_ITEMS * TEAMS)), rows = rows_of(&a);
+    if (row >= rows || (TEAMS == 1 && e >= a.value_size))
         return;
+    const row_place place = row_of(&a, row);
 #if HAS_SEQUENCES && SPLIT_KEYS
     /* rows outside every sequence have no parts and are not written */
-    if (!in_sequence(&a, offsets, i))
+    if (!in_sequence(&a, offsets, (int)place.i))
         return;
 #endif
 #if SPLIT_KEYS
-    const int parts = a.splits;
-    parts_lse = work + a.parts_lse;
-    __global const float *const parts_low = work + a.parts_low;
-    parts_o = work + a.parts_o;
+    const row_parts x = {work + a.parts_lse + row,
+                         work + a.parts_low + row,
+                         work + a.parts_o + row * a.value_size,
+                         rows,
+                         a.splits,
+                         a.value_size,
+                         e < a.value_size && HAS_FOURS(work + a.parts_o, a.value_size)};
 #else
-    const int parts = a.bound.parts;
+    const row_parts x = {parts_lse + row,
+                         0,
+                         parts_o + row * a.value_size,
+                         rows,
+                         a.bound.parts,
+                         a.value_size,
+                         e < a.value_size && HAS_FOURS(parts_o, a.value_size)};
 #endif
-    float top = -INFINITY, top_low = 0.0f, sum = 0.0f, value = 0.0f;
-    for (int first = 0; first < parts; first += PARTS_AT_ONCE) {
-        UNROLL
-        for (int p = first; p < first + PARTS_AT_ONCE; ++p) {
-            const long at = min(p, parts - 1) * rows + row;
-            const float l = p < parts ? parts_lse[at] : -INFINITY, low = PART_LOW(at);
-            top_low = l > top ? low : top_low;
-            top = fmax(top, l);
-        }
+    float top_low, top = team_top(&x, team, &top_low);
+#if PART_TEAMS > 1
+    __local team_results results[TEAMS];
+    if (item == 0) {
+        results[team].top = top;
+        results[team].top_low = top_low;
     }
+    LOCAL_BARRIER();
+    top = -INFINITY;
+    UNROLL
+    for (int t = 0; t < TEAMS; ++t) {
+        top_low = results[t].top > top ? results[t].top_low : top_low;
+        top = fmax(top, results[t].top);
+    }
+#endif
     top = top == -INFINITY ? 0.0f : top;
-    for (int first = 0; first < parts; first += PARTS_AT_ONCE) {
+    columns value;
+    float sum = team_sum(&x, team, e, top, top_low, &value);
+#if PART_TEAMS > 1
+    results[team].value[item] = value;
+    if (item == 0)
+        results[team].sum = sum;
+    LOCAL_BARRIER();
+    if (team == 0) {
         UNROLL
-        for (int p = first; p < first + PARTS_AT_ONCE; ++p) {
-            const long at = min(p, parts - 1) * rows + row;
-            const float l = p < parts ? parts_lse[at] : -INFINITY, low = PART_LOW(at);
-            const float x = load1(parts_o, at * a.value_size + e);
-            const bool seen = l != -INFINITY; /* else the part has no visible key, and its O may be anything */
-            const float weight = seen ? exp((l - top + (low - top_low)) * PART_UNIT) : 0.0f;
-            sum += weight;
-            value = seen ? fma(weight, x, value) : value;
+        for (int t = 1; t < TEAMS; ++t) {
+            sum += results[t].sum;
+            value += results[t].value[item];
         }
     }
-    store1(o, b * a.o.batch + h * a.o.head + i * a.o.token + e, sum == 0.0f ? 0.0f : value / sum);
-    const long at = b * a.lse.batch + h * a.lse.head + i * a.lse.token;
-    const float nats = top * PART_UNIT, lost = fma(top, PART_UNIT_LOW, fma(top, PART_UNIT, -nats));
-    const float log_sum = log(sum) + fma(top_low, PART_UNIT, lost), whole = nats + log_sum;
-    if (e == 0 && is_given(&a.bound, SLOT_LSE))
-        lse[at] = whole;
-#if HAS_LSE_LOW
-    if (e == 0 && is_given(&a.bound, SLOT_LSE_LOW)) {
-        const float of_sum = whole - nats;
-        lse_low[at] = sum == 0.0f ? 0.0f : (nats - (whole - of_sum)) + (log_sum - of_sum);
-    }
 #endif
+    if (team == 0 && e < a.value_size) {
+        __global o_element *const out = o + place.b * a.o.batch + place.h * a.o.head + place.i * a.o.token;
+        store_columns(out, e, a.value_size, sum == 0.0f ? (columns)(0.0f) : value / sum);
+    }
+    if (team == 0 && item == 0) {
+        const long at = row_lse(&a, &place);
+        const float nats = top * PART_UNIT, lost = fma(top, PART_UNIT_LOW, fma(top, PART_UNIT, -nats));
+        const float log_sum = log(sum) + fma(top_low, PART_UNIT, lost), whole = nats + log_sum;
+        if (is_given(&a.bound, SLOT_LSE))
+            lse[at] = whole;
+#if HAS_LSE_LOW
+        if (is_given(&a.bound, SLOT_LSE_LOW)) {
+            const float of_sum = whole - nats;
+            lse_low[at] = sum == 0.0f ? 0.0f : (nats - (whole - of_sum)) + (log_sum - of_sum);
+        }
+#endif
+    }
+    KEEP_APART;
 }

@@ -350,26 +350,42 @@ static int choose_splits(const mgk_forward *x, const mgk_footprint *footprint)
 
 MGK_BINDING(bind_combine, MGK_COMBINE_BUFFERS)
 
-/* A work-item per element of O, rounded up to the class of E. `internal`: the parts are the workspace's. */
-static void add_combine(const mgk_attention_request *request, bool internal, const mgk_forward_args *args,
+/* Teams of work-items that share a row's `parts`, so that few rows keep a GPU's units busy; each has several parts.
+ * Where parts are the caller's, their number is not known. */
+static int part_teams(const mgk_attention_request *request, int64_t rows, int64_t parts)
+{
+    enum { MOST = 16, MOST_ITEMS = 256, ITEMS_OF_UNIT = 512, PARTS_EACH = 4, UNKNOWN_PARTS = 16 };
+    const mgk_device_facts *const facts = request->facts;
+    const int64_t row = request->traits.value_size / 4, units = (int64_t)facts->info.compute_units;
+    const uint64_t most = facts->info.max_work_group < MOST_ITEMS ? facts->info.max_work_group : MOST_ITEMS;
+    int teams = 1;
+    while (2 * teams <= MOST && (uint64_t)(2 * teams * row) <= most && rows * row * teams < ITEMS_OF_UNIT * units &&
+           2 * teams * PARTS_EACH <= (parts > 0 ? parts : UNKNOWN_PARTS))
+        teams *= 2;
+    return teams;
+}
+
+/* `parts`: the workspace's, of `args`; 0: the caller's. Work-items have an element of O each, or four (cl/attention/
+ * combine.cl), of rows rounded up to the class of E. */
+static void add_combine(const mgk_attention_request *request, int64_t parts, const mgk_forward_args *args,
                         mgk_pass_plan *plan)
 {
+    enum { ITEMS = 64 };
     const clmgk_attention_desc *const d = request->desc;
-    const int size = request->traits.value_size;
+    const size_t size = (size_t)request->traits.value_size, rows = (size_t)(d->batch * d->heads * d->length);
     mgk_flags flags = mgk_attention_flags(request);
-    flags.SPLIT_KEYS = internal;
-    const size_t rows = (size_t)(d->batch * d->heads * d->length);
+    flags.SPLIT_KEYS = parts > 0;
+    flags.PART_TEAMS = request->engine->private_tiles ? 0 : part_teams(request, (int64_t)rows, parts);
+    const size_t row = flags.PART_TEAMS > 0 ? (size_t)flags.PART_TEAMS * size / 4 : size;
+    const size_t local = flags.PART_TEAMS > 1 ? row : ITEMS;
     const mgk_attention_step step = {.file = "attention/combine.cl",
                                      .name = "attention_combine",
                                      .flags = flags,
                                      .bind = bind_combine,
                                      .args = args,
                                      .args_bytes = sizeof(*args),
-                                     .global = rows * (size_t)size,
-                                     .local = size % 64 == 0   ? 64
-                                              : size % 32 == 0 ? 32
-                                              : size % 16 == 0 ? 16
-                                                               : 8};
+                                     .global = (rows * row + local - 1) / local * local,
+                                     .local = local};
     mgk_attention_add(&step, plan);
 }
 
@@ -477,7 +493,7 @@ clmgk_status mgk_forward_plan(const mgk_forward *x, const mgk_attention_step *st
     plan->block = x->block;
     mgk_forward_add(x, kernel, args, plan);
     if (args->splits > 1)
-        add_combine(x->request, true, args, plan);
+        add_combine(x->request, args->splits, args, plan);
     return CLMGK_OK;
 }
 
@@ -486,6 +502,6 @@ clmgk_status mgk_attention_plan_combine(const mgk_attention_request *request, mg
     plan->tunables = mgk_engine_tunables(request->engine, request->family->added);
     MGK_TRY(mgk_tunables_read(&plan->tunables, &request->parameters, error));
     const mgk_forward_args args = mgk_attention_args_of(request);
-    add_combine(request, false, &args, plan);
+    add_combine(request, 0, &args, plan);
     return CLMGK_OK;
 }
