@@ -89,9 +89,9 @@ FUNCTION float team_top(const row_parts *x, int first, float *top_low)
 /* A work-item's elements of a row, e .. */
 #if PART_TEAMS
 #define HAS_FOURS(o, size) has_fours(o, size, size)
-FUNCTION columns load_columns(const row_parts *x, long at, int e)
+FUNCTION columns load_columns(const row_parts *x, long at, int e, const bool aligned)
 {
-    return load_four(x->o + at * x->size, e, x->size, x->aligned);
+    return load_four(x->o + at * x->size, e, x->size, aligned);
 }
 FUNCTION void store_columns(__global o_element *row, int e, int size, columns x)
 {
@@ -99,7 +99,7 @@ FUNCTION void store_columns(__global o_element *row, int e, int size, columns x)
 }
 #else
 #define HAS_FOURS(o, size) false
-FUNCTION columns load_columns(const row_parts *x, long at, int e)
+FUNCTION columns load_columns(const row_parts *x, long at, int e, const bool aligned)
 {
     return load1(x->o, at * x->size + e);
 }
@@ -110,7 +110,8 @@ FUNCTION void store_columns(__global o_element *row, int e, int size, columns x)
 #endif
 
 /* The sum of these parts' weights relative to `top`, and of their weighted O. */
-FUNCTION float team_sum(const row_parts *x, int first, int e, float top, float top_low, columns *value)
+FUNCTION float team_sum(const row_parts *x, int first, int e, float top, float top_low, const bool aligned,
+                        columns *value)
 {
     float sum = 0.0f;
     *value = (columns)(0.0f);
@@ -119,7 +120,7 @@ FUNCTION float team_sum(const row_parts *x, int first, int e, float top, float t
         for (int p = first; p < first + PARTS_AT_ONCE * TEAMS; p += TEAMS) {
             const long at = min(p, x->parts - 1) * x->rows;
             const float l = p < x->parts ? x->lse[at] : -INFINITY, low = PART_LOW(x, at);
-            const columns o = load_columns(x, at, e);
+            const columns o = load_columns(x, at, e, aligned);
             const bool seen = l != -INFINITY; /* else the part has no visible key, and its O may be anything */
             const float weight = seen ? exp((l - top + (low - top_low)) * PART_UNIT) : 0.0f;
             sum += weight;
@@ -187,7 +188,8 @@ __kernel void attention_combine(KERNEL_PARAMETERS)
 #endif
     top = top == -INFINITY ? 0.0f : top;
     columns value;
-    float sum = team_sum(&x, team, e, top, top_low, &value);
+    float sum = x.aligned ? team_sum(&x, team, e, top, top_low, true, &value)
+                          : team_sum(&x, team, e, top, top_low, false, &value);
 #if PART_TEAMS > 1
     results[team].value[item] = value;
     if (item == 0)

@@ -260,16 +260,25 @@ mgk_reduction_args mgk_sum_rows(const clmgk_attention_desc *d, mgk_i64 in, int64
 #define NUMBER_OF_OUT                           (unsigned char)out
 #define OUTPUT_BUFFER(NAME, name, type, needed) {NUMBER_OF_##NAME, needed},
 
+/* Work-items of a kernel that write elements of an array: one each, or four (cl/base/fours.clh). */
+static size_t items_of_outputs(const mgk_backward *x, int64_t count)
+{
+    return mgk_backward_items(x->request->engine->private_tiles ? count : (count + 3) / 4);
+}
+
 void mgk_backward_add_reduction(mgk_backward *x, clmgk_array out, bool by_variance, const mgk_reduction_args *args)
 {
     /* shorter sums take a single work-item */
     const bool grouped = args->inner * args->outer * args->middle > 4096;
-    const mgk_attention_step step = {
-        .file = "attention/reduce.cl",
-        .name = "attention_reduce",
-        .flags = {.BY_VARIANCE = by_variance, .GROUPED = grouped, .GROUP_SIZE = MGK_BACKWARD_ITEMS},
-        .global = grouped ? (size_t)args->outputs * MGK_BACKWARD_ITEMS : mgk_backward_items(args->outputs),
-        .local = MGK_BACKWARD_ITEMS};
+    const mgk_attention_step step = {.file = "attention/reduce.cl",
+                                     .name = "attention_reduce",
+                                     .flags = {.engine = x->request->engine->value,
+                                               .BY_VARIANCE = by_variance,
+                                               .GROUPED = grouped,
+                                               .GROUP_SIZE = MGK_BACKWARD_ITEMS},
+                                     .global = grouped ? (size_t)args->outputs * MGK_BACKWARD_ITEMS
+                                                       : items_of_outputs(x, args->outputs),
+                                     .local = MGK_BACKWARD_ITEMS};
     const mgk_flags *const flags = &step.flags;
     const mgk_step_buffer list[] = {MGK_REDUCE_BUFFERS(OUTPUT_BUFFER)};
     mgk_step_bind(mgk_attention_add(&step, x->plan), args, sizeof(*args), list, MGK_COUNT(list));
@@ -280,7 +289,8 @@ void mgk_backward_add_zeros(mgk_backward *x, clmgk_array out, mgk_i64 first, int
     const mgk_reduction_args args = {.out = first, .outputs = count};
     const mgk_attention_step step = {.file = "attention/fill.cl",
                                      .name = "attention_fill",
-                                     .global = mgk_backward_items(count),
+                                     .flags = {.engine = x->request->engine->value},
+                                     .global = items_of_outputs(x, count),
                                      .local = MGK_BACKWARD_ITEMS};
     const mgk_step_buffer list[] = {MGK_FILL_BUFFERS(OUTPUT_BUFFER)};
     mgk_step_bind(mgk_attention_add(&step, x->plan), &args, sizeof(args), list, MGK_COUNT(list));
