@@ -333,7 +333,8 @@ static int64_t registers_of(const mgk_footprint *f, const mgk_tunables *p, part 
         OF_NORMS = 24,
         BACKWARD = 64,
         OF_COMPONENT = 18,
-        FEW = 56,
+        FEW = 92,
+        OF_FEW = 9,
         LEAST = 120,
         MOST = 255
     };
@@ -342,7 +343,7 @@ static int64_t registers_of(const mgk_footprint *f, const mgk_tunables *p, part 
     const int64_t heads = has_heads(f) ? mgk_tunable_get(p, MGK_NAMED(heads)) : 1, values = heads * f->value_size;
     const int64_t scores = (has_heads(f) ? f->scores + 1 : 2) * rows * keys;
     if (few > 0)
-        return FEW + few * (heads * MOST_PIECE + f->products + f->block.terms);
+        return FEW + few * (OF_FEW + heads * MOST_PIECE + f->products + f->block.terms);
     const int64_t held = f->block.features + (which == PART_KEYS ? values : 0);
     const int64_t forward =
         FORWARD + (f->keys_read_again ? OF_NORMS : 0) + rows * (values / key_threads + OF_TERM * f->block.terms);

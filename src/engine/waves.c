@@ -19,6 +19,8 @@
  */
 #include "engine/waves.h"
 
+#include <math.h>
+
 /* NVIDIA's warps have registers by eights for each work-item. Other makers' rules differ little. */
 enum { WARP = 32, REGISTERS_AT_ONCE = 8 };
 
@@ -84,6 +86,19 @@ int64_t mgk_waves_splits(const mgk_waves *x)
     double time = mgk_waves_time(x, 1);
     for (int64_t splits = 2; splits <= x->most_splits; splits *= 2) {
         const double own = mgk_waves_time(x, splits);
+        if (own < MGK_WAVES_GAIN * time) {
+            time = own;
+            best = splits;
+        }
+    }
+    /* others that fill a whole wave; a range has whole tiles */
+    for (int64_t groups = 1; groups <= x->pace->resident; ++groups) {
+        const int64_t splits = most(x->units, 1) * groups / most(x->blocks, 1);
+        mgk_waves whole = *x;
+        if (splits < 2 || splits > x->most_splits || x->unequal)
+            continue;
+        whole.tiles = ceil(x->tiles / (double)splits) * (double)splits;
+        const double own = mgk_waves_time(&whole, splits);
         if (own < MGK_WAVES_GAIN * time) {
             time = own;
             best = splits;

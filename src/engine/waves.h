@@ -35,7 +35,7 @@ double mgk_waves_time(const mgk_waves *launch, int64_t splits);
 /* Times are estimates: a choice must gain 3 % over a simpler one. */
 #define MGK_WAVES_GAIN 0.97
 
-/* The power of two up to most_splits with the least time. */
+/* The number up to most_splits with the least time, of powers of two and numbers that fill a whole wave. */
 int64_t mgk_waves_splits(const mgk_waves *launch);
 
 #endif
