@@ -134,8 +134,8 @@ TH_TEST(few_rows)
         clmgk_variant variant;
         clmgk_dtype dtype;
         int64_t length, head_size, value_size;
-    } problems[] = {{CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, 1, 64, 96},
-                    {CLMGK_VARIANT_GAUSSIAN, CLMGK_DTYPE_F16, 2, 42, 17},
+    } problems[] = {{CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, 1, 60, 96},
+                    {CLMGK_VARIANT_GAUSSIAN, CLMGK_DTYPE_F16, 2, 42, 19},
                     {CLMGK_VARIANT_MGK, CLMGK_DTYPE_BF16, 3, 24, 8},
                     {CLMGK_VARIANT_SMGK, CLMGK_DTYPE_F32, 4, 6, 64}};
     static const int64_t keys[] = {0, 1, 127, 128, 129, 700};
@@ -147,7 +147,7 @@ TH_TEST(few_rows)
             th_small_desc(problems[number].variant, problems[number].length, keys[n % TH_COUNT(keys)]);
         desc.dtype = problems[number].dtype;
         desc.head_size = problems[number].head_size;
-        desc.value_size = problems[number].value_size;
+        desc.value_size = problems[number].value_size - (n % 2 == 0 ? 0 : 2); /* in the same program: not aligned */
         desc.batch = 2;
         desc.heads = 4;
         desc.kv_heads = 2;
