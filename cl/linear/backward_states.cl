@@ -41,33 +41,17 @@ __kernel void linear_backward_prefix(KERNEL_PARAMETERS)
     const long x = get_global_id(0);
     if (x >= (long)a.batch * a.heads * STATE_FLOATS)
         return;
-    const int i = (int)(x % STATE_FLOATS), n = feature_of_number(i);
+    const int i = (int)(x % STATE_FLOATS);
     const long head = x / STATE_FLOATS, last = (head + 1) * a.splits - 1;
     const unit u = head_of(&a, head);
-    __global float *slot = work + a.region[MGK_LINEAR_ROWS] + last * SLOT_FLOATS;
-    float sum = new_state_gradient(&a, &u, i, grad_new_state_c, grad_new_state_z), m = -INFINITY;
+    __global float *const slot = work + a.region[MGK_LINEAR_ROWS] + last * SLOT_FLOATS;
+    range_sum sum = {new_state_gradient(&a, &u, i, grad_new_state_c, grad_new_state_z), -INFINITY};
     if (SHIFTED && (is_given(&a.bound, SLOT_GRAD_NEW_STATE_C) || is_given(&a.bound, SLOT_GRAD_NEW_STATE_Z))) {
         const float of_state =
             scales_of(work + a.region[MGK_LINEAR_TRANSPOSED] + last * TRANSPOSED_SLOT + TRANSPOSED_FLOATS).m[0];
-        m = of_state == -INFINITY ? 0.0f : -of_state;
+        sum.m = of_state == -INFINITY ? 0.0f : -of_state;
     }
-    for (int s = a.splits; s > 0; --s) {
-        const state_scales scales = scales_of(slot + STATE_FLOATS);
-        const float own = slot[i], scale = SHIFTED ? scales.sum[n] : 0.0f, next = fmax(m, scale);
-        if (CAUSAL) {
-            slot[i] = sum;
-            if (SHIFTED && is_total(i))
-                scales.top[n] = m;
-        }
-        sum = SHIFTED ? fma(sum, rescale(m, next), own * rescale(scale, next)) : sum + own;
-        m = next;
-        slot -= SLOT_FLOATS;
-    }
-    if (!CAUSAL) {
-        slot[SLOT_FLOATS + i] = sum;
-        if (SHIFTED && is_total(i))
-            scales_of(slot + SLOT_FLOATS + STATE_FLOATS).top[n] = m;
-    }
+    ranges_sum(sum, slot, -(long)SLOT_FLOATS, a.splits, i, slot - (a.splits - 1L) * SLOT_FLOATS);
 }
 
 /* R over all rows as the gradient of the incoming state: relative to its log scale. A work-item for each of its

@@ -120,26 +120,9 @@ __kernel void linear_prefix(KERNEL_PARAMETERS)
     if (x >= slots * STATE_FLOATS)
         return;
     const int i = (int)(x % STATE_FLOATS), n = feature_of_number(i);
-    __global float *slot = work + a.region[MGK_LINEAR_STATES] + x / STATE_FLOATS * a.splits * SLOT_FLOATS;
-    __global float *const first = slot;
-    float sum = slot[i], m = SHIFTED ? scales_of(slot + STATE_FLOATS).sum[n] : 0.0f;
-    for (int s = 1; s < a.splits; ++s) {
-        slot += SLOT_FLOATS;
-        const state_scales scales = scales_of(slot + STATE_FLOATS);
-        const float own = slot[i], scale = SHIFTED ? scales.sum[n] : 0.0f, next = fmax(m, scale);
-        if (CAUSAL) {
-            slot[i] = sum;
-            if (SHIFTED && is_total(i))
-                scales.top[n] = m;
-        }
-        sum = SHIFTED ? fma(sum, rescale(m, next), own * rescale(scale, next)) : sum + own;
-        m = next;
-    }
-    if (!CAUSAL) {
-        first[i] = sum;
-        if (SHIFTED && is_total(i))
-            scales_of(first + STATE_FLOATS).top[n] = m;
-    }
+    __global float *const first = work + a.region[MGK_LINEAR_STATES] + x / STATE_FLOATS * a.splits * SLOT_FLOATS;
+    const range_sum own = {first[i], SHIFTED ? scales_of(first + STATE_FLOATS).sum[n] : 0.0f};
+    ranges_sum(own, first + SLOT_FLOATS, SLOT_FLOATS, a.splits - 1, i, first);
 }
 
 /* ---- outputs ---- */
