@@ -251,8 +251,7 @@ FUNCTION void key_block(key_chunk *x, int block, const gradient_rows *out)
 #if BY_PAIRS
     BLOCK_SYNC();
     row_state_add(x->rows, block, x->phi, x->g);
-    BLOCK_SYNC();
-    transposed_put(x->transposed, x->rows, block);
+    transposed_add(x->transposed, block, x->g, x->phi);
     BLOCK_SYNC();
 #endif
 }

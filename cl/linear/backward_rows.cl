@@ -257,8 +257,7 @@ FUNCTION int row_chunk(row_block *x, int begin, const gradient_source *source, _
 #endif
         row_block_gradients(x, block, out, of, sums);
 #if BY_PAIRS
-        add_states(x->transposed + block * FEATURE_BLOCK, STATE_WIDTH, x->values, VALUE_ROW, x->psi, FEATURE_ROW,
-                   VALUE_SIZE + 1, FEATURE_BLOCK, CHUNK);
+        transposed_add(x->transposed, block, x->values, x->psi);
         BLOCK_SYNC();
 #endif
     }

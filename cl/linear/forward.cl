@@ -19,6 +19,10 @@
 #include "linear/outputs.clh"
 
 PRODUCT_TRANSPOSED(add_states, __global, BLOCK_SPACE, BLOCK_SPACE)
+#define HOLDS_STATES (STATE_BLOCKS == 1 && !SHIFTED && HOLDS_PRODUCT(FEATURE_BLOCK, VALUE_BLOCK))
+#if HOLDS_STATES
+PRODUCT_HELD(held_state, __global, BLOCK_SPACE, BLOCK_SPACE)
+#endif
 PRODUCT_BY(put_outputs, OUTPUTS_ADD, 0, BLOCK_SPACE, BLOCK_SPACE, __global)
 PRODUCT(add_tiles, BLOCK_SPACE, BLOCK_SPACE, BLOCK_SPACE)
 PRODUCT_OF_ROWS(add_pairs, BLOCK_SPACE, BLOCK_SPACE, BLOCK_SPACE)
@@ -28,19 +32,9 @@ PRODUCT_OF_ROWS(add_pairs, BLOCK_SPACE, BLOCK_SPACE, BLOCK_SPACE)
 
 /* ---- states ---- */
 
-/* Adds block number `block` of the features of a chunk's keys to a state; tokens: those of tiles. */
-FUNCTION void state_add(const state_place *to, int block, BLOCK_SPACE const float *psi, BLOCK_SPACE const float *v,
-                        int tokens, next_chunk *next)
+/* z += psi; tokens: those of tiles. */
+FUNCTION void totals_add(__global float *z, BLOCK_SPACE const float *psi, int tokens)
 {
-    __global float *const c = to->c + (long)block * FEATURE_BLOCK * VALUE_BLOCK;
-    __global float *const z = to->z + block * FEATURE_BLOCK;
-    const int height = PART_HEIGHT(FEATURE_BLOCK), width = PART_WIDTH(VALUE_BLOCK);
-    for (int f = 0; f < FEATURE_BLOCK; f += height)
-        for (int e = 0; e < VALUE_BLOCK; e += width) {
-            chunk_prefetch(next);
-            add_states(c + f * VALUE_BLOCK + e, VALUE_BLOCK, psi + f, FEATURE_ROW, v + e, VALUE_BLOCK, height,
-                       min(width, VALUE_BLOCK - e), tokens);
-        }
     VECTORS_FOR(n, FEATURE_BLOCK) {
         real sum[4] = {REAL_AT(z + n), (real)(0.0f), (real)(0.0f), (real)(0.0f)};
         for (int t = 0; t < tokens; t += 4)
@@ -49,6 +43,21 @@ FUNCTION void state_add(const state_place *to, int block, BLOCK_SPACE const floa
             sum[i] += REAL_AT(psi + (t + i) * FEATURE_ROW + n);
         REAL_PUT(z + n, sum[0] + sum[1] + (sum[2] + sum[3]));
     }
+}
+
+/* Adds block number `block` of the features of a chunk's keys to a state. */
+FUNCTION void state_add(const state_place *to, int block, BLOCK_SPACE const float *psi, BLOCK_SPACE const float *v,
+                        int tokens, next_chunk *next)
+{
+    __global float *const c = to->c + (long)block * FEATURE_BLOCK * VALUE_BLOCK;
+    const int height = PART_HEIGHT(FEATURE_BLOCK), width = PART_WIDTH(VALUE_BLOCK);
+    for (int f = 0; f < FEATURE_BLOCK; f += height)
+        for (int e = 0; e < VALUE_BLOCK; e += width) {
+            chunk_prefetch(next);
+            add_states(c + f * VALUE_BLOCK + e, VALUE_BLOCK, psi + f, FEATURE_ROW, v + e, VALUE_BLOCK, height,
+                       min(width, VALUE_BLOCK - e), tokens);
+        }
+    totals_add(to->z + block * FEATURE_BLOCK, psi, tokens);
 }
 
 KERNEL(linear_states)
@@ -69,6 +78,10 @@ KERNEL(linear_states)
     const state_place own = state_of(slot);
     const float m = state_begin(&a, &u, u.range == 0 && is_given(&a.bound, SLOT_STATE_C), true, state_c, state_z,
                                 state_m, &own, slot + STATE_FLOATS);
+#if HOLDS_STATES
+    real held[HELD_REALS];
+    held_state_get(held, own.c, VALUE_BLOCK, VALUE_BLOCK);
+#endif
 #if SHIFTED
     const state_scales scales = scales_of(slot + STATE_FLOATS);
     const feature_scales key_scale = {scales.next, -1.0f};
@@ -94,7 +107,12 @@ KERNEL(linear_states)
             factors_put(block, &scales, factor);
             state_rescale(&own, own.c, block, factor);
 #endif
+#if HOLDS_STATES
+            held_state_add(held, psi, FEATURE_ROW, values, VALUE_BLOCK, VALUE_BLOCK, tokens);
+            totals_add(own.z, psi, tokens);
+#else
             state_add(&own, block, psi, values, tokens, &coming);
+#endif
         }
 #if SHIFTED
         scales_advance(&scales);
@@ -102,6 +120,9 @@ KERNEL(linear_states)
         branch_end();
     }
     BLOCK_SYNC();
+#if HOLDS_STATES
+    held_state_put(held, own.c, VALUE_BLOCK, VALUE_BLOCK);
+#endif
 #if SHIFTED
     if (is_empty(&range))
         state_settle(&own, &scales, factor);
@@ -127,14 +148,15 @@ __kernel void linear_prefix(KERNEL_PARAMETERS)
 
 /* ---- outputs ---- */
 
-/* sums[t] = factor sums[t] + phi_t . z */
+/* sums[t] += phi_t . z */
 FUNCTION void sums_add(BLOCK_SPACE float *sums, BLOCK_SPACE const float *phi, __global const float *z, int tokens)
 {
-    ITEMS_FOR(t, tokens) {
+    SUMS_FOR(t, part, tokens)
+    {
         real sum = (real)(0.0f);
-        for (int n = 0; n < FEATURE_BLOCK; n += VECTOR)
+        for (int n = part * VECTOR; n < FEATURE_BLOCK; n += SUM_PARTS * VECTOR)
             sum = fma(REAL_AT(phi + t * FEATURE_ROW + n), REAL_AT(z + n), sum);
-        sums[t] += real_sum(sum);
+        sums[part * CHUNK + t] += real_sum(sum);
     }
 }
 
@@ -155,14 +177,15 @@ FUNCTION void weights_add(BLOCK_SPACE float *weights, BLOCK_SPACE const float *p
 /* The weights of the keys that a row does not see become 0; sums[t] += the others. */
 FUNCTION void weights_mask(BLOCK_SPACE float *weights, BLOCK_SPACE float *sums, int rows, int keys)
 {
-    ITEMS_FOR(t, rows) {
+    SUMS_FOR(t, part, rows)
+    {
         real sum = (real)(0.0f);
-        for (int n = 0; n < keys && n < (t / STRIPE + 1) * STRIPE; n += VECTOR) {
+        for (int n = part * VECTOR; n < keys && n < (t / STRIPE + 1) * STRIPE; n += SUM_PARTS * VECTOR) {
             const real x = real_below(REAL_AT(weights + t * CHUNK_ROW + n), n, t + 1, 0.0f);
             REAL_PUT(weights + t * CHUNK_ROW + n, x);
             sum += x;
         }
-        sums[t] += real_sum(sum);
+        sums[part * CHUNK + t] += real_sum(sum);
     }
 }
 
@@ -207,7 +230,7 @@ KERNEL(linear_apply)
     DECLARE_FEATURE_PLACE(place, work, &a)
     DECLARE_TILE(phi, CHUNK * FEATURE_ROW)
     DECLARE_TILE(outputs, CHUNK * VALUE_BLOCK)
-    DECLARE_TILE(sums, CHUNK)
+    DECLARE_TILE(sums, SUM_PARTS * CHUNK)
     DECLARE_TILE(row_scale, SHIFTED ? CHUNK : 16)
     DECLARE_TILE(whole_scale, SHIFTED ? CHUNK : 16)
     DECLARE_TILE(factor, SHIFTED ? FEATURE_BLOCK : 16)
@@ -254,7 +277,7 @@ KERNEL(linear_apply)
         const int row_tokens = tile_tokens(&rows), row_count = product_rows(rows.end);
 #if CAUSAL
         const int tokens = tile_tokens(&places), count = product_rows(places.end);
-        const bool adds = keep || !last || c + 1 < range.end || end < CHUNK;
+        const bool adds = keep || c + 1 < range.end || end < CHUNK; /* else nothing reads the state any more */
         const token_rows value_rows =
             rows_of(elements_of(v), a.v.token, first + u.offset, &places, a.value_size - u.e0, VALUE_BLOCK);
         next_chunk coming_keys = {.count = 0};
@@ -264,8 +287,7 @@ KERNEL(linear_apply)
 #endif
         if (OUTPUTS_ADD)
             tile_clear(outputs, row_tokens * VALUE_BLOCK);
-        ITEMS_FOR(t, row_tokens)
-            sums[t] = 0.0f;
+        sums_clear(sums, row_tokens);
 #if SHIFTED
         query_scales(&place, &a, &queries, first, &rows, row_tokens, query_scale.scale, row_scale, whole_scale);
 #endif
@@ -293,6 +315,7 @@ KERNEL(linear_apply)
         BLOCK_SYNC();
         values_add(outputs, weights, values, row_count, count);
 #endif
+        sums_join(sums, row_tokens);
         chunk_put(&a, &u, first, &out_rows, outputs, sums, row_scale, whole_scale, denominator, o);
 #if CHUNK_SPANS
         scales_advance(&scales);

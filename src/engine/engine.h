@@ -41,6 +41,7 @@ typedef struct mgk_footprint {
     int64_t streamed;        /* number of rows of a problem that tiles bring: keys; backward: queries */
     double seen;             /* part of them that a block meets: less than 1 with a mask */
     int64_t shared_heads;    /* backward: heads that read the same head of keys, whose block serves all of them */
+    int64_t work_items;      /* of a work-group that have something to do; 0: any number */
     int64_t most_splits;     /* forward: ranges of keys whose partial results are no larger than the arrays */
     int narrowest, widest;   /* the smaller and the larger of the classes of D and E */
 

@@ -85,6 +85,8 @@ static void choose_threads(const mgk_footprint *f, const mgk_device_facts *facts
     int row_threads = mgk_tunable_base(p, MGK_NAMED(row_threads), kind);
     while (row_threads > 1 && (uint64_t)row_threads * (uint64_t)key_threads > facts->info.max_work_group)
         row_threads /= 2;
+    while (row_threads > 1 && f->work_items > 0 && (int64_t)row_threads * key_threads > f->work_items)
+        row_threads /= 2;
     mgk_tunable_default(p, MGK_NAMED(key_threads), key_threads);
     mgk_tunable_default(p, MGK_NAMED(row_threads), row_threads);
 }

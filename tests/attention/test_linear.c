@@ -260,6 +260,26 @@ TH_TEST(kernel_parameters)
     }
 }
 
+/* Chunks without an edge, of aligned arrays: work-items load several vectors at a time, and in the second case hold the
+ * ranges' states in registers. */
+TH_TEST(whole_chunks)
+{
+    static const char *const parameters[] = {"chunk=16,splits=2", "chunk=32,feature-block=64,splits=2"};
+    for (size_t n = 0; n < TH_COUNT(parameters) * session->engines; n++) {
+        const clmgk_engine engine = session->engine[n / TH_COUNT(parameters)];
+        const bool plain = n % TH_COUNT(parameters) == 1;
+        if (engine != CLMGK_ENGINE_SIMT)
+            continue;
+        clmgk_attention_desc desc = small_desc(plain ? CLMGK_VARIANT_LINEAR : CLMGK_VARIANT_MLK, MAP_ELU1, 83, 83);
+        desc.head_size = desc.value_size = 64;
+        desc.causal = !plain;
+        desc.use_new_state = 1;
+        desc.gradients = plain ? 0 : th_all_gradients(&desc);
+        TH_PROBLEM problem = make(&desc, n);
+        expect_with(session, &problem, engine, parameters[n % TH_COUNT(parameters)]);
+    }
+}
+
 /* ---- gradients ------------------------------------------------------------------------------------------------- */
 
 /* Every kind of variant; in full all of them with all maps. The random problems have the others. */

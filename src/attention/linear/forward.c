@@ -29,8 +29,9 @@ MGK_BINDING(bind_forward, MGK_LINEAR_FORWARD_BUFFERS)
 clmgk_status mgk_linear_plan_forward(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error)
 {
     static const char file[] = "linear/forward.cl";
+    static const mgk_linear_costs costs = {.tiles = tiles_of, .kernels = 1, .products = 1, .causal_products = 1};
     mgk_linear_pass x;
-    MGK_TRY(mgk_linear_begin(request, tiles_of, plan, &x, error));
+    MGK_TRY(mgk_linear_begin(request, &costs, plan, &x, error));
     const int64_t slots = x.problems * (request->traits.value_size / x.value_block);
     const int64_t groups = slots * x.args.splits;
     x.args.region[MGK_LINEAR_STATES] = mgk_steps_region(&plan->steps, groups * mgk_linear_slot_floats(&x));

@@ -24,12 +24,16 @@ typedef struct mgk_linear_pass {
 /* Floats between the rows of local tiles (TILE_ROW of engine/simt/product.clh). */
 #define MGK_LINEAR_PAD 4
 
-/* Floats of a work-group's tiles. */
-typedef int64_t mgk_linear_tiles(const mgk_linear_pass *pass);
+/* What a pass's kernels take. */
+typedef struct mgk_linear_costs {
+    int64_t (*tiles)(const mgk_linear_pass *pass); /* floats of a work-group's tiles */
+    int kernels;                                   /* that go through chunks, but for that of the ranges' states */
+    int products, causal_products; /* of a chunk with F x E numbers, in these kernels; more of them if causal */
+} mgk_linear_costs;
 
 /* Reads the parameters and chooses the others, so that the tiles fit in local memory; sets flags and arguments.
  * UNSUPPORTED if they don't fit. */
-clmgk_status mgk_linear_begin(const mgk_attention_request *request, mgk_linear_tiles *tiles, mgk_pass_plan *plan,
+clmgk_status mgk_linear_begin(const mgk_attention_request *request, const mgk_linear_costs *costs, mgk_pass_plan *plan,
                               mgk_linear_pass *pass, clmgk_error *error);
 
 /* Numbers of a state: STATE_WIDTH, STATE_FLOATS, SLOT_FLOATS of linear/block.clh. */

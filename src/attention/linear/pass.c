@@ -34,11 +34,11 @@ static int choose_feature_block(int64_t features, int most)
     return block;
 }
 
-static int64_t local_bytes(mgk_linear_pass *x, mgk_linear_tiles *tiles)
+static int64_t local_bytes(mgk_linear_pass *x, const mgk_linear_costs *costs)
 {
     x->chunk = mgk_tunable_get(&x->tunables, MGK_NAMED(chunk));
     x->feature_block = mgk_tunable_get(&x->tunables, MGK_NAMED(feature_block));
-    return tiles(x) * (int64_t)sizeof(float) + 256;
+    return costs->tiles(x) * (int64_t)sizeof(float) + 256;
 }
 
 static bool halve(mgk_tunables *p, mgk_tunable_name name)
@@ -58,7 +58,7 @@ static bool halve_values(mgk_linear_pass *x)
     return true;
 }
 
-static clmgk_status choose_tiles(mgk_linear_pass *x, mgk_linear_tiles *tiles, clmgk_error *error)
+static clmgk_status choose_tiles(mgk_linear_pass *x, const mgk_linear_costs *costs, clmgk_error *error)
 {
     const clmgk_attention_desc *const d = x->request->desc;
     mgk_tunables *const p = &x->tunables;
@@ -70,10 +70,10 @@ static clmgk_status choose_tiles(mgk_linear_pass *x, mgk_linear_tiles *tiles, cl
                         choose_feature_block(features_of(x->request), engine->feature_block(x->request->facts)));
     x->value_block = x->request->traits.value_size;
     const int64_t limit = engine->tile_limit(x->request->facts);
-    while (local_bytes(x, tiles) > limit &&
+    while (local_bytes(x, costs) > limit &&
            (halve_values(x) || halve(p, MGK_NAMED(chunk)) || halve(p, MGK_NAMED(feature_block))))
         continue;
-    const int64_t bytes = local_bytes(x, tiles);
+    const int64_t bytes = local_bytes(x, costs);
     if (bytes > limit)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
                         "engine %s: head_size needs %" PRId64 " bytes of %s memory, expected at most %" PRId64,
@@ -83,21 +83,98 @@ static clmgk_status choose_tiles(mgk_linear_pass *x, mgk_linear_tiles *tiles, cl
     return CLMGK_OK;
 }
 
-/* Ranges of chunks: one, unless problems can't keep all compute units busy. Their number follows from the device, so
- * the workspace does not grow with N. */
-static int choose_splits(const mgk_linear_pass *x)
+/* Work-items of a work-group that have a block of 4 x 4 numbers of a chunk's products; two warps at least. */
+static int64_t work_items_of(const mgk_linear_pass *x)
 {
-    enum { CHUNKS_EACH = 4, MOST = 128 };
-    const clmgk_attention_desc *const d = x->request->desc;
+    enum { LEAST = 64, BLOCK = 16 };
+    const int64_t blocks = (int64_t)x->chunk * x->value_block / BLOCK;
+    return blocks > LEAST ? blocks : LEAST;
+}
+
+/* Fits the engine's work-group to the chunk, whose size is chosen first. */
+static clmgk_status fit(mgk_linear_pass *x, const mgk_linear_costs *costs, clmgk_error *error)
+{
+    /* no block of rows that a larger work-group could share */
+    mgk_footprint footprint = {.forward = true, .rows = 1};
+    MGK_TRY(mgk_attention_fit(x->request, &footprint, &x->tunables, &x->block, error));
+    MGK_TRY(choose_tiles(x, costs, error));
+    footprint.work_items = work_items_of(x);
+    MGK_TRY(mgk_attention_fit(x->request, &footprint, &x->tunables, &x->block, error));
+    return choose_tiles(x, costs, error);
+}
+
+enum { MOST_SPLITS = 128 };
+
+/* Where the device has no model: as many ranges as keep all compute units busy. */
+static int usual_splits(const mgk_linear_pass *x, int64_t groups, int64_t length)
+{
+    enum { CHUNKS_EACH = 4 };
     const int64_t units = x->request->facts->info.compute_units;
-    const int64_t groups = x->problems * (x->request->traits.value_size / x->value_block);
-    const int64_t length = (d->length > d->length_k ? d->length : d->length_k) / (d->sequences > 0 ? d->sequences : 1);
     if (groups % units == 0 && groups >= 2 * units)
         return 1;
     int splits = 1;
-    while (splits < MOST && groups * splits < 4 * units && length >= INT64_C(2) * splits * CHUNKS_EACH * x->chunk)
+    while (splits < MOST_SPLITS && groups * splits < 4 * units &&
+           length >= INT64_C(2) * splits * CHUNKS_EACH * x->chunk)
         splits *= 2;
     return splits;
+}
+
+/* The pace of kernels that make so many products of [chunk][F][E] numbers, and if `pairs` those of a chunk's pairs. The
+ * numbers follow from the machine code for an H200 (tests/offline), as those of the engine do. */
+static mgk_pace pace_of(const mgk_linear_pass *x, const mgk_unit *unit, int kernels, int products, bool pairs)
+{
+    enum { LANES = 128, REGISTERS = 128, LATENCY = 2500, LATENCY_OF_PAIRS = 3500, ENDS = 5000 };
+    const double chunk = x->chunk, features = (double)mgk_linear_state_width(x), values = x->value_block;
+    const double all =
+        products * chunk * features * values + (pairs ? kernels * chunk * chunk * (features + values) : 0);
+    return (mgk_pace){.resident = mgk_resident_groups(unit, (int64_t)x->block.threads, REGISTERS, x->block.local_bytes),
+                      .work = 1.7 * all / LANES,
+                      .latency = kernels * (LATENCY + (pairs ? LATENCY_OF_PAIRS : 0)),
+                      .ends = kernels * ENDS};
+}
+
+/* Cycles of a pass with so many ranges: its kernels, the ranges' states, and their sums. */
+static double time_of(const mgk_linear_pass *x, const mgk_linear_costs *costs, const mgk_waves *launch, int splits)
+{
+    enum { LAUNCH = 8000, MEMORY_BYTES = 16, ACCESSES = 4 }; /* cycles of a kernel; of a unit in a cycle; of a state */
+    const bool causal = x->request->desc->causal;
+    const mgk_unit unit = mgk_unit_of(x->request->facts);
+    const mgk_pace main =
+        pace_of(x, &unit, costs->kernels, costs->products + (causal ? costs->causal_products : 0), causal);
+    const mgk_pace states = pace_of(x, &unit, 1, 1, false);
+    mgk_waves own = *launch;
+    own.pace = &main;
+    const double time = mgk_waves_time(&own, splits);
+    if (causal && splits == 1)
+        return time;
+    own.pace = &states;
+    own.combine = costs->kernels * LAUNCH;
+    own.part = (double)costs->kernels * ACCESSES * (double)sizeof(float) *
+               (double)(mgk_linear_state_floats(x) * launch->blocks) / (MEMORY_BYTES * (double)launch->units);
+    return time + LAUNCH + mgk_waves_time(&own, splits);
+}
+
+/* Ranges of chunks. Their number follows from the device, so the workspace does not grow with N. */
+static int choose_splits(const mgk_linear_pass *x, const mgk_linear_costs *costs)
+{
+    const clmgk_attention_desc *const d = x->request->desc;
+    const int64_t groups = x->problems * (x->request->traits.value_size / x->value_block);
+    const int64_t length = (d->length > d->length_k ? d->length : d->length_k) / (d->sequences > 0 ? d->sequences : 1);
+    if (groups == 0 || mgk_unit_of(x->request->facts).registers == 0)
+        return usual_splits(x, groups, length);
+    const mgk_waves launch = {.units = (int64_t)x->request->facts->info.compute_units,
+                              .blocks = groups,
+                              .tiles = (double)((length + x->chunk - 1) / x->chunk)};
+    int best = 1;
+    double time = time_of(x, costs, &launch, best);
+    for (int splits = 2; splits <= MOST_SPLITS && splits <= launch.tiles; splits *= 2) {
+        const double own = time_of(x, costs, &launch, splits);
+        if (own < MGK_WAVES_GAIN * time) {
+            time = own;
+            best = splits;
+        }
+    }
+    return best;
 }
 
 /* ---- arguments ---------------------------------------------------------------------------------------------- */
@@ -117,21 +194,18 @@ static void set_args(mgk_linear_pass *x)
     args->uniform_prior = 1.0F / (float)d->components;
 }
 
-clmgk_status mgk_linear_begin(const mgk_attention_request *request, mgk_linear_tiles *tiles, mgk_pass_plan *plan,
+clmgk_status mgk_linear_begin(const mgk_attention_request *request, const mgk_linear_costs *costs, mgk_pass_plan *plan,
                               mgk_linear_pass *x, clmgk_error *error)
 {
-    /* no block of rows that a larger work-group could share */
-    const mgk_footprint footprint = {.forward = true, .rows = 1};
     *x = (mgk_linear_pass){.request = request, .plan = plan};
     x->problems = mgk_attention_problems(request->desc) * request->desc->heads;
-    MGK_TRY(mgk_attention_fit(request, &footprint, &x->tunables, &x->block, error));
-    MGK_TRY(choose_tiles(x, tiles, error));
-    const int splits = choose_splits(x);
-    mgk_tunable_default(&x->tunables, MGK_NAMED(splits), splits);
-    mgk_tunable_at_most(&x->tunables, MGK_NAMED(splits), splits);
+    MGK_TRY(fit(x, costs, error));
     x->flags = mgk_attention_block_flags(request, &x->tunables, &x->block);
     x->flags.FEATURES = (int)rounded(features_of(request), x->feature_block);
     x->flags.VALUE_BLOCK = x->value_block == request->traits.value_size ? 0 : x->value_block;
+    const int splits = choose_splits(x, costs);
+    mgk_tunable_default(&x->tunables, MGK_NAMED(splits), splits);
+    mgk_tunable_at_most(&x->tunables, MGK_NAMED(splits), splits);
     set_args(x);
     plan->tunables = x->tunables;
     return CLMGK_OK;
