@@ -21,7 +21,7 @@
 PRODUCT_TRANSPOSED(add_states, __global, BLOCK_SPACE, BLOCK_SPACE)
 #define HOLDS_STATES (STATE_BLOCKS == 1 && !SHIFTED && HOLDS_PRODUCT(FEATURE_BLOCK, VALUE_BLOCK))
 #if HOLDS_STATES
-PRODUCT_HELD(held_state, __global, BLOCK_SPACE, BLOCK_SPACE)
+PRODUCT_HELD(held_state, FEATURE_BLOCK, VALUE_BLOCK, __global, BLOCK_SPACE, BLOCK_SPACE)
 #endif
 PRODUCT_BY(put_outputs, OUTPUTS_ADD, 0, BLOCK_SPACE, BLOCK_SPACE, __global)
 PRODUCT(add_tiles, BLOCK_SPACE, BLOCK_SPACE, BLOCK_SPACE)
@@ -79,8 +79,8 @@ KERNEL(linear_states)
     const float m = state_begin(&a, &u, u.range == 0 && is_given(&a.bound, SLOT_STATE_C), true, state_c, state_z,
                                 state_m, &own, slot + STATE_FLOATS);
 #if HOLDS_STATES
-    real held[HELD_REALS];
-    held_state_get(held, own.c, VALUE_BLOCK, VALUE_BLOCK);
+    real held[HELD_REALS(FEATURE_BLOCK, VALUE_BLOCK)];
+    held_state_get(held, own.c);
 #endif
 #if SHIFTED
     const state_scales scales = scales_of(slot + STATE_FLOATS);
@@ -108,7 +108,7 @@ KERNEL(linear_states)
             state_rescale(&own, own.c, block, factor);
 #endif
 #if HOLDS_STATES
-            held_state_add(held, psi, FEATURE_ROW, values, VALUE_BLOCK, VALUE_BLOCK, tokens);
+            held_state_add(held, psi, FEATURE_ROW, values, VALUE_BLOCK, tokens);
             totals_add(own.z, psi, tokens);
 #else
             state_add(&own, block, psi, values, tokens, &coming);
@@ -121,7 +121,7 @@ KERNEL(linear_states)
     }
     BLOCK_SYNC();
 #if HOLDS_STATES
-    held_state_put(held, own.c, VALUE_BLOCK, VALUE_BLOCK);
+    held_state_put(held, own.c);
 #endif
 #if SHIFTED
     if (is_empty(&range))

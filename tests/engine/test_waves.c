@@ -240,6 +240,26 @@ TH_HOST_TEST(decoding_on_an_h200)
     assert_int_equal(plan_of(&facts, &desc, CLMGK_PASS_FORWARD, "splits=4").groups, 32);
 }
 
+/* Linear attention takes ranges of chunks for one wave, none where problems suffice or chunks are few. In the backward
+ * pass, whose chunks are shorter, a work-group has as many work-items as a chunk's products have blocks. */
+TH_HOST_TEST(ranges_of_linear_attention)
+{
+    const mgk_device_facts facts = h200();
+    clmgk_attention_desc desc = desc_of(CLMGK_VARIANT_LINEAR, 8, 16384, 16384, 64);
+    for (desc.causal = 0; desc.causal < 2; desc.causal++) {
+        const planned made = plan_of(&facts, &desc, CLMGK_PASS_FORWARD, NULL);
+        assert_int_equal(made.block.threads, 128);
+        assert_int_equal(made.splits, 64);
+        assert_int_equal(waves_of(&facts, &made), 1);
+        assert_int_equal(plan_of(&facts, &desc, CLMGK_PASS_BACKWARD, NULL).block.threads, 64);
+    }
+    clmgk_attention_desc few = desc_of(CLMGK_VARIANT_LINEAR, 8, 64, 64, 64), many = desc;
+    few.causal = many.causal = 1;
+    many.batch = 1024;
+    assert_int_equal(plan_of(&facts, &few, CLMGK_PASS_FORWARD, NULL).splits, 1);
+    assert_int_equal(plan_of(&facts, &many, CLMGK_PASS_FORWARD, NULL).splits, 1);
+}
+
 /* 256 blocks of 128 rows are one wave of two work-groups a unit, with heads of 64 three of 64 rows fit; four heads of
  * two components are one wave, too. */
 TH_HOST_TEST(forward_on_an_h200)

@@ -133,19 +133,26 @@ static mgk_pace pace_of(const mgk_linear_pass *x, const mgk_unit *unit, int kern
                       .ends = kernels * ENDS};
 }
 
+/* Of the pass's kernels together. */
+static mgk_pace main_pace_of(const mgk_linear_pass *x, const mgk_linear_costs *costs)
+{
+    const bool causal = x->request->desc->causal;
+    const mgk_unit unit = mgk_unit_of(x->request->facts);
+    if (unit.registers == 0)
+        return (mgk_pace){.resident = 0};
+    return pace_of(x, &unit, costs->kernels, costs->products + (causal ? costs->causal_products : 0), causal);
+}
+
 /* Cycles of a pass with so many ranges: its kernels, the ranges' states, and their sums. */
 static double time_of(const mgk_linear_pass *x, const mgk_linear_costs *costs, const mgk_waves *launch, int splits)
 {
     enum { LAUNCH = 8000, MEMORY_BYTES = 16, ACCESSES = 4 }; /* cycles of a kernel; of a unit in a cycle; of a state */
-    const bool causal = x->request->desc->causal;
     const mgk_unit unit = mgk_unit_of(x->request->facts);
-    const mgk_pace main =
-        pace_of(x, &unit, costs->kernels, costs->products + (causal ? costs->causal_products : 0), causal);
     const mgk_pace states = pace_of(x, &unit, 1, 1, false);
     mgk_waves own = *launch;
-    own.pace = &main;
+    own.pace = &x->block.pace;
     const double time = mgk_waves_time(&own, splits);
-    if (causal && splits == 1)
+    if (x->request->desc->causal && splits == 1)
         return time;
     own.pace = &states;
     own.combine = costs->kernels * LAUNCH;
@@ -160,14 +167,14 @@ static int choose_splits(const mgk_linear_pass *x, const mgk_linear_costs *costs
     const clmgk_attention_desc *const d = x->request->desc;
     const int64_t groups = x->problems * (x->request->traits.value_size / x->value_block);
     const int64_t length = (d->length > d->length_k ? d->length : d->length_k) / (d->sequences > 0 ? d->sequences : 1);
-    if (groups == 0 || mgk_unit_of(x->request->facts).registers == 0)
+    if (groups == 0 || x->block.pace.resident == 0)
         return usual_splits(x, groups, length);
-    const mgk_waves launch = {.units = (int64_t)x->request->facts->info.compute_units,
-                              .blocks = groups,
-                              .tiles = (double)((length + x->chunk - 1) / x->chunk)};
+    const int64_t chunks = (length + x->chunk - 1) / x->chunk;
+    const mgk_waves launch = {
+        .units = (int64_t)x->request->facts->info.compute_units, .blocks = groups, .tiles = (double)chunks};
     int best = 1;
     double time = time_of(x, costs, &launch, best);
-    for (int splits = 2; splits <= MOST_SPLITS && splits <= launch.tiles; splits *= 2) {
+    for (int splits = 2; splits <= MOST_SPLITS && splits <= chunks; splits *= 2) {
         const double own = time_of(x, costs, &launch, splits);
         if (own < MGK_WAVES_GAIN * time) {
             time = own;
@@ -203,11 +210,13 @@ clmgk_status mgk_linear_begin(const mgk_attention_request *request, const mgk_li
     x->flags = mgk_attention_block_flags(request, &x->tunables, &x->block);
     x->flags.FEATURES = (int)rounded(features_of(request), x->feature_block);
     x->flags.VALUE_BLOCK = x->value_block == request->traits.value_size ? 0 : x->value_block;
+    x->block.pace = main_pace_of(x, costs);
     const int splits = choose_splits(x, costs);
     mgk_tunable_default(&x->tunables, MGK_NAMED(splits), splits);
     mgk_tunable_at_most(&x->tunables, MGK_NAMED(splits), splits);
     set_args(x);
     plan->tunables = x->tunables;
+    plan->block = x->block;
     return CLMGK_OK;
 }
 
