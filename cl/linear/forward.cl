@@ -24,7 +24,11 @@ PRODUCT_TRANSPOSED(add_states, __global, BLOCK_SPACE, BLOCK_SPACE)
 PRODUCT_HELD(held_state, FEATURE_BLOCK, VALUE_BLOCK, __global, BLOCK_SPACE, BLOCK_SPACE)
 #endif
 PRODUCT_BY(put_outputs, OUTPUTS_ADD, 0, BLOCK_SPACE, BLOCK_SPACE, __global)
+#if LOCAL_TILES
+PRODUCT_LOWER(add_seen, BLOCK_SPACE, BLOCK_SPACE, BLOCK_SPACE)
+#else
 PRODUCT(add_tiles, BLOCK_SPACE, BLOCK_SPACE, BLOCK_SPACE)
+#endif
 PRODUCT_OF_ROWS(add_pairs, BLOCK_SPACE, BLOCK_SPACE, BLOCK_SPACE)
 
 /* Parts of products of so many rows with VALUE_BLOCK columns. */
@@ -189,13 +193,17 @@ FUNCTION void weights_mask(BLOCK_SPACE float *weights, BLOCK_SPACE float *sums, 
     }
 }
 
-/* outputs += weights v */
+/* outputs += weights v; those of the keys that a row does not see are 0 */
 FUNCTION void values_add(BLOCK_SPACE float *outputs, BLOCK_SPACE const float *weights, BLOCK_SPACE const float *v,
                          int rows, int keys)
 {
+#if LOCAL_TILES
+    add_seen(outputs, VALUE_BLOCK, weights, CHUNK_ROW, v, VALUE_BLOCK, rows, VALUE_BLOCK, keys);
+#else
     for (int t = 0; t < rows; t += STRIPE)
         add_tiles(outputs + t * VALUE_BLOCK, VALUE_BLOCK, weights + t * CHUNK_ROW, CHUNK_ROW, v, VALUE_BLOCK,
                   min(STRIPE, rows - t), VALUE_BLOCK, min(keys, t + STRIPE));
+#endif
 }
 #endif
 
