@@ -8,7 +8,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 {
     "$root/tools/install-packages.sh" build
     options=()
-    # The tests need more packages: a new build folder goes without them, an existing one keeps its choice.
+    # The tests need more packages, so a new build folder has no tests; an existing one keeps its choice.
     [[ -e $root/build/CMakeCache.txt ]] || options=(-DCLMGK_BUILD_TESTS=OFF)
     cmake -S "$root" -B "$root/build" -G Ninja "${options[@]}"
     cmake --build "$root/build"

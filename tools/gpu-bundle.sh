@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The bundle that gpu-check.sh runs from: `gpu-check.sh prepare` sources this file, which needs a checkout.
+# Makes the bundle that gpu-check.sh runs from. `gpu-check.sh prepare` sources this file, which needs a checkout.
 # shellcheck disable=SC2154 # gpu-check.sh sets the names of programs and libraries
 
-# NAME PATH of all libraries that a program needs.
+# Prints NAME PATH of each library that a program needs.
 needed_by() {
     ldd "$1" | sed -nE 's|^\s*(\S+) => (/\S+) .*|\1 \2|p; s|^\s*(/\S*/)(ld-linux\S+) .*|\2 \1\2|p'
 }
@@ -25,7 +25,7 @@ bundle_libraries() { # BUNDLE BUILD
     done
 }
 
-# "NAME ARGUMENT...", quoted for the shell: a line for each golden case, outputs in ./.
+# Prints "NAME ARGUMENT...", quoted for the shell, for each golden case; outputs go to ./.
 list_golden() { # FOLDER
     python3 - "$1" <<'TEXT'
 import json, pathlib, shlex, sys
@@ -36,7 +36,7 @@ for path in sorted(pathlib.Path(sys.argv[1]).glob("*/case.json")):
 TEXT
 }
 
-newest_glibc() { # FILE... : the newest version of the C library that they ask for
+newest_glibc() { # FILE... : the newest version of the C library that these files require
     objdump -T "$@" | grep -o 'GLIBC_2\.[0-9]*' | sort -uV | tail -n 1 | sed 's/GLIBC_//'
 }
 

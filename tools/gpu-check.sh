@@ -7,13 +7,13 @@ set -euo pipefail
 
 self=$(realpath "${BASH_SOURCE[0]}")
 here=$(dirname "$self")
-# In the order of their value: the card may be gone at any time.
+# In the order of their value, because the loan of the card may end at any time.
 stages=(facts golden numbers table builds tune profile bench peaks)
 short_stages=(facts golden table)
 # Seconds: together 39 minutes, each below 9.
 declare -A limits=([facts]=120 [golden]=120 [numbers]=420 [table]=240 [builds]=360 [tune]=360 [profile]=240 [bench]=360
     [peaks]=120)
-# Of `short`: each stage, and all together, with half a minute to find the device and to end.
+# Seconds of `short`: for each stage, and for all, with half a minute to find the device and to end.
 declare -A short_limits=([facts]=45 [golden]=90 [table]=150)
 short_limit=270
 
@@ -69,7 +69,7 @@ numeric=(test_linear test_admixture_backward test_backward test_admixture test_l
     test_layer_rows test_modifiers test_statistics test_values test_properties test_strides test_differential
     test_random test_combine test_gemm test_warm_up test_first_contact test_enqueue test_threads)
 programs=(clmgk-info clmgk-run clmgk-bench clmgk-tune gpu_probe gpu_replay listops "${numeric[@]}")
-# Taken from the bundle even where the machine has its own: the loader must honour OCL_ICD_VENDORS.
+# Libraries that come from the bundle even if the machine has its own, because the loader must honour OCL_ICD_VENDORS.
 own_libraries='^(libclmgk|libOpenCL|libclblast)\.so'
 c_library='^(ld-linux.*|libc|libm|libdl|librt|libpthread|libresolv|libutil)\.so'
 
@@ -83,8 +83,8 @@ older() { # A B : version A is older than B
     [[ $1 != "$2" && $(printf '%s\n%s\n' "$1" "$2" | sort -V | head -n 1) == "$1" ]]
 }
 
-# Writes $run, which starts a program of the bundle. The machine's own are taken where
-# there are any, since a driver may need them as new as they are, but for those of $own_libraries.
+# Writes $run, which starts a program of the bundle. Except for $own_libraries it prefers the machine's libraries, because
+# a driver may need their newer versions.
 choose_libraries() {
     local libc file name missing libraries=$work/lib begin=()
     [[ $(uname -m) == "$(manifest machine)" ]] ||
@@ -129,7 +129,7 @@ find_driver() { # LIBRARY : its path, or nothing
     done < <(driver_folders)
 }
 
-# An ICD folder of our own processes: what the system names, and drivers that nobody has named.
+# Makes an ICD folder for our processes, with the drivers that the system lists and others that were found.
 choose_drivers() {
     local icd=$work/icd file name path
     if [[ -n ${OCL_ICD_VENDORS:-} ]]; then
@@ -153,7 +153,7 @@ choose_drivers() {
     export OCL_ICD_VENDORS=$icd
 }
 
-# NVIDIA's driver compiles by a library of its own.
+# NVIDIA's driver compiles with a separate library.
 check_compiler() {
     local driver
     driver=$(find_driver libnvidia-opencl.so.1)
@@ -162,7 +162,7 @@ check_compiler() {
     fi
 }
 
-# The device's facts in $work/device.jsonl.
+# Writes the device's facts to $work/device.jsonl.
 choose_device() {
     rm -f "$work/device.jsonl"
     timeout --foreground -k 5 60 "$run" gpu_probe --fact device --output "$work/device.jsonl" ||
@@ -172,14 +172,14 @@ choose_device() {
     fi
 }
 
-# Those of the device's plans, which are others on NVIDIA's GPUs.
+# The configurations that plans use on this device; NVIDIA's GPUs have others.
 configurations() {
     local plans=simt
     ! grep -q '"vendor":"NVIDIA' "$work/device.jsonl" || plans=simt-nvidia
     grep "^$plans " "$bundle/configurations.txt"
 }
 
-# Caches of these stages alone: what a stage compiles the next ones find.
+# Caches that only these stages share: a stage finds the programs that earlier ones compiled.
 choose_caches() { # FOLDER
     export CLMGK_CACHE_DIR=$1/clmgk CUDA_CACHE_PATH=$1/cuda CUDA_CACHE_MAXSIZE=4294967296
     mkdir -p "$1/clmgk" "$1/cuda"
@@ -187,7 +187,7 @@ choose_caches() { # FOLDER
 
 # ---- results ------------------------------------------------------------------------------------------------
 
-record() { # FILE LINE : on the disk when it returns
+record() { # FILE LINE : the line is on the disk when this returns
     printf '%s\n' "$2" >>"$results/$1"
     sync "$results/$1"
 }
@@ -196,19 +196,19 @@ has() { # FILE CASE
     grep -qsF "{\"case\":\"$2\"," "$results/$1"
 }
 
-# Runs a program with a limit, at most what the stage has left.
+# Runs a program with a limit of time, at most the rest of the stage's time.
 limited() { # SECONDS COMMAND...
     local left=$((deadline - SECONDS))
     timeout --foreground -k 10 $((left < 1 ? 1 : left < $1 ? left : $1)) "${@:2}"
 }
 
-# A case that the stage's end cut off has no result: the same command runs it again.
+# A case that was cut off by the end of the stage has no result, so the same command runs it again.
 end_in_time() {
     [[ $SECONDS -lt $deadline ]] || exit 124
 }
 
-# One case of a program that prints JSON: its result, or its status, becomes a line of FILE. A program that the stage's
-# end cuts off prints what it has.
+# Runs one case of a program that prints JSON. Its result, or its status, becomes a line of FILE. A program that is cut
+# off by the end of the stage prints the results so far.
 json_case() { # FILE CASE SECONDS COMMAND...
     local status=0 start=$SECONDS text name=$2
     has "$1" "$2" && return
@@ -221,7 +221,7 @@ json_case() { # FILE CASE SECONDS COMMAND...
     end_in_time
 }
 
-# At most $jobs of them at a time.
+# Starts a command in the background; at most $jobs run at a time.
 begin_job() { # COMMAND...
     while [[ $(jobs -rp | wc -l) -ge $jobs ]]; do
         wait -n || true
@@ -254,7 +254,7 @@ builds_to_do() { # LIST
     grep -vxFf "$1.done" "$1" || true
 }
 
-# A list in one process; after one that ends it, or never answers, in another.
+# Builds a list in one process. After a configuration that ends the process, or never answers, another process goes on.
 build_list() { # LIST
     local status first
     while first=$(builds_to_do "$1" | head -n 1) && [[ -n $first ]]; do
@@ -297,7 +297,7 @@ numeric_case() { # TEST
     say "$1: $([[ $status -eq 0 ]] && echo passed || echo "FAILED, status $status") ($((SECONDS - start)) s)"
 }
 
-# Inputs of a golden case; what comes out is held against the reference, which CI holds against the expected values.
+# Runs a golden case and compares its outputs with the reference's. CI compares the reference with the expected values.
 golden_case() { # NAME ARGUMENTS, quoted
     local status=0 start=$SECONDS target words
     target=$(mktemp -d "$work/golden-XXXXXX")
@@ -351,8 +351,8 @@ stage_peaks() {
     sed -nE 's/^\{"case":"(lane_[a-z_]*)".*"gbps":([0-9.]*).*/\1: \2 GB\/s/p' "$results/peaks.jsonl"
 }
 
-# A line for each case of FILE, results of clmgk-bench: what was measured and its part of the peak, beside PyTorch's
-# fastest back end for softmax of the same shape, type and pass, where peers.jsonl has it.
+# Prints a line for each case of FILE, results of clmgk-bench: the measurement and its part of the peak, beside PyTorch's
+# fastest back end for softmax of the same shape, type and pass, if peers.jsonl has it.
 print_cases() { # FILE
     touch "$results/peers.jsonl"
     awk -v peers="$results/peers.jsonl" '
@@ -400,14 +400,14 @@ bench_case() { # FILE NAME PASS OPTION...
 
 small_shape=(--heads 2 --length 64 --head-size 32)
 
-# All families at one size, softmax also causal and with 16 bits (the shape adds these). A pass that is cut off keeps
-# what it has.
+# All families at one size; softmax also causal and with 16 bits (the shape adds these). A pass that is cut off keeps the
+# results so far.
 stage_table() {
     local shape=(--shapes square-64 --seconds 2) peers=square-64
     local families=softmax:8,mgk:4,smgk:4,hard-fish:2x8,linear:8,mlk:4
     [[ $rehearse -eq 0 ]] || shape=("${small_shape[@]}" --seconds 0.1) peers='' families=softmax:2,mgk:1,linear:2
     choose_caches "$work/cache"
-    trap 'print_cases table.jsonl' EXIT # also where the time ends
+    trap 'print_cases table.jsonl' EXIT # also when the time is over
     bench_case table.jsonl families forward "${shape[@]}" --variants "$families"
     bench_peers "$peers"
     bench_case table.jsonl families backward "${shape[@]}" --variants "$families"
@@ -465,7 +465,8 @@ stage_tune() {
     done
 }
 
-# Kernels of one case, each with its program, arguments and arrays: record_layer is between the bench and the driver.
+# Records the kernels of one case, each with its program, arguments and arrays: record_layer lies between clmgk-bench and
+# the driver.
 record_case() { # NAME OPTION...
     local folder=$work/recordings/$1
     has profile.jsonl "record $1" && return
@@ -475,8 +476,8 @@ record_case() { # NAME OPTION...
         "$run" clmgk-bench "${@:2}" --seconds 0.1 --json
 }
 
-# What ncu is to count of a kernel: multiply-adds in a cycle of all multiprocessors, issue slots that are used, and for
-# each issued instruction the warps that wait, by their reasons.
+# The counters of a kernel that ncu reads: multiply-adds in a cycle of all multiprocessors, used issue slots, and for each
+# issued instruction the waiting warps by reason.
 stalls=(barrier branch_resolving dispatch_stall drain lg_throttle long_scoreboard math_pipe_throttle membar mio_throttle
     no_instruction not_selected selected short_scoreboard sleeping tex_throttle wait)
 profiled_metrics() {
@@ -508,7 +509,7 @@ counters_of() { # FILE
         END { print "{" text "}" }' "$1"
 }
 
-# A recorded kernel through CUDA: alone, then under ncu where it is here.
+# Replays a recorded kernel through CUDA: alone, then under ncu if it is installed.
 replay_case() { # RECORDING
     local name status=0 text counters='null' ncu
     name="$(basename "$(dirname "$1")")/$(basename "$1" .rec)"
@@ -560,7 +561,7 @@ print_profile() {
         }' "$results/profile.jsonl"
 }
 
-# NVIDIA's profilers see nothing of OpenCL's kernels: these are recorded, and replayed through CUDA's driver.
+# NVIDIA's profilers do not see OpenCL's kernels, so these are recorded and replayed through CUDA's driver.
 stage_profile() {
     local tool path recording shape=(--shapes square-64) variants=(softmax:8 mgk:4 smgk:4 hard-fish:2x8 linear:8)
     [[ $rehearse -eq 0 ]] || shape=("${small_shape[@]}") variants=(softmax:2)
@@ -590,16 +591,16 @@ stage_profile() {
 
 # In a process of its own, below `timeout`.
 run_inside() { # STAGE
-    deadline=$((limit - 5)) # for what programs print at their end
+    deadline=$((limit - 5)) # leaves time for what programs print at their end
     failures=0
     "stage_$1"
-    # A fact that ends its process is a fact; what was cut off is there once more.
+    # A question that ends its process is answered by that. A question that was cut off is asked again.
     [[ $1 == facts ]] ||
         failures=$((failures + $(grep -v ' (cut off)"' "$results/$1.jsonl" | grep -c '"status":[1-9]' || true)))
     [[ $failures -eq 0 ]] || fail 1 "$1: $failures failed: $results has the details"
 }
 
-# Ctrl-C ends the stage's processes; what is recorded stays.
+# Ctrl-C ends the stage's processes; recorded results stay.
 run_stage() { # STAGE LIMIT
     local status=0 start=$SECONDS
     say "$1 (at most $2 s)"
@@ -612,14 +613,14 @@ run_stage() { # STAGE LIMIT
     [[ $worst -ge $status ]] || worst=$status
 }
 
-# Of what is left of the time of all.
+# Runs a stage within the rest of the time for all stages.
 run_short_stage() { # STAGE
     local most=${limit:-${short_limits[$1]}} left=$((short_limit - SECONDS))
     [[ $left -ge 10 ]] || return 0
     run_stage "$1" $((most < left ? most : left))
 }
 
-# What `short` has no results of: golden cases, passes of the table, stages.
+# Prints what `short` has no results of: golden cases, passes of the table, stages.
 left_out() {
     local stage name words=()
     for name in forward backward; do
@@ -683,7 +684,7 @@ parse() {
     short=${GPU_CHECK_SHORT:-$short}
 }
 
-# The folder of the results, which are of one bundle.
+# Chooses the folder of the results, which belong to one bundle.
 open_results() {
     local stage of
     mkdir -p "$results" || fail 4 "--output '$results': cannot make the folder"
@@ -701,7 +702,7 @@ open_results() {
     driver_path=
 }
 
-# What need not come back from the machine: caches, logs of steps. The same for the same results.
+# A folder for caches and logs of steps, which need not come back from the machine. Equal --output: the same folder.
 choose_work() {
     local own=${TMPDIR:-/tmp}/gpu-check-$UID
     work=$own/$(cksum <<<"$results" | cut -d ' ' -f 1)

@@ -118,8 +118,8 @@ KERNEL(layer_norm)
 
 /* ---- backward ---- */
 
-/* With y = (x - mean) scale and h = g gain: dx = scale (h - mean(h) - y mean(h y)). The difference of h and its mean is
- * one of differences from the first element's h, a rounded product as all of them: of equal h it is 0. */
+/* With y = (x - mean) scale and h = g gain: dx = scale (h - mean(h) - y mean(h y)). h - mean(h) is computed from
+ * differences to the first element's h, which is rounded like all others, so equal h give exactly 0. */
 KERNEL(layer_norm_backward)
 {
     BEGIN_BUFFERS

@@ -50,4 +50,20 @@ static inline th_problem noisy_problem(size_t n, uint64_t seed, double deviation
     return problem;
 }
 
+/* The six kinds of noise in turn, with dropout, on blocks of several engines. */
+static inline void
+expect_noise_on(th_session *session, const th_block *blocks, size_t count, size_t step, bool training,
+                void (*expect)(th_session *session, th_problem *problem, clmgk_engine engine, const char *parameters))
+{
+    for (size_t n = 0; n < count; n++) {
+        if (!th_takes(session, n, step))
+            continue;
+        clmgk_attention_desc desc = noisy_desc(n % 3, n % 2 == 1, 70, 210);
+        desc.gradients = training ? th_all_gradients(&desc) : 0;
+        desc.dropout = 0.4;
+        TH_PROBLEM problem = th_problem_make(&desc, n);
+        expect(session, &problem, blocks[n].engine, blocks[n].parameters);
+    }
+}
+
 #endif

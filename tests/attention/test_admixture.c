@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The admixture family's forward pass on every engine against the reference: shapes, masks and modifiers, values,
- * noise, layouts, how the work is cut up; then what must hold whatever the reference says. A program takes seconds to
- * build: what is chosen at run time varies over few of them.
+ * noise, layouts, partition of the work; then properties that do not depend on the reference. A program takes seconds
+ * to build, so options that are chosen at run time vary over few programs.
  */
 #include "attention/admixture.h"
 
 #include <math.h>
 #include <string.h>
 
-/* One program serves every number of local heads, in groups that may hold some too many. */
+/* One program serves every number of local heads; the last group of heads need not be full. */
 static const char *parameters_of(const th_session *session, size_t n)
 {
     static const char panels[] = "panels=2,vectors=2,heads=2,splits=1", smallest[] = "rows=1,keys=1,heads=1,splits=1";
@@ -22,8 +22,8 @@ static const char *parameters_of(const th_session *session, size_t n)
     return !own && th_has_parameters(session, n, CLMGK_VARIANT_HARD_FISH, smallest) ? smallest : NULL;
 }
 
-/* Runs on the first `engines` engines, or if 0 on those that th_other_engines chooses: the outputs must be those of
- * `answer`, or the problem's own. */
+/* Runs on the first `engines` engines, or if 0 on those that th_other_engines chooses. The outputs must be `answer`, or
+ * if NULL the reference's answer to the problem. */
 static void expect_on(th_session *session, size_t engines, th_problem *problem, const clmgk_ref_answer *answer)
 {
     clmgk_ref_answer own = {0};
@@ -49,8 +49,7 @@ static void expect_desc(th_session *session, const clmgk_attention_desc *desc, u
     expect(session, &problem);
 }
 
-/* For number `index` of a sweep over programs: unless in full, an engine that is not the device's own takes every
- * fourth. */
+/* Number `index` of a sweep over programs. In full every engine runs each, else the other engines run every fourth. */
 static void sweep(th_session *session, th_problem *problem, size_t index)
 {
     expect_on(session, session->full || index % 4 == 0 ? session->engines : 1, problem, NULL);
@@ -62,7 +61,7 @@ static void sweep_desc(th_session *session, const clmgk_attention_desc *desc, ui
     sweep(session, &problem, index);
 }
 
-/* With parameters of one engine; nothing where the device does not offer it. */
+/* Runs with parameters of one engine, if the device offers this engine. */
 static void expect_with(th_session *session, th_problem *problem, clmgk_engine engine, const char *parameters)
 {
     for (size_t n = 0; n < session->engines; n++)
@@ -120,7 +119,7 @@ TH_TEST(few_rows)
     }
 }
 
-/* What plans take by themselves: many rows, few rows against many keys, many heads. */
+/* Parameters that plans choose themselves: for many rows, for few rows and many keys, for many heads. */
 TH_TEST(own_parameters)
 {
     static const int64_t shape[][3] = {{600, 1100, 3}, {1, 3000, 2}, {5, 2000, 8}, {40, 60, 8}};
@@ -163,7 +162,7 @@ TH_TEST(global_and_local_heads)
     }
 }
 
-/* More state than fits: by its own choice the lane engine takes groups, the SIMT engine small blocks. */
+/* More heads than fit a block: by default the lane engine takes groups of heads, and the SIMT engine small blocks. */
 TH_TEST(as_many_heads_as_talk)
 {
     static const clmgk_variant variants[] = {CLMGK_VARIANT_TALKING_HEADS, CLMGK_VARIANT_HARD_MISH, CLMGK_VARIANT_GFISH};
@@ -211,27 +210,25 @@ TH_TEST(grouped_values)
     }
 }
 
-/* Block sizes that defaults do not take for problems of this size. */
+/* Sizes of blocks that are not the defaults for problems of this size. */
 TH_TEST(engine_parameters)
 {
     static const struct {
-        clmgk_engine engine;
-        const char *parameters;
+        th_block block;
         size_t forms;
-    } blocks[] = {{CLMGK_ENGINE_LANE, "panels=4", 1},
-                  {CLMGK_ENGINE_LANE, "panels=2,vectors=1,tile=32", 1},
-                  {CLMGK_ENGINE_LANE, "lanes=8,panels=8,block=4,heads=2", 2},
-                  {CLMGK_ENGINE_SIMT, "rows=2,keys=2,heads=1", 1},
-                  {CLMGK_ENGINE_SIMT, "row-threads=4,key-threads=8,rows=4,keys=4,heads=1", 1},
-                  {CLMGK_ENGINE_SIMT, "rows=1,keys=4,row-threads=16,key-threads=4,features=8,values=8,heads=2", 1}};
-    for (size_t n = 0; n < TH_COUNT(blocks); n++) {
-        for (size_t v = 0; th_takes(session, n, 3) && v < (session->full ? TH_COUNT(forms) : blocks[n].forms); v++) {
+    } cases[] = {{{CLMGK_ENGINE_LANE, "panels=4"}, 1},
+                 {{CLMGK_ENGINE_LANE, "panels=2,vectors=1,tile=32"}, 1},
+                 {{CLMGK_ENGINE_LANE, "lanes=8,panels=8,block=4,heads=2"}, 2},
+                 {{CLMGK_ENGINE_SIMT, "rows=2,keys=2,heads=1"}, 1},
+                 {{CLMGK_ENGINE_SIMT, "row-threads=4,key-threads=8,rows=4,keys=4,heads=1"}, 1},
+                 {{CLMGK_ENGINE_SIMT, "rows=1,keys=4,row-threads=16,key-threads=4,features=8,values=8,heads=2"}, 1}};
+    for (size_t n = 0; n < TH_COUNT(cases); n++) {
+        for (size_t v = 0; th_takes(session, n, 3) && v < (session->full ? TH_COUNT(forms) : cases[n].forms); v++) {
             clmgk_attention_desc desc = small_desc(forms[v], 150, 270);
-            desc.batch = 2;
-            desc.use_lengths = desc.use_lengths_q = 1;
+            th_set_lengths(&desc);
             for (desc.causal = 0; desc.causal < 2; desc.causal++) {
                 TH_PROBLEM problem = th_problem_make(&desc, n);
-                expect_with(session, &problem, blocks[n].engine, blocks[n].parameters);
+                expect_with(session, &problem, cases[n].block.engine, cases[n].block.parameters);
             }
         }
     }
@@ -263,15 +260,11 @@ TH_TEST(causal_alignments_and_lengths)
 
 TH_FULL_TEST(windows)
 {
-    static const int64_t sides[][2] = {{0, 0}, {1, 0}, {-1, 3}, {20, -1}, {64, 64}, {7, 130}, {INT64_MAX, 1}};
     static const int64_t shape[][2] = {{150, 150}, {70, 300}, {200, 70}};
-    for (size_t n = 0; n < TH_COUNT(sides) * TH_COUNT(shape); n++) {
-        clmgk_attention_desc desc = small_desc(forms[n % TH_COUNT(forms)], shape[n / 7][0], shape[n / 7][1]);
-        desc.use_window = 1;
-        desc.window_left = sides[n % 7][0];
-        desc.window_right = sides[n % 7][1];
-        desc.alignment = (clmgk_alignment)(n % 3);
-        desc.use_lengths = desc.alignment == CLMGK_ALIGN_LENGTHS;
+    for (size_t n = 0; n < TH_WINDOWS * TH_COUNT(shape); n++) {
+        const int64_t *const lengths = shape[n / TH_WINDOWS];
+        clmgk_attention_desc desc = small_desc(forms[(n + n / TH_WINDOWS) % TH_COUNT(forms)], lengths[0], lengths[1]);
+        th_set_window(&desc, n);
         desc.causal = n % 2 == 1;
         desc.batch = 2;
         expect_desc(session, &desc, n);
@@ -283,21 +276,13 @@ TH_FULL_TEST(packed_sequences)
     static const int64_t sequences[] = {1, 2, 7, 40};
     for (size_t n = 0; n < TH_COUNT(sequences) * 4; n++) {
         clmgk_attention_desc desc = small_desc(forms[n % 2 * 3], 200, 200);
-        desc.sequences = sequences[n / 4];
-        desc.use_offsets_k = n % 3 == 1;
-        desc.length_k = n % 3 == 1 ? 150 : 200;
+        th_set_packing(&desc, sequences[n / 4], n % 3 == 1 ? 150 : 0, n);
         desc.alignment = (clmgk_alignment)(n % 5 == 2);
-        desc.causal = n / 2 % 2 == 1;
-        desc.use_window = n % 4 == 3;
-        desc.window_left = 11;
-        desc.window_right = 2;
-        desc.heads = 4;
-        desc.kv_heads = 2;
         sweep_desc(session, &desc, n, n % 2);
     }
 }
 
-/* Every shape of a bias. MiSH has one softmax only where heads share it. */
+/* Every shape of a bias. With MiSH, all heads have one softmax only if they share the bias. */
 TH_FULL_TEST(biases)
 {
     static const int64_t batches[] = {1, 2, 3, 6};
@@ -312,7 +297,7 @@ TH_FULL_TEST(biases)
     }
 }
 
-/* Biases of which the lane engine makes a copy with lane = row (test_modifiers has their shapes). */
+/* Biases that the lane engine copies with lane = row (test_modifiers varies their shapes). */
 TH_TEST(shared_biases)
 {
     for (size_t n = 0; n < TH_COUNT(forms); n++) {
@@ -326,7 +311,7 @@ TH_TEST(shared_biases)
     }
 }
 
-/* Rows that the bias hides from every key, from all but the last, or from the first two tiles; and enormous biases. */
+/* Rows of which the bias hides all keys, all but the last, or the first two tiles; and enormous biases. */
 TH_FULL_TEST(hiding_biases)
 {
     for (size_t n = 0; n < 3; n++) {
@@ -339,7 +324,7 @@ TH_FULL_TEST(hiding_biases)
     }
 }
 
-/* ALiBi, sinks, a soft-cap, dropout, each alone; rows without keys beside the sinks. */
+/* ALiBi, sinks, a soft-cap and dropout, each alone. With sinks, some rows have no keys. */
 TH_FULL_TEST(one_modifier)
 {
     for (size_t n = 0; n < 4 * TH_COUNT(forms); n++) {
@@ -374,15 +359,8 @@ TH_FULL_TEST(softcaps)
 /* Sinks below, among and above the logits, and none. */
 TH_FULL_TEST(sinks)
 {
-    static const double logits[] = {-INFINITY, -200.0, 0.5, 200.0};
-    for (size_t n = 0; n < 2 * TH_COUNT(logits); n++) {
-        clmgk_attention_desc desc = small_desc(forms[n / 4], 90, 70);
-        desc.use_sinks = 1;
-        desc.causal = 1;
-        desc.batch = 2;
-        desc.use_lengths_q = n % 2 == 1;
-        TH_PROBLEM problem = th_problem_make(&desc, n);
-        th_set(&problem, TH_SINKS, 0, 1, 0, 0, 0, logits[n % 4]);
+    for (size_t n = 0; n < 2 * TH_SINK_LOGITS; n++) {
+        TH_PROBLEM problem = th_sinks_problem(small_desc(forms[n / TH_SINK_LOGITS], 90, 70), 1, n);
         expect(session, &problem);
     }
 }
@@ -438,35 +416,13 @@ static clmgk_attention_desc random_program(uint64_t *state)
     return desc;
 }
 
-static void set_random_shape(clmgk_attention_desc *desc, uint64_t *state)
-{
-    const bool packed = desc->sequences > 0;
-    desc->kv_heads = th_pick(state, 1, 3);
-    desc->heads = desc->kv_heads * th_pick(state, 1, 3);
-    desc->batch = packed ? 1 : th_pick(state, 1, 3);
-    desc->sequences = packed ? th_pick(state, 1, 9) : 0;
-    desc->use_offsets_k = packed && th_chance(state, 2);
-    desc->length = th_pick(state, 0, 150);
-    desc->length_k = packed && !desc->use_offsets_k ? desc->length : th_keys(th_pick(state, 0, 300));
-    desc->causal = th_chance(state, 2);
-    desc->use_lengths = !packed && th_chance(state, 2);
-    desc->use_lengths_q = !packed && th_chance(state, 2);
-    desc->alignment = (clmgk_alignment)th_pick(state, 0, desc->use_lengths ? 2 : 1);
-    desc->use_window = th_chance(state, 2);
-    desc->window_left = th_pick(state, -1, 90);
-    desc->window_right = th_pick(state, -1, 90);
-    if (desc->use_bias)
-        th_set_bias_axes(desc, (size_t)th_pick(state, 0, 7));
-    desc->bias_batch = desc->use_bias && th_chance(state, 2) ? 1 : 0;
-}
-
 TH_FULL_TEST(random_combinations)
 {
     uint64_t random = 6;
     for (int program = 0; program < (session->full ? 120 : 5); program++) {
         clmgk_attention_desc desc = random_program(&random);
         for (int shape = 0; shape < 8; shape++) {
-            set_random_shape(&desc, &random);
+            th_set_random_masks(&desc, 3, &random);
             sweep_desc(session, &desc, th_random(&random), (size_t)program);
             desc.sequences = desc.sequences > 0; /* part of the program */
         }
@@ -488,8 +444,8 @@ TH_TEST(huge_and_tiny_logits)
     }
 }
 
-/* Every tile outgrows the maximum of those before it (the last slope by far more than 2^16), or none does, or one does
- * in the middle. */
+/* Every tile has larger scores than all tiles before it (with the last slope by a factor far above 2^16), or none has,
+ * or one in the middle has. */
 TH_TEST(growing_maxima)
 {
     static const double slopes[] = {0.4, -0.4, 0.05, 4.0};
@@ -506,7 +462,7 @@ TH_TEST(growing_maxima)
     }
 }
 
-/* Mixing of no weight, of both signs, of great and small size. */
+/* Mixing weights that are 0, of both signs, large, and small. */
 TH_TEST(any_mixing)
 {
     static const double factors[] = {0.0, -1.0, 30.0, 1e-6};
@@ -535,15 +491,9 @@ TH_TEST(rectified_zeros)
 
 TH_TEST(nan_reaches_the_rows_that_see_it)
 {
-    static const struct {
-        th_name name;
-        int64_t at;
-    } places[] = {{TH_Q, 0}, {TH_Q, 20}, {TH_K, 0}, {TH_K, 199}, {TH_V, 100}};
-    for (size_t n = 0; n < TH_COUNT(forms) * TH_COUNT(places); n++) {
-        clmgk_attention_desc desc = small_desc(forms[n / TH_COUNT(places)], 40, 200);
-        desc.batch = 2;
-        TH_PROBLEM problem = th_problem_make(&desc, n);
-        th_poison_row(&problem, places[n % TH_COUNT(places)].name, 1, 1, places[n % TH_COUNT(places)].at);
+    for (size_t n = 0; n < TH_COUNT(forms) * TH_POISONS; n++) {
+        const clmgk_attention_desc desc = small_desc(forms[n / TH_POISONS], 40, 200);
+        TH_PROBLEM problem = th_poisoned_problem(desc, 1, n % TH_POISONS, n);
         expect(session, &problem);
     }
 }
@@ -551,16 +501,12 @@ TH_TEST(nan_reaches_the_rows_that_see_it)
 TH_TEST(padding_does_not_leak)
 {
     for (size_t n = 0; n < TH_COUNT(forms); n++) {
-        clmgk_attention_desc desc = small_desc(forms[n], 70, 130);
-        desc.batch = 2;
-        desc.use_lengths = desc.use_lengths_q = 1;
-        TH_PROBLEM problem = th_problem_make(&desc, n);
-        th_pad(&problem);
+        TH_PROBLEM problem = th_padded_problem(small_desc(forms[n], 70, 130), n);
         expect(session, &problem);
     }
 }
 
-/* A NaN in the mixing reaches the heads that it belongs to, in V the heads that share it. */
+/* A NaN in the mixing reaches its own heads, and an infinity in V the heads that share it. */
 TH_TEST(what_is_not_a_number)
 {
     static const th_name names[] = {TH_MIX, TH_MIX_WEIGHT, TH_MIX_OFFSET, TH_V};
@@ -586,29 +532,19 @@ TH_TEST(noise)
     }
 }
 
-/* Blocks of one, two and four keys draw the numbers in different ways; tiles and splits begin anywhere. */
+/* Blocks of one, two and four keys draw the numbers in different ways. Tiles and splits begin at various keys. */
 TH_TEST(noise_on_other_blocks)
 {
-    static const struct {
-        clmgk_engine engine;
-        const char *parameters;
-    } blocks[] = {{CLMGK_ENGINE_LANE, "lanes=8,block=4,tile=16,vectors=1,panels=4,heads=1"},
-                  {CLMGK_ENGINE_LANE, "block=16,tile=32,vectors=4,panels=1,heads=2"},
-                  {CLMGK_ENGINE_LANE, "tile=128,vectors=1,panels=2,heads=4,splits=2"},
-                  {CLMGK_ENGINE_SIMT, "rows=2,keys=4,heads=1"},
-                  {CLMGK_ENGINE_SIMT, "rows=1,keys=2,heads=2,splits=2"},
-                  {CLMGK_ENGINE_SIMT, "rows=4,keys=1,heads=1"}};
-    for (size_t n = 0; n < TH_COUNT(blocks); n++) {
-        if (!th_takes(session, n, 3))
-            continue;
-        clmgk_attention_desc desc = noisy_desc(n % 3, n % 2 == 1, 70, 210);
-        desc.dropout = 0.4;
-        TH_PROBLEM problem = th_problem_make(&desc, n);
-        expect_with(session, &problem, blocks[n].engine, blocks[n].parameters);
-    }
+    static const th_block blocks[] = {{CLMGK_ENGINE_LANE, "lanes=8,block=4,tile=16,vectors=1,panels=4,heads=1"},
+                                      {CLMGK_ENGINE_LANE, "block=16,tile=32,vectors=4,panels=1,heads=2"},
+                                      {CLMGK_ENGINE_LANE, "tile=128,vectors=1,panels=2,heads=4,splits=2"},
+                                      {CLMGK_ENGINE_SIMT, "rows=2,keys=4,heads=1"},
+                                      {CLMGK_ENGINE_SIMT, "rows=1,keys=2,heads=2,splits=2"},
+                                      {CLMGK_ENGINE_SIMT, "rows=4,keys=1,heads=1"}};
+    expect_noise_on(session, blocks, TH_COUNT(blocks), 3, false, expect_with);
 }
 
-/* Hides all keys of a row but key (7 i + 3) mod S of batch b: L is then its logit, A / sqrt(D). */
+/* The only key of row i that is not hidden. L is then its logit, A / sqrt(D). */
 static int64_t only_key(int64_t i, int64_t keys)
 {
     return (7 * i + 3) % keys;
@@ -621,7 +557,7 @@ static void hide_other_keys(th_problem *problem)
             th_set(problem, TH_BIAS, 0, 0, 0, i, j, j == only_key(i, problem->desc.length_k) ? 0.0 : -INFINITY);
 }
 
-/* Without scores L shows the noise itself, which is what clmgk_noise_tile says. */
+/* Without scores L shows the noise itself, which clmgk_noise_tile must reproduce. */
 static void expect_noise_in_lse(const th_problem *problem)
 {
     const clmgk_attention_desc *const d = &problem->desc;
@@ -751,19 +687,11 @@ TH_FULL_TEST(broadcast_inputs)
 /* Talking heads: Q, K and V interleaved token by token in one buffer [B,N,3,H,D], tokens first in O too. */
 TH_FULL_TEST(packed_qkv)
 {
-    enum { H = 3 };
-    const int64_t token = (int64_t)3 * H * D;
-    const clmgk_layout packed = {.strided = 1, .batch = N * token, .head = D, .token = token};
     for (size_t n = 0; n < (session->full ? TH_COUNT(th_dtypes) : 1); n++) {
         clmgk_attention_desc desc = small_desc(CLMGK_VARIANT_TALKING_HEADS, N, N);
         desc.dtype = th_dtypes[n];
         desc.batch = B;
-        desc.value_size = D;
-        desc.causal = 1;
-        desc.q = desc.k = desc.v = packed;
-        desc.o = (clmgk_layout){1, (int64_t)N * H * D, D, 0, (int64_t)H * D};
-        TH_PROBLEM problem = th_problem_make(&desc, n);
-        th_interleave(&problem, TH_Q, 5, (size_t)H * D);
+        TH_PROBLEM problem = th_packed_problem(desc, n);
         sweep(session, &problem, n);
     }
 }
@@ -778,11 +706,7 @@ TH_TEST(split_keys)
     static const char *const simt[] = {"rows=1,keys=1,heads=1,splits=2", "rows=1,keys=1,heads=1,splits=4"};
     for (size_t n = 0; n < 15; n++) {
         clmgk_attention_desc desc = small_desc(forms[n / 5], shape[n % 5][0], shape[n % 5][1]);
-        desc.dtype = th_dtypes[n / 5];
-        desc.batch = 2;
-        desc.use_lengths = desc.use_lengths_q = n % 2 == 1;
-        desc.causal = n % 3 == 0;
-        desc.use_sinks = n >= 5;
+        th_set_split(&desc, n);
         TH_PROBLEM problem = th_problem_make(&desc, n);
         for (size_t p = 0; p < 2; p++) {
             if (p == 0 || n < 5)
@@ -813,7 +737,7 @@ TH_TEST(parts_make_the_whole)
 
 /* ---- properties ------------------------------------------------------------------------------------------------ */
 
-/* A problem whose values the device can hold exactly, as th_upload would leave them. */
+/* A problem whose values are rounded to their storage types. */
 static th_problem rounded_problem(th_session *session, const clmgk_attention_desc *desc, uint64_t seed)
 {
     th_problem problem = th_problem_make(desc, seed);
@@ -821,7 +745,7 @@ static th_problem rounded_problem(th_session *session, const clmgk_attention_des
     return problem;
 }
 
-/* Runs `changed`: its outputs must be those of `original`. */
+/* Runs `changed`, whose outputs must be those of `original`. */
 static void expect_same(th_session *session, const th_problem *original, th_problem *changed)
 {
     TH_REF_ANSWER answer = th_solve(original);
@@ -844,8 +768,8 @@ TH_TEST(unmixed_heads_are_those_of_softmax)
     }
 }
 
-/* MiSH is FiSH with equal rows of p: with one softmax for all heads, and where a modifier differs by head (here one
- * that changes nothing) with one each. */
+/* MiSH is FiSH with equal rows of p. All heads have one softmax, or one each if a modifier differs by head (here one
+ * that changes nothing). */
 TH_TEST(one_mixing_for_all_heads)
 {
     for (size_t n = 0; n < 6; n++) {
@@ -913,7 +837,7 @@ TH_TEST(offsets_reach_only_lse)
     expect_on(session, session->engines, &changed, &answer);
 }
 
-/* A plan without L gives the same O; runs again and again the same bits. */
+/* Repeated runs give the same bits, and so does O of a plan without L. */
 TH_TEST(repeated_runs_are_bit_equal)
 {
     for (size_t n = 0; n < session->engines * TH_COUNT(forms); n++) {

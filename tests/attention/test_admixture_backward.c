@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Gradients of the admixture family on every engine against the reference: forms, masks and modifiers, shapes, layouts,
- * which of them are wanted, how the work is cut up; then what must hold whatever the reference says.
- * A program takes seconds to build: what is chosen at run time varies over few of them.
+ * subsets of the gradients, partition of the work; then properties that do not depend on the reference. A program takes
+ * seconds to build, so options that are chosen at run time vary over few programs.
  */
 #include "attention/admixture.h"
 
 #include <math.h>
 #include <string.h>
 
-/* One program serves every number of heads, in groups that may hold some too many. */
+/* One program serves every number of heads; the last group need not be full. */
 static clmgk_plan_options options_of(const th_session *session, size_t n)
 {
     clmgk_plan_options options = th_options(session, n);
@@ -22,23 +22,16 @@ static clmgk_plan_options options_of(const th_session *session, size_t n)
     return options;
 }
 
-static void check(th_session *session, const th_problem *problem, clmgk_engine engine)
-{
-    TH_REF_ARRAYS exact = th_solve_gradients(problem);
-    th_check_gradients(session, problem, engine, &exact);
-}
-
 /* Runs and checks: on the device's own engine, on all if `all` or in full. */
 static void expect(th_session *session, th_problem *problem, bool all)
 {
     for (size_t n = 0; n < (all || session->full ? session->engines : 1); n++) {
         const clmgk_plan_options options = options_of(session, n);
-        th_run_training(session, problem, &options);
-        check(session, problem, options.engine);
+        th_expect_training(session, problem, &options);
     }
 }
 
-/* With parameters of one engine; nothing where the device does not offer it. */
+/* Runs with parameters of one engine, if the device offers this engine. */
 static void expect_with(th_session *session, th_problem *problem, clmgk_engine engine, const char *parameters)
 {
     for (size_t n = 0; n < session->engines; n++) {
@@ -46,8 +39,7 @@ static void expect_with(th_session *session, th_problem *problem, clmgk_engine e
         if (options.engine != engine)
             continue;
         options.backward_parameters = parameters;
-        th_run_training(session, problem, &options);
-        check(session, problem, engine);
+        th_expect_training(session, problem, &options);
     }
 }
 
@@ -62,8 +54,8 @@ static void set_heads(clmgk_attention_desc *desc, int64_t ratio)
         desc->heads = desc->kv_heads * ratio;
 }
 
-/* Every other time the keys are split, if the engine takes that: another program, of which the quick tier has one or
- * the other (`split`) but for what runs on all engines. */
+/* Splits the keys every other time, if the engine can. That needs another program, so the quick tier always splits or
+ * never (`split`), except for problems that run on all engines. */
 static void expect_shape(th_session *session, th_problem *problem, size_t n, bool split, bool all, uint64_t *random)
 {
     static const char *const splits[] = {"panels=2,heads=2,splits=1", "panels=2,heads=2,splits=2",
@@ -92,7 +84,7 @@ static void expect_program(th_session *session, clmgk_attention_desc desc, size_
         TH_PROBLEM problem = th_problem_make(&desc, th_random(&random));
         if (th_chance(&random, 2))
             th_accumulate_some(&problem, &random);
-        /* one key's weight is 1: without dL all is 0 but for rounding, which one_key_has_no_gradient looks at */
+        /* the weight of a single key is 1, and without dL all gradients are rounding errors: one_key_has_no_gradient */
         problem.array[TH_GRAD_LSE].used =
             th_chance(&random, 2) || n < TH_CORNERS || (desc.use_window && desc.window_left == 0);
         expect_shape(session, &problem, n, split, all, &random);
@@ -101,7 +93,7 @@ static void expect_program(th_session *session, clmgk_attention_desc desc, size_
 
 /* ---- forms ----------------------------------------------------------------------------------------------------- */
 
-/* Of the quick tier's other variants the random problems have gradients. */
+/* The quick tier takes every other variant; the random problems cover the gradients of the rest. */
 TH_TEST(every_variant)
 {
     for (size_t n = 0; n < TH_COUNT(th_admixtures); n++)
@@ -145,7 +137,7 @@ TH_TEST(global_and_local_heads)
     }
 }
 
-/* More state than fits: engines take small blocks by their own choice. */
+/* More heads than fit a block: by default engines take smaller blocks. */
 TH_TEST(as_many_heads_as_talk)
 {
     clmgk_attention_desc desc = small_desc(CLMGK_VARIANT_TALKING_HEADS, 9, 35);
@@ -155,8 +147,7 @@ TH_TEST(as_many_heads_as_talk)
     for (size_t n = 0; n < (session->full ? session->engines : 1); n++) {
         clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
         options.engine = session->engine[n];
-        th_run_training(session, &problem, &options);
-        check(session, &problem, options.engine);
+        th_expect_training(session, &problem, &options);
     }
 }
 
@@ -202,8 +193,7 @@ TH_TEST(engine_parameters)
             continue;
         clmgk_attention_desc desc =
             small_desc(n < TH_COUNT(blocks) ? blocks[block].variant : forms[n / TH_COUNT(blocks)], 150, 270);
-        desc.batch = 2;
-        desc.use_lengths = desc.use_lengths_q = 1;
+        th_set_lengths(&desc);
         desc.gradients = th_all_gradients(&desc);
         for (desc.causal = 0; desc.causal < 2; desc.causal++) {
             TH_PROBLEM problem = th_problem_make(&desc, n);
@@ -273,14 +263,10 @@ TH_TEST(weight_and_offset_are_optional)
     }
 }
 
-/* Rows of which every key is hidden, by -inf in the bias. */
+/* Rows without keys: the bias hides all of them by -inf. */
 TH_FULL_TEST(rows_without_keys)
 {
-    clmgk_attention_desc desc = small_desc(CLMGK_VARIANT_HARD_FISH, 40, 90);
-    desc.use_bias = desc.use_sinks = desc.use_alibi = 1;
-    desc.gradients = th_all_gradients(&desc);
-    TH_PROBLEM problem = th_problem_make(&desc, 3);
-    th_hide_rows(&problem);
+    TH_PROBLEM problem = th_hidden_rows_problem(small_desc(CLMGK_VARIANT_HARD_FISH, 40, 90));
     expect(session, &problem, true);
     th_fill(&problem, TH_BIAS, -(double)INFINITY);
     expect(session, &problem, true);
@@ -303,22 +289,11 @@ TH_TEST(noise)
 /* The generator serves four keys at a time, which blocks cut in different ways. */
 TH_FULL_TEST(noise_on_other_blocks)
 {
-    static const struct {
-        clmgk_engine engine;
-        const char *parameters;
-    } blocks[] = {{CLMGK_ENGINE_LANE, "lanes=8,block=4,tile=16,vectors=1,panels=4,heads=1"},
-                  {CLMGK_ENGINE_LANE, "block=16,tile=32,vectors=4,panels=1,heads=2"},
-                  {CLMGK_ENGINE_SIMT, "rows=2,keys=4,heads=1"},
-                  {CLMGK_ENGINE_SIMT, "rows=4,keys=2,heads=1,splits=2"}};
-    for (size_t n = 0; n < TH_COUNT(blocks); n++) {
-        if (!th_takes(session, n, 2))
-            continue;
-        clmgk_attention_desc desc = noisy_desc(n % 3, n % 2 == 1, 70, 210);
-        desc.gradients = th_all_gradients(&desc);
-        desc.dropout = 0.4;
-        TH_PROBLEM problem = th_problem_make(&desc, n);
-        expect_with(session, &problem, blocks[n].engine, blocks[n].parameters);
-    }
+    static const th_block blocks[] = {{CLMGK_ENGINE_LANE, "lanes=8,block=4,tile=16,vectors=1,panels=4,heads=1"},
+                                      {CLMGK_ENGINE_LANE, "block=16,tile=32,vectors=4,panels=1,heads=2"},
+                                      {CLMGK_ENGINE_SIMT, "rows=2,keys=4,heads=1"},
+                                      {CLMGK_ENGINE_SIMT, "rows=4,keys=2,heads=1,splits=2"}};
+    expect_noise_on(session, blocks, TH_COUNT(blocks), 2, true, expect_with);
 }
 
 /* A deviation of 0 has a gradient like any other; a negative one makes all of them NaN. */
@@ -343,7 +318,7 @@ TH_TEST(deviations_on_the_edge)
 
 /* ---- values ---------------------------------------------------------------------------------------------------- */
 
-/* No term of dp is below 2^-126: OpenCL leaves it to the device what becomes of such numbers. */
+/* No term of dp is below 2^-126, because OpenCL lets devices flush such numbers to 0. */
 TH_TEST(huge_and_tiny_logits)
 {
     static const double factors[] = {1e-17, 1e-3, 5.0, 10.0, 30.0};
@@ -359,7 +334,7 @@ TH_TEST(huge_and_tiny_logits)
     }
 }
 
-/* Large scores, whose last places are all that a weight is made of. */
+/* Scores so large that weights depend on their last places. */
 TH_TEST(both_passes_weigh_alike)
 {
     for (size_t n = 0; n < 2 * TH_COUNT(forms); n++) {
@@ -373,8 +348,8 @@ TH_TEST(both_passes_weigh_alike)
     }
 }
 
-/* Other tests have the programs of the device's own engine, and on the other that of the first form; the rest are
- * programs of dV alone, which shows P. */
+/* Other tests build the programs of the device's own engine, and for the other engine that of the first form. The rest
+ * have dV alone, which is enough to show P. */
 TH_TEST(rivals_at_large_scores)
 {
     for (size_t n = 0; n < TH_COUNT(forms); n++)
@@ -388,7 +363,7 @@ TH_TEST(rivals_at_large_scores)
         }
 }
 
-/* Mixing of no weight and of both signs. */
+/* Mixing weights that are 0 and of both signs. */
 TH_TEST(any_mixing)
 {
     for (size_t n = 0; n < 2 * TH_COUNT(forms); n++) {
@@ -401,7 +376,7 @@ TH_TEST(any_mixing)
     }
 }
 
-/* relu's gradient at 0 is 0: where queries or keys are 0, of both signs, and where p is. */
+/* relu's gradient at 0 is 0: queries, keys and p have zeros of both signs. */
 TH_TEST(rectified_zeros)
 {
     for (size_t n = 0; n < 2; n++) {
@@ -423,7 +398,7 @@ TH_TEST(rectified_zeros)
     }
 }
 
-/* One key's weight is 1, whatever the query: dQ and dK are 0 but for what dL gives them. */
+/* The weight of a single key is always 1, so without dL dQ and dK are 0. */
 TH_TEST(one_key_has_no_gradient)
 {
     for (size_t n = 0; n < TH_COUNT(forms); n++) {
@@ -435,16 +410,13 @@ TH_TEST(one_key_has_no_gradient)
     }
 }
 
-/* NaN beyond the lengths reaches nothing; there the gradients are 0. */
+/* NaN beyond the lengths has no effect; gradients are 0 there. */
 TH_TEST(padding_does_not_leak)
 {
     for (size_t n = 0; n < TH_COUNT(forms); n++) {
         clmgk_attention_desc desc = small_desc(forms[n], 70, 130);
-        desc.batch = 2;
-        desc.use_lengths = desc.use_lengths_q = 1;
         desc.gradients = th_all_gradients(&desc);
-        TH_PROBLEM problem = th_problem_make(&desc, n);
-        th_pad(&problem);
+        TH_PROBLEM problem = th_padded_problem(desc, n);
         expect(session, &problem, n == 0);
     }
 }
@@ -453,7 +425,7 @@ TH_TEST(padding_does_not_leak)
 
 enum { B = 2, N = 45, S = 70, D = 17 };
 
-/* Every array tokens first at odd offsets; dO one row for all. */
+/* All arrays have their tokens first and begin at odd offsets; in half of the cases dO is one row for all. */
 TH_FULL_TEST(strides_and_offsets)
 {
     for (size_t n = 0; n < 6; n++) {
@@ -473,19 +445,11 @@ TH_FULL_TEST(strides_and_offsets)
 /* Q, K, V of talking heads and their gradients interleaved token by token, [B,N,3,H,D]. */
 TH_FULL_TEST(packed_qkv)
 {
-    enum { H = 3 };
-    const int64_t token = (int64_t)3 * H * D;
-    const clmgk_layout packed = {.strided = 1, .batch = N * token, .head = D, .token = token};
     for (size_t n = 0; n < 2; n++) {
         clmgk_attention_desc desc = small_desc(CLMGK_VARIANT_TALKING_HEADS, N, N);
         desc.batch = B;
-        desc.value_size = D;
-        desc.causal = 1;
-        desc.q = desc.k = desc.v = desc.grad_q = desc.grad_k = desc.grad_v = packed;
         desc.gradients = th_all_gradients(&desc);
-        TH_PROBLEM problem = th_problem_make(&desc, n);
-        th_interleave(&problem, TH_Q, 5, (size_t)H * D);
-        th_interleave(&problem, TH_GRAD_Q, 7, (size_t)H * D);
+        TH_PROBLEM problem = th_packed_problem(desc, n);
         problem.accumulate = n == 1 ? 7 : 0;
         expect(session, &problem, false);
     }
@@ -513,7 +477,7 @@ TH_TEST(one_gradient_alone)
 
 /* ---- properties ------------------------------------------------------------------------------------------------ */
 
-/* MiSH is FiSH with equal rows of p; its dp is the sum of theirs, all other gradients are the same. */
+/* MiSH is FiSH with equal rows of p. Its dp is the sum of the rows' dp; all other gradients are equal. */
 TH_TEST(one_mixing_for_all_heads)
 {
     static const th_name same[] = {TH_Q, TH_K, TH_V, TH_NOISE, TH_GRAD_O, TH_GRAD_LSE};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The list of arrays: shapes, strides and presence in every pass, as a caller asks for them. */
+/* The list of arrays: their shapes, strides and presence in every pass. */
 #include "attention/plan.h"
 #include "harness/harness.h"
 
@@ -83,26 +83,15 @@ TH_HOST_TEST(types_of_arrays)
 
 TH_HOST_TEST(arrays_of_a_mixture)
 {
-    const clmgk_attention_desc desc = {.struct_size = sizeof(desc),
-                                       .variant = CLMGK_VARIANT_MGK,
-                                       .dtype = CLMGK_DTYPE_F16,
-                                       .batch = 2,
-                                       .heads = 4,
-                                       .kv_heads = 2,
-                                       .components = 3,
-                                       .length = 5,
-                                       .length_k = 6,
-                                       .head_size = 7,
-                                       .value_size = 8,
-                                       .prior_shape = CLMGK_PRIOR_HMS,
-                                       .use_lengths = 1,
-                                       .use_bias = 1,
-                                       .bias_heads = 1,
-                                       .bias_batch = 2,
-                                       .gradients = CLMGK_GRADIENT_K | CLMGK_GRADIENT_VARIANCE | CLMGK_GRADIENT_BIAS,
-                                       .statistics = CLMGK_STATISTIC_RESPONSIBILITIES,
-                                       .combine = 1,
-                                       .q = {.strided = 1, .batch = 140, .head = 7, .token = 28}};
+    clmgk_attention_desc desc = th_sized_desc(CLMGK_VARIANT_MGK, (th_sizes){2, 4, 2, 3, 5, 6, 7, 8});
+    desc.dtype = CLMGK_DTYPE_F16;
+    desc.prior_shape = CLMGK_PRIOR_HMS;
+    desc.use_lengths = desc.use_bias = desc.combine = 1;
+    desc.bias_heads = 1;
+    desc.bias_batch = 2;
+    desc.gradients = CLMGK_GRADIENT_K | CLMGK_GRADIENT_VARIANCE | CLMGK_GRADIENT_BIAS;
+    desc.statistics = CLMGK_STATISTIC_RESPONSIBILITIES;
+    desc.q = (clmgk_layout){.strided = 1, .batch = 140, .head = 7, .token = 28};
     static const char *const expected[] = {"q BHND 2,4,5,7 140,7,28,1 2 rrr-",
                                            "k BGMSD 2,2,3,6,7 252,126,42,7,1 2 rrr-",
                                            "v BGSE 2,2,6,8 96,48,8,1 2 rr--",
@@ -126,17 +115,13 @@ TH_HOST_TEST(arrays_of_a_mixture)
 
 TH_HOST_TEST(arrays_of_packed_sequences)
 {
-    const clmgk_attention_desc desc = {.struct_size = sizeof(desc),
-                                       .variant = CLMGK_VARIANT_SMGK,
-                                       .heads = 2,
-                                       .length = 5,
-                                       .length_k = 6,
-                                       .head_size = 3,
-                                       .prior_shape = CLMGK_PRIOR_HM,
-                                       .variance_shape = CLMGK_VARIANCE_M,
-                                       .sequences = 4,
-                                       .use_offsets_k = 1,
-                                       .statistics = CLMGK_STATISTIC_NLL | CLMGK_STATISTIC_COUNTS};
+    clmgk_attention_desc desc =
+        th_sized_desc(CLMGK_VARIANT_SMGK, (th_sizes){.heads = 2, .length = 5, .length_k = 6, .head_size = 3});
+    desc.prior_shape = CLMGK_PRIOR_HM;
+    desc.variance_shape = CLMGK_VARIANCE_M;
+    desc.sequences = 4;
+    desc.use_offsets_k = 1;
+    desc.statistics = CLMGK_STATISTIC_NLL | CLMGK_STATISTIC_COUNTS;
     static const char *const expected[] = {"q BHND 1,2,5,3 30,15,3,1 4 r-r-",
                                            "k BGSD 1,2,6,3 36,18,3,1 4 r-r-",
                                            "v BGSE 1,2,6,3 36,18,3,1 4 r---",
@@ -156,17 +141,9 @@ TH_HOST_TEST(arrays_of_packed_sequences)
 
 TH_HOST_TEST(arrays_of_mixed_heads)
 {
-    const clmgk_attention_desc desc = {.struct_size = sizeof(desc),
-                                       .variant = CLMGK_VARIANT_MISH,
-                                       .heads = 4,
-                                       .components = 3,
-                                       .length = 5,
-                                       .length_k = CLMGK_NO_KEYS,
-                                       .head_size = 2,
-                                       .value_size = 1,
-                                       .use_sinks = 1,
-                                       .use_alibi = 1,
-                                       .gradients = CLMGK_GRADIENT_MIX};
+    clmgk_attention_desc desc = th_sized_desc(CLMGK_VARIANT_MISH, (th_sizes){0, 4, 0, 3, 5, CLMGK_NO_KEYS, 2, 1});
+    desc.use_sinks = desc.use_alibi = 1;
+    desc.gradients = CLMGK_GRADIENT_MIX;
     static const char *const expected[] = {"q BMND 1,3,5,2 30,10,2,1 4 rr--",
                                            "k BMSD 1,3,0,2 6,2,2,1 4 rr--",
                                            "v BGSE 1,4,0,1 4,1,1,1 4 rr--",
@@ -186,23 +163,12 @@ TH_HOST_TEST(arrays_of_mixed_heads)
 
 TH_HOST_TEST(arrays_of_a_linear_state)
 {
-    const clmgk_attention_desc desc = {.struct_size = sizeof(desc),
-                                       .variant = CLMGK_VARIANT_SMLK,
-                                       .dtype = CLMGK_DTYPE_BF16,
-                                       .batch = 2,
-                                       .heads = 4,
-                                       .kv_heads = 2,
-                                       .components = 3,
-                                       .length = 5,
-                                       .length_k = 6,
-                                       .head_size = 7,
-                                       .value_size = 8,
-                                       .feature = CLMGK_FEATURE_FAVOR,
-                                       .features = 9,
-                                       .use_state = 1,
-                                       .use_new_state = 1,
-                                       .gradients =
-                                           CLMGK_GRADIENT_SHIFT | CLMGK_GRADIENT_STATE_C | CLMGK_GRADIENT_STATE_Z};
+    clmgk_attention_desc desc = th_sized_desc(CLMGK_VARIANT_SMLK, (th_sizes){2, 4, 2, 3, 5, 6, 7, 8});
+    desc.dtype = CLMGK_DTYPE_BF16;
+    desc.feature = CLMGK_FEATURE_FAVOR;
+    desc.features = 9;
+    desc.use_state = desc.use_new_state = 1;
+    desc.gradients = CLMGK_GRADIENT_SHIFT | CLMGK_GRADIENT_STATE_C | CLMGK_GRADIENT_STATE_Z;
     static const char *const expected[] = {"q BHND 2,4,5,7 140,35,7,1 2 rr--",
                                            "k BGSD 2,2,6,7 84,42,7,1 2 rr--",
                                            "v BGSE 2,2,6,8 96,48,8,1 2 rr--",
@@ -230,17 +196,11 @@ TH_HOST_TEST(arrays_of_a_linear_state)
 /* A state of mixed heads has one z for all; maps whose features cannot overflow have no m. */
 TH_HOST_TEST(arrays_of_a_linear_state_of_mixed_heads)
 {
-    clmgk_attention_desc desc = {.struct_size = sizeof(desc),
-                                 .variant = CLMGK_VARIANT_LGFISH,
-                                 .batch = 2,
-                                 .heads = 4,
-                                 .components = 3,
-                                 .length = 5,
-                                 .head_size = 2,
-                                 .feature = CLMGK_FEATURE_DPFP,
-                                 .feature_order = 2,
-                                 .use_new_state = 1,
-                                 .use_mix_weight = 1};
+    clmgk_attention_desc desc = th_sized_desc(
+        CLMGK_VARIANT_LGFISH, (th_sizes){.batch = 2, .heads = 4, .components = 3, .length = 5, .head_size = 2});
+    desc.feature = CLMGK_FEATURE_DPFP;
+    desc.feature_order = 2;
+    desc.use_new_state = desc.use_mix_weight = 1;
     static const char *const expected[] = {"q BMND 2,3,5,2 30,10,2,1 4 r---",
                                            "k BMSD 2,3,5,2 30,10,2,1 4 r---",
                                            "v BGSE 2,4,5,2 40,10,2,1 4 r---",
@@ -260,7 +220,7 @@ TH_HOST_TEST(arrays_of_a_linear_state_of_mixed_heads)
     assert_int_equal(clmgk_array_count(&desc, CLMGK_ARRAY_NEW_STATE_M), 2);
 }
 
-/* Every field of a call is found by its number; numbers that are no array, and no pass. */
+/* Every field of a call is found by its array's number. Invalid numbers of arrays and passes are refused. */
 TH_HOST_TEST(fields_and_numbers)
 {
     clmgk_attention_args args = CLMGK_ATTENTION_ARGS_INIT;

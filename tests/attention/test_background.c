@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plans made in the background: what is handed over, who waits for whom, cancelling, failures. */
+/* Plans made in the background: ownership, waiting, cancelling, failures. */
 #include "harness/harness.h"
 
 #include <errno.h>
@@ -68,7 +68,7 @@ static void open_gate(void)
 /* ---- jobs ---------------------------------------------------------------------------------------------------------
  */
 
-/* The first is of a program of its own; all others share one, which the session keeps in memory. */
+/* The first plan has its own program; all others share one, which the session keeps in memory. */
 enum { MOST = 3 };
 typedef struct list {
     clmgk_attention_desc desc[MOST];
@@ -121,7 +121,7 @@ static void run_plan(const th_session *session, clmgk_plan *plan, const clmgk_at
         fail_msg("%s", message.text);
 }
 
-/* Descriptors, options and their strings may change once a job is started; the plans are the caller's. */
+/* Callers may change descriptors, options and strings after a job has started, and own the plans that they take. */
 TH_TEST(plans_are_handed_over)
 {
     list l, given;
@@ -150,7 +150,7 @@ TH_TEST(plans_are_handed_over)
     clmgk_warm_up_release(job);
 }
 
-/* While a program is built for a job, plans of others are made and released. */
+/* While a job's program is built, other plans are made and released. */
 TH_TEST(others_are_not_held_up)
 {
     list l;
@@ -171,7 +171,7 @@ TH_TEST(others_are_not_held_up)
     clmgk_warm_up_release(job);
 }
 
-/* The plan being made is completed, the others are not begun. */
+/* Cancelling completes the plan that is being made; the others are not begun. */
 TH_TEST(cancelling)
 {
     list l;
@@ -247,7 +247,7 @@ TH_TEST(bad_arguments)
     clmgk_warm_up_release(job);
 }
 
-/* Memory of the context's allocator: what lives, and how many allocations are left (negative: any number). */
+/* Memory of the context's allocator: live allocations, and how many more may succeed (negative: any number). */
 static atomic_long live, budget;
 
 static void *allocate(size_t bytes, void *user)
@@ -268,7 +268,7 @@ static void release(void *memory, void *user)
     free(memory);
 }
 
-/* Every allocation fails once; without a thread nothing is left either. */
+/* Every allocation fails once, and once no thread can be started. Nothing leaks. */
 TH_TEST(without_memory_or_threads)
 {
     clmgk_context_options context_options = CLMGK_CONTEXT_OPTIONS_INIT;

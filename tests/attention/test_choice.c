@@ -1,30 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The engine of a plan, chosen from an engine's rank and from what fits: on made-up devices, so that nothing is
- * compiled.
+ * The choice of an engine by rank and by what fits, on made-up devices, so that nothing is compiled.
  */
 #include "attention/plan.h"
 #include "engine/engine.h"
+#include "harness/facts.h"
 #include "harness/harness.h"
 #include "harness/scratch.h"
 
 #include <string.h>
 
-static mgk_device_facts facts_of(clmgk_device_class device_class)
-{
-    mgk_device_facts facts = {.usable = true, .work_item_limit = 1024};
-    facts.info.device_class = device_class;
-    facts.simd_vectors = device_class == CLMGK_DEVICE_CPU;
-    facts.info.compute_units = 8;
-    facts.info.native_float_lanes = device_class == CLMGK_DEVICE_CPU ? 16 : 1;
-    facts.info.local_memory_bytes = UINT64_C(64) << 10;
-    facts.info.max_work_group = 1024;
-    facts.info.global_memory_bytes = UINT64_C(16) << 30;
-    facts.info.max_allocation_bytes = UINT64_C(4) << 30;
-    return facts;
-}
-
-/* A plan whose passes are chosen on a device, with measured values of `folder` (NULL: none); its context is `context`.
+/* Chooses a plan's engine for a device, with tuned values of `folder` (NULL: none). `context` becomes the plan's
+ * context.
  */
 static clmgk_status choose_tuned(const mgk_device_facts *facts, const char *folder, const clmgk_attention_desc *given,
                                  const clmgk_plan_options *options, clmgk_context *context, clmgk_plan *plan,
@@ -57,7 +44,8 @@ static void discard(clmgk_context *context, clmgk_plan *plan)
     mgk_monitor_destroy(&context->monitor);
 }
 
-/* Kernels that hold all keys of so many components, as the lane engine's backward pass does, have no room on a CPU. */
+/* A problem with so many components that kernels which hold all their keys, as the lane engine's backward pass does, do
+ * not fit a CPU. */
 static clmgk_attention_desc wide_desc(clmgk_variant variant, clmgk_score score)
 {
     clmgk_attention_desc desc = th_small_desc(variant, 40, 40);
@@ -77,7 +65,7 @@ TH_HOST_TEST(passes_have_one_engine)
     } cases[] = {{CLMGK_VARIANT_MGK, CLMGK_SCORE_DOT},
                  {CLMGK_VARIANT_MGK, CLMGK_SCORE_GAUSSIAN},
                  {CLMGK_VARIANT_HARD_FISH, CLMGK_SCORE_DOT}};
-    const mgk_device_facts facts = facts_of(CLMGK_DEVICE_CPU);
+    const mgk_device_facts facts = th_facts(CLMGK_DEVICE_CPU);
     const clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
     for (size_t n = 0; n < TH_COUNT(cases); n++) {
         clmgk_context context;
@@ -103,10 +91,10 @@ TH_HOST_TEST(passes_have_one_engine)
     }
 }
 
-/* What was measured of the forward pass names an engine for all. */
+/* The tuned entry of the forward pass names the engine of all passes. */
 TH_HOST_TEST(passes_follow_a_measured_engine)
 {
-    const mgk_device_facts facts = facts_of(CLMGK_DEVICE_CPU);
+    const mgk_device_facts facts = th_facts(CLMGK_DEVICE_CPU);
     const clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
     const clmgk_tuned tuned[] = {{"simt", "", 1.0, 2.0}, {"lane", "panels=2", 1.0, 2.0}};
     clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 40, 40);
@@ -131,7 +119,7 @@ TH_HOST_TEST(passes_follow_a_measured_engine)
 /* The caller's parameters can be too large for one pass, and unknown to all other engines: every reason is told. */
 TH_HOST_TEST(no_engine_is_left)
 {
-    const mgk_device_facts facts = facts_of(CLMGK_DEVICE_CPU);
+    const mgk_device_facts facts = th_facts(CLMGK_DEVICE_CPU);
     clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
     clmgk_attention_desc desc = wide_desc(CLMGK_VARIANT_MGK, CLMGK_SCORE_DOT);
     clmgk_context context;
@@ -152,7 +140,7 @@ TH_HOST_TEST(ranks)
     static const clmgk_engine best[] = {CLMGK_ENGINE_LANE, CLMGK_ENGINE_SIMT, CLMGK_ENGINE_SIMT};
     const clmgk_attention_desc desc = {.dtype = CLMGK_DTYPE_BF16};
     for (size_t n = 0; n < TH_COUNT(classes); n++) {
-        const mgk_device_facts facts = facts_of(classes[n]);
+        const mgk_device_facts facts = th_facts(classes[n]);
         mgk_ranked ranked[MGK_ENGINES];
         mgk_engines_rank(&facts, &desc, ranked);
         assert_int_equal(ranked[0].engine->value, best[n]);
@@ -163,7 +151,7 @@ TH_HOST_TEST(ranks)
     }
     /* matrix units need arrays of one type of 16 bits, and rows for a fragment, or four query heads to
      * a head of keys */
-    mgk_device_facts facts = facts_of(CLMGK_DEVICE_GPU);
+    mgk_device_facts facts = th_facts(CLMGK_DEVICE_GPU);
     const clmgk_attention_desc problems[] = {{.dtype = CLMGK_DTYPE_BF16, .length = 16},
                                              {.dtype = CLMGK_DTYPE_F16, .length = 16},
                                              {.dtype = CLMGK_DTYPE_F16, .length = 1, .heads = 8, .kv_heads = 2},

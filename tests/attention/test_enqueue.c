@@ -594,7 +594,7 @@ static void shared_output(fixture *f, int which, const slot *s, cl_mem parent, c
     }
 }
 
-/* Inputs may share all, outputs nothing; a buffer and its parts are one memory. */
+/* Inputs may share memory, outputs must not. A sub-buffer shares the memory of its buffer. */
 TH_TEST(shared_memory)
 {
     for (size_t i = 0; i < TH_COUNT(kinds); i++) {

@@ -73,7 +73,7 @@ TH_TEST(components)
     }
 }
 
-/* Block sizes that defaults do not take for problems of this size. */
+/* Sizes of blocks that are not the defaults for problems of this size. */
 TH_TEST(engine_parameters)
 {
     static const struct {
@@ -92,8 +92,7 @@ TH_TEST(engine_parameters)
             continue;
         for (size_t v = 0; v < (session->full ? TH_COUNT(th_variants) : 1); v++) {
             clmgk_attention_desc desc = th_small_desc(session->full ? th_variants[v] : blocks[n].variant, 150, 270);
-            desc.batch = 2;
-            desc.use_lengths = desc.use_lengths_q = 1;
+            th_set_lengths(&desc);
             for (desc.causal = 0; desc.causal < 2; desc.causal++) {
                 TH_PROBLEM problem = th_problem_make(&desc, n);
                 th_expect_with(session, &problem, blocks[n].engine, blocks[n].parameters);
@@ -171,7 +170,7 @@ static void copy_first_queries(th_problem *few, const th_problem *many)
     }
 }
 
-/* That a plan's workspace has so many floats, beside its alignment. */
+/* A plan's workspace must have so many floats, and up to 64 bytes for its alignment. */
 static void expect_workspace(th_session *session, const clmgk_attention_desc *desc, clmgk_engine engine,
                              const char *parameters, uint64_t floats)
 {
@@ -335,29 +334,22 @@ static void expect_mixed_types(th_session *session, clmgk_attention_desc desc, b
 TH_TEST(mixed_storage_types)
 {
     static const struct {
-        clmgk_variant variant;
-        clmgk_dtype q;
-        clmgk_storage k, v, o;
-        int64_t head_size, value_size;
+        th_mix mix;
         int64_t length; /* up to 4: the form for few rows */
     } mixes[] = {
-        {CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, CLMGK_STORAGE_F16, CLMGK_STORAGE_F16, CLMGK_STORAGE_AS_Q, 64, 64, 70},
-        {CLMGK_VARIANT_SMGK, CLMGK_DTYPE_BF16, CLMGK_STORAGE_F32, CLMGK_STORAGE_F16, CLMGK_STORAGE_F32, 32, 5, 37},
-        {CLMGK_VARIANT_MGK, CLMGK_DTYPE_F32, CLMGK_STORAGE_BF16, CLMGK_STORAGE_F16, CLMGK_STORAGE_F16, 5, 64, 3},
-        {CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_BF16, CLMGK_STORAGE_F16, CLMGK_STORAGE_F16, CLMGK_STORAGE_F32, 64, 40, 1}};
+        {{CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, CLMGK_STORAGE_F16, CLMGK_STORAGE_F16, CLMGK_STORAGE_AS_Q, 64, 64},
+         70},
+        {{CLMGK_VARIANT_SMGK, CLMGK_DTYPE_BF16, CLMGK_STORAGE_F32, CLMGK_STORAGE_F16, CLMGK_STORAGE_F32, 32, 5}, 37},
+        {{CLMGK_VARIANT_MGK, CLMGK_DTYPE_F32, CLMGK_STORAGE_BF16, CLMGK_STORAGE_F16, CLMGK_STORAGE_F16, 5, 64}, 3},
+        {{CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_BF16, CLMGK_STORAGE_F16, CLMGK_STORAGE_F16, CLMGK_STORAGE_F32, 64, 40},
+         1}};
     static const int64_t keys[] = {141, 64, 17, 700};
     for (size_t n = 0; n < TH_COUNT(mixes) * TH_COUNT(keys); n++) {
         const size_t number = n / TH_COUNT(keys);
-        clmgk_attention_desc desc = {.variant = mixes[number].variant,
-                                     .dtype = mixes[number].q,
-                                     .dtype_k = mixes[number].k,
-                                     .dtype_v = mixes[number].v,
-                                     .dtype_o = mixes[number].o,
-                                     .head_size = mixes[number].head_size,
-                                     .value_size = mixes[number].value_size,
-                                     .length = mixes[number].length,
-                                     .length_k = keys[n % TH_COUNT(keys)],
-                                     .causal = n % 3 == 1};
+        clmgk_attention_desc desc = th_mix_desc(&mixes[number].mix);
+        desc.length = mixes[number].length;
+        desc.length_k = keys[n % TH_COUNT(keys)];
+        desc.causal = n % 3 == 1;
         expect_mixed_types(session, desc, n % 2 == 0, n);
     }
 }

@@ -86,9 +86,7 @@ static void expect_with(th_session *session, th_problem *problem, clmgk_engine e
     clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
     options.engine = engine;
     options.parameters = options.backward_parameters = parameters;
-    th_run_pass(session, problem, TH_FORWARD, &options);
-    TH_REF_ANSWER answer = th_solve(problem);
-    th_check(session, problem, engine, &answer);
+    th_expect_forward(session, problem, &options);
     if (problem->desc.gradients == 0)
         return;
     th_round_values(session, problem, TH_BACKWARD);
@@ -540,7 +538,7 @@ TH_TEST(large_exponents)
     }
 }
 
-/* Adds `size` to a feature of its own of every row of an array: `turn` rows have the same one. */
+/* Adds `size` to one feature of each row of an array; the feature changes after every `turn` rows. */
 static void raise_features(th_problem *problem, th_name name, int64_t turn, int64_t features, double size)
 {
     const th_array *const array = &problem->array[name];

@@ -10,15 +10,11 @@ static const clmgk_variant variants[] = {CLMGK_VARIANT_SOFTMAX, CLMGK_VARIANT_MG
 
 TH_TEST(windows)
 {
-    static const int64_t sides[][2] = {{0, 0}, {1, 0}, {-1, 3}, {20, -1}, {64, 64}, {7, 130}, {100, 1}, {1000, 1000}};
     static const int64_t shape[][2] = {{200, 200}, {70, 300}, {300, 70}, {1, 200}};
-    for (size_t n = 0; n < TH_COUNT(sides) * TH_COUNT(shape); n++) {
-        clmgk_attention_desc desc = th_small_desc(variants[n % 3], shape[n / 8][0], shape[n / 8][1]);
-        desc.use_window = 1;
-        desc.window_left = sides[n % 8][0];
-        desc.window_right = sides[n % 8][1];
-        desc.alignment = (clmgk_alignment)(n % 3);
-        desc.use_lengths = desc.alignment == CLMGK_ALIGN_LENGTHS;
+    for (size_t n = 0; n < TH_WINDOWS * TH_COUNT(shape); n++) {
+        const int64_t *const lengths = shape[n / TH_WINDOWS];
+        clmgk_attention_desc desc = th_small_desc(variants[n % 3], lengths[0], lengths[1]);
+        th_set_window(&desc, n);
         desc.use_lengths_q = n % 5 == 0;
         desc.batch = 2;
         for (desc.causal = 0; desc.causal < 2; desc.causal++)
@@ -44,16 +40,8 @@ TH_TEST(packed_sequences)
     static const int64_t sequences[] = {1, 2, 7, 40};
     for (size_t n = 0; n < TH_COUNT(sequences) * 2 * 3; n++) {
         clmgk_attention_desc desc = th_small_desc(n % 2 == 0 ? CLMGK_VARIANT_SOFTMAX : CLMGK_VARIANT_MGK, 300, 300);
-        desc.sequences = sequences[n / 6];
-        desc.use_offsets_k = n % 3 == 1;
-        desc.length_k = n % 3 == 1 ? 200 : 300;
+        th_set_packing(&desc, sequences[n / 6], n % 3 == 1 ? 200 : 0, n);
         desc.alignment = (clmgk_alignment)(n % 3 == 2);
-        desc.causal = n / 2 % 2 == 1;
-        desc.use_window = n % 4 == 3;
-        desc.window_left = 11;
-        desc.window_right = 2;
-        desc.heads = 4;
-        desc.kv_heads = 2;
         desc.prior_shape = n % 2 == 0 ? CLMGK_PRIOR_UNIFORM : CLMGK_PRIOR_HMS;
         th_expect_desc(session, &desc, n);
     }
@@ -132,7 +120,7 @@ TH_TEST(shared_biases)
     }
 }
 
-/* Rows that the bias hides from every key, from all but the last, or from the first two tiles; and enormous biases. */
+/* Rows of which the bias hides all keys, all but the last, or the first two tiles; and enormous biases. */
 TH_TEST(hiding_biases)
 {
     for (size_t n = 0; n < TH_COUNT(variants); n++) {
@@ -177,18 +165,11 @@ TH_TEST(softcaps)
     }
 }
 
-/* Sinks below, among and above the logits, and none; rows without keys and rows out of use beside them. */
+/* Sinks below, among and above the logits, and none. Some rows have no keys, others lie beyond the length. */
 TH_TEST(sinks)
 {
-    static const double logits[] = {-INFINITY, -200.0, 0.5, 200.0};
-    for (size_t n = 0; n < TH_COUNT(th_variants) * TH_COUNT(logits); n++) {
-        clmgk_attention_desc desc = th_small_desc(th_variants[n / 4], 90, 70);
-        desc.use_sinks = 1;
-        desc.causal = 1;
-        desc.batch = 2;
-        desc.use_lengths_q = n % 2 == 1;
-        TH_PROBLEM problem = th_problem_make(&desc, n);
-        th_set(&problem, TH_SINKS, 0, 0, 0, 0, 0, logits[n % 4]);
+    for (size_t n = 0; n < TH_COUNT(th_variants) * TH_SINK_LOGITS; n++) {
+        TH_PROBLEM problem = th_sinks_problem(th_small_desc(th_variants[n / TH_SINK_LOGITS], 90, 70), 0, n);
         th_expect(session, &problem);
     }
 }
@@ -210,12 +191,9 @@ TH_TEST(dropouts)
 /* Blocks of one, two and four keys draw the numbers in different ways. */
 TH_TEST(dropout_on_other_blocks)
 {
-    static const struct {
-        clmgk_engine engine;
-        const char *parameters;
-    } blocks[] = {{CLMGK_ENGINE_LANE, "lanes=8,block=4,tile=32,vectors=1,panels=4"},
-                  {CLMGK_ENGINE_SIMT, "rows=2,keys=4"},
-                  {CLMGK_ENGINE_SIMT, "rows=1,keys=2"}};
+    static const th_block blocks[] = {{CLMGK_ENGINE_LANE, "lanes=8,block=4,tile=32,vectors=1,panels=4"},
+                                      {CLMGK_ENGINE_SIMT, "rows=2,keys=4"},
+                                      {CLMGK_ENGINE_SIMT, "rows=1,keys=2"}};
     for (size_t n = 0; n < (session->full ? TH_COUNT(blocks) : 2); n++) {
         if (session->engines == 1 && session->engine[0] != blocks[n].engine)
             continue;
@@ -247,11 +225,7 @@ TH_TEST(split_keys)
     static const int64_t shape[][2] = {{1, 1000}, {16, 1000}, {40, 200}, {3, 0}, {200, 10}};
     for (size_t n = 0; n < 15; n++) {
         clmgk_attention_desc desc = th_small_desc(variants[n / 5], shape[n % 5][0], shape[n % 5][1]);
-        desc.dtype = th_dtypes[n / 5];
-        desc.batch = 2;
-        desc.use_lengths = desc.use_lengths_q = n % 2 == 1;
-        desc.causal = n % 3 == 0;
-        desc.use_sinks = n >= 5;
+        th_set_split(&desc, n);
         desc.use_window = n % 4 == 3;
         desc.window_left = 150;
         desc.window_right = -1;
@@ -271,7 +245,7 @@ TH_TEST(split_keys_of_packed_sequences)
     }
 }
 
-/* What decoding takes by itself: few rows against many keys. */
+/* Parameters that plans for decoding choose themselves: few rows, many keys. */
 TH_TEST(decoding)
 {
     static const int64_t rows[] = {1, 2, 5, 16};
@@ -327,28 +301,6 @@ static clmgk_attention_desc random_program(uint64_t *state)
     return desc;
 }
 
-static void set_random_shape(clmgk_attention_desc *desc, uint64_t *state)
-{
-    const bool packed = desc->sequences > 0;
-    desc->kv_heads = th_pick(state, 1, 2);
-    desc->heads = desc->kv_heads * th_pick(state, 1, 2);
-    desc->batch = packed ? 1 : th_pick(state, 1, 3);
-    desc->sequences = packed ? th_pick(state, 1, 9) : 0;
-    desc->use_offsets_k = packed && th_pick(state, 0, 1) == 1;
-    desc->length = th_pick(state, 0, 150);
-    desc->length_k = packed && !desc->use_offsets_k ? desc->length : th_keys(th_pick(state, 0, 300));
-    desc->causal = (int32_t)th_pick(state, 0, 1);
-    desc->use_lengths = !packed && th_pick(state, 0, 1) == 1;
-    desc->use_lengths_q = !packed && th_pick(state, 0, 1) == 1;
-    desc->alignment = (clmgk_alignment)th_pick(state, 0, desc->use_lengths ? 2 : 1);
-    desc->use_window = (int32_t)th_pick(state, 0, 1);
-    desc->window_left = th_pick(state, -1, 90);
-    desc->window_right = th_pick(state, -1, 90);
-    if (desc->use_bias)
-        th_set_bias_axes(desc, (size_t)th_pick(state, 0, 7));
-    desc->bias_batch = desc->use_bias && th_pick(state, 0, 1) == 1 ? 1 : 0;
-}
-
 TH_FULL_TEST(random_combinations)
 {
     uint64_t random = 4;
@@ -356,7 +308,7 @@ TH_FULL_TEST(random_combinations)
     for (int program = 0; program < programs; program++) {
         clmgk_attention_desc desc = random_program(&random);
         for (int shape = 0; shape < 10; shape++) {
-            set_random_shape(&desc, &random);
+            th_set_random_masks(&desc, 2, &random);
             th_sweep_desc(session, &desc, th_random(&random), (size_t)program);
             desc.sequences = desc.sequences > 0; /* part of the program */
         }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What must hold between problems, whatever the reference says. */
+/* Properties that relate problems to each other, independently of the reference. */
 #include "harness/harness.h"
 
 #include <math.h>
@@ -29,7 +29,7 @@ static void expect_same(th_session *session, const th_problem *original, th_prob
     expect_answer(session, changed, &answer);
 }
 
-/* A problem whose values the device can hold exactly, as th_upload would leave them. */
+/* A problem whose values are rounded to their storage types. */
 static th_problem rounded_problem(th_session *session, const clmgk_attention_desc *desc, uint64_t seed)
 {
     th_problem problem = th_problem_make(desc, seed);
@@ -133,7 +133,7 @@ static void add(th_problem *problem, th_name name, double amount)
         problem->array[name].values[n] += amount;
 }
 
-/* Gaussian scores know only differences of queries and keys. */
+/* Gaussian scores depend only on differences of queries and keys. */
 TH_TEST(moving_queries_and_keys_together)
 {
     for (int variant = CLMGK_VARIANT_GAUSSIAN; variant <= CLMGK_VARIANT_SMGK; variant++) {
@@ -175,7 +175,8 @@ TH_TEST(shifted_dot_keys_are_softmax)
     }
 }
 
-/* c = 0, as a device without denormal numbers has it from a variance of 1e38 on: keys weigh what their priors do. */
+/* On a device without denormal numbers c is 0 from a variance of 1e38 on. Weights are then in proportion to the priors.
+ */
 TH_TEST(infinite_variances_leave_the_priors)
 {
     clmgk_attention_desc desc = base_desc(CLMGK_VARIANT_SMGK);
@@ -190,7 +191,7 @@ TH_TEST(infinite_variances_leave_the_priors)
     expect_answer(session, &problem, &answer);
 }
 
-/* Weights of a row sum to one: equal values come out as they went in. */
+/* Weights of a row sum to one, so equal values give an equal output. */
 TH_TEST(equal_values_come_out)
 {
     for (int variant = CLMGK_VARIANT_SOFTMAX; variant <= CLMGK_VARIANT_SMGK; variant++) {

@@ -37,6 +37,18 @@ typedef struct tile {
     int64_t heads, b, h, first_row, rows, first_key, keys;
 } tile;
 
+/* Tiles at all kinds of places; noise takes no dropout. */
+static const tile tiles[] = {
+    {0.5, 0, 1, 0, 0, 0, 3, 0, 17},
+    {0.1, 0x123456789abcdef0, 4, 3, 2, 5, 4, 1, 9},
+    {0.9, UINT64_MAX, 7, 0, 6, 1000, 2, 4094, 6},
+    {0.25, 1, 3, 11, 1, (INT64_C(1) << 30) - 2, 3, (INT64_C(1) << 30) - 3, 8},
+    {0.7, UINT64_C(1) << 32, INT64_C(1) << 30, INT64_C(1) << 30, 9, 7, 2, 3, 5}, /* b H + h beyond 32 bits */
+    {1.0 - 0x1p-40, 42, 2, 1, 1, 0, 5, 0, 40},
+    {0.3, 77, 64, 2, 63, 300, 31, 300, 33},
+    {0.6, 2026, 8, 2, 3, 0, SIDE, 0, SIDE},
+};
+
 /* How the cells of a tile are drawn. */
 typedef clmgk_status (*drawing)(const tile *t, void *cells, clmgk_error *error);
 
@@ -61,21 +73,14 @@ static void redraw(const tile *t, float *noise)
     th_expect_ok(draw_noise(t, noise, &th_error));
 }
 
-/* Every cell as its definition says: word j mod 4 of counter (j/4, i, b H + h, 0), dropped below floor(p 2^32). */
+/* Each cell follows from its definition: it is dropped if word j mod 4 of counter (j/4, i, b H + h, 0) is below floor(p
+ * 2^32). */
 TH_HOST_TEST(cells_are_words)
 {
-    static const tile tiles[] = {
-        {0.5, 0, 1, 0, 0, 0, 3, 0, 17},
-        {0.1, 0x123456789abcdef0, 4, 3, 2, 5, 4, 1, 9},
-        {0.9, UINT64_MAX, 7, 0, 6, 1000, 2, 4094, 6},
-        {0.25, 1, 3, 11, 1, (INT64_C(1) << 30) - 2, 3, (INT64_C(1) << 30) - 3, 8},
-        {0.7, UINT64_C(1) << 32, INT64_C(1) << 30, INT64_C(1) << 30, 9, 7, 2, 3, 5}, /* b H + h beyond 32 bits */
-        {1.0 - 0x1p-40, 42, 2, 1, 1, 0, 5, 0, 40},
-    };
     for (size_t n = 0; n < TH_COUNT(tiles); n++) {
         const tile *const t = &tiles[n];
-        uint8_t mask[256];
-        assert_true(t->rows * t->keys <= (int64_t)sizeof(mask));
+        static uint8_t mask[CELLS + 1];
+        assert_true(t->rows * t->keys < (int64_t)sizeof(mask));
         memset(mask, 7, sizeof(mask));
         draw(t, mask);
         for (int64_t cell = 0; cell < t->rows * t->keys; cell++) {
@@ -121,7 +126,7 @@ static void expect_rate(const char *what, double count, double n, double p)
         fail_msg("%s: %g of %g, expected %g: %g standard deviations", what, count, n, n * p, deviation);
 }
 
-/* Cells dropped in both masks (one shifted by `shift` cells): as often as independence says. */
+/* Cells are dropped in both masks (one is shifted by `shift` cells) as often as independent cells would be. */
 static void expect_independent(const char *what, const uint8_t *a, const uint8_t *b, size_t shift, double p)
 {
     size_t both = 0;
@@ -164,8 +169,8 @@ TH_HOST_TEST(rates_and_independence)
     }
 }
 
-/* Each row and each column on its own: no row or key that is dropped more than the others. Chi squared of 2 SIDE
- * rates has mean 2 SIDE and variance 4 SIDE, within 5 of whose roots it must lie. */
+/* No row and no column has more dropped cells than others. Chi squared of 2 SIDE rates has mean 2 SIDE and variance 4
+ * SIDE; it must lie within 5 standard deviations. */
 TH_HOST_TEST(every_row_and_key)
 {
     static uint8_t mask[CELLS];
@@ -195,18 +200,9 @@ static void expect_normal(double x, double exact)
         fail_msg("%.9g, expected %.15g", x, exact);
 }
 
-/* Every cell is that of the reference, which draws one at a time: whatever the tile's place. */
+/* Every cell equals the reference's, which draws one at a time. */
 TH_HOST_TEST(noise_is_that_of_the_reference)
 {
-    static const tile tiles[] = {
-        {0, 0, 1, 0, 0, 0, 3, 0, 17},
-        {0, 0x123456789abcdef0, 4, 3, 2, 5, 4, 1, 9},
-        {0, UINT64_MAX, 7, 0, 6, 1000, 2, 4094, 6},
-        {0, 1, 3, 11, 1, (INT64_C(1) << 30) - 2, 3, (INT64_C(1) << 30) - 3, 8},
-        {0, UINT64_C(1) << 32, INT64_C(1) << 30, INT64_C(1) << 30, 9, 7, 2, 3, 5}, /* b H + h beyond 32 bits */
-        {0, 77, 64, 2, 63, 300, 31, 300, 33},
-        {0, 2026, 8, 2, 3, 0, SIDE, 0, SIDE},
-    };
     static float noise[CELLS];
     for (size_t n = 0; n < TH_COUNT(tiles); n++) {
         const tile *const t = &tiles[n];
@@ -241,8 +237,8 @@ TH_HOST_TEST(tiles_of_tiles)
     }
 }
 
-/* Words where the formula's parts meet or end, and words all over their range: all pairs of them, and their
- * complements, as word m of counter n, words[m * COUNTERS + n]. */
+/* Pairs of words at the edges of the formula's parts, and all over the range, with their complements. Word m of counter
+ * n is words[m * COUNTERS + n]. */
 enum { ENDS = 33, AROUND = 5, SPREAD = 400, CHOSEN = ENDS * AROUND + SPREAD };
 enum { COUNTERS = (CHOSEN * CHOSEN + 15) / 16 * 16, TWO = 2 * COUNTERS, THREE = 3 * COUNTERS, WORDS = 4 * COUNTERS };
 
@@ -288,7 +284,7 @@ TH_HOST_TEST(normals_of_all_words)
     }
 }
 
-/* A kernel that draws as the engines do, before it the engine's types. */
+/* A kernel that draws as the engines do. The engine's types precede it in the program. */
 static const char draw_kernel[] =
     "__kernel void draw(__global const uint *words, __global float *normals, int counters)\n"
     "{\n"
@@ -381,7 +377,7 @@ TH_TEST_OF(devices_draw_what_the_host_draws, th_session *session, .set_up = th_s
 /* ---- noise: its distribution --------------------------------------------------------------------------------------
  */
 
-/* Within 5 standard deviations, of which one draw has `deviation`, of what the mean of CELLS draws should be. */
+/* The mean of CELLS draws is within 5 standard deviations of its expected value; `deviation` is that of one draw. */
 static void expect_mean(const char *what, double sum, double expected, double deviation)
 {
     const double error = (sum / CELLS - expected) / (deviation / sqrt(CELLS));
@@ -407,7 +403,7 @@ static double distance_to_normal(float *x)
     return largest * sqrt(CELLS);
 }
 
-/* What 1 in 1000 samples of a normal distribution exceeds. */
+/* One in 1000 samples of a normal distribution exceeds this. */
 static const double farthest = 1.95;
 
 TH_HOST_TEST(normal_distribution)
@@ -435,7 +431,8 @@ TH_HOST_TEST(normal_distribution)
     }
 }
 
-/* The test above would find these: a deviation off by 2 per cent, a mean by 1 per cent, uniform numbers of variance 1.
+/* The test above notices a deviation that is wrong by 2 per cent, a mean by 1 per cent, and uniform numbers of
+ * variance 1.
  */
 TH_HOST_TEST(distance_tells_what_is_not_normal)
 {
@@ -455,7 +452,7 @@ TH_HOST_TEST(distance_tells_what_is_not_normal)
     }
 }
 
-/* Neither the numbers nor their squares go together (a pair of Box and Muller has a radius in common). */
+/* Neither the numbers nor their squares are correlated. (A pair of Box and Muller shares a radius.) */
 static void expect_uncorrelated(const char *what, const float *a, const float *b, size_t shift)
 {
     double products = 0.0, squares = 0.0;
@@ -595,7 +592,7 @@ static double product(const float *a, const float *b, int64_t size)
     return sum;
 }
 
-/* Rows of a block of D are orthogonal, rows of others are not; lengths are those drawn. */
+/* Rows within a block of D are orthogonal, rows of different blocks are not, and lengths are as drawn. */
 TH_HOST_TEST(projections_are_orthogonal)
 {
     static const int64_t sizes[] = {1, 3, SIZE, 64};
@@ -617,8 +614,8 @@ TH_HOST_TEST(projections_are_orthogonal)
     }
 }
 
-/* The same seed gives the same numbers, a longer projection begins with a shorter one's blocks, and the numbers stay
- * what they are: row 5. */
+/* The same seed gives the same numbers, and a longer projection begins with the blocks of a shorter one. Row 5 pins the
+ * numbers. */
 TH_HOST_TEST(projections_are_determined)
 {
     static const float pinned[SIZE] = {0.5474157F,   2.2773353F,  -2.0479851F,  0.090884491F,

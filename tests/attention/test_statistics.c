@@ -48,7 +48,7 @@ static void expect_program(th_session *session, clmgk_attention_desc desc, size_
     }
 }
 
-/* Every shape of prior and variance that an array has: a program each, in full together with every other. */
+/* Every shape of prior and variance that is an array, each a program; in full every combination. */
 TH_TEST(priors_and_variances)
 {
     for (size_t n = 0; n < 12; n++) {
@@ -75,7 +75,7 @@ TH_TEST(without_arrays)
     }
 }
 
-/* The prior plays no role but for the shape of what is given. */
+/* The prior affects only the shape of the statistics. */
 TH_TEST(hard_estep)
 {
     clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_MGK, 0, 0);
@@ -92,11 +92,8 @@ TH_TEST(hard_estep)
 TH_TEST(ties_of_the_hard_estep)
 {
     clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_MGK, 45, 120);
-    desc.estep = CLMGK_ESTEP_HARD;
-    desc.components = 3;
     desc.statistics = all_statistics(&desc);
-    TH_PROBLEM problem = th_problem_make(&desc, 1);
-    th_copy_component(&problem, 1, 0);
+    TH_PROBLEM problem = th_tied_problem(desc);
     th_expect_statistics(session, &problem, false);
 }
 
@@ -174,7 +171,7 @@ TH_TEST(distant_queries)
     th_expect_statistics(session, &problem, false);
 }
 
-/* What is not a number beyond the lengths reaches nothing. */
+/* NaN beyond the lengths has no effect. */
 TH_TEST(padding_does_not_leak)
 {
     clmgk_attention_desc desc = edge_desc();
@@ -222,17 +219,13 @@ static int64_t draw_component(clmgk_prior_shape shape, int64_t h, int64_t j, uin
  */
 static th_problem drawn_problem(clmgk_prior_shape shape)
 {
-    clmgk_attention_desc desc = {.variant = CLMGK_VARIANT_MGK,
-                                 .heads = HEADS,
-                                 .length = (int64_t)MIXTURES * QUERIES,
-                                 .length_k = MIXTURES,
-                                 .head_size = SIZE,
-                                 .components = COMPONENTS,
-                                 .prior_shape = shape,
-                                 .variance = 1.0,
-                                 .sequences = MIXTURES,
-                                 .use_offsets_k = 1,
-                                 .statistics = CLMGK_STATISTIC_NEW_PRIOR | CLMGK_STATISTIC_NLL};
+    clmgk_attention_desc desc = th_sized_desc(
+        CLMGK_VARIANT_MGK, (th_sizes){0, HEADS, 0, COMPONENTS, (int64_t)MIXTURES * QUERIES, MIXTURES, SIZE, 0});
+    desc.prior_shape = shape;
+    desc.variance = 1.0;
+    desc.sequences = MIXTURES;
+    desc.use_offsets_k = 1;
+    desc.statistics = CLMGK_STATISTIC_NEW_PRIOR | CLMGK_STATISTIC_NLL;
     th_problem problem = th_problem_make(&desc, 1);
     uint64_t random = 11;
     for (int64_t t = 0; t <= MIXTURES; t++) {
@@ -255,7 +248,7 @@ static th_problem drawn_problem(clmgk_prior_shape shape)
     return problem;
 }
 
-/* Sequences are equally long: the mean over all queries, up to a factor. */
+/* As all sequences are equally long, this is the mean over all queries, up to a factor. */
 static double sum_of(const th_array *array)
 {
     double sum = 0.0;

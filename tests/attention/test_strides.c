@@ -7,15 +7,9 @@ enum { B = 2, H = 4, G = 2, M = 2, N = 37, S = 70, D = 17, E = 8 };
 
 static clmgk_attention_desc base_desc(clmgk_variant variant, clmgk_dtype dtype)
 {
-    return (clmgk_attention_desc){.variant = variant,
-                                  .dtype = dtype,
-                                  .batch = B,
-                                  .heads = H,
-                                  .kv_heads = G,
-                                  .length = N,
-                                  .length_k = S,
-                                  .head_size = D,
-                                  .value_size = E};
+    clmgk_attention_desc desc = th_sized_desc(variant, (th_sizes){B, H, G, 0, N, S, D, E});
+    desc.dtype = dtype;
+    return desc;
 }
 
 /*
@@ -75,7 +69,7 @@ TH_TEST(odd_offsets)
     }
 }
 
-/* Everything that a problem can have, each array at an odd place. */
+/* Problems with all optional arrays; each array begins at an odd element. */
 TH_TEST(odd_offsets_of_optional_arrays)
 {
     for (size_t v = 1; v < TH_COUNT(variants); v++) {
@@ -113,30 +107,16 @@ TH_TEST(broadcast_keys_and_values)
 TH_TEST(packed_qkv)
 {
     for (size_t n = 0; n < TH_COUNT(th_dtypes) * 2; n++) {
-        const int64_t token = (int64_t)3 * H * D;
-        const clmgk_attention_desc desc = {
-            .variant = n % 2 == 0 ? CLMGK_VARIANT_SOFTMAX : CLMGK_VARIANT_SMGK,
-            .dtype = th_dtypes[n / 2],
-            .batch = B,
-            .heads = H,
-            .length = N,
-            .length_k = N,
-            .head_size = D,
-            .value_size = D,
-            .causal = 1,
-            .q = {.strided = 1, .batch = N * token, .head = D, .token = token},
-            .k = {.strided = 1, .batch = N * token, .head = D, .token = token},
-            .v = {.strided = 1, .batch = N * token, .head = D, .token = token},
-            .o = {.strided = 1, .batch = (int64_t)N * H * D, .head = D, .token = (int64_t)H * D},
-            .lse = {.strided = 1, .batch = (int64_t)N * H, .head = 1, .token = H},
-        };
-        TH_PROBLEM problem = th_problem_make(&desc, n);
-        th_interleave(&problem, TH_Q, 5, (size_t)H * D);
+        clmgk_attention_desc desc =
+            base_desc(n % 2 == 0 ? CLMGK_VARIANT_SOFTMAX : CLMGK_VARIANT_SMGK, th_dtypes[n / 2]);
+        desc.kv_heads = H;
+        desc.lse = (clmgk_layout){.strided = 1, .batch = (int64_t)N * H, .head = 1, .token = H};
+        TH_PROBLEM problem = th_packed_problem(desc, n);
         th_sweep(session, &problem, n);
     }
 }
 
-/* O between the queries it belongs to: [B,H,N,D+E] holds both, so that outputs and inputs alternate in memory. */
+/* Q and O share one array [B,H,N,D+E], so that inputs and outputs alternate in memory. */
 TH_TEST(output_beside_its_input)
 {
     for (size_t n = 0; n < TH_COUNT(th_dtypes); n++) {
@@ -153,13 +133,8 @@ TH_TEST(output_beside_its_input)
 /* Keys that are their own values. */
 TH_TEST(inputs_may_alias)
 {
-    const clmgk_attention_desc desc = {.variant = CLMGK_VARIANT_SOFTMAX,
-                                       .batch = B,
-                                       .heads = H,
-                                       .kv_heads = G,
-                                       .length = N,
-                                       .length_k = S,
-                                       .head_size = D};
+    clmgk_attention_desc desc = base_desc(CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32);
+    desc.value_size = D;
     TH_PROBLEM problem = th_problem_make(&desc, 9);
     problem.array[TH_V].home = TH_K;
     for (size_t n = 0; n < problem.array[TH_V].count; n++)

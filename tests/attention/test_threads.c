@@ -14,43 +14,37 @@ static clmgk_attention_desc test_desc(clmgk_variant variant)
 
 /* ---- threads ---------------------------------------------------------------------------------------------------- */
 
-/* What one thread enqueues: its own problem and buffers, by a plan that it shares. */
+/* A thread's problem and buffers. All threads share the plan. */
 typedef struct worker {
+    th_chain chain;
     clmgk_plan *plan;
-    cl_command_queue queue;
     th_problem problem;
     th_device device;
     clmgk_ref_answer answer;
-    clmgk_error error;
-    bool ok;
 } worker;
 
 /* No cmocka here: this is not the test's thread. */
 static bool enqueue_once(void *user, cl_uint num_wait, const cl_event *wait_list, cl_event *event)
 {
     worker *const w = user;
-    return clmgk_enqueue_forward(w->plan, w->queue, &w->device.args, num_wait, wait_list, event, &w->error) == CLMGK_OK;
-}
-
-static void *work(void *argument)
-{
-    worker *const w = argument;
-    w->ok = th_chain(w->queue, ROUNDS, enqueue_once, w);
-    return NULL;
+    return clmgk_enqueue_forward(w->plan, w->chain.queue, &w->device.args, num_wait, wait_list, event,
+                                 &w->chain.error) == CLMGK_OK;
 }
 
 static void start_worker(th_session *session, worker *w, clmgk_plan *plan, const clmgk_attention_desc *desc,
                          cl_command_queue queue, uint64_t seed)
 {
-    *w = (worker){.plan = plan, .queue = queue, .problem = th_problem_make(desc, seed)};
+    *w = (worker){.chain = {.queue = queue, .enqueue = enqueue_once, .rounds = ROUNDS},
+                  .plan = plan,
+                  .problem = th_problem_make(desc, seed)};
     w->device = th_upload(session, &w->problem, clmgk_plan_workspace_size(plan));
     w->answer = th_solve(&w->problem);
 }
 
 static void finish_worker(th_session *session, worker *w, clmgk_engine engine)
 {
-    if (!w->ok)
-        fail_msg("%s", w->error.message);
+    if (!w->chain.ok)
+        fail_msg("%s", w->chain.error.message);
     th_download(session, &w->problem, &w->device);
     th_check(session, &w->problem, engine, &w->answer);
     th_device_free(&w->device);
@@ -70,7 +64,7 @@ static void threads_on_one_plan(th_session *session, clmgk_variant variant, size
         queues[n] = th_queue(session, out_of_order);
         start_worker(session, &workers[n], plan, &desc, queues[shared ? 0 : n], n);
     }
-    th_run_threads(work, workers, sizeof(workers[0]), THREADS);
+    th_run_threads(th_run_chain, workers, sizeof(workers[0]), THREADS);
     for (size_t n = 0; n < THREADS; n++) {
         finish_worker(session, &workers[n], session->engine[engine]);
         assert_int_equal(clReleaseCommandQueue(queues[n]), CL_SUCCESS);
@@ -105,7 +99,7 @@ static void *make_plan(void *argument)
     return NULL;
 }
 
-/* However many ask at once, a context gets a program one time. */
+/* However many threads ask for a program at once, a context builds or loads it once. */
 TH_TEST(plans_made_at_once)
 {
     maker makers[THREADS];
@@ -152,7 +146,7 @@ TH_TEST(wait_lists_hold_work_back)
             assert_int_equal(code, CL_SUCCESS);
         }
         cl_event done = NULL;
-        assert_int_equal(clmgk_enqueue_forward(plan, queue, &w.device.args, 2, gates, &done, &w.error), CLMGK_OK);
+        assert_int_equal(clmgk_enqueue_forward(plan, queue, &w.device.args, 2, gates, &done, &w.chain.error), CLMGK_OK);
         assert_non_null(done);
         assert_int_equal(clFlush(queue), CL_SUCCESS);
         assert_int_equal(clSetUserEventStatus(gates[0], CL_COMPLETE), CL_SUCCESS);
@@ -161,7 +155,7 @@ TH_TEST(wait_lists_hold_work_back)
         assert_int_equal(clSetUserEventStatus(gates[1], CL_COMPLETE), CL_SUCCESS);
         assert_int_equal(clWaitForEvents(1, &done), CL_SUCCESS);
         assert_int_equal(status_of(done), CL_COMPLETE);
-        w.ok = true;
+        w.chain.ok = true;
         finish_worker(session, &w, engine);
         assert_int_equal(clReleaseEvent(done), CL_SUCCESS);
         for (size_t n = 0; n < 2; n++)
@@ -171,7 +165,7 @@ TH_TEST(wait_lists_hold_work_back)
     }
 }
 
-/* The plan, and the context it was made from, go while work waits: it is done all the same. */
+/* Work that waits is still done after its plan and context have been released. */
 TH_TEST(release_while_in_flight)
 {
     for (size_t e = 0; e < session->engines; e++) {
@@ -189,12 +183,12 @@ TH_TEST(release_while_in_flight)
         cl_int code = CL_SUCCESS;
         cl_event gate = clCreateUserEvent(session->cl, &code);
         assert_int_equal(code, CL_SUCCESS);
-        assert_int_equal(clmgk_enqueue_forward(plan, session->queue, &w.device.args, 1, &gate, NULL, &w.error),
+        assert_int_equal(clmgk_enqueue_forward(plan, session->queue, &w.device.args, 1, &gate, NULL, &w.chain.error),
                          CLMGK_OK);
         clmgk_plan_release(plan);
         assert_int_equal(clSetUserEventStatus(gate, CL_COMPLETE), CL_SUCCESS);
         assert_int_equal(clFinish(session->queue), CL_SUCCESS);
-        w.ok = true;
+        w.chain.ok = true;
         finish_worker(session, &w, session->engine[e]);
         assert_int_equal(clReleaseEvent(gate), CL_SUCCESS);
     }
@@ -209,8 +203,8 @@ TH_TEST(many_in_flight)
     for (size_t n = 0; n < TH_COUNT(workers); n++)
         start_worker(session, &workers[n], plan, &desc, session->queue, n);
     for (size_t n = 0; n < TH_COUNT(workers); n++)
-        workers[n].ok = clmgk_enqueue_forward(plan, session->queue, &workers[n].device.args, 0, NULL, NULL,
-                                              &workers[n].error) == CLMGK_OK;
+        workers[n].chain.ok = clmgk_enqueue_forward(plan, session->queue, &workers[n].device.args, 0, NULL, NULL,
+                                                    &workers[n].chain.error) == CLMGK_OK;
     assert_int_equal(clFinish(session->queue), CL_SUCCESS);
     for (size_t n = 0; n < TH_COUNT(workers); n++)
         finish_worker(session, &workers[n], CLMGK_ENGINE_AUTO);
@@ -227,12 +221,10 @@ TH_TEST(many_in_flight)
 
 /* Buffers of one forward and backward pass; dQ, dK and dV lie behind each other. */
 typedef struct trainer {
+    th_chain chain;
     clmgk_plan *plan;
-    cl_command_queue queue;
     cl_mem memory[7];
     clmgk_attention_args args;
-    clmgk_error error;
-    bool ok;
 } trainer;
 
 static clmgk_attention_desc training_desc(void)
@@ -259,9 +251,23 @@ static clmgk_buffer random_buffer(const th_session *session, trainer *t, size_t 
     return (clmgk_buffer){t->memory[slot], 0};
 }
 
+/* Enqueues both passes, one after the other. Uses no cmocka, so other threads may call it, too. */
+static bool train_once(void *user, cl_uint num_wait, const cl_event *wait_list, cl_event *done)
+{
+    trainer *const t = user;
+    cl_event between = NULL;
+    if (clmgk_enqueue_forward(t->plan, t->chain.queue, &t->args, num_wait, wait_list, &between, &t->chain.error) !=
+        CLMGK_OK)
+        return false;
+    const bool ok =
+        clmgk_enqueue_backward(t->plan, t->chain.queue, &t->args, 1, &between, done, &t->chain.error) == CLMGK_OK;
+    clReleaseEvent(between);
+    return ok;
+}
+
 static void open_trainer(th_session *session, trainer *t, clmgk_plan *plan, cl_command_queue queue)
 {
-    *t = (trainer){.plan = plan, .queue = queue};
+    *t = (trainer){.chain = {.queue = queue, .enqueue = train_once, .rounds = ROUNDS}, .plan = plan};
     t->args = (clmgk_attention_args)CLMGK_ATTENTION_ARGS_INIT;
     t->args.q = random_buffer(session, t, 0, Q_COUNT);
     t->args.k = random_buffer(session, t, 1, K_COUNT);
@@ -281,25 +287,6 @@ static void close_trainer(trainer *t)
         assert_int_equal(clReleaseMemObject(t->memory[n]), CL_SUCCESS);
 }
 
-/* Both passes, one after the other. No cmocka: also for other threads. */
-static bool train_once(void *user, cl_uint num_wait, const cl_event *wait_list, cl_event *done)
-{
-    trainer *const t = user;
-    cl_event between = NULL;
-    if (clmgk_enqueue_forward(t->plan, t->queue, &t->args, num_wait, wait_list, &between, &t->error) != CLMGK_OK)
-        return false;
-    const bool ok = clmgk_enqueue_backward(t->plan, t->queue, &t->args, 1, &between, done, &t->error) == CLMGK_OK;
-    clReleaseEvent(between);
-    return ok;
-}
-
-static void *train(void *argument)
-{
-    trainer *const t = argument;
-    t->ok = th_chain(t->queue, ROUNDS, train_once, t);
-    return NULL;
-}
-
 static void read_gradients(th_session *session, const trainer *t, float *gradients)
 {
     assert_int_equal(clEnqueueReadBuffer(session->queue, t->memory[6], CL_TRUE, 0, GRADIENT_COUNT * sizeof(float),
@@ -307,7 +294,7 @@ static void read_gradients(th_session *session, const trainer *t, float *gradien
                      CL_SUCCESS);
 }
 
-/* Threads on queues out of order, by one plan of several kernels: bit for bit what one alone gets. */
+/* Threads with out-of-order queues and one plan of several kernels get the same bits as one thread alone. */
 TH_TEST(threads_train)
 {
     static float alone[GRADIENT_COUNT];
@@ -323,19 +310,19 @@ TH_TEST(threads_train)
     close_trainer(&one);
     for (size_t n = 0; n < THREADS; n++)
         open_trainer(session, &trainers[n], plan, th_queue(session, true));
-    th_run_threads(train, trainers, sizeof(trainers[0]), THREADS);
+    th_run_threads(th_run_chain, trainers, sizeof(trainers[0]), THREADS);
     for (size_t n = 0; n < THREADS; n++) {
-        if (!trainers[n].ok)
-            fail_msg("%s", trainers[n].error.message);
+        if (!trainers[n].chain.ok)
+            fail_msg("%s", trainers[n].chain.error.message);
         read_gradients(session, &trainers[n], together);
         assert_memory_equal(alone, together, sizeof(alone));
-        assert_int_equal(clReleaseCommandQueue(trainers[n].queue), CL_SUCCESS);
+        assert_int_equal(clReleaseCommandQueue(trainers[n].chain.queue), CL_SUCCESS);
         close_trainer(&trainers[n]);
     }
     clmgk_plan_release(plan);
 }
 
-/* The first kernel of a pass waits for the wait list, and so do all behind it. */
+/* The first kernel of a pass waits for the wait list, and so do the kernels after it. */
 TH_TEST(wait_lists_hold_training_back)
 {
     static float before[GRADIENT_COUNT];
@@ -350,7 +337,7 @@ TH_TEST(wait_lists_hold_training_back)
     open_trainer(session, &t, plan, th_queue(session, true));
     read_gradients(session, &t, before);
     assert_true(train_once(&t, 1, &gate, &done));
-    assert_int_equal(clFlush(t.queue), CL_SUCCESS);
+    assert_int_equal(clFlush(t.chain.queue), CL_SUCCESS);
     assert_int_not_equal(status_of(done), CL_COMPLETE);
     read_gradients(session, &t, after);
     assert_memory_equal(before, after, sizeof(before));
@@ -361,6 +348,6 @@ TH_TEST(wait_lists_hold_training_back)
     assert_memory_not_equal(before, after, sizeof(before));
     assert_int_equal(clReleaseEvent(gate), CL_SUCCESS);
     assert_int_equal(clReleaseEvent(done), CL_SUCCESS);
-    assert_int_equal(clReleaseCommandQueue(t.queue), CL_SUCCESS);
+    assert_int_equal(clReleaseCommandQueue(t.chain.queue), CL_SUCCESS);
     close_trainer(&t);
 }

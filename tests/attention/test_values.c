@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every variant on every engine against the reference: masks, magnitudes, priors on the edge, what is not a number. */
+/* Every variant on every engine against the reference: masks, magnitudes, priors of 0, NaN and infinity. */
 #include "harness/harness.h"
 
 #include <math.h>
@@ -104,7 +104,7 @@ TH_TEST(equal_huge_scores)
     }
 }
 
-/* The same of a row all of whose keys have one large bias, in ranges of keys of different lengths. */
+/* The same for rows whose keys all have one large bias, in ranges of keys of different lengths. */
 TH_TEST(equal_huge_biases)
 {
     static const double biases[] = {-1e9, -1e30, 3e38};
@@ -124,7 +124,7 @@ TH_TEST(equal_huge_biases)
         }
 }
 
-/* Every tile outgrows the maximum of those before it, or none does, or one does in the middle. */
+/* Every tile has larger scores than all tiles before it, or none has, or one in the middle has. */
 TH_TEST(growing_maxima)
 {
     static const double slopes[] = {0.4, -0.4, 0.05};
@@ -158,8 +158,8 @@ TH_TEST(distant_queries)
 }
 
 /*
- * sMGK: shifts of this size make spreads over the components on both sides of what the factored form takes. `rows`
- * and `keys`: where only some rows or keys lie far out, so that the forms mix within a block or among the tiles.
+ * sMGK: shifts of these sizes, with which some pairs take the factored form of a weight, and others do not. `rows` and
+ * `keys`: places of some rows or keys far out, so that one block or several tiles have both forms.
  */
 static void spread_problem(th_session *session, clmgk_attention_desc desc, double size, double rows, double keys)
 {
@@ -193,7 +193,7 @@ TH_TEST(shift_spreads)
 
 /*
  * q = 11, b = (10, 0), k = 6 in one dimension and sigma = 1: both components have the same weight, while
- * u = (1, exp(-110)) and w = (exp(-110), 1) multiply to 0 in f32. `step`: every how many keys lie so.
+ * u = (1, exp(-110)) and w = (exp(-110), 1) multiply to 0 in f32. Every `step`th key has this place.
  */
 TH_TEST(opposed_spreads)
 {
@@ -242,34 +242,25 @@ TH_TEST(padding_does_not_leak)
 {
     for (size_t v = 0; v < TH_COUNT(th_variants); v++) {
         clmgk_attention_desc desc = th_small_desc(th_variants[v], 70, 130);
-        desc.batch = 2;
         desc.prior_shape = v < 2 ? CLMGK_PRIOR_UNIFORM : CLMGK_PRIOR_HMS;
-        desc.use_lengths = desc.use_lengths_q = 1;
-        TH_PROBLEM problem = th_problem_make(&desc, v);
-        th_pad(&problem);
+        TH_PROBLEM problem = th_padded_problem(desc, v);
         th_expect(session, &problem);
     }
 }
 
 TH_TEST(nan_reaches_the_rows_that_see_it)
 {
-    static const struct {
-        th_name name;
-        int64_t at;
-    } places[] = {{TH_Q, 0}, {TH_Q, 20}, {TH_K, 0}, {TH_K, 199}, {TH_V, 100}};
     for (size_t v = 0; v < TH_COUNT(th_variants); v++) {
-        for (size_t n = 0; n < TH_COUNT(places) * TH_COUNT(th_esteps); n++) {
+        for (size_t n = 0; n < TH_POISONS * TH_COUNT(th_esteps); n++) {
             clmgk_attention_desc desc = th_small_desc(th_variants[v], 40, 200);
             desc.estep = th_esteps[n % 2];
-            desc.batch = 2;
-            TH_PROBLEM problem = th_problem_make(&desc, n);
-            th_poison_row(&problem, places[n / 2].name, 1, 0, places[n / 2].at);
+            TH_PROBLEM problem = th_poisoned_problem(desc, 0, n / 2, n);
             th_expect(session, &problem);
         }
     }
 }
 
-/* A NaN in the last component only, which a maximum that drops NaN would lose. */
+/* A NaN in one component only, which a maximum that ignores NaN would lose. */
 TH_TEST(nan_in_one_component)
 {
     for (size_t n = 0; n < TH_COUNT(th_esteps) * 2; n++) {

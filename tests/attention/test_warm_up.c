@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Kernels have memory for every array, where a plan runs them for the first time and where a call lacks some. Intel's
- * CPU runtime makes code that reads the arrays that a group shares even where all work-items have returned, and a NULL
- * ends the process.
+ * Kernels get memory for every array, also when a plan first runs them and when a call lacks some arrays. Intel's CPU
+ * runtime reads the arrays that a group shares even after all work-items have returned, and a NULL ends the process.
  */
 #include "harness/harness.h"
 

@@ -287,7 +287,7 @@ TH_HOST_TEST(test_arithmetic)
     assert_true(mgk_add_i64(INT64_MAX - 1, 1, &out) && out == INT64_MAX);
 }
 
-/* The published value: entries of the cache keep their names when the header is updated. */
+/* The published value: an update of the hash's header must not change the names of the cache's entries. */
 TH_HOST_TEST(test_hash)
 {
     const mgk_hash empty = mgk_hash_bytes("", 0);
@@ -393,7 +393,7 @@ TH_HOST_TEST(test_folder_life)
     scratch_remove(root);
 }
 
-/* The path in question and the system's reason, of what is in the way: not of the last attempt. */
+/* The message has the path and the system's reason of the obstacle, not of the last attempt. */
 TH_HOST_TEST(test_folder_failures_name_path_and_cause)
 {
     static const char unmakeable[] = "/proc/clmgk-none/a/b";

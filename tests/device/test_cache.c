@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The program cache: where it lies, what it refuses, how it stays small, and that programs from it compute right.
+ * The program cache: its location, refused entries, its limit of size, and that programs from it compute correct
+ * results.
  *
  * With arguments this program is one of several processes on one cache (test_processes_share_a_cache): it starts
  * itself anew, because an OpenCL queue must not be used in a forked child.
@@ -44,22 +45,14 @@ static int set_up(void **state)
     return 0;
 }
 
-static int tear_down(void **state)
-{
-    fixture *const self = *state;
-    scratch_remove(self->root);
-    free(self);
-    return 0;
-}
-
-#define CACHE_TEST(name) TH_TEST_OF(name, fixture *self, .set_up = set_up, .tear_down = tear_down)
+#define CACHE_TEST(name) TH_TEST_OF(name, fixture *self, .set_up = set_up, .tear_down = scratch_tear_down)
 
 static void put(const mgk_cache *cache, const char *key)
 {
     (void)mgk_cache_put(cache, key, binary_text, sizeof(binary_text), NULL);
 }
 
-/* Whether the key's binary is there; if so it must be the one that was put. */
+/* Whether the key's binary is in the cache. If so, it must be the one that was put there. */
 static bool hits(const mgk_cache *cache, const char *key)
 {
     char *entry = NULL;
@@ -89,7 +82,7 @@ static void set_variable(const char *name, const char *value)
     assert_int_equal(value != NULL ? setenv(name, value, 1) : unsetenv(name), 0);
 }
 
-/* The variables that decide where the cache lies, kept over a test that changes them. */
+/* The environment's variables that determine the cache's folder, saved while a test changes them. */
 static const char *const place_variables[] = {"CLMGK_CACHE_DIR", "XDG_CACHE_HOME",    "HOME",
                                               "POCL_CACHE_DIR",  "POCL_KERNEL_CACHE", "CLMGK_PROGRAM_DIR"};
 
@@ -192,7 +185,7 @@ PLACES_TEST(test_keepers)
     assert_null(clmgk_program_origin_name((clmgk_program_origin)7));
 }
 
-/* PoCL's folder by its own variables; below a device nothing can be written, by root neither. */
+/* PoCL's folder by its own variables. Nobody, not even root, can write below a device file. */
 PLACES_TEST(test_pocl_keeps)
 {
     char root[SCRATCH_PATH];
@@ -223,6 +216,14 @@ PLACES_TEST(test_pocl_keeps)
 
 /* ---- entries ------------------------------------------------------------------------------------------------- */
 
+/* Puts the key's binary, which must be the only one. Its entry's path into `path`, its bytes (free). */
+static char *put_entry(const fixture *self, char path[SCRATCH_PATH], size_t *length)
+{
+    put(&self->cache, key_text);
+    only_entry(self, path);
+    return scratch_read(path, length);
+}
+
 CACHE_TEST(test_put_and_get)
 {
     assert_false(hits(&self->cache, key_text));
@@ -251,9 +252,7 @@ CACHE_TEST(test_every_damaged_byte_is_a_miss)
 {
     char path[SCRATCH_PATH];
     size_t length = 0;
-    put(&self->cache, key_text);
-    only_entry(self, path);
-    char *const entry = scratch_read(path, &length);
+    char *const entry = put_entry(self, path, &length);
     assert_in_range(length, sizeof(binary_text) + sizeof(key_text), 200);
     for (size_t at = 0; at < length; ++at) {
         for (int bit = 0; bit < 8; ++bit) {
@@ -274,9 +273,7 @@ CACHE_TEST(test_every_other_length_is_a_miss)
 {
     char path[SCRATCH_PATH];
     size_t length = 0;
-    put(&self->cache, key_text);
-    only_entry(self, path);
-    char *const entry = scratch_read(path, &length);
+    char *const entry = put_entry(self, path, &length);
     char longer[512] = {0};
     assert_in_range(length, 1, 400);
     memcpy(longer, entry, length);
@@ -287,7 +284,7 @@ CACHE_TEST(test_every_other_length_is_a_miss)
     free(entry);
 }
 
-/* Whole and undamaged, but another key's: the name alone is not trusted. */
+/* An undamaged entry of another key in the place of this one: the file's name alone is not trusted. */
 CACHE_TEST(test_foreign_entries_are_misses)
 {
     char path[SCRATCH_PATH];
@@ -305,14 +302,12 @@ CACHE_TEST(test_foreign_entries_are_misses)
     }
 }
 
-/* Changed and given a matching checksum: the fields before the binary must hold by themselves. */
+/* Entries with a changed byte and a matching checksum: each field before the binary is checked by itself. */
 CACHE_TEST(test_every_field_is_checked)
 {
     char path[SCRATCH_PATH];
     size_t length = 0;
-    put(&self->cache, key_text);
-    only_entry(self, path);
-    char *const entry = scratch_read(path, &length);
+    char *const entry = put_entry(self, path, &length);
     const size_t checked = length - sizeof(binary_text) - 16;
     for (size_t at = 0; at < checked; ++at) {
         entry[at] = (char)(entry[at] ^ 1);
@@ -443,7 +438,7 @@ CACHE_TEST(test_other_owners_are_refused)
     assert_refused(self, "belongs to user 65534");
 }
 
-/* A place where nothing can be made: below a device, for root too. */
+/* A folder that nobody can make, not even root: below a device file. */
 PLACES_TEST(test_unwritable_home)
 {
     char *path = NULL;
@@ -688,7 +683,7 @@ static void launch_and_check(const device *self, const mgk_program *program, int
     assert_int_equal(clReleaseKernel(kernel), CL_SUCCESS);
 }
 
-/* The program of fill.cl, which the caller releases, and where it came from. */
+/* Gets the program of fill.cl, which the caller releases, and tells where it came from. */
 static clmgk_program_origin get_fill(clmgk_context *context, const char *options, mgk_program **program)
 {
     clmgk_program_origin origin = CLMGK_PROGRAM_MEMORY;
@@ -745,7 +740,7 @@ CACHE_TEST(test_programs_come_from_disk)
     close_device(&machine);
 }
 
-/* The same source and options on a device, driver or platform that calls itself otherwise. */
+/* The same source and options on a device, driver or platform with another name. */
 CACHE_TEST(test_other_devices_programs_are_not_used)
 {
     const device machine = open_device();
@@ -768,8 +763,8 @@ CACHE_TEST(test_other_devices_programs_are_not_used)
     close_device(&machine);
 }
 
-/* A sound file under the key that version 0.1.0 gave this very program, which did not have the architecture: what it
- * holds is never handed to the driver. */
+/* A valid file under the key that version 0.1.0 gave this program. Those keys lack the architecture, so the file must
+ * never reach the driver. */
 CACHE_TEST(test_programs_of_0_1_0_are_passed_over)
 {
     const device machine = open_device();
@@ -819,7 +814,7 @@ CACHE_TEST(test_damaged_programs_are_built_anew)
     close_device(&machine);
 }
 
-/* The entry is sound, the driver does not take what it holds. */
+/* The entry is valid, but the driver refuses its binary. */
 CACHE_TEST(test_binaries_that_do_not_build_are_dropped)
 {
     const device machine = open_device();
@@ -1159,7 +1154,8 @@ int main(int count, char **arguments)
     if (count == 4 && strcmp(arguments[1], "child") == 0)
         return run_child(arguments[2], arguments[3]);
     self_path = arguments[0];
-    /* PoCL would keep programs itself. It reads this with the first OpenCL call; children have it from here. */
+    /* Otherwise PoCL caches programs itself. It reads this variable in the first OpenCL call; child processes inherit
+     * it. */
     set_variable("POCL_KERNEL_CACHE", "0");
     return th_run_tests();
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What may happen on a device that nobody has tried: a compiler that fails without a word or by an unusual code, one
- * that fuses products and sums as it likes, kernels that take more than was planned, and the lane engine as the last
- * resort on a GPU.
+ * The first run on a new device: a compiler that fails without a message or with an unusual code, a compiler that fuses
+ * products and sums, kernels that need more than was planned, and the lane engine as the last resort on a GPU.
  */
 #include "attention/plan.h"
 #include "device/device.h"
 #include "engine/shuffles.clh"
+#include "harness/facts.h"
 #include "harness/harness.h"
 #include "harness/scratch.h"
 
@@ -147,7 +147,7 @@ TH_TEST(compilers_without_the_options_for_registers)
     }
 }
 
-/* A plan whose compiler refuses an option tells so, with what its kernel makes of the device. */
+/* If the compiler refuses an option, the plan tells so, and how its kernel fits the device. */
 TH_TEST(plans_tell_a_refused_option)
 {
     const clmgk_context_options no_files = {.struct_size = sizeof(no_files), .cache_dir = ""};
@@ -242,8 +242,8 @@ static void expect_exact(const char *options)
             fail_msg("%s", options);
 }
 
-/* Makes a plan, and expects a text in its parameters, or in the reason why there is none; and the end of the reason of
- * its engine (NULL: any). */
+/* Makes a plan. Its parameters, or the error, must contain a text, and the reason for its engine must end with another
+ * (NULL: any). */
 static clmgk_status plan_with(th_session *session, clmgk_engine engine, const char *parameters, const char *expected,
                               const char *reason)
 {
@@ -267,7 +267,7 @@ static clmgk_status plan_with(th_session *session, clmgk_engine engine, const ch
     return status;
 }
 
-/* Smaller work-groups are taken, down to none that fits. */
+/* Plans take smaller work-groups, until none fits. */
 TH_TEST(kernels_that_do_not_fit)
 {
     const cl_ulong beyond = session->info.local_memory_bytes + 1;
@@ -294,14 +294,10 @@ TH_TEST(kernels_that_do_not_fit)
 static clmgk_status plan_pass(clmgk_device_class device_class, clmgk_engine engine, clmgk_variant variant,
                               clmgk_pass pass, clmgk_error *error)
 {
-    mgk_device_facts facts = {.runtime = MGK_RUNTIME_OTHER, .usable = true, .work_item_limit = 1024};
-    facts.info.device_class = device_class;
+    mgk_device_facts facts = th_facts(device_class);
+    facts.runtime = MGK_RUNTIME_OTHER;
     facts.info.compute_units = 64;
-    facts.info.native_float_lanes = device_class == CLMGK_DEVICE_CPU ? 16 : 1;
     facts.info.local_memory_bytes = UINT64_C(48) << 10;
-    facts.info.max_work_group = 1024;
-    facts.info.global_memory_bytes = UINT64_C(16) << 30;
-    facts.info.max_allocation_bytes = UINT64_C(4) << 30;
     clmgk_attention_desc desc = th_small_desc(variant, 70, 130);
     desc.head_size = desc.value_size = 64;
     desc.gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V;
@@ -318,7 +314,7 @@ static clmgk_status plan_pass(clmgk_device_class device_class, clmgk_engine engi
     return status;
 }
 
-/* Fused in one pass and not in the other, a score would not be the same in both. */
+/* If one pass fused products and sums and the other did not, their scores would differ. */
 TH_TEST(nothing_is_fused)
 {
     static const clmgk_variant variants[] = {CLMGK_VARIANT_SOFTMAX, CLMGK_VARIANT_HARD_FISH};
@@ -342,7 +338,7 @@ TH_TEST(nothing_is_fused)
     assert_true(kernels > 10);
 }
 
-/* Hundreds of kilobytes of private memory a work-item are a stack on a CPU, and a hang on a GPU. */
+/* On a CPU hundreds of kilobytes of private memory for each work-item are a stack; on a GPU the kernel would hang. */
 TH_TEST(lane_engine_on_a_gpu)
 {
     static const clmgk_variant variants[] = {CLMGK_VARIANT_SOFTMAX, CLMGK_VARIANT_HARD_FISH};
@@ -380,8 +376,8 @@ static void find_own_shuffle(const th_session *session, char *options, size_t si
     }
 }
 
-/* A device that has sub-groups, or says so: the plan's options tell what its kernels use. Where the compiler knows
- * shuffles, its declarations are in the way. */
+/* A device that has sub-groups, or claims to: the plan's options tell what its kernels use. Skipped on devices with
+ * sub-groups, whose compiler has declarations that clash with the stand-in's. */
 TH_TEST(sub_groups)
 {
     char maker[64];

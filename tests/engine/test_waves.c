@@ -5,6 +5,7 @@
  */
 #include "attention/core/family.h"
 #include "engine/engine.h"
+#include "harness/facts.h"
 #include "harness/harness.h"
 
 #include <stdio.h>
@@ -20,13 +21,10 @@ enum { H200_UNITS = 132 };
 
 static mgk_device_facts gpu_of(const char *vendor)
 {
-    mgk_device_facts facts = {.usable = true, .work_item_limit = 1024};
+    mgk_device_facts facts = th_facts(CLMGK_DEVICE_GPU);
     (void)snprintf(facts.info.vendor, sizeof(facts.info.vendor), "%s", vendor);
-    facts.info.device_class = CLMGK_DEVICE_GPU;
-    facts.info.native_float_lanes = 1;
     facts.info.compute_units = H200_UNITS;
     facts.info.local_memory_bytes = UINT64_C(48) << 10;
-    facts.info.max_work_group = 1024;
     facts.info.global_memory_bytes = UINT64_C(140) << 30;
     facts.info.max_allocation_bytes = UINT64_C(35) << 30;
     return facts;
@@ -115,14 +113,14 @@ TH_HOST_TEST(time_of_waves)
     launch.blocks = 133;
     assert_true(mgk_waves_time(&launch, 1) == 160.0);
     assert_int_equal(mgk_waves_count(&one, 132, 133), 2);
-    launch.pace = &two; /* 133 fit into one wave; some units have two, and end as late */
+    launch.pace = &two; /* 133 fit into one wave; some units have two work-groups, and end as late */
     assert_int_equal(mgk_waves_count(&two, 132, 133), 1);
     assert_true(mgk_waves_time(&launch, 1) == 160.0 + 2 * 5.0);
     launch = (mgk_waves){.pace = &one, .units = 132, .blocks = 198, .tiles = 8.0, .most_splits = 1};
     assert_true(mgk_waves_time(&launch, 1) == 160.0);
     launch.unequal = true; /* the short blocks fill the second wave */
     assert_true(mgk_waves_time(&launch, 1) == 120.0);
-    launch.blocks = 100; /* the longest may have a unit for itself: no less than a wave */
+    launch.blocks = 100; /* the longest work-group may have a unit for itself, so a launch takes at least one wave */
     assert_true(mgk_waves_time(&launch, 1) == 80.0);
     /* latency is hidden by other work-groups: four take less than four times as long as one, and no less than all their
      * work */
@@ -142,8 +140,8 @@ static bool fills_a_wave(const mgk_waves *launch, int64_t splits)
     return false;
 }
 
-/* Of random launches none has a power of two that is faster by more than estimates are worth; splits are as many as
- * allowed at most. */
+/* For random launches no power of two is faster by more than the margin for estimates, and splits stay within the limit.
+ */
 TH_HOST_TEST(splits_take_the_least_time)
 {
     uint64_t random = 46;

@@ -70,7 +70,7 @@ static bool memory_fault(const char *function)
     X(int, EOF, fflush, (FILE * file), (file))                                                                         \
     X(int, -1, fseek, (FILE * file, long offset, int whence), (file, offset, whence))
 
-/* Done, then reported as failed: the handle is gone either way. */
+/* These calls do their work and then report a failure, because the handle is gone either way. */
 #define CLOSE_CALLS(X)                                                                                                 \
     X(int, -1, close, (int file), (file))                                                                              \
     X(int, EOF, fclose, (FILE * file), (file))
@@ -130,7 +130,7 @@ int __wrap_openat(int folder, const char *path, int flags, ...)
 }
 /* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
 
-/* Where the environment asks for it, the whole process is counted and reported. */
+/* If the environment asks for it, counts and reports the calls of the whole process. */
 static void __attribute__((constructor)) arm(void)
 {
     fault_arm_from_environment(&host_memory_faults, "FAULT_MEMORY", ENOMEM);

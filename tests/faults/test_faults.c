@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A whole run (context, plan, enqueue, release, of the forward pass and of all passes; the calls on host arrays) with
- * every OpenCL call, every allocation and every file operation made to fail, one after another. Each time: a status
- * with a reason, or the right result where the library could do without; no output written by a failed host call;
- * every object and all memory released, those between the kernels of a pass too; and the next run is as if nothing had
- * been.
- * A first run counts the points, so the number of runs is known beforehand. CLMGK_TEST_FULL=1 also lets all calls
- * from a point on fail; CLMGK_FAULT_STEP=n takes every n-th point.
+ * every OpenCL call, every allocation and every file operation made to fail, one after another. Each time the library
+ * returns a status with a reason, or the right result if it can do without the call; a failed host call writes no
+ * output; all objects and memory are released, also between the kernels of a pass; and the next run succeeds. A first
+ * run counts the points, so the number of runs is known beforehand. CLMGK_TEST_FULL=1 also lets all calls from a point
+ * on fail; CLMGK_FAULT_STEP=n takes every n-th point.
  */
 #include "host_faults.h"
 
@@ -183,7 +182,7 @@ static void make_outputs(scene *s)
         *s->outputs[i].buffer = upload(s, s->outputs[i].size, NULL);
 }
 
-/* Those of training, without what the linear family has not. */
+/* The outputs of training, except those that the linear family lacks. */
 static void make_linear(scene *s)
 {
     const clmgk_buffer none = {NULL, 0}, c = s->of_linear.new_state_c, z = s->of_linear.new_state_z;
@@ -194,7 +193,7 @@ static void make_linear(scene *s)
     s->of_linear.lse = s->of_linear.grad_variance = none;
 }
 
-/* Room for any pass of a plan, known before anything is made to fail. */
+/* A workspace for any pass of a plan, made before anything fails. */
 static clmgk_buffer make_workspace(scene *s, const clmgk_attention_desc *desc)
 {
     clmgk_context *context = NULL;
@@ -208,7 +207,8 @@ static clmgk_buffer make_workspace(scene *s, const clmgk_attention_desc *desc)
     return workspace;
 }
 
-static clmgk_host_args host_args(const scene *s)
+/* O and L of `forward`; all other outputs into `r`. */
+static clmgk_host_args host_args(const scene *s, result *forward, result *r)
 {
     clmgk_host_args args = CLMGK_HOST_ARGS_INIT;
     args.q = s->q;
@@ -216,6 +216,18 @@ static clmgk_host_args host_args(const scene *s)
     args.v = s->v;
     args.prior = s->prior;
     args.lengths = s->lengths;
+    args.o = forward->o;
+    args.lse = forward->lse;
+    args.grad_o = s->grad_o;
+    args.grad_q = r->grad_q;
+    args.grad_k = r->grad_k;
+    args.grad_v = r->grad_v;
+    args.grad_prior = r->grad_prior;
+    args.grad_variance = r->grad_variance;
+    args.responsibilities = r->responsibilities;
+    args.counts = r->counts;
+    args.new_prior = r->new_prior;
+    args.nll = r->nll;
     return args;
 }
 
@@ -223,13 +235,11 @@ static clmgk_host_args host_args(const scene *s)
 static void make_forward(scene *s)
 {
     clmgk_error error = {0};
-    clmgk_host_args args = host_args(s);
-    args.o = s->forward.o;
-    args.lse = s->forward.lse;
+    const clmgk_host_args args = host_args(s, &s->forward, &s->forward);
     assert_int_equal(clmgk_attention_forward_host(NULL, &s->desc, &args, &error), CLMGK_OK);
 }
 
-/* What runs with tuning find: the defaults, which change no result. */
+/* The tuned entry that runs find. It has the default parameters, which change no result. */
 static void make_entry(scene *s)
 {
     clmgk_context *context = NULL;
@@ -241,7 +251,7 @@ static void make_entry(scene *s)
     clmgk_context_release(context);
 }
 
-/* The layer is ignored silently where it cannot be loaded: then this test must fail, not pass. */
+/* The loader silently ignores a layer that it cannot load. Then this test must fail. */
 static fault_state *layer_state(void)
 {
     const char *path = getenv("FAULT_LAYER");
@@ -328,7 +338,7 @@ static void read_result(scene *s, size_t first, size_t end, result *r)
                          CL_SUCCESS);
 }
 
-/* What a call leaves in `event`: the caller's, or nothing. */
+/* A successful call leaves an event for the caller in `event`, a failed one nothing. */
 static clmgk_status keep_event(clmgk_status status, cl_event event, cl_event *last)
 {
     assert_true((status == CLMGK_OK) == (event != NULL));
@@ -409,13 +419,13 @@ static clmgk_status run_plan(scene *s, result *r, clmgk_error *error)
     return run_forward(s, NULL, r, error);
 }
 
-/* With an entry that is right, and programs that may fail: then the plan does without. */
+/* With a correct entry, whose programs may fail: then the plan does without the entry. */
 static clmgk_status run_tuned(scene *s, result *r, clmgk_error *error)
 {
     return run_forward(s, s->tuning_dir, r, error);
 }
 
-/* The layer below has sub-groups: where the probe fails the plan does without. */
+/* The layer below has sub-groups. If the probe fails, the plan does without them. */
 static clmgk_status run_sub_groups(scene *s, result *r, clmgk_error *error)
 {
     clmgk_context *context = NULL;
@@ -470,11 +480,18 @@ static clmgk_status run_linear(scene *s, result *r, clmgk_error *error)
     return status;
 }
 
-/* What the call on host arrays leaves in a result that was all 0x5A. */
-static clmgk_status host_done(scene *s, const result *r, clmgk_status status)
+/* Makes one of the calls on host arrays. If it fails, the result, which is filled with 0x5A before, must be unchanged.
+ */
+typedef clmgk_status host_call(const char *device, const clmgk_attention_desc *desc, const clmgk_host_args *args,
+                               clmgk_error *error);
+static clmgk_status call_host(scene *s, host_call *call, const clmgk_attention_desc *desc, result *forward, result *r,
+                              clmgk_error *error)
 {
+    const clmgk_host_args args = host_args(s, forward, r);
     result untouched;
     memset(&untouched, 0x5A, sizeof(untouched));
+    *r = untouched;
+    const clmgk_status status = call(NULL, desc, &args, error);
     disarm(s);
     if (status != CLMGK_OK)
         assert_memory_equal(r, &untouched, sizeof(*r));
@@ -483,37 +500,17 @@ static clmgk_status host_done(scene *s, const result *r, clmgk_status status)
 
 static clmgk_status run_host(scene *s, result *r, clmgk_error *error)
 {
-    clmgk_host_args args = host_args(s);
-    memset(r, 0x5A, sizeof(*r));
-    args.o = r->o;
-    args.lse = r->lse;
-    return host_done(s, r, clmgk_attention_forward_host(NULL, &s->desc, &args, error));
+    return call_host(s, clmgk_attention_forward_host, &s->desc, r, r, error);
 }
 
 static clmgk_status run_host_backward(scene *s, result *r, clmgk_error *error)
 {
-    clmgk_host_args args = host_args(s);
-    memset(r, 0x5A, sizeof(*r));
-    args.o = s->forward.o;
-    args.lse = s->forward.lse;
-    args.grad_o = s->grad_o;
-    args.grad_q = r->grad_q;
-    args.grad_k = r->grad_k;
-    args.grad_v = r->grad_v;
-    args.grad_prior = r->grad_prior;
-    args.grad_variance = r->grad_variance;
-    return host_done(s, r, clmgk_attention_backward_host(NULL, &s->training, &args, error));
+    return call_host(s, clmgk_attention_backward_host, &s->training, &s->forward, r, error);
 }
 
 static clmgk_status run_host_statistics(scene *s, result *r, clmgk_error *error)
 {
-    clmgk_host_args args = host_args(s);
-    memset(r, 0x5A, sizeof(*r));
-    args.responsibilities = r->responsibilities;
-    args.counts = r->counts;
-    args.new_prior = r->new_prior;
-    args.nll = r->nll;
-    return host_done(s, r, clmgk_attention_statistics_host(NULL, &s->training, &args, error));
+    return call_host(s, clmgk_attention_statistics_host, &s->training, &s->forward, r, error);
 }
 
 /* Everything that works on the tuning cache. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every OpenCL call and allocation of a product made to fail, one after another, by every provider, and some of those
- * of a multi-head layer: a status and a reason, nothing leaked, nothing wrong. CLBlast keeps its programs: it is looked
- * at once they are there. */
+ * of a multi-head layer: a status and a reason, no leak, no wrong result. CLBlast keeps its programs, so faults begin
+ * after a first run. */
 #include "host_faults.h"
 
 #include "clmgk/clmgk.h"
@@ -41,7 +41,7 @@ typedef struct scene {
     cl_mem activations;
 } scene;
 
-/* What is run: a product of k, by a provider or any; or a layer. */
+/* The object of a run: a product with the size k, by one provider or by any; or a layer. */
 typedef struct subject {
     const char *name;
     const char *provider;

@@ -67,7 +67,7 @@ static bool is_refused(const th_session *session, const clmgk_gemm_desc *desc, c
     return status == CLMGK_ERROR_UNSUPPORTED;
 }
 
-/* On all providers of the descriptor's type; their own parameters. */
+/* Runs on all providers that support the descriptor's type, with their default parameters. */
 static void expect_all(const th_session *session, const clmgk_gemm_desc *desc, size_t offset, uint64_t seed)
 {
     const char *names[MAX_PROVIDERS];
@@ -137,7 +137,7 @@ TH_TEST(all_strides)
         }
 }
 
-/* Ways in which a batch of 3 can lie: dense, apart, interleaved, one A or one B for all. */
+/* Layouts of a batch of 3: dense, with gaps, interleaved, one A or one B for all. */
 static clmgk_gemm_desc batch_desc(int64_t m, int64_t n, int64_t k, int way)
 {
     clmgk_gemm_desc desc = desc_of(m, n, k);
@@ -205,7 +205,8 @@ static void expect_few_rows(const th_session *own, clmgk_dtype dtype)
     }
 }
 
-/* Single rows, blocks of them and what is left; columns and sums that fill vectors, blocks and work-groups, or not. */
+/* Single rows, full and partial blocks of rows; columns and sums that fill vectors, blocks and work-groups, or do not.
+ */
 TH_TEST(few_rows)
 {
     for (int form = session->info.device_class == CLMGK_DEVICE_CPU ? 0 : 1; form < 2; form++)
@@ -217,7 +218,7 @@ TH_TEST(few_rows)
         }
 }
 
-/* They come first where memory is the limit, and last elsewhere, with a note. */
+/* This provider comes first if memory is the limit, else last, with a note. */
 TH_TEST(few_rows_have_a_provider_of_their_own)
 {
     static const int64_t rows[] = {1, 8, 9, 200};
@@ -323,7 +324,7 @@ TH_TEST(shared_buffers)
 
 /* ---- events and threads ------------------------------------------------------------------------------------------ */
 
-/* C waits for a user event behind which A gets its values; a chain of products accumulates into C. */
+/* A gets its values after a user event. The product waits for them. */
 static void expect_order(th_session *session, const char *provider, bool out_of_order, const clmgk_gemm_desc *desc)
 {
     cl_command_queue queue = th_queue(session, out_of_order);
@@ -369,25 +370,17 @@ TH_TEST(wait_lists_and_events)
 enum { ROUNDS = 6, THREADS = 3 };
 
 typedef struct worker {
+    th_chain chain;
     const clmgk_gemm_plan *plan;
-    cl_command_queue queue;
     tp_product product;
-    clmgk_error error;
-    bool ok;
 } worker;
 
 /* No cmocka here: this is not the test's thread. */
 static bool enqueue_once(void *user, cl_uint num_wait, const cl_event *wait_list, cl_event *event)
 {
     worker *const w = user;
-    return clmgk_enqueue_gemm(w->plan, w->queue, &w->product.args, num_wait, wait_list, event, &w->error) == CLMGK_OK;
-}
-
-static void *work(void *argument)
-{
-    worker *const w = argument;
-    w->ok = th_chain(w->queue, ROUNDS, enqueue_once, w);
-    return NULL;
+    return clmgk_enqueue_gemm(w->plan, w->chain.queue, &w->product.args, num_wait, wait_list, event, &w->chain.error) ==
+           CLMGK_OK;
 }
 
 /* Plans of different shapes and, for CLBlast, parameters; the last thread shares the first one's plan. */
@@ -399,17 +392,18 @@ static void expect_threads(th_session *session, const char *provider, const char
     for (size_t n = 0; n < 2; n++)
         plans[n] = tp_plan(session, &descs[n], provider, parameters[n]);
     for (size_t n = 0; n < THREADS; n++) {
-        workers[n] = (worker){.plan = plans[n % 2], .queue = th_queue(session, n % 2 == 1)};
+        const th_chain chain = {.queue = th_queue(session, n % 2 == 1), .enqueue = enqueue_once, .rounds = ROUNDS};
+        workers[n] = (worker){.chain = chain, .plan = plans[n % 2]};
         workers[n].product = tp_make(session, &descs[n % 2], n, n);
         tp_add_workspace(session, &workers[n].product, plans[n % 2], 0);
     }
-    th_run_threads(work, workers, sizeof(workers[0]), THREADS);
+    th_run_threads(th_run_chain, workers, sizeof(workers[0]), THREADS);
     for (size_t n = 0; n < THREADS; n++) {
-        if (!workers[n].ok)
-            fail_msg("%s: %s", provider, workers[n].error.message);
+        if (!workers[n].chain.ok)
+            fail_msg("%s: %s", provider, workers[n].chain.error.message);
         tp_check(session, &workers[n].product, CLMGK_DTYPE_F32, provider);
         tp_free(&workers[n].product);
-        clReleaseCommandQueue(workers[n].queue);
+        clReleaseCommandQueue(workers[n].chain.queue);
     }
     clmgk_gemm_plan_release(plans[0]);
     clmgk_gemm_plan_release(plans[1]);
@@ -727,8 +721,8 @@ static void store(const th_session *session, const char *folder, const clmgk_gem
     store_time(session, folder, desc, choice, parameters, 1.0);
 }
 
-/* What a product of many rows gets where no measurement chooses a provider: the first that can multiply here. CLBlast,
- * if it is that one, takes the values that were measured on the device for any shape. */
+/* Without measurements a product of many rows gets the first provider that can compute it. If this is CLBlast, it takes
+ * the values that were measured on the device for any shape. */
 static void expect_first(const th_session *session, const char *folder, const clmgk_gemm_desc *desc,
                          const char *clblast_values, clmgk_tuning_source source)
 {

@@ -55,7 +55,7 @@ static json_t *describe_kernels(const probe_context *probe, cl_program program)
     return list;
 }
 
-/* DIR/NAME-NUMBER.bin, NUMBER that of the answer in this process. */
+/* Writes the binary to DIR/NAME-NUMBER.bin; NUMBER counts the answers of this process. */
 static tool_exit write_binary(const probe_context *probe, cl_program program, const char *name, size_t number,
                               tool_error *error)
 {
@@ -91,7 +91,7 @@ static bool split(char *line, configuration *parts)
     return false;
 }
 
-/* As plans on this device have them; nothing else says how many registers NVIDIA's kernels take. */
+/* Options as plans use them on this device, and a verbose log, which alone tells the registers of NVIDIA's kernels. */
 static void choose_options(const probe_context *probe, const configuration *parts, char *text, size_t size)
 {
     char shuffles[64] = "";
@@ -136,7 +136,7 @@ static tool_exit build_lines(const probe_context *probe, FILE *file, const char 
         if (!split(copy, &parts))
             return tool_fail(error, TOOL_BAD_INPUT, "--builds '%s': line %zu: expected engine, name, file, options",
                              list, number);
-        /* A driver that never answers ends this process: the list goes on with the next line in another. */
+        /* If a driver never answers, this process ends, and another one goes on with the next line of the list. */
         (void)alarm(BUILD_LIMIT_S);
         TOOL_TRY(build(probe, line, &parts, number, error));
     }

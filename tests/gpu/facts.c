@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Facts of a device: what it states, which text its compiler takes, and what that computes. */
+/* Facts of a device: its properties, texts that its compiler accepts, and what these compute. */
 #include "probe.h"
 
 #include "device/device.h"
@@ -107,13 +107,13 @@ static json_t *describe_device(const clmgk_device_info *info)
 
 /* ---- what its compiler takes -------------------------------------------------------------------------------- */
 
-/* A kernel whose work-item's `x`, at first its number, becomes an element of the output. */
+/* A kernel in which each work-item writes its `x`, which begins as its number, to an element of the output. */
 typedef struct probe_trial {
     const char *name;
     const char *before, *body; /* the kernel's text */
     cl_uint (*expected)(cl_uint item);
     size_t room; /* bytes of the argument in local memory */
-    bool nvidia; /* text for NVIDIA's compiler alone: others may end the process */
+    bool nvidia; /* text for NVIDIA's compiler only; other compilers may end the process */
 } probe_trial;
 
 static cl_uint same(cl_uint item)
@@ -152,7 +152,7 @@ static cl_uint power(cl_uint item)
 #define SUBGROUPS    "#pragma OPENCL EXTENSION cl_khr_subgroups : enable\n"
 #define SQUARE       "half h = (half)(x % 32); h = h * h; x = (uint)h;"
 #define THROUGH_ROOM "room[last - x] = x; barrier(CLK_LOCAL_MEM_FENCE); x = room[last - x];"
-/* a * a needs a bit more than a float has: a difference that is 0 where the product is rounded first. */
+/* a * a needs one bit more than a float has, so the difference is 0 if the product is rounded first. */
 #define ROUNDED "float a = 1.0f + ldexp(1.0f, -12 - (int)(last == 0)), c = -1.0f - ldexp(1.0f, -11);"
 
 static const probe_trial trials[] = {
@@ -346,7 +346,7 @@ static tool_exit describe_binary(const probe_context *probe, tool_error *error)
 
 /* ---- what the library makes of it --------------------------------------------------------------------------- */
 
-/* Work-items whose registers its kernels exchange, and by which means (cl/engine/shuffles.clh). */
+/* The number of work-items that exchange registers, and the method (cl/engine/shuffles.clh). */
 static tool_exit describe_sub_groups(const probe_context *probe, tool_error *error)
 {
     const mgk_sub_group found = mgk_context_sub_group(probe->device.library);

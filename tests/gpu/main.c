@@ -42,7 +42,7 @@ tool_exit probe_append(const probe_context *probe, json_t *answer, tool_error *e
     char *const text = answer ? json_dumps(answer, JSON_COMPACT | JSON_ENSURE_ASCII) : NULL;
     json_decref(answer);
     TOOL_TRY(tool_check_memory(text, "an answer", error));
-    /* Several processes append to one file: a line is one write. */
+    /* Several processes append to one file, so each line is a single write. */
     const size_t length = strlen(text);
     const int file = open(probe->output, O_WRONLY | O_CREAT | O_APPEND, 0666);
     text[length] = '\n';

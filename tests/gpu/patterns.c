@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How fast rows are read by work-items that have a row each, and by those that share one. */
+/* How fast work-items read rows: one row each, or one row shared by several. */
 #include "probe.h"
 
 #include "device/device.h"
@@ -20,7 +20,7 @@ typedef struct reading {
     cl_uint count; /* rows of a work-item */
 } reading;
 
-/* All rows are read: whole rounds of all work-items. */
+/* Every work-item reads the same number of rows, and together they read all of the buffer. */
 static tool_exit make_reading(const probe_context *probe, reading *r, tool_error *error)
 {
     const float one = 1.0F;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading rows of 64 floats, one after another in memory: each work-item adds up as many vectors as all others. */
+/* Kernels that read rows of 64 floats, contiguous in memory. All work-items add up equally many vectors. */
 
 #define ROW_VECTORS 16 /* of 4 floats */
 
-/* A work-item reads a row of its own: neighbours are a row apart. */
+/* Each work-item reads its own row, so neighbours are a row apart. */
 __kernel void lane_is_row(__global float *restrict sums, __global const float4 *restrict rows, const uint count)
 {
     const size_t item = get_global_id(0);
@@ -17,7 +17,7 @@ __kernel void lane_is_row(__global float *restrict sums, __global const float4 *
     sums[item] = (sum.x + sum.y) + (sum.z + sum.w);
 }
 
-/* The same by vload4, which promises the alignment of an element alone. */
+/* The same with vload4, which promises only the alignment of an element. */
 __kernel void lane_is_row_vload(__global float *restrict sums, __global const float *restrict rows, const uint count)
 {
     const size_t item = get_global_id(0);
@@ -31,7 +31,7 @@ __kernel void lane_is_row_vload(__global float *restrict sums, __global const fl
     sums[item] = (sum.x + sum.y) + (sum.z + sum.w);
 }
 
-/* Sixteen work-items read a row together: neighbours are a vector apart. */
+/* Sixteen work-items read a row together, so neighbours are a vector apart. */
 __kernel void lane_is_feature(__global float *restrict sums, __global const float4 *restrict rows, const uint count)
 {
     const size_t item = get_global_id(0);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gpu_probe: what tools/gpu-check.sh asks of a device that nobody has tried. Each answer is one line of JSON, appended
- * to a file at once: the next question may end the process, or the loan of the device.
+ * gpu_probe: the questions of tools/gpu-check.sh about a new device. Each answer is one line of JSON, which is appended
+ * to a file at once, because the next question may end the process, or the loan of the device may end.
  */
 #ifndef CLMGK_TEST_GPU_PROBE_H
 #define CLMGK_TEST_GPU_PROBE_H
@@ -12,13 +12,13 @@ typedef struct probe_context {
     tool_device device;
     const char *output; /* file of the answers */
     const char *folder; /* where binaries are written; NULL: they are not */
-    int64_t bytes;      /* of the buffer that is read; 0: as the device has room, 1 GiB at most */
+    int64_t bytes;      /* size of the buffer that is read; 0: by the device's memory, at most 1 GiB */
 } probe_context;
 
-/* Appends `answer`, takes its reference; NULL: out of memory. The line is on the disk afterwards. */
+/* Appends `answer` (NULL: out of memory) and takes its reference. Then the line is on the disk. */
 tool_exit probe_append(const probe_context *probe, json_t *answer, tool_error *error);
 
-/* A program with its build log (free); `code` is what the driver said, `seconds` what it took. */
+/* A program with its build log (free), the driver's `code` and the time of the build in `seconds`. */
 typedef struct probe_program {
     cl_program program;
     cl_int code;
@@ -38,10 +38,10 @@ char *probe_binary(cl_program program, size_t *size);
 tool_exit probe_fact(const probe_context *probe, const char *name, tool_error *error);
 void probe_list_facts(void);
 
-/* The lines of tests/offline/configurations.txt in the file `list`, built one after another. */
+/* Builds the lines of tests/offline/configurations.txt in the file `list`, one after another. */
 tool_exit probe_builds(const probe_context *probe, const char *list, tool_error *error);
 
-/* Rates of reading rows of 64 floats, by who reads what. */
+/* Rates of reading rows of 64 floats, for several patterns of access. */
 tool_exit probe_patterns(const probe_context *probe, tool_error *error);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Programs as a driver builds them, with all that it says. */
+/* Programs as a driver builds them, with its messages. */
 #include "probe.h"
 
 #include <stdlib.h>

@@ -25,7 +25,7 @@ static const layer_line lines[] = {
 #undef GRADIENT
 };
 
-/* Of each array, in their order: the bit of a gradient, else 0. */
+/* For each array: its bit if it is a gradient, else 0. */
 static const uint32_t bits[] = {
 #define ARRAY(...)                                     0,
 #define GRADIENT(name, field, element, bit, axes, has) bit,
@@ -176,7 +176,7 @@ clmgk_layer *tl_layer(th_session *session, const tl_problem *problem)
     return layer;
 }
 
-/* What the call finds in an output: a cache, what a gradient is added to. */
+/* Contents of an output before the call: a cache, or values to which a gradient is added. */
 static bool is_read(const tl_problem *problem, clmgk_layer_array array)
 {
     return array == CLMGK_LAYER_ARRAY_CACHE_K || array == CLMGK_LAYER_ARRAY_CACHE_V ||

@@ -10,7 +10,7 @@
 #include "harness/harness.h"
 #include "reference/layer.h"
 
-/* The layer's arrays and those of the attention inside; what this one keeps to itself is unused. */
+/* The arrays of a layer and of its attention. Arrays between the two, which no caller sees, are unused. */
 typedef struct tl_problem {
     clmgk_layer_desc desc; /* resolved; `attention` is NULL: tl_desc */
     th_problem attention;
@@ -18,6 +18,15 @@ typedef struct tl_problem {
     th_array array[CLMGK_LAYER_ARRAYS];
     size_t engine; /* the session's engine number that runs it */
 } tl_problem;
+
+/* A case for tables: options of layer and attention. */
+typedef struct tl_case {
+    const char *name;
+    clmgk_layer_desc layer;
+    clmgk_attention_desc attention;
+    bool no_linear; /* the linear family has no such option */
+    bool linear;    /* no other family has it */
+} tl_case;
 
 /* Random arrays: weights of variance 1 / inputs, gains around 1; the attention's as th_problem_make has them. */
 tl_problem tl_make(const clmgk_layer_desc *desc, uint64_t seed);
@@ -60,8 +69,8 @@ clmgk_layer_args tl_args(const tl_device *device, th_pass pass);
 /* Enqueues; fails the test on an error. */
 void tl_enqueue(clmgk_layer *layer, cl_command_queue queue, const tl_device *device, th_pass pass);
 
-/* Reads everything back: all that is no output unchanged, every element of an output written. These become values of
- * the problem, gradients that are accumulated what was added. */
+/* Reads everything back. Only outputs may have changed, and each of their elements must have been written. Outputs
+ * become values of the problem; for accumulated gradients only the amount that was added. */
 void tl_download(const th_session *session, tl_problem *problem, const tl_device *device, bool backward);
 
 /* Forward, and backward if the descriptor has gradients. */

@@ -317,8 +317,8 @@ static bool is_linear(th_name name)
            (name >= TH_GRAD_STATE_C && name <= TH_GRAD_STATE_Z);
 }
 
-/* Where an array's random numbers begin. Those of the mixing and of the linear family came last and are counted last,
- * and O and L once came after the inputs: the values of the others are what they were. */
+/* The number at which an array's random numbers begin. Arrays that were added to the list later have the last numbers,
+ * so that the values of the older ones stay the same. */
 static uint64_t first_state(uint64_t seed, th_name name)
 {
     enum { MIXING = 4, OTHERS = 31 };
@@ -392,14 +392,6 @@ void th_set_bias_axes(clmgk_attention_desc *desc, size_t axes)
     desc->bias_heads = axes & 1U ? 1 : 0;
     desc->bias_length = axes & 2U ? 1 : 0;
     desc->bias_length_k = axes & 4U ? 1 : 0;
-}
-
-void th_interleave(th_problem *problem, th_name first, size_t offset, size_t step)
-{
-    for (size_t n = 0; n < 3; n++) {
-        problem->array[first + n].home = first;
-        problem->array[first + n].offset = offset + n * step;
-    }
 }
 
 clmgk_attention_desc th_full_desc(void)
@@ -478,15 +470,6 @@ void th_poison(th_problem *problem, th_name name, int64_t b, int64_t first)
         if (batch == b && token >= first)
             array->values[flat] = (double)NAN;
     }
-}
-
-void th_copy_component(th_problem *problem, int64_t to, int64_t from)
-{
-    const th_array *const k = &problem->array[TH_K];
-    const int64_t size = k->shape[3] * k->shape[4], components = k->shape[2];
-    for (int64_t head = 0; head < (int64_t)k->count / (components * size); head++)
-        memcpy(k->values + (head * components + to) * size, k->values + (head * components + from) * size,
-               (size_t)size * sizeof(double));
 }
 
 void th_reverse_tokens(th_problem *problem, th_name name)

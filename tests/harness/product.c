@@ -132,7 +132,7 @@ static unsigned char *read_back(const th_session *session, const tp_product *pro
     return image;
 }
 
-/* The exact element (b, i, j), and what its error is measured by. */
+/* The exact element (b, i, j), and the size that its error is measured by. */
 static double exact(const tp_product *product, int64_t b, int64_t i, int64_t j, double *size)
 {
     const clmgk_gemm_desc *const d = &product->desc;

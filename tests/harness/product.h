@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Matrix products for tests: random matrices with canaries between and around their elements, run through the public
- * API, held against a product in double precision. Failures fail the test. */
+ * API, compared with a product in double precision. Failures fail the test. */
 #ifndef CLMGK_TEST_PRODUCT_H
 #define CLMGK_TEST_PRODUCT_H
 
@@ -40,7 +40,8 @@ void tp_add_workspace(const th_session *session, tp_product *product, const clmg
 void tp_enqueue(const clmgk_gemm_plan *plan, cl_command_queue queue, const tp_product *product, cl_uint num_wait,
                 const cl_event *wait_list, cl_event *event);
 
-/* Reads everything back: C within the documented bound for sums in `sums`, nothing else changed. */
+/* Reads everything back. C must be within the documented bound for sums in `sums`, and nothing else may have changed.
+ */
 void tp_check(const th_session *session, const tp_product *product, clmgk_dtype sums, const char *what);
 
 /* Makes, plans, runs, checks. */

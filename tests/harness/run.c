@@ -6,14 +6,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Canaries after the last element. CLMGK_TEST_TIGHT: none after inputs, where the guard layer's page follows. */
+/* Canaries after the last element. With CLMGK_TEST_TIGHT inputs have none, because the guard layer's page follows them.
+ */
 #define TRAIL_BYTES 320
 
-/* Products of the reference that one problem may cost before its rows are sampled. */
+/* The most products that the reference computes for one problem; beyond that, a sample of the rows is checked. */
 #define SOLVE_BUDGET 6e6
 
-/* Fills 16-bit words: a NaN in f32, f16 and bf16, a length far beyond any axis in int32. A kernel that uses what is
- * no element of an input, or leaves out an element of an output, shows it. */
+/* Fills 16-bit words: a NaN in f32, f16 and bf16, a length far beyond any axis in int32. They reveal a kernel that
+ * reads beside the elements of an input, or omits an element of an output. */
 static const unsigned char canary[2] = {0xda, 0x7f};
 
 bool th_say(th_message *message, const char *format, ...)
@@ -484,7 +485,7 @@ bool th_other_engines(const th_session *session, const th_problem *problem)
     return session->full || (th_is_fifth_program(session) && problem->seed < UINT64_MAX / 3);
 }
 
-/* On so many engines; 0: on those that th_other_engines chooses. */
+/* Runs on the first `engines` engines; 0: on those that th_other_engines chooses. */
 static void expect_on(th_session *session, th_problem *problem, size_t engines)
 {
     TH_REF_ANSWER answer = {0};
@@ -503,7 +504,7 @@ void th_sweep(th_session *session, th_problem *problem, size_t index)
     expect_on(session, problem, session->full || index % 4 == 0 ? session->engines : 1);
 }
 
-/* The values of the part's keys, from key `begin` of the whole on, and all others. */
+/* Copies all inputs; of keys and values only the part from key `begin` of the whole on. */
 static void copy_inputs(th_problem *part, const th_problem *whole, int64_t begin)
 {
     for (th_name name = 0; name < TH_ARRAYS; name++) {
@@ -518,7 +519,7 @@ static void copy_inputs(th_problem *part, const th_problem *whole, int64_t begin
     }
 }
 
-/* Part number `part`, the keys begin .. end-1, in its place of the whole. */
+/* Runs part number `part`, the keys begin .. end - 1, and writes its results to their place in the whole. */
 static void run_part(th_session *session, th_problem *whole, const clmgk_plan_options *options, int64_t part,
                      int64_t begin, int64_t end)
 {
@@ -548,12 +549,19 @@ void th_expect_combined(th_session *session, th_problem *problem, const clmgk_pl
     th_check(session, problem, options->engine, &answer);
 }
 
+void th_expect_forward(th_session *session, th_problem *problem, const clmgk_plan_options *options)
+{
+    th_run_pass(session, problem, TH_FORWARD, options);
+    TH_REF_ANSWER answer = th_solve(problem);
+    th_check(session, problem, options->engine, &answer);
+}
+
 void th_expect_with(th_session *session, th_problem *problem, clmgk_engine engine, const char *parameters)
 {
-    th_run_with(session, problem, engine, parameters);
-    clmgk_ref_answer answer = th_solve(problem);
-    th_check(session, problem, engine, &answer);
-    clmgk_ref_answer_free(&answer);
+    clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
+    options.engine = engine;
+    options.parameters = parameters;
+    th_expect_forward(session, problem, &options);
 }
 
 void th_expect(th_session *session, th_problem *problem)

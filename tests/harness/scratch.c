@@ -55,6 +55,14 @@ void scratch_remove(const char *path)
     assert_int_equal(rmdir(path), 0);
 }
 
+int scratch_tear_down(void **state)
+{
+    char *const root = *state;
+    scratch_remove(root);
+    free(root);
+    return 0;
+}
+
 void scratch_write(const char *path, const void *data, size_t length)
 {
     char folder[SCRATCH_PATH];

@@ -10,8 +10,11 @@ enum { SCRATCH_PATH = 512 };
 /* Makes an empty folder; its absolute path into `path`. */
 void scratch_create(char path[SCRATCH_PATH]);
 
-/* Removes a file, or a folder and all in it, without following links. What is not there is removed already. */
+/* Removes a file, or a folder and all in it, without following links. A file that does not exist counts as removed. */
 void scratch_remove(const char *path);
+
+/* Tear-down of a test whose state, on the heap, begins with the path of such a folder. */
+int scratch_tear_down(void **state);
 
 /* "folder/name" into `path`. */
 void scratch_join(char path[SCRATCH_PATH], const char *folder, const char *name);

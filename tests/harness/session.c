@@ -30,13 +30,14 @@ bool th_has_parameters(const th_session *session, size_t n, clmgk_variant varian
     return all;
 }
 
-/* By default blocks follow the problem's size: with these one program serves all. NULL: no such parameters. */
+/* By default blocks depend on the problem's size. With these parameters one program serves all sizes. NULL: the engine
+ * has no such parameters. */
 static const char *few_programs(const th_session *session, size_t n)
 {
     static const char panels[] = "panels=2,vectors=2", smallest[] = "rows=1,keys=1,splits=1";
     if (th_has_parameters(session, n, CLMGK_VARIANT_SOFTMAX, panels))
         return panels;
-    /* on a device that has another engine of its own the smallest blocks build fastest */
+    /* an engine that is not the device's own builds fastest with the smallest blocks */
     const bool own = session->engine[n] == session->info.engine;
     return !own && th_has_parameters(session, n, CLMGK_VARIANT_SOFTMAX, smallest) ? smallest : NULL;
 }
@@ -144,7 +145,7 @@ static size_t number_of(const th_session *session, const clmgk_plan_info *plan)
     return number;
 }
 
-/* Another plan of the same program, which holds it in memory. */
+/* Another plan, which keeps the program in memory. */
 static void keep(th_session *session, clmgk_plan *plan)
 {
     session->kept = realloc(session->kept, (session->kept_count + 1) * sizeof(*session->kept));

@@ -83,7 +83,7 @@ void th_expect_equal_weights(th_session *session, th_problem *problem, const clm
             assert_true(isfinite(forward) && isfinite(backward) && backward <= 1.0);
             if (forward < 1e-9)
                 continue;
-            /* a weight at its limit, 1, may lack a part of what is common to the row */
+            /* a weight of 1, the limit, may lack part of the error that the row's weights share */
             least = backward < 1.0 ? fmin(least, backward / forward) : least;
             most = fmax(most, backward / forward);
         }
@@ -112,22 +112,25 @@ void th_make_rivals(th_problem *problem, uint64_t seed)
         }
 }
 
-clmgk_ref_arrays th_solve_gradients(const th_problem *problem)
+static clmgk_ref_arrays solve(const th_problem *problem,
+                              bool (*reference_of)(const clmgk_ref_problem *, uint32_t, clmgk_ref_arrays *),
+                              uint32_t which)
 {
     clmgk_ref_arrays exact;
     th_reference reference = th_reference_of(problem);
-    assert_true(clmgk_ref_solve_gradients(&reference.problem, problem->desc.gradients, &exact));
+    assert_true(reference_of(&reference.problem, which, &exact));
     th_reference_free(&reference);
     return exact;
 }
 
+clmgk_ref_arrays th_solve_gradients(const th_problem *problem)
+{
+    return solve(problem, clmgk_ref_solve_gradients, problem->desc.gradients);
+}
+
 clmgk_ref_arrays th_solve_statistics(const th_problem *problem)
 {
-    clmgk_ref_arrays exact;
-    th_reference reference = th_reference_of(problem);
-    assert_true(clmgk_ref_solve_statistics(&reference.problem, problem->desc.statistics, &exact));
-    th_reference_free(&reference);
-    return exact;
+    return solve(problem, clmgk_ref_solve_statistics, problem->desc.statistics);
 }
 
 bool th_matches_array(const th_problem *problem, th_name name, const clmgk_ref_arrays *exact, th_message *message)
@@ -140,7 +143,7 @@ bool th_matches_array(const th_problem *problem, th_name name, const clmgk_ref_a
     return message->text[0] == '\0';
 }
 
-/* Array number `which` of the exact ones is array first + which of the problem. */
+/* Compares arrays: number `which` of the exact ones with number first + which of the problem. */
 static void check_arrays(th_session *session, const th_problem *problem, clmgk_engine engine,
                          const clmgk_ref_arrays *exact, th_name first)
 {
@@ -165,6 +168,13 @@ void th_check_statistics(th_session *session, const th_problem *problem, clmgk_e
                          const clmgk_ref_arrays *exact)
 {
     check_arrays(session, problem, engine, exact, TH_RESPONSIBILITIES);
+}
+
+void th_expect_training(th_session *session, th_problem *problem, const clmgk_plan_options *options)
+{
+    th_run_training(session, problem, options);
+    TH_REF_ARRAYS exact = th_solve_gradients(problem); /* of the values as the device holds them */
+    th_check_gradients(session, problem, options->engine, &exact);
 }
 
 void th_expect_gradients(th_session *session, th_problem *problem, bool all)

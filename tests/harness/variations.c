@@ -28,14 +28,6 @@ void th_round_values(th_session *session, th_problem *problem, th_pass pass)
     TH_DEVICE device = th_upload_for(session, problem, pass, 0);
 }
 
-void th_poison_row(th_problem *problem, th_name name, int64_t b, int64_t h, int64_t n)
-{
-    const th_array *const array = &problem->array[name];
-    for (int64_t r = 0; r < array->shape[2]; r++)
-        for (int64_t d = 0; d < array->shape[4]; d++)
-            th_set(problem, name, b, h, r, n, d, (double)NAN);
-}
-
 void th_accumulate_some(th_problem *problem, uint64_t *state)
 {
     problem->accumulate = (uint32_t)th_random(state) & CLMGK_GRADIENT_ALL;
@@ -73,22 +65,7 @@ void th_expect_equal_bits(const th_problem *one, const th_problem *other, th_nam
     assert_memory_equal(one->array[name].values, other->array[name].values, one->array[name].count * sizeof(double));
 }
 
-/* ---- padding and hidden keys ------------------------------------------------------------------------------------- */
-
-void th_pad(th_problem *problem)
-{
-    static const int64_t lengths[] = {70, 3}, lengths_q[] = {33, 65};
-    static const th_name of_keys[] = {TH_K, TH_V}, of_queries[] = {TH_Q, TH_GRAD_O, TH_GRAD_LSE};
-    for (int64_t b = 0; b < 2; b++) {
-        th_set(problem, TH_LENGTHS, b, 0, 0, 0, 0, (double)lengths[b]);
-        th_set(problem, TH_LENGTHS_Q, b, 0, 0, 0, 0, (double)lengths_q[b]);
-        for (size_t n = 0; n < TH_COUNT(of_keys); n++)
-            th_poison(problem, of_keys[n], b, lengths[b]);
-        for (size_t n = 0; n < TH_COUNT(of_queries); n++)
-            th_poison(problem, of_queries[n], b, lengths_q[b]);
-    }
-    th_poison(problem, TH_PRIOR, 0, lengths[0]);
-}
+/* ---- hidden keys ------------------------------------------------------------------------------------------------- */
 
 void th_hide_keys(th_problem *problem)
 {
@@ -103,14 +80,6 @@ void th_hide_keys(th_problem *problem)
             else if (i % 8 == 7)
                 th_set(problem, TH_BIAS, 0, i % heads, 0, i, j, 5.0 * (double)j);
         }
-}
-
-void th_hide_rows(th_problem *problem)
-{
-    const th_array *const bias = &problem->array[TH_BIAS];
-    for (int64_t i = 0; i < bias->shape[3]; i += 3)
-        for (int64_t j = 0; j < bias->shape[4]; j++)
-            th_set(problem, TH_BIAS, 0, i / 3 % bias->shape[1], 0, i, j, -(double)INFINITY);
 }
 
 /* ---- random numbers ---------------------------------------------------------------------------------------------- */
@@ -147,19 +116,20 @@ void th_run_threads(void *(*run)(void *), void *workers, size_t size, size_t cou
     free(threads);
 }
 
-bool th_chain(cl_command_queue queue, int rounds, th_enqueue_call enqueue, void *user)
+void *th_run_chain(void *worker)
 {
+    th_chain *const chain = worker;
     cl_event last = NULL;
     bool ok = true;
-    for (int round = 0; ok && round < rounds; round++) {
+    for (int round = 0; ok && round < chain->rounds; round++) {
         cl_event next = NULL;
-        ok = enqueue(user, last ? 1 : 0, last ? &last : NULL, &next);
+        ok = chain->enqueue(worker, last ? 1 : 0, last ? &last : NULL, &next);
         if (last)
             clReleaseEvent(last);
         last = next;
     }
-    ok = ok && clFlush(queue) == CL_SUCCESS && clWaitForEvents(1, &last) == CL_SUCCESS;
+    chain->ok = ok && clFlush(chain->queue) == CL_SUCCESS && clWaitForEvents(1, &last) == CL_SUCCESS;
     if (last)
         clReleaseEvent(last);
-    return ok;
+    return NULL;
 }

@@ -11,7 +11,7 @@ static void expect_near(const char *name, double value, double expected)
         fail_msg("%s: %.15g, expected %.15g", name, value, expected);
 }
 
-/* O = A V, but for what an incoming state adds: `p` has none, or one whose C is 0. */
+/* O = A V. `p` has no incoming state, or one whose C is 0. */
 static void expect_outputs(const char *name, const clmgk_ref_problem *p, const double *weights)
 {
     const clmgk_attention_desc *const d = &p->desc;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The multi-head layer against the reference: every variant, every option, awkward shapes, storage types, caches,
- * single gradients, gradients in place and added up. Sizes of heads are those of th_small_desc: their programs are
- * other tests', too.
+ * single gradients, gradients in place and added up. Heads have the sizes of th_small_desc, so that other tests share
+ * their programs.
  */
 #include "harness/layer.h"
 
@@ -12,15 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Options of layer and attention; widths, lengths and sizes that are 0 get awkward ones. */
-typedef struct option_set {
-    const char *name;
-    clmgk_layer_desc layer;
-    clmgk_attention_desc attention;
-    bool no_linear; /* the linear family has no such option */
-} option_set;
-
-static const option_set sets[] = {
+/* Widths, lengths and sizes that are 0 get awkward ones. */
+static const tl_case sets[] = {
     {.name = "bare"},
     {.name = "all weights packed, biases, normalised after",
      .layer = {.packed_weights = 1, .use_bias = 1, .use_bias_o = 1, .residual = 1, .norm = CLMGK_NORM_POST}},
@@ -72,7 +65,7 @@ static bool is_linear(clmgk_variant variant)
     return (clmgk_variant_traits(variant) & CLMGK_TRAIT_LINEAR) != 0;
 }
 
-static tl_problem make(clmgk_variant variant, clmgk_dtype dtype, const option_set *set, uint64_t seed)
+static tl_problem make(clmgk_variant variant, clmgk_dtype dtype, const tl_case *set, uint64_t seed)
 {
     const uint32_t traits = clmgk_variant_traits(variant);
     const clmgk_attention_desc small = th_small_desc(variant, 19, 19);
@@ -109,7 +102,7 @@ static void expect(th_session *session, clmgk_variant variant, clmgk_dtype dtype
 
 /* ---- variants, options, types ------------------------------------------------------------------------------------ */
 
-/* All in full; else one of each kind: the layer does little for them, and their kernels are programs. */
+/* In full all variants, else one of each kind: the layer hardly distinguishes them, and each needs programs. */
 TH_TEST(every_variant)
 {
     for (clmgk_variant variant = 0; clmgk_variant_name(variant); variant++)
@@ -138,12 +131,12 @@ TH_TEST(storage_types)
 
 TH_TEST(states)
 {
-    static const option_set set = {.layer = {.residual = 1,
-                                             .norm = CLMGK_NORM_PRE,
-                                             .rotary = CLMGK_ROTARY_HALVES,
-                                             .rotary_size = 16,
-                                             .use_positions = 1},
-                                   .attention = {.use_state = 1, .use_new_state = 1, .causal = 1}};
+    static const tl_case set = {.layer = {.residual = 1,
+                                          .norm = CLMGK_NORM_PRE,
+                                          .rotary = CLMGK_ROTARY_HALVES,
+                                          .rotary_size = 16,
+                                          .use_positions = 1},
+                                .attention = {.use_state = 1, .use_new_state = 1, .causal = 1}};
     TL_PROBLEM problem = make(CLMGK_VARIANT_LINEAR, CLMGK_DTYPE_F32, &set, 11);
     tl_expect(session, &problem, "states");
 }
@@ -151,7 +144,7 @@ TH_TEST(states)
 /* Nothing to see: O is 0, its biases are not. */
 TH_TEST(no_keys)
 {
-    static const option_set set = {
+    static const tl_case set = {
         .layer = {.cross = 1, .use_bias = 1, .use_bias_o = 1, .residual = 1, .norm = CLMGK_NORM_POST},
         .attention = {.length_k = CLMGK_NO_KEYS}};
     TL_PROBLEM problem = make(CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, &set, 12);
@@ -213,8 +206,8 @@ static void expect_masked(th_session *session, tl_problem *problem, bool small, 
 
 TH_TEST(rows_masked_by_a_finite_bias)
 {
-    static const option_set set = {.layer = {.use_bias = 1},
-                                   .attention = {.use_bias = 1, .bias_heads = 1, .bias_batch = 1}};
+    static const tl_case set = {.layer = {.use_bias = 1},
+                                .attention = {.use_bias = 1, .bias_heads = 1, .bias_batch = 1}};
     static const clmgk_variant variants[] = {CLMGK_VARIANT_SOFTMAX, CLMGK_VARIANT_GAUSSIAN, CLMGK_VARIANT_HARD_FISH};
     for (size_t n = 0; n < 4 * TH_COUNT(variants); n++)
         for (size_t engine = 0; engine < (n < 4 ? session->engines : 1); engine++) {
@@ -300,7 +293,7 @@ enum { CAPACITY = 21 };
 
 static tl_problem make_cached(clmgk_variant variant, clmgk_dtype dtype, int64_t length)
 {
-    const option_set set = {
+    const tl_case set = {
         .layer = {.rotary = CLMGK_ROTARY_HALVES,
                   .rotary_size = 16,
                   .qk_norm = 1,
@@ -312,7 +305,8 @@ static tl_problem make_cached(clmgk_variant variant, clmgk_dtype dtype, int64_t 
     return make(variant, dtype, &set, 17);
 }
 
-/* New tokens at the cache's begin, in its midst, at its end, and beyond: they are not stored. */
+/* New tokens at the beginning of the cache, in the middle, at the end, and beyond the end, where they are not stored.
+ */
 TH_TEST(caches)
 {
     static const struct {
@@ -332,7 +326,7 @@ TH_TEST(caches)
         }
 }
 
-/* Masks and lengths of the four sequences whose chunks overflow their caches. */
+/* Masks, and lengths of four sequences whose chunks overflow their caches. */
 typedef struct overflow {
     bool causal;
     int64_t window; /* its left side; 0: none */
@@ -356,8 +350,8 @@ static void set_masks(th_problem *attention, const overflow *o)
     memcpy(attention->array[TH_LENGTHS].values, o->lengths, sizeof(o->lengths));
 }
 
-/* Tokens that have no room: the others are stored, and every token has its own position. Few rows have kernels of their
- * own. */
+/* If a chunk's last tokens do not fit the cache, the others are stored, and every token has its own position. Few rows
+ * have kernels of their own. */
 TH_TEST(chunks_overflow_caches)
 {
     static const int64_t tokens[] = {6, 3};
@@ -373,7 +367,7 @@ TH_TEST(chunks_overflow_caches)
     }
 }
 
-/* Copies to a cache the rows of one with fewer, those of all heads of size `size`. */
+/* Copies the rows of a smaller cache to a larger one, for all heads of size `size`. */
 static void copy_rows(const th_array *from, int64_t rows, const th_array *to, int64_t more, int64_t size)
 {
     for (size_t n = 0; n < from->count; n++) {
@@ -382,7 +376,7 @@ static void copy_rows(const th_array *from, int64_t rows, const th_array *to, in
     }
 }
 
-/* The stored tokens of a chunk are what they are in a larger cache. */
+/* The stored tokens of a chunk equal those in a larger cache. */
 TH_TEST(stored_tokens_do_not_see_the_overflow)
 {
     enum { LENGTH = 6, LARGER = CAPACITY + LENGTH };
@@ -424,7 +418,7 @@ TH_TEST(stored_tokens_do_not_see_the_overflow)
     assert_string_equal(message.text, "");
 }
 
-/* Offsets before the axis are clamped, those of positions, too: queries and keys of a sequence begin together. */
+/* Negative offsets are clamped, also for positions, so that queries and keys of a sequence begin together. */
 TH_TEST(positions_follow_clamped_offsets)
 {
     enum { PACKED = 7 }; /* with offsets of queries and of keys */
@@ -434,7 +428,7 @@ TH_TEST(positions_follow_clamped_offsets)
     tl_expect(session, &problem, "clamped offsets");
 }
 
-/* One layer over a cache, call after call: the causal layer over all tokens. */
+/* A layer over a cache, call after call, computes the rows of the causal layer over all tokens. */
 TH_TEST(generation)
 {
     TL_PROBLEM step = make_cached(CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, 1);
@@ -531,7 +525,7 @@ static double loss_of(th_session *session, clmgk_layer *layer, tl_problem *probl
 /* All weights of a layer learn a few tokens by heart. */
 TH_TEST(a_layer_learns)
 {
-    static const option_set set = {
+    static const tl_case set = {
         .layer = {.use_bias = 1, .use_bias_o = 1, .residual = 1, .norm = CLMGK_NORM_PRE, .width = 24},
         .attention = {.batch = 1, .length = LEARNT / 24}};
     TL_PROBLEM problem = make(CLMGK_VARIANT_MGK, CLMGK_DTYPE_F32, &set, 18);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every misuse of layers: the status, and a message that names what is wrong and its value. Nothing is written then. */
+/* Every misuse of layers gives a status and a message with the wrong field and its value. Nothing is written. */
 #include "harness/layer.h"
 
 #include <float.h>
@@ -444,7 +444,7 @@ TH_TEST(forward_alone)
     th_expect_error(enqueue(session, layer, TH_BACKWARD, &args), VALUE, "gradients");
 }
 
-/* NaN of a weight is in all that depends on it, and nowhere else. */
+/* A NaN in a weight reaches everything that depends on it, and nothing else. */
 TH_TEST(not_a_number)
 {
     TL_PROBLEM problem = make(0);

@@ -11,7 +11,7 @@
 
 enum { SPARE = 5, BEHIND = 2048, MOST_WIDTH = 1024 };
 
-/* An array on the device: random elements, canaries around them, and what is expected to be there in the end. */
+/* An array on the device: random elements, canaries around them, and the values expected after the run. */
 typedef struct array {
     clmgk_dtype dtype;
     size_t count, offset;
@@ -69,7 +69,7 @@ static size_t bytes_of(const array *x)
     return (x->offset + x->count + BEHIND) * clmgk_ref_dtype_size(x->dtype);
 }
 
-/* The values of an array, rounded, become what the device holds. */
+/* Rounds an array's values to its storage type and writes them to the device. */
 static void upload(const bed *b, array *x)
 {
     const size_t size = clmgk_ref_dtype_size(x->dtype);
@@ -99,7 +99,7 @@ static void give(bed *b, int number, clmgk_dtype dtype, int64_t count, double ce
     b->place[number] = number;
 }
 
-/* All elements of a row of IN become its first, and that the mean among given statistics. */
+/* Sets all elements of each row of IN to the row's first one, which becomes the mean in given statistics. */
 static void level(bed *b, int64_t width)
 {
     array *const x = &b->arrays[MGK_NORM_IN], *const statistics = &b->arrays[MGK_NORM_STATISTICS];
@@ -175,7 +175,7 @@ static void compare(const bed *b, int number, const char *what)
     free(got);
 }
 
-/* Compiles the steps, gives them a workspace of NaN, runs them and holds every array against what is expected. */
+/* Compiles the steps, gives them a workspace of NaN, runs them and compares every array with its expected values. */
 static void run(bed *b, int workspace, const char *what)
 {
     mgk_steps *const list = &b->steps;
@@ -201,7 +201,7 @@ static void run(bed *b, int workspace, const char *what)
     b->session->cases++;
 }
 
-/* Every storage type in the device's own form, f32 in a GPU's as well. `keeper` keeps the programs. */
+/* Every storage type in the form for the device, and f32 in the form for GPUs. `keeper` keeps the programs. */
 static const struct {
     clmgk_dtype dtype;
     bool gpu;
@@ -409,7 +409,7 @@ static void expect_norm_backward_row(bed *b, const mgk_norm_rows *rows, int64_t 
 
 static const int norm_sums[] = {MGK_NORM_GRAD_GAIN, MGK_NORM_GRAD_OFFSET, MGK_NORM_GRAD_BIAS};
 
-/* Gives the arrays of sums, which begin at 0 unless they are added to. */
+/* Gives the arrays of sums, which begin with 0 unless they accumulate. */
 static void give_sum(bed *b, int number, int64_t count, bool added)
 {
     give(b, number, CLMGK_DTYPE_F32, count, 0.0, 1.0);
@@ -619,6 +619,19 @@ static void check_heads(th_session *session, size_t form, size_t shape, clmgk_ro
     bed_free(b);
 }
 
+static void sweep_heads(th_session *session, const int *options, size_t count,
+                        void (*check)(th_session *session, size_t form, size_t shape, clmgk_rotary rotary, int with))
+{
+    for (size_t form = first_form(); form < TH_COUNT(forms); form++) {
+        bed *const kept_programs = keeper(session, form, true);
+        for (size_t shape = 0; shape < (few() ? 2 : TH_COUNT(shapes)); shape++)
+            for (int rotary = few() ? 1 : 0; rotary < 3; rotary++)
+                for (size_t n = 0; n < count; n++)
+                    check(session, form, shape, (clmgk_rotary)rotary, options[n]);
+        bed_free(kept_programs);
+    }
+}
+
 TH_TEST(heads_are_normalised_rotated_and_stored)
 {
     static const int options[] = {WITH_BIAS | IN_PLACE,
@@ -627,14 +640,7 @@ TH_TEST(heads_are_normalised_rotated_and_stored)
                                   WITH_BIAS | CACHED,
                                   PACKED,
                                   WITH_GAINS | WITH_BIAS | IN_PLACE | AT_LENGTHS};
-    for (size_t form = first_form(); form < TH_COUNT(forms); form++) {
-        bed *const kept_programs = keeper(session, form, true);
-        for (size_t shape = 0; shape < (few() ? 2 : TH_COUNT(shapes)); shape++)
-            for (int rotary = few() ? 1 : 0; rotary < 3; rotary++)
-                for (size_t n = 0; n < TH_COUNT(options); n++)
-                    check_heads(session, form, shape, (clmgk_rotary)rotary, options[n]);
-        bed_free(kept_programs);
-    }
+    sweep_heads(session, options, TH_COUNT(options), check_heads);
 }
 
 static void expect_head_gradient(bed *b, const mgk_heads_rows *rows, int n, int64_t row, int64_t h, int64_t position)
@@ -702,12 +708,5 @@ static void check_heads_backward(th_session *session, size_t form, size_t shape,
 TH_TEST(gradients_go_back_through_heads)
 {
     static const int options[] = {WITH_BIAS, WITH_GAINS | AT_LENGTHS, WITH_BIAS | WITH_GAINS | ADDED | PACKED, 0};
-    for (size_t form = first_form(); form < TH_COUNT(forms); form++) {
-        bed *const kept_programs = keeper(session, form, true);
-        for (size_t shape = 0; shape < (few() ? 2 : TH_COUNT(shapes)); shape++)
-            for (int rotary = few() ? 1 : 0; rotary < 3; rotary++)
-                for (size_t n = 0; n < TH_COUNT(options); n++)
-                    check_heads_backward(session, form, shape, (clmgk_rotary)rotary, options[n]);
-        bed_free(kept_programs);
-    }
+    sweep_heads(session, options, TH_COUNT(options), check_heads_backward);
 }

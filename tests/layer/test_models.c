@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Blocks of models exported to files (models/README.md): the layer takes their weights as they are, and gets their
+/* Blocks of models exported to files (models/README.md): with their weights, unchanged, the layer computes their
  * outputs and gradients. */
 #include "harness/harness.h"
 #include "npy.h"
@@ -37,7 +37,7 @@ static numbers read_numbers(const char *folder, const char *name)
 typedef struct model {
     const char *folder;
     const clmgk_layer_desc *desc;
-    bool joined_biases; /* b_Q, b_K and b_V, apart for the layer, are one array of the model's */
+    bool joined_biases; /* the model has b_Q, b_K and b_V in one array, the layer in three */
 } model;
 
 /* The array in whose memory this one lies. */

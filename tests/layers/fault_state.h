@@ -21,11 +21,11 @@ typedef struct fault_state {
 /* Whether this point, a call of `function`, is to fail. */
 bool fault_due(fault_state *state, const char *function);
 
-/* From now on: count from zero and fail at point `fail_at` (0: only count) with `code`. */
+/* Starts to count from zero; point `fail_at` fails with `code` (0: none fails). */
 void fault_arm(fault_state *state, unsigned long fail_at, bool sticky, int code);
 void fault_disarm(fault_state *state);
 
-/* A sweep over points takes every n-th: CLMGK_FAULT_STEP=n, by default all. Sanitizers are slow. */
+/* A sweep over points takes every n-th one if CLMGK_FAULT_STEP=n is set, because sanitizers are slow; else all. */
 unsigned long fault_step(void);
 
 /* Arms for a whole process from the environment's `variable`: "POINT", "POINT+" (sticky), with ":CODE" optional. */

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #define FILL 0xFF
-/* Buffers begin at multiples of this: drivers copy host memory that is less aligned. */
+/* Buffers begin at multiples of this, because drivers copy host memory with a smaller alignment. */
 #define ALIGNMENT ((size_t)16)
 
 const char layer_name[] = "guard layer";

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the OpenCL layers of the tests share. A layer is loaded by the ICD loader (OPENCL_LAYERS=path) and sits
- * between a program and the driver. The loader ignores a layer it cannot load: users require the layer's banner. */
+/* Declarations that the OpenCL layers of the tests share. A layer is loaded by the ICD loader (OPENCL_LAYERS=path) and
+ * sits between a program and the driver. The loader ignores a layer it cannot load: users require the layer's banner.
+ */
 #ifndef CLMGK_TESTS_LAYER_H
 #define CLMGK_TESTS_LAYER_H
 
@@ -10,7 +11,7 @@
 #include <CL/cl.h>
 #include <CL/cl_layer.h>
 
-/* Given by each layer: its name, and the entries that it replaces. */
+/* Each layer defines its name and installs the entries that it replaces. */
 extern const char layer_name[];
 void layer_install(cl_icd_dispatch *table);
 

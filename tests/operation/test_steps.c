@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Steps whose kernels declare many optional arrays: those that the flags need are bound, and must not be too many. */
+/* Steps whose kernels declare many optional arrays. The arrays that the flags need are bound; their number is limited.
+ */
 #include "operation/step.h"
 
 #include "device/flags.h"

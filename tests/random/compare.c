@@ -30,8 +30,8 @@ static bool run(th_session *session, rd_case *c, th_pass pass, const clmgk_plan_
     return false;
 }
 
-/* Less than f32's least normal number may be 0, and half of the type's least number: the plain formula rounds to it
- * too. */
+/* Widens the bound by f32's least normal number, below which devices may flush to 0, or by half of the type's least
+ * number if that is larger: the plain formula rounds to it, too. */
 static void allow_underflow(const rd_case *c, th_name name, clmgk_ref_bound *bound)
 {
     const clmgk_dtype type = clmgk_ref_type_of(&c->problem.desc, (clmgk_array)name);
@@ -58,7 +58,7 @@ static void check_forward(const rd_case *c, rd_verdict *verdict)
         note(verdict, UINT64_C(1) << TH_NEW_STATE_C, &message);
 }
 
-/* Holds every array against the exact one; the bit of each that is wrong. */
+/* Compares every array with the exact one, and returns the bits of the wrong ones. */
 static uint64_t compare_arrays(const rd_case *c, const clmgk_ref_arrays *exact, th_name first, rd_verdict *verdict)
 {
     uint64_t wrong = 0;
@@ -87,7 +87,7 @@ static void check_arrays(const rd_case *c, clmgk_ref_arrays *exact, th_name firs
     compare_arrays(c, exact, first, verdict);
 }
 
-/* What gradients are added to: of their own size, as the sum is rounded. */
+/* Values to which gradients are added. They have the gradients' own size, because the sum is rounded. */
 static void fill_accumulated(th_problem *problem, const clmgk_ref_arrays *exact)
 {
     uint64_t state = problem->seed;
@@ -123,7 +123,7 @@ static void run_statistics(th_session *session, rd_case *c, const clmgk_plan_opt
 
 /* ---- the whole --------------------------------------------------------------------------------------------------- */
 
-/* The case's engine, or the device's own where that one is not offered. */
+/* The case's engine, or the device's own if the device does not offer that one. */
 static clmgk_engine engine_of(const th_session *session, const rd_case *c)
 {
     for (size_t n = 0; n < session->engines; n++)
@@ -132,7 +132,7 @@ static clmgk_engine engine_of(const th_session *session, const rd_case *c)
     return session->engine[0];
 }
 
-/* Ranges of keys whose copies would take more than the arrays are refused: one range then. */
+/* Plans refuse ranges of keys whose copies would need more memory than the arrays. Then there is one range. */
 static bool has_plan(th_session *session, const rd_case *c, const clmgk_plan_options *options, th_message *message)
 {
     clmgk_plan *const plan = th_try_plan(session, &c->problem.desc, options, message);

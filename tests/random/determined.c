@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What rounding decides: which component is the largest one, and on which side of 0 a rectified score lies. A sum
- * within its own rounding of the edge has no right answer; O and L are the same on both sides, gradients and gamma are
- * not.
+ * Decisions that depend on rounding: which component is the largest, and on which side of 0 a rectified score lies. If
+ * a sum lies within its rounding error of the edge, there is no right answer: O and L are the same on both sides, but
+ * gradients and gamma differ.
  */
 #include "random/random.h"
 
 #include <math.h>
 
-/* Rounding of a score, in parts of the sum of its terms' sizes. */
+/* The rounding error of a score, relative to the sum of its terms' absolute values. */
 #define MARGIN 0x1p-18
 
 static const double *row_of(const th_array *array, int64_t b, int64_t h, int64_t r, int64_t n)
@@ -45,7 +45,7 @@ static double score_size(const th_problem *problem, int64_t b, int64_t h, int64_
     return size_of(d, row_of(&a[TH_Q], b, h, 0, i), k, shift, &sum) / variance;
 }
 
-/* Whether the two largest components of a key are within their rounding of each other, and not the same. */
+/* Whether the two largest components of a key differ, but by less than their rounding errors. */
 static bool is_close(const th_problem *problem, const clmgk_ref_problem *reference, const int64_t at[4])
 {
     double best = -(double)INFINITY, size = 0.0;

@@ -7,23 +7,27 @@
 
 /* ---- a smaller problem with the values of a larger one ----------------------------------------------------------- */
 
-/* Where a problem's axes begin in those of the problem that it was cut from, by their symbols. */
+/* The axes of arrays, by their symbols. */
+static const char axes_of_arrays[] = "bhgmnsdet";
+enum { AXES = sizeof(axes_of_arrays) - 1 };
+
+/* Where a problem's axes begin in those of the problem that it was cut from. */
 typedef struct origin {
-    int64_t b, h, g, m, n, s, d, e, t;
+    int64_t first[AXES];
 } origin;
 
-static int64_t first_of(const origin *from, char symbol)
+static int64_t *first_of(origin *from, char axis)
 {
-    const int64_t first[] = {from->b, from->h, from->g, from->m, from->n, from->s, from->d, from->e, from->t};
-    const char *const at = strchr("bhgmnsdet", symbol);
-    return at ? first[at - "bhgmnsdet"] : 0;
+    const char *const at = strchr(axes_of_arrays, axis);
+    return at ? &from->first[at - axes_of_arrays] : NULL;
 }
 
-static size_t source_of(const th_array *to, const th_array *from, const char *axes, const origin *begin, size_t flat)
+static size_t source_of(const th_array *to, const th_array *from, const char *axes, origin *begin, size_t flat)
 {
     int64_t rest = (int64_t)flat, stride = 1, place = 0;
     for (int axis = TH_RANK - 1; axis >= 0; axis--) {
-        int64_t index = rest % to->shape[axis] + first_of(begin, axes[axis]);
+        const int64_t *const first = first_of(begin, axes[axis]);
+        int64_t index = rest % to->shape[axis] + (first ? *first : 0);
         rest /= to->shape[axis];
         if (index >= from->shape[axis])
             index = from->shape[axis] - 1;
@@ -42,7 +46,7 @@ static void clamp(th_problem *problem, th_name name, int64_t most, bool ends)
             array->values[n] = (double)most;
 }
 
-static void copy_values(th_problem *to, const th_problem *from, const origin *begin)
+static void copy_values(th_problem *to, const th_problem *from, origin *begin)
 {
     for (th_name name = 0; name <= TH_GRAD_NEW_STATE_Z; name++) {
         const th_array *const source = &from->array[name];
@@ -81,8 +85,9 @@ static bool is_over(const search *x)
     return x->tries >= x->budget.tries || seconds > x->budget.seconds;
 }
 
-/* Takes `smaller`, whose arrays are those of the best one from `begin` on, if it is wrong too. */
-static bool try_case(search *x, rd_case smaller, const origin *begin)
+/* Tries `smaller`, whose arrays are parts of the best case's, from `begin` on. It becomes the best case if it is wrong
+ * too. */
+static bool try_case(search *x, rd_case smaller, origin *begin)
 {
     smaller.problem = (th_problem){0};
     if (is_over(x) || !rd_make_problem(&smaller, 1))
@@ -99,48 +104,13 @@ static bool try_case(search *x, rd_case smaller, const origin *begin)
 
 /* ---- sizes ------------------------------------------------------------------------------------------------------- */
 
-typedef int64_t *(*axis_of)(clmgk_attention_desc *desc, origin *from, int64_t **first);
-
-static int64_t *axis_n(clmgk_attention_desc *desc, origin *from, int64_t **first)
+/* The size of an axis that is no head's. */
+static int64_t *size_of(clmgk_attention_desc *desc, char axis)
 {
-    *first = &from->n;
-    return &desc->length;
-}
-
-static int64_t *axis_s(clmgk_attention_desc *desc, origin *from, int64_t **first)
-{
-    *first = &from->s;
-    return &desc->length_k;
-}
-
-static int64_t *axis_b(clmgk_attention_desc *desc, origin *from, int64_t **first)
-{
-    *first = &from->b;
-    return &desc->batch;
-}
-
-static int64_t *axis_d(clmgk_attention_desc *desc, origin *from, int64_t **first)
-{
-    *first = &from->d;
-    return &desc->head_size;
-}
-
-static int64_t *axis_e(clmgk_attention_desc *desc, origin *from, int64_t **first)
-{
-    *first = &from->e;
-    return &desc->value_size;
-}
-
-static int64_t *axis_m(clmgk_attention_desc *desc, origin *from, int64_t **first)
-{
-    *first = &from->m;
-    return &desc->components;
-}
-
-static int64_t *axis_t(clmgk_attention_desc *desc, origin *from, int64_t **first)
-{
-    *first = &from->t;
-    return &desc->sequences;
+    static const char axes[] = "bmnsdet";
+    int64_t *const sizes[] = {&desc->batch,     &desc->components, &desc->length,   &desc->length_k,
+                              &desc->head_size, &desc->value_size, &desc->sequences};
+    return sizes[strchr(axes, axis) - axes];
 }
 
 /* What follows from the sizes. */
@@ -156,29 +126,27 @@ static void fit(clmgk_attention_desc *desc)
         desc->length_k = desc->length;
 }
 
-/* Makes an axis `size` long: its first elements, or its last ones. */
-static bool try_size(search *x, axis_of axis, int64_t size, bool last)
+/* Tries a problem with only the first `size` elements of an axis, or the last ones. */
+static bool try_size(search *x, char axis, int64_t size, bool last)
 {
     rd_case smaller = *x->best;
     origin from = {0};
-    int64_t *first = NULL, *const place = axis(&smaller.desc, &from, &first);
+    int64_t *const place = size_of(&smaller.desc, axis);
     if (size < 1 || size >= *place)
         return false;
     if (last)
-        *first = *place - size;
+        *first_of(&from, axis) = *place - size;
     *place = size;
     fit(&smaller.desc);
     return try_case(x, smaller, &from);
 }
 
 /* One, halves, then one less at a time. */
-static bool shrink_axis(search *x, axis_of axis)
+static bool shrink_axis(search *x, char axis)
 {
-    origin from = {0};
-    int64_t *first = NULL;
     bool any = try_size(x, axis, 1, false) || try_size(x, axis, 1, true);
     for (bool more = true; more && !is_over(x);) {
-        const int64_t size = *axis(&x->best->desc, &from, &first);
+        const int64_t size = *size_of(&x->best->desc, axis);
         more = try_size(x, axis, size / 2, false) || try_size(x, axis, size / 2, true) ||
                try_size(x, axis, size - 1, false) || try_size(x, axis, size - 1, true);
         any = any || more;
@@ -192,7 +160,9 @@ static bool try_heads(search *x, int64_t heads, int64_t kv_heads, bool last)
     clmgk_attention_desc *const d = &smaller.desc;
     if (heads >= d->heads)
         return false;
-    const origin from = {.h = last ? d->heads - heads : 0, .g = last ? d->kv_heads - kv_heads : 0};
+    origin from = {0};
+    *first_of(&from, 'h') = last ? d->heads - heads : 0;
+    *first_of(&from, 'g') = last ? d->kv_heads - kv_heads : 0;
     d->heads = heads;
     d->kv_heads = kv_heads;
     fit(d);
@@ -208,23 +178,47 @@ static bool shrink_heads(search *x)
 
 static bool shrink_sizes(search *x)
 {
-    static const axis_of axes[] = {axis_n, axis_s, axis_b, axis_t, axis_e, axis_d};
     bool any = false;
-    for (size_t n = 0; n < TH_COUNT(axes); n++)
-        any = shrink_axis(x, axes[n]) || any;
+    for (const char *axis = "nsbted"; *axis != '\0'; axis++)
+        any = shrink_axis(x, *axis) || any;
     return shrink_heads(x) || any;
 }
 
 /* ---- options ----------------------------------------------------------------------------------------------------- */
 
-/* Drops an option; false if there is none. */
-typedef bool (*drop)(rd_case *c);
+/* An option that a smaller case drops: a flag or an enumeration of the descriptor, which becomes 0, or a function,
+ * which returns false if there is nothing to drop. */
+typedef struct option {
+    size_t field; /* its place in a case */
+    bool (*drop)(rd_case *c);
+} option;
+#define FIELD(name)                                                                                                    \
+    {                                                                                                                  \
+        offsetof(rd_case, desc.name), NULL                                                                             \
+    }
+#define DROP(name)                                                                                                     \
+    {                                                                                                                  \
+        0, drop_##name                                                                                                 \
+    }
 
-static bool clear(int32_t *flag)
+static bool clear(int32_t *field)
 {
-    const bool set = *flag != 0;
-    *flag = 0;
+    const bool set = *field != 0;
+    *field = 0;
     return set;
+}
+_Static_assert(sizeof(clmgk_dtype) == sizeof(int32_t), "clear() takes enumerations, too");
+
+static bool clear_number(double *number)
+{
+    const bool set = *number != 0.0;
+    *number = 0.0;
+    return set;
+}
+
+static bool drop(rd_case *c, const option *o)
+{
+    return o->drop ? o->drop(c) : clear((int32_t *)(void *)((unsigned char *)c + o->field));
 }
 
 static bool drop_layout(rd_case *c)
@@ -249,23 +243,6 @@ static bool drop_grad_lse(rd_case *c)
     return any;
 }
 
-static bool drop_window(rd_case *c)
-{
-    return clear(&c->desc.use_window);
-}
-
-static bool drop_causal(rd_case *c)
-{
-    return clear(&c->desc.causal);
-}
-
-static bool drop_alignment(rd_case *c)
-{
-    const bool any = c->desc.alignment != CLMGK_ALIGN_BOTTOM_RIGHT;
-    c->desc.alignment = CLMGK_ALIGN_BOTTOM_RIGHT;
-    return any;
-}
-
 static bool drop_lengths(rd_case *c)
 {
     if (c->desc.alignment == CLMGK_ALIGN_LENGTHS)
@@ -273,21 +250,11 @@ static bool drop_lengths(rd_case *c)
     return clear(&c->desc.use_lengths);
 }
 
-static bool drop_lengths_q(rd_case *c)
-{
-    return clear(&c->desc.use_lengths_q);
-}
-
 static bool drop_bias(rd_case *c)
 {
     c->desc.gradients &= ~(uint32_t)CLMGK_GRADIENT_BIAS;
     c->desc.bias_batch = c->desc.bias_heads = c->desc.bias_length = c->desc.bias_length_k = 0;
     return clear(&c->desc.use_bias);
-}
-
-static bool drop_alibi(rd_case *c)
-{
-    return clear(&c->desc.use_alibi);
 }
 
 static bool drop_sinks(rd_case *c)
@@ -298,16 +265,12 @@ static bool drop_sinks(rd_case *c)
 
 static bool drop_softcap(rd_case *c)
 {
-    const bool any = c->desc.softcap > 0.0;
-    c->desc.softcap = 0.0;
-    return any;
+    return clear_number(&c->desc.softcap);
 }
 
 static bool drop_dropout(rd_case *c)
 {
-    const bool any = c->desc.dropout > 0.0;
-    c->desc.dropout = 0.0;
-    return any;
+    return clear_number(&c->desc.dropout);
 }
 
 static bool drop_packing(rd_case *c)
@@ -315,13 +278,6 @@ static bool drop_packing(rd_case *c)
     const bool any = c->desc.sequences > 0;
     c->desc.sequences = 0;
     c->desc.use_offsets_k = 0;
-    return any;
-}
-
-static bool drop_prior(rd_case *c)
-{
-    const bool any = c->desc.prior_shape != CLMGK_PRIOR_UNIFORM;
-    c->desc.prior_shape = CLMGK_PRIOR_UNIFORM;
     return any;
 }
 
@@ -341,16 +297,6 @@ static bool drop_variance(rd_case *c)
     return any;
 }
 
-static bool drop_weight(rd_case *c)
-{
-    return clear(&c->desc.use_mix_weight);
-}
-
-static bool drop_offset(rd_case *c)
-{
-    return clear(&c->desc.use_mix_offset);
-}
-
 static bool drop_state(rd_case *c)
 {
     const uint32_t gradients = CLMGK_GRADIENT_STATE_C | CLMGK_GRADIENT_STATE_Z;
@@ -358,16 +304,9 @@ static bool drop_state(rd_case *c)
     return clear(&c->desc.use_state);
 }
 
-static bool drop_new_state(rd_case *c)
-{
-    return clear(&c->desc.use_new_state);
-}
-
 static bool drop_guard(rd_case *c)
 {
-    const bool any = c->desc.guard != 0.0;
-    c->desc.guard = 0.0;
-    return any;
+    return clear_number(&c->desc.guard);
 }
 
 static bool drop_map(rd_case *c)
@@ -389,20 +328,6 @@ static bool drop_types(rd_case *c)
     return any;
 }
 
-static bool drop_half(rd_case *c)
-{
-    const bool any = c->desc.dtype != CLMGK_DTYPE_F32;
-    c->desc.dtype = CLMGK_DTYPE_F32;
-    return any;
-}
-
-static bool drop_hard(rd_case *c)
-{
-    const bool any = c->desc.estep == CLMGK_ESTEP_HARD;
-    c->desc.estep = CLMGK_ESTEP_SOFT;
-    return any;
-}
-
 static bool drop_splits(rd_case *c)
 {
     bool any = false;
@@ -416,49 +341,61 @@ static bool drop_splits(rd_case *c)
     return any;
 }
 
-static bool try_drop(search *x, drop option)
+static bool try_drop(search *x, const option *o)
 {
     rd_case smaller = *x->best;
-    const origin from = {0};
-    return option(&smaller) && try_case(x, smaller, &from);
+    origin from = {0};
+    return drop(&smaller, o) && try_case(x, smaller, &from);
 }
 
 /* Options of a call, which cost no program. */
 static bool drop_masks(search *x)
 {
-    static const drop options[] = {drop_layout,   drop_window,    drop_causal,    drop_alignment,
-                                   drop_lengths,  drop_lengths_q, drop_splits,    drop_accumulation,
-                                   drop_grad_lse, drop_state,     drop_new_state, drop_guard};
+    static const option options[] = {DROP(layout),   FIELD(use_window),    FIELD(causal),        FIELD(alignment),
+                                     DROP(lengths),  FIELD(use_lengths_q), DROP(splits),         DROP(accumulation),
+                                     DROP(grad_lse), DROP(state),          FIELD(use_new_state), DROP(guard)};
     bool any = false;
     for (size_t n = 0; n < TH_COUNT(options); n++)
-        any = try_drop(x, options[n]) || any;
+        any = try_drop(x, &options[n]) || any;
     return any;
 }
 
 /* Options that make another program: all of them at once, else one by one. */
 static bool drop_options(search *x)
 {
-    static const drop options[] = {drop_packing, drop_bias,   drop_alibi, drop_sinks,     drop_softcap,
-                                   drop_dropout, drop_prior,  drop_types, drop_half,      drop_variance,
-                                   drop_weight,  drop_offset, drop_hard,  simplify_prior, drop_map};
+    static const option options[] = {DROP(packing),
+                                     DROP(bias),
+                                     FIELD(use_alibi),
+                                     DROP(sinks),
+                                     DROP(softcap),
+                                     DROP(dropout),
+                                     FIELD(prior_shape),
+                                     DROP(types),
+                                     FIELD(dtype),
+                                     DROP(variance),
+                                     FIELD(use_mix_weight),
+                                     FIELD(use_mix_offset),
+                                     FIELD(estep),
+                                     {0, simplify_prior},
+                                     DROP(map)};
     rd_case smaller = *x->best;
-    const origin from = {0};
+    origin from = {0};
     bool any = false;
     for (size_t n = 0; n < TH_COUNT(options); n++)
-        any = options[n](&smaller) || any;
+        any = drop(&smaller, &options[n]) || any;
     if (!any || try_case(x, smaller, &from))
         return any;
     any = false;
     for (size_t n = 0; n < TH_COUNT(options); n++)
-        any = try_drop(x, options[n]) || any;
+        any = try_drop(x, &options[n]) || any;
     return any;
 }
 
-/* Only the outputs that are wrong, as far as what they come from is still there. */
+/* Requests only the wrong outputs. */
 static void drop_outputs(search *x)
 {
     rd_case smaller = *x->best;
-    const origin from = {0};
+    origin from = {0};
     smaller.desc.gradients &= (uint32_t)(x->wrong >> TH_GRAD_Q);
     smaller.desc.statistics &= (uint32_t)(x->wrong >> TH_RESPONSIBILITIES);
     if (smaller.desc.gradients != x->best->desc.gradients || smaller.desc.statistics != x->best->desc.statistics)
@@ -474,7 +411,7 @@ int rd_minimise(th_session *session, rd_case *c, uint64_t wrong, const rd_fault 
     drop_outputs(&x);
     drop_options(&x);
     for (bool more = true; more && !is_over(&x);) {
-        more = shrink_axis(&x, axis_m);
+        more = shrink_axis(&x, 'm');
         more = drop_masks(&x) || more;
         more = shrink_sizes(&x) || more;
         more = drop_options(&x) || more;

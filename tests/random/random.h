@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Random problems: each is drawn from a seed and a number, run, and held against the reference. One that fails is made
- * as small as it can be while it fails, and printed as a command of clmgk-run.
+ * Random problems: each is drawn from a seed and a number, run, and compared with the reference. A problem that fails
+ * is made as small as possible while it still fails, and printed as a command of clmgk-run.
  *
- * A program takes seconds to build: options that need one of their own come from a configuration, which many problems
+ * A program takes seconds to build, so options that need another program come from a configuration, which many problems
  * share. Everything else is drawn for each problem.
  */
 #ifndef CLMGK_TEST_RANDOM_H
@@ -69,7 +69,7 @@ enum { RD_DENSE, RD_TOKENS_FIRST, RD_PERMUTED, RD_LAYOUTS = RD_PERMUTED + 48 };
 rd_case rd_draw(uint64_t seed, uint64_t number);
 void rd_case_free(rd_case *c);
 
-/* The problem's arrays for the case's descriptor: random ones. False: the descriptor is none. */
+/* Makes random arrays for the case's descriptor. False: the descriptor is invalid. */
 bool rd_make_problem(rd_case *c, uint64_t seed);
 
 /* Scales, zeros, ties, hidden keys, finite masks, huge scores, lengths beyond the keys (clmgk-run refuses these). */
@@ -77,7 +77,7 @@ void rd_spoil_values(th_problem *problem, uint64_t *state);
 
 /* ---- compare.c -------------------------------------------------------------------------------------------------- */
 
-/* A deliberate error, to test the rest: an output is multiplied by `factor` where `when` holds. */
+/* A deliberate error that tests these functions: an output is multiplied by `factor` if `when` holds. */
 typedef struct rd_fault {
     th_name name;
     double factor;
@@ -92,12 +92,12 @@ typedef struct rd_verdict {
     char text[2048]; /* a line for each array */
 } rd_verdict;
 
-/* Runs every pass that the case asks for. The case's inputs become what the device holds. */
+/* Runs every pass that the case asks for. The case's inputs are rounded to what the device holds. */
 rd_verdict rd_run(th_session *session, rd_case *c, const rd_fault *fault);
 
 /* ---- determined.c, neighbours.c --------------------------------------------------------------------------------- */
 
-/* False: rounding decides what gradients and statistics are. */
+/* False: gradients and statistics depend on rounding, and have no right answer. */
 bool rd_is_determined(const th_problem *problem);
 
 /*
@@ -118,7 +118,7 @@ typedef struct rd_budget {
     double seconds;
 } rd_budget;
 
-/* Makes the case smaller while one of the arrays in `wrong` stays out of bound. The number of tries that took. */
+/* Makes the case smaller while one of the arrays in `wrong` stays out of bound. Returns the number of tries. */
 int rd_minimise(th_session *session, rd_case *c, uint64_t wrong, const rd_fault *fault, rd_budget budget);
 
 /* ---- command.c -------------------------------------------------------------------------------------------------- */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Random problems against the reference, all options drawn together (random/random.h). A draw that fails is made as
- * small as it can be and printed as a command of clmgk-run, its arrays in a folder under $TMPDIR.
+ * small as possible and printed as a command of clmgk-run, with its arrays in a folder under $TMPDIR.
  *
  *     test_differential [--seed S] [--first N] [--count N] [--optimised] [--list] [--keep-going]
  *
@@ -153,8 +153,8 @@ static rd_case alone(const rd_case *c)
 }
 
 /*
- * The backward pass makes forward's scores again, bit for bit. Where it does not, dV differs by what a score's rounding
- * is, which the bound hides: but it is then another one with other gradients beside it.
+ * The backward pass must compute the forward pass's scores again, bit for bit. If it does not, dV differs only by the
+ * rounding of a score, which the bound allows; but dV then depends on the set of gradients, which this test varies.
  */
 TH_TEST(other_gradients_change_no_values)
 {

@@ -74,7 +74,7 @@ static void expect_equal(const rd_case *a, const rd_case *b)
     }
 }
 
-/* Every kind of number makes a problem, and the same one each time. */
+/* Numbers of every kind make a problem, and always the same one. */
 TH_TEST(draws_are_repeatable)
 {
     static const uint64_t first[] = {0, RD_LISTED, RD_OPTIMISED};
@@ -104,39 +104,28 @@ static bool always(const clmgk_attention_desc *desc)
 /* A problem with many options, of which two matter. */
 static rd_case busy_case(void)
 {
-    rd_case c = {.desc = {.variant = CLMGK_VARIANT_MGK,
-                          .dtype = CLMGK_DTYPE_F16,
-                          .dtype_k = CLMGK_STORAGE_BF16,
-                          .dtype_o = CLMGK_STORAGE_F32,
-                          .batch = 2,
-                          .heads = 4,
-                          .kv_heads = 2,
-                          .components = 2,
-                          .length = 19,
-                          .length_k = 37,
-                          .head_size = 7,
-                          .value_size = 6,
-                          .causal = 1,
-                          .use_window = 1,
-                          .window_left = 20,
-                          .window_right = -1,
-                          .use_lengths = 1,
-                          .use_lengths_q = 1,
-                          .use_sinks = 1,
-                          .use_alibi = 1,
-                          .use_bias = 1,
-                          .dropout = 0.25,
-                          .prior_shape = CLMGK_PRIOR_HMS,
-                          .variance_shape = CLMGK_VARIANCE_HM},
+    rd_case c = {.desc = th_sized_desc(CLMGK_VARIANT_MGK, (th_sizes){2, 4, 2, 2, 19, 37, 7, 6}),
                  .engine = CLMGK_ENGINE_LANE,
                  .layout = RD_PERMUTED,
                  .parameters = "panels=1,vectors=1,tile=16,splits=1",
                  .backward_parameters = "panels=1,vectors=1,tile=16,splits=2"};
+    clmgk_attention_desc *const d = &c.desc;
+    d->dtype = CLMGK_DTYPE_F16;
+    d->dtype_k = CLMGK_STORAGE_BF16;
+    d->dtype_o = CLMGK_STORAGE_F32;
+    d->causal = d->use_window = 1;
+    d->window_left = 20;
+    d->window_right = -1;
+    d->use_lengths = d->use_lengths_q = 1;
+    d->use_sinks = d->use_alibi = d->use_bias = 1;
+    d->dropout = 0.25;
+    d->prior_shape = CLMGK_PRIOR_HMS;
+    d->variance_shape = CLMGK_VARIANCE_HM;
     assert_true(rd_make_problem(&c, 5));
     return c;
 }
 
-/* What is left of `c`, whose array `wrong` is; the command's exit status into *status. */
+/* Makes `c` smaller, in which the fault's array is wrong. */
 static void minimise(th_session *session, rd_case *c, const rd_fault *fault)
 {
     const uint64_t wrong = UINT64_C(1) << fault->name;
@@ -147,7 +136,7 @@ static void minimise(th_session *session, rd_case *c, const rd_fault *fault)
     assert_true((rd_run(session, c, fault).wrong & wrong) != 0);
 }
 
-/* The command runs, and finds nothing: the error is none of the library's. */
+/* The printed command runs and finds no error, because the fault is not the library's. */
 static void expect_command_runs(const rd_case *c, const char *folder, const char *option)
 {
     enum { COMMAND = 8192 };

@@ -24,7 +24,7 @@ static bool is_narrow(const clmgk_attention_desc *desc)
     return narrow;
 }
 
-/* Whatever is multiplied must stay within the range of the storage types. */
+/* Scaled values must stay within the range of the storage types. */
 static double largest(const clmgk_attention_desc *desc, th_name name)
 {
     const uint32_t traits = clmgk_variant_traits(desc->variant);
@@ -117,7 +117,7 @@ static void mix_without_signs(th_problem *problem)
         mix->values[n] = fabs(mix->values[n]);
 }
 
-/* A diagonal that follows the lengths follows them beyond the keys. */
+/* With an alignment by lengths, lengths may lie beyond the keys. */
 static void overfill(th_problem *problem, uint64_t *state)
 {
     const th_array *const lengths = &problem->array[TH_LENGTHS];
@@ -127,7 +127,7 @@ static void overfill(th_problem *problem, uint64_t *state)
 
 /* ---- logits beyond what f32 resolves ----------------------------------------------------------------------------- */
 
-/* Finite biases that mask, over whole keys, whole rows, or anywhere; what hides a key goes on hiding it. */
+/* Large finite biases as masks of whole keys, of whole rows, or of single pairs. Hidden keys stay hidden. */
 static void mask(th_problem *problem, uint64_t *state)
 {
     static const double masks[] = {-1e4, -1e9, -1e30, -(double)FLT_MAX, 3e38};

@@ -16,23 +16,31 @@ static void assert_close(double value, double expected)
 /* One query and two keys in one dimension, resolved by hand. */
 static clmgk_attention_desc small_desc(clmgk_variant variant, clmgk_score score, int64_t components)
 {
-    return (clmgk_attention_desc){.struct_size = sizeof(clmgk_attention_desc),
-                                  .variant = variant,
-                                  .score = score,
-                                  .batch = 1,
-                                  .heads = 1,
-                                  .kv_heads = 1,
-                                  .components = components,
-                                  .length = 1,
-                                  .length_k = 2,
-                                  .head_size = 1,
-                                  .value_size = 1,
-                                  .variance = 1.0};
+    clmgk_attention_desc desc = th_sized_desc(variant, (th_sizes){1, 1, 1, components, 1, 2, 1, 1});
+    desc.score = score;
+    desc.variance = 1.0;
+    return desc;
+}
+
+static clmgk_ref_problem problem_of(clmgk_attention_desc desc, const double *q, const double *k, const double *v)
+{
+    return (clmgk_ref_problem){.desc = desc, .q = q, .k = k, .v = v};
+}
+
+/* Requires that row n of both problems agrees; `same`: to the last bit. */
+static void expect_same_row(const clmgk_ref_problem *one, const clmgk_ref_problem *other, int64_t n, bool same)
+{
+    double o[2], lse[2];
+    assert_true(clmgk_ref_row(one, n, &o[0], &lse[0]));
+    assert_true(clmgk_ref_row(other, n, &o[1], &lse[1]));
+    assert_close(o[0], o[1]);
+    assert_close(lse[0], lse[1]);
+    assert_true(!same || (o[0] == o[1] && lse[0] == lse[1]));
 }
 
 /* ---- storage types ------------------------------------------------------------------------------------------ */
 
-/* Formats of the library's types, and others: of all kinds that CLMGK_DTYPE_LIST can describe. */
+/* Formats of the library's types, and others of every kind that CLMGK_DTYPE_LIST can describe. */
 static const struct {
     clmgk_ref_format format;
     uint32_t largest; /* pattern of the largest number */
@@ -98,7 +106,7 @@ TH_HOST_TEST(patterns_are_in_order)
     }
 }
 
-/* Between two neighbours: the middle goes to the even one, everything else to the nearer one. */
+/* Numbers between two neighbours: the middle rounds to the even one, all others to the nearer one. */
 TH_HOST_TEST(rounding_is_to_nearest_even)
 {
     for (size_t f = 0; f < TH_COUNT(formats); f++) {
@@ -123,7 +131,7 @@ TH_HOST_TEST(rounding_at_the_ends)
     assert_int_equal(bits_of(CLMGK_DTYPE_F16, -INFINITY), 0xfc00);
     assert_int_equal(bits_of(CLMGK_DTYPE_BF16, 3.4028235e38F), 0x7f80);
     assert_int_equal(bits_of(CLMGK_DTYPE_BF16, INFINITY), 0x7f80);
-    /* without infinity: what rounds to the largest number stays, the rest is NaN */
+    /* without infinity: numbers beyond the largest one become NaN, unless they round to it */
     static const clmgk_ref_format e4m3 = {4, 3, false};
     assert_int_equal(clmgk_ref_encode(e4m3, 464.0F), 0x7e);
     assert_int_equal(clmgk_ref_encode(e4m3, nextafterf(464.0F, INFINITY)), 0x7f);
@@ -147,7 +155,7 @@ TH_HOST_TEST(f32_is_kept)
     }
 }
 
-/* The reference reads the list of types by itself: its limits are those of the library. */
+/* The reference derives the limits of types by itself; they must equal the library's. */
 TH_HOST_TEST(limits_are_those_of_the_library)
 {
     for (int t = 0; t < CLMGK_DTYPES; t++) {
@@ -210,12 +218,9 @@ TH_HOST_TEST(mgk_by_hand)
     const double v[] = {1.0, 0.0};
     const double prior[] = {0.5, 2.0};
     const double variance[] = {1.0, 3.0};
-    clmgk_ref_problem p = {.desc = small_desc(CLMGK_VARIANT_MGK, CLMGK_SCORE_DOT, 2),
-                           .q = q,
-                           .k = k,
-                           .v = v,
-                           .prior = prior,
-                           .variance = variance};
+    clmgk_ref_problem p = problem_of(small_desc(CLMGK_VARIANT_MGK, CLMGK_SCORE_DOT, 2), q, k, v);
+    p.prior = prior;
+    p.variance = variance;
     p.desc.prior_shape = CLMGK_PRIOR_M;
     p.desc.variance_shape = CLMGK_VARIANCE_M;
     double o = 0.0;
@@ -292,14 +297,8 @@ TH_HOST_TEST(shifts_are_added_to_the_keys)
         moved.desc.kv_heads = H;
         moved.k = keys;
         moved.v = values;
-        for (int64_t h = 0; h < H; h++) {
-            double o[2];
-            double lse[2];
-            assert_true(clmgk_ref_row(&shifted, h, &o[0], &lse[0]));
-            assert_true(clmgk_ref_row(&moved, h, &o[1], &lse[1]));
-            assert_close(o[0], o[1]);
-            assert_close(lse[0], lse[1]);
-        }
+        for (int64_t h = 0; h < H; h++)
+            expect_same_row(&shifted, &moved, h, false);
     }
 }
 
@@ -456,13 +455,10 @@ TH_HOST_TEST(modifiers_by_hand)
     const double bias[] = {log(3.0) - 2.0, 0.0};
     const double slopes[] = {log(3.0)};
     const double sinks[] = {log(2.0)};
-    const clmgk_ref_problem plain = {.desc = small_desc(CLMGK_VARIANT_SOFTMAX, CLMGK_SCORE_DOT, 1),
-                                     .q = q,
-                                     .k = k,
-                                     .v = v,
-                                     .bias = bias,
-                                     .slopes = slopes,
-                                     .sinks = sinks};
+    clmgk_ref_problem plain = problem_of(small_desc(CLMGK_VARIANT_SOFTMAX, CLMGK_SCORE_DOT, 1), q, k, v);
+    plain.bias = bias;
+    plain.slopes = slopes;
+    plain.sinks = sinks;
     double o = 0.0;
     double lse = 0.0;
 
@@ -492,7 +488,7 @@ TH_HOST_TEST(modifiers_by_hand)
     assert_close(lse, log(weight + 1.0));
 }
 
-/* A sink remains where no key does; beyond lengths_q nothing remains. */
+/* A row without keys still has its sink; a row beyond lengths_q has nothing. */
 TH_HOST_TEST(sinks_without_keys)
 {
     static const int32_t lengths[] = {0};
@@ -502,15 +498,11 @@ TH_HOST_TEST(sinks_without_keys)
     const double v[] = {1.0, 2.0};
     const double sinks[] = {-1.25};
     const double grad[] = {0.5, 0.25};
-    clmgk_ref_problem p = {.desc = small_desc(CLMGK_VARIANT_SOFTMAX, CLMGK_SCORE_DOT, 1),
-                           .q = q,
-                           .k = k,
-                           .v = v,
-                           .sinks = sinks,
-                           .lengths = lengths,
-                           .lengths_q = lengths_q,
-                           .grad_o = grad,
-                           .grad_lse = grad};
+    clmgk_ref_problem p = problem_of(small_desc(CLMGK_VARIANT_SOFTMAX, CLMGK_SCORE_DOT, 1), q, k, v);
+    p.sinks = sinks;
+    p.lengths = lengths;
+    p.lengths_q = lengths_q;
+    p.grad_o = p.grad_lse = grad;
     p.desc.length = 2;
     p.desc.use_sinks = 1;
     p.desc.use_lengths = 1;
@@ -542,14 +534,10 @@ TH_HOST_TEST(packed_sequences_are_a_batch)
         q[n] = sin(1.0 + 3.7 * (double)n);
     for (size_t n = 0; n < TH_COUNT(k); n++)
         k[n] = cos(2.0 + 5.3 * (double)n);
-    clmgk_ref_problem batch = {.desc = small_desc(CLMGK_VARIANT_GAUSSIAN, CLMGK_SCORE_GAUSSIAN, 1),
-                               .q = q,
-                               .k = k,
-                               .v = k,
-                               .slopes = slopes,
-                               .seed = 7,
-                               .grad_o = q,
-                               .grad_lse = q};
+    clmgk_ref_problem batch = problem_of(small_desc(CLMGK_VARIANT_GAUSSIAN, CLMGK_SCORE_GAUSSIAN, 1), q, k, k);
+    batch.slopes = slopes;
+    batch.seed = 7;
+    batch.grad_o = batch.grad_lse = q;
     batch.desc.batch = T;
     batch.desc.length = N;
     batch.desc.length_k = S;
@@ -566,13 +554,8 @@ TH_HOST_TEST(packed_sequences_are_a_batch)
     packed.desc.use_offsets_k = 1;
     packed.offsets = offsets;
     packed.offsets_k = offsets_k;
-    for (int64_t row = 0; row < ROWS; row++) {
-        double o[2];
-        double lse[2];
-        assert_true(clmgk_ref_row(&batch, row, &o[0], &lse[0]));
-        assert_true(clmgk_ref_row(&packed, row, &o[1], &lse[1]));
-        assert_true(o[0] == o[1] && lse[0] == lse[1]);
-    }
+    for (int64_t row = 0; row < ROWS; row++)
+        expect_same_row(&batch, &packed, row, true);
     clmgk_ref_arrays gradients[2];
     clmgk_ref_arrays statistics[2];
     assert_true(clmgk_ref_solve_gradients(&batch, CLMGK_GRADIENT_K, &gradients[0]));
@@ -681,7 +664,7 @@ TH_HOST_TEST(dropout_by_hand)
 
 /* ---- the bound ---------------------------------------------------------------------------------------------- */
 
-/* The 1 is lost beside 1e8, unless the order cancels that first. */
+/* The 1 is lost beside 1e8, unless the terms of 1e8 cancel first. */
 TH_HOST_TEST(sums_in_every_order)
 {
     enum { TERMS = 17, WIDTH = 100 }; /* more than a chunk */
@@ -787,7 +770,7 @@ TH_HOST_TEST(bound_follows_the_type_of_o)
     assert_true(bound.most == 65504.0 && narrow.bound_lse.bound == all_f32.bound_lse.bound);
 }
 
-/* The same of gradients: each has the bound of its own type, and the others' types do not matter. */
+/* The same for gradients: each has the bound of its own type, whatever the others' types. */
 TH_HOST_TEST(bounds_of_gradients_follow_their_types)
 {
     double qkv[32];
@@ -809,7 +792,7 @@ TH_HOST_TEST(bounds_of_gradients_follow_their_types)
     assert_true(mixed.bound[CLMGK_REF_GRAD_K].plain_error > all_f32.bound[CLMGK_REF_GRAD_K].plain_error);
 }
 
-/* f32 values may average to more than O's type holds: an overflow, which the comparison tells. A number near the
+/* f32 values may average to a number that overflows O's type, which the comparison reports. A number near the
  * largest that the type holds may round to infinity within the bound, a small one may not. */
 TH_HOST_TEST(o_beyond_its_type_is_told)
 {
@@ -865,7 +848,7 @@ TH_HOST_TEST(bound_wants_nan_and_infinity_in_place)
     }
 }
 
-/* Distances of far points cancel when they are expanded: the bound knows. */
+/* Expanded distances of far points cancel; the bound includes this error. */
 TH_HOST_TEST(bound_counts_expanded_distances)
 {
     double q[32];

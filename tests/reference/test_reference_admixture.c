@@ -4,61 +4,12 @@
  * loss sum(O dO) + sum(L dL), forms that are another's special case, the plain formula against the exact one, and the
  * noise against the library's own.
  */
-#include "harness/harness.h"
-#include "reference/reference.h"
+#include "reference/forms.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { B = 2, N = 4, S = 6, D = 3, E = 2 };
-
-/* Room for any array of a problem here. */
-#define MOST 512
-
-/* In the order of clmgk_ref_gradient. */
-typedef enum parameter {
-    Q,
-    K,
-    V,
-    PRIOR,
-    VARIANCE,
-    SHIFT,
-    BIAS,
-    SINKS,
-    MIX,
-    MIX_WEIGHT,
-    MIX_OFFSET,
-    NOISE,
-    PARAMETERS
-} parameter;
-
-/* A problem and its arrays. */
-typedef struct fixture {
-    clmgk_ref_problem problem;
-    double array[PARAMETERS][MOST];
-    size_t count[PARAMETERS]; /* elements of the gradient */
-    double slopes[MOST];
-    double grad_o[MOST];
-    double grad_lse[MOST];
-} fixture;
-
-static const int32_t lengths[B] = {3, 6};
-static const int32_t lengths_q[B] = {4, 2};
-static const int32_t no_keys[B] = {0, 5};
-static const int32_t offsets[] = {0, 1, 1, 4};
-static const int32_t offsets_k[] = {0, 2, 3, 6};
-
-/* A form: what its descriptor has beyond the sizes. */
-typedef struct test_form {
-    const char *name;
-    clmgk_attention_desc desc; /* heads and components: 3 and 2 unless given */
-    const int32_t *lengths;
-    int no_sigma; /* sigma_0 = 0 */
-    int no_grad_o;
-    int no_grad_lse;
-} test_form;
 
 #define FISH          .variant = CLMGK_VARIANT_FISH
 #define HARD_FISH     .variant = CLMGK_VARIANT_HARD_FISH
@@ -68,9 +19,8 @@ typedef struct test_form {
 #define HARD_GFISH    .variant = CLMGK_VARIANT_HARD_GFISH
 #define TALKING_HEADS .variant = CLMGK_VARIANT_TALKING_HEADS
 #define W_AND_C       .use_mix_weight = 1, .use_mix_offset = 1
-#define ANY_BIAS(b, h, n, s)                                                                                           \
-    .use_bias = 1, .bias_batch = (b), .bias_heads = (h), .bias_length = (n), .bias_length_k = (s)
 
+/* Heads and components are 3 and 2 unless given. */
 static const test_form forms[] = {
     {.name = "fish", .desc = {FISH}},
     {.name = "fish, no dL", .desc = {FISH}, .no_grad_lse = 1},
@@ -161,23 +111,13 @@ static void count_elements(const clmgk_attention_desc *d, size_t count[PARAMETER
 static void fill_arrays(fixture *f, const test_form *form)
 {
     const clmgk_attention_desc *const d = &f->problem.desc;
-    const size_t rows = (size_t)(d->batch * d->heads) * N;
-    double state = 0.0;
-    for (int which = 0; which < PARAMETERS; which++) {
-        assert_true(f->count[which] <= MOST);
-        th_fill_irregularly(f->array[which], f->count[which], &state);
-    }
-    th_fill_irregularly(f->slopes, (size_t)d->heads, &state);
-    th_fill_irregularly(f->grad_o, rows * E, &state);
-    th_fill_irregularly(f->grad_lse, rows, &state);
+    fill_irregularly(f);
     for (size_t n = 0; n < f->count[NOISE]; n++)
         f->array[NOISE][n] = form->no_sigma && n == 0 ? 0.0 : 1.1 + f->array[NOISE][n];
     for (size_t n = 0; n < f->count[MIX_WEIGHT]; n++)
         f->array[MIX_WEIGHT][n] = d->use_mix_weight ? f->array[MIX_WEIGHT][n] : 1.0;
     for (size_t n = 0; n < f->count[MIX_OFFSET]; n++)
         f->array[MIX_OFFSET][n] = d->use_mix_offset ? f->array[MIX_OFFSET][n] : 0.0;
-    if (f->count[BIAS] > 3)
-        f->array[BIAS][2] = -(double)INFINITY;
 }
 
 static void make(const test_form *form, fixture *f)
@@ -185,23 +125,11 @@ static void make(const test_form *form, fixture *f)
     f->problem = (clmgk_ref_problem){.desc = resolved(form)};
     count_elements(&f->problem.desc, f->count);
     fill_arrays(f, form);
-    f->problem.q = f->array[Q];
-    f->problem.k = f->array[K];
-    f->problem.v = f->array[V];
-    f->problem.bias = f->array[BIAS];
-    f->problem.sinks = f->array[SINKS];
+    point_to_arrays(form, f);
     f->problem.mix = f->array[MIX];
     f->problem.mix_weight = f->problem.desc.use_mix_weight ? f->array[MIX_WEIGHT] : NULL;
     f->problem.mix_offset = f->problem.desc.use_mix_offset ? f->array[MIX_OFFSET] : NULL;
     f->problem.noise = f->count[NOISE] > 0 ? f->array[NOISE] : NULL;
-    f->problem.slopes = f->slopes;
-    f->problem.lengths = form->lengths;
-    f->problem.lengths_q = lengths_q;
-    f->problem.offsets = offsets;
-    f->problem.offsets_k = offsets_k;
-    f->problem.seed = UINT64_C(0x123456789);
-    f->problem.grad_o = form->no_grad_o ? NULL : f->grad_o;
-    f->problem.grad_lse = form->no_grad_lse ? NULL : f->grad_lse;
 }
 
 static int64_t rows_of(const clmgk_ref_problem *p)
@@ -214,13 +142,6 @@ static clmgk_ref_answer solve(const clmgk_ref_problem *p)
     clmgk_ref_answer answer;
     assert_true(clmgk_ref_solve(p, rows_of(p), NULL, &answer));
     return answer;
-}
-
-static clmgk_ref_arrays solve_gradients(const clmgk_ref_problem *p)
-{
-    clmgk_ref_arrays gradients;
-    assert_true(clmgk_ref_solve_gradients(p, CLMGK_GRADIENT_ALL, &gradients));
-    return gradients;
 }
 
 static void expect_close(const char *what, size_t count, const double *values, const double *expected, double within)
@@ -252,18 +173,10 @@ static clmgk_ref_problem by_hand(clmgk_variant variant)
     static const double weight[TWO] = {0.25, -2.0};
     static const double offset[1] = {10.0};
     static const double sigma[TWO] = {0.5, 4.0};
-    return (clmgk_ref_problem){.desc = {.struct_size = sizeof(clmgk_attention_desc),
-                                        .variant = variant,
-                                        .score = CLMGK_SCORE_DOT,
-                                        .batch = 1,
-                                        .heads = 1,
-                                        .kv_heads = 1,
-                                        .components = 2,
-                                        .length = 1,
-                                        .length_k = 2,
-                                        .head_size = 1,
-                                        .value_size = 1,
-                                        .variance = 1.0},
+    clmgk_attention_desc desc = th_sized_desc(variant, (th_sizes){1, 1, 1, TWO, 1, TWO, 1, 1});
+    desc.score = CLMGK_SCORE_DOT;
+    desc.variance = 1.0;
+    return (clmgk_ref_problem){.desc = desc,
                                .q = q,
                                .k = k,
                                .v = v,
@@ -332,7 +245,7 @@ TH_HOST_TEST(scale_and_softcap_by_hand)
 
 /* ---- gradients -------------------------------------------------------------------------------------------------- */
 
-static void check_gradient(const char *name, fixture *f, const clmgk_ref_arrays *gradients, int which)
+static void check_gradient(const test_form *form, fixture *f, const clmgk_ref_arrays *gradients, int which)
 {
     clmgk_ref_problem p = f->problem;
     double *const x = f->array[which];
@@ -345,7 +258,7 @@ static void check_gradient(const char *name, fixture *f, const clmgk_ref_arrays 
         p.mix_offset = x;
     }
     assert_int_equal(clmgk_ref_gradient_count(&f->problem.desc, (clmgk_ref_gradient)which), f->count[which]);
-    th_expect_derivatives(name, &p, gradients, which, x, f->count[which], which == NOISE);
+    th_expect_derivatives(form->name, &p, gradients, which, x, f->count[which], which == NOISE);
 }
 
 TH_HOST_TEST(weights_are_those_of_outputs)
@@ -359,28 +272,21 @@ TH_HOST_TEST(weights_are_those_of_outputs)
 
 TH_HOST_TEST(gradients_are_those_of_the_loss)
 {
-    static fixture f;
-    for (size_t n = 0; n < TH_COUNT(forms); n++) {
-        make(&forms[n], &f);
-        TH_REF_ARRAYS gradients = solve_gradients(&f.problem);
-        for (int which = 0; which < PARAMETERS; which++)
-            check_gradient(forms[n].name, &f, &gradients, which);
-    }
+    check_forms(forms, TH_COUNT(forms), make, check_gradient);
+}
+
+/* A parameter affects the loss, unless it has no elements, or is V without dO. */
+static void check_effect(const test_form *form, fixture *f, const clmgk_ref_arrays *gradients, int which)
+{
+    const bool nothing = f->count[which] == 0 || (which == V && form->no_grad_o);
+    if ((gradients->bound[which].max_abs > 1e-3) == nothing)
+        fail_msg("%s, gradient %d: at most %g", form->name, which, gradients->bound[which].max_abs);
 }
 
 /* The loss depends on every parameter of a form, on c through L alone: no other gradient is 0 throughout. */
 TH_HOST_TEST(gradients_are_not_nothing)
 {
-    static fixture f;
-    for (size_t n = 0; n < TH_COUNT(forms); n++) {
-        make(&forms[n], &f);
-        TH_REF_ARRAYS gradients = solve_gradients(&f.problem);
-        for (int which = 0; which < PARAMETERS; which++) {
-            const bool nothing = f.count[which] == 0 || (which == V && forms[n].no_grad_o);
-            if ((gradients.bound[which].max_abs > 1e-3) == nothing)
-                fail_msg("%s, gradient %d: at most %g", forms[n].name, which, gradients.bound[which].max_abs);
-        }
-    }
+    check_forms(forms, TH_COUNT(forms), make, check_effect);
 }
 
 TH_HOST_TEST(wanted_gradients_only)
@@ -605,7 +511,7 @@ TH_HOST_TEST(noise_by_hand)
 
 /* ---- bounds and bad values -------------------------------------------------------------------------------------- */
 
-/* The plain formula errs as its number format does, in every form; what is out of bound is found. */
+/* In every form the plain formula's error fits its number format, and values out of bound are noticed. */
 TH_HOST_TEST(bounds_hold_and_reject)
 {
     static const double c[] = {3e-6, 5e-4, 4e-3};
@@ -629,7 +535,7 @@ TH_HOST_TEST(bounds_hold_and_reject)
     }
 }
 
-/* What lies beyond the lengths may be NaN: it reaches nothing, the bound least of all. */
+/* NaN beyond the lengths has no effect, not even on the bound. */
 TH_HOST_TEST(padding_reaches_nothing)
 {
     enum { FIRST_KEY = 3 * D, END_KEY = S * D }; /* keys 3 to 5 of batch 0 */
@@ -655,7 +561,7 @@ TH_HOST_TEST(padding_reaches_nothing)
         assert_true(isfinite(answer.o[n]));
 }
 
-/* A deviation that is none gives NaN in all rows, relu or not, and whatever p; rows without keys are what they are. */
+/* An invalid deviation gives NaN in all rows, with relu and without, for any p. Rows without keys are unchanged. */
 TH_HOST_TEST(bad_deviations)
 {
     static const test_form form_of[] = {{.desc = {FISH, .use_lengths_q = 1}}, {.desc = {GFISH, .use_lengths_q = 1}}};

@@ -3,8 +3,7 @@
  * The reference over every form of the mixture family: gradients against central differences of the loss
  * sum(O dO) + sum(L dL), statistics against their definitions, the plain formula against the exact one.
  */
-#include "harness/harness.h"
-#include "reference/reference.h"
+#include "reference/forms.h"
 
 #include <float.h>
 #include <math.h>
@@ -12,38 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { B = 2, H = 2, N = 4, S = 5, D = 3, E = 2, M = 3, PAIRS = N * S, ALL_PAIRS = B * H * PAIRS, HEAD_KEYS = H * S };
-
-/* Room for any array of a problem here. */
-#define MOST 512
-
-typedef enum parameter { Q, K, V, PRIOR, VARIANCE, SHIFT, BIAS, SINKS, PARAMETERS } parameter;
-
-/* A problem and its arrays. */
-typedef struct fixture {
-    clmgk_ref_problem problem;
-    double array[PARAMETERS][MOST];
-    size_t count[PARAMETERS]; /* elements of the gradient */
-    double slopes[H];
-    double grad_o[B * H * N * E];
-    double grad_lse[B * H * N];
-} fixture;
-
-static const int32_t lengths[B] = {3, 5};
-static const int32_t lengths_q[B] = {4, 2};
-static const int32_t no_keys[B] = {0, 4};
-static const int32_t offsets[] = {0, 1, 1, 4};
-static const int32_t offsets_k[] = {0, 2, 3, 5};
-
-/* A form: what its descriptor has beyond the sizes. */
-typedef struct test_form {
-    const char *name;
-    clmgk_attention_desc desc;
-    const int32_t *lengths;
-    int zero_prior; /* one component has the prior 0 */
-    int no_grad_o;
-    int no_grad_lse;
-} test_form;
+enum { H = 2, M = 3, PAIRS = N * S, ALL_PAIRS = B * H * PAIRS, HEAD_KEYS = H * S };
 
 #define SOFTMAX             .variant = CLMGK_VARIANT_SOFTMAX, .score = CLMGK_SCORE_DOT
 #define GAUSSIAN            .variant = CLMGK_VARIANT_GAUSSIAN, .score = CLMGK_SCORE_GAUSSIAN
@@ -53,8 +21,6 @@ typedef struct test_form {
 #define SMGK_DOT            .variant = CLMGK_VARIANT_SMGK, .score = CLMGK_SCORE_DOT, .components = M
 #define HARD                .estep = CLMGK_ESTEP_HARD
 #define WINDOW(left, right) .use_window = 1, .window_left = (left), .window_right = (right)
-#define ANY_BIAS(b, h, n, s)                                                                                           \
-    .use_bias = 1, .bias_batch = (b), .bias_heads = (h), .bias_length = (n), .bias_length_k = (s)
 
 static const test_form forms[] = {
     {.name = "softmax", .desc = {SOFTMAX}},
@@ -138,6 +104,7 @@ static void count_elements(const clmgk_attention_desc *d, size_t count[PARAMETER
     const size_t variance[] = {1, m, H * m};
     const int64_t bias[] = {d->bias_batch, d->bias_heads, d->bias_length, d->bias_length_k};
     const size_t full[] = {b, H, N, S};
+    memset(count, 0, PARAMETERS * sizeof(count[0]));
     count[Q] = b * H * N * D;
     count[K] = b * g * (d->variant == CLMGK_VARIANT_MGK ? m : 1) * S * D;
     count[V] = b * g * S * E;
@@ -152,15 +119,7 @@ static void count_elements(const clmgk_attention_desc *d, size_t count[PARAMETER
 
 static void fill_arrays(fixture *f, const test_form *form)
 {
-    double state = 0.0;
-    for (int which = 0; which < PARAMETERS; which++) {
-        assert_true(f->count[which] <= MOST);
-        th_fill_irregularly(f->array[which], f->count[which], &state);
-    }
-    th_fill_irregularly(f->slopes, H, &state);
-    th_fill_irregularly(f->grad_o, TH_COUNT(f->grad_o), &state);
-    th_fill_irregularly(f->grad_lse, TH_COUNT(f->grad_lse), &state);
-
+    fill_irregularly(f);
     const double equal = 1.0 / (double)f->problem.desc.components;
     const bool uniform = form->desc.prior_shape == CLMGK_PRIOR_UNIFORM;
     for (size_t n = 0; n < f->count[PRIOR]; n++)
@@ -169,8 +128,6 @@ static void fill_arrays(fixture *f, const test_form *form)
         f->array[PRIOR][1] = 0.0;
     for (size_t n = 0; n < f->count[VARIANCE]; n++)
         f->array[VARIANCE][n] = 1.5 + f->array[VARIANCE][n] / 2.0;
-    if (f->count[BIAS] > 3)
-        f->array[BIAS][2] = -(double)INFINITY;
 }
 
 static void make(const test_form *form, fixture *f)
@@ -180,28 +137,15 @@ static void make(const test_form *form, fixture *f)
     f->problem = (clmgk_ref_problem){.desc = desc};
     count_elements(&desc, f->count);
     fill_arrays(f, form);
-    f->problem.q = f->array[Q];
-    f->problem.k = f->array[K];
-    f->problem.v = f->array[V];
+    point_to_arrays(form, f);
     f->problem.prior = f->array[PRIOR];
     f->problem.variance = f->array[VARIANCE];
     f->problem.shift = f->array[SHIFT];
-    f->problem.bias = f->array[BIAS];
-    f->problem.sinks = f->array[SINKS];
-    f->problem.slopes = f->slopes;
-    f->problem.lengths = form->lengths;
-    f->problem.lengths_q = lengths_q;
-    f->problem.offsets = offsets;
-    f->problem.offsets_k = offsets_k;
-    f->problem.seed = UINT64_C(0x123456789);
-    f->problem.grad_o = form->no_grad_o ? NULL : f->grad_o;
-    f->problem.grad_lse = form->no_grad_lse ? NULL : f->grad_lse;
 }
 
-/* ---- gradients ----------------------------------------------------------------------------------------------------
- */
+/* ---- gradients -------------------------------------------------------------------------------------------------- */
 
-/* A variance that is a number, and a prior that is uniform, count as arrays: the loss's problem has them as such. */
+/* The loss is differentiated with a uniform prior as an array, too. */
 static clmgk_ref_problem with_arrays(const fixture *f)
 {
     clmgk_ref_problem p = f->problem;
@@ -210,7 +154,7 @@ static clmgk_ref_problem with_arrays(const fixture *f)
     return p;
 }
 
-static void check_gradient(const char *name, fixture *f, const clmgk_ref_arrays *gradients, int which)
+static void check_gradient(const test_form *form, fixture *f, const clmgk_ref_arrays *gradients, int which)
 {
     clmgk_ref_problem p = with_arrays(f);
     const bool number = which == VARIANCE && p.desc.variance_shape == CLMGK_VARIANCE_NUMBER;
@@ -219,35 +163,25 @@ static void check_gradient(const char *name, fixture *f, const clmgk_ref_arrays 
     if (which == PRIOR && p.desc.estep == CLMGK_ESTEP_HARD)
         assert_true(gradients->bound[which].max_abs == 0.0 && gradients->bound[which].plain_error == 0.0);
     else
-        th_expect_derivatives(name, &p, gradients, which, x, f->count[which], which == PRIOR);
+        th_expect_derivatives(form->name, &p, gradients, which, x, f->count[which], which == PRIOR);
 }
 
 TH_HOST_TEST(gradients_are_those_of_the_loss)
 {
-    static fixture f;
-    for (size_t n = 0; n < TH_COUNT(forms); n++) {
-        TH_REF_ARRAYS gradients = {0};
-        make(&forms[n], &f);
-        assert_true(clmgk_ref_solve_gradients(&f.problem, CLMGK_GRADIENT_ALL, &gradients));
-        for (int which = 0; which < PARAMETERS; which++)
-            check_gradient(forms[n].name, &f, &gradients, which);
-    }
+    check_forms(forms, TH_COUNT(forms), make, check_gradient);
 }
 
 /* The loss depends on every parameter of a form, but for the hard E-step's prior: no gradient is 0 throughout. */
+static void check_effect(const test_form *form, fixture *f, const clmgk_ref_arrays *gradients, int which)
+{
+    const bool nothing = f->count[which] == 0 || (which == V && form->no_grad_o) ||
+                         (which == PRIOR && form->desc.estep == CLMGK_ESTEP_HARD);
+    assert_int_equal(gradients->bound[which].max_abs > 1e-3, !nothing);
+}
+
 TH_HOST_TEST(gradients_are_not_nothing)
 {
-    static fixture f;
-    for (size_t n = 0; n < TH_COUNT(forms); n++) {
-        TH_REF_ARRAYS gradients = {0};
-        make(&forms[n], &f);
-        assert_true(clmgk_ref_solve_gradients(&f.problem, CLMGK_GRADIENT_ALL, &gradients));
-        for (int which = 0; which < PARAMETERS; which++) {
-            const bool nothing = f.count[which] == 0 || (which == V && forms[n].no_grad_o) ||
-                                 (which == PRIOR && forms[n].desc.estep == CLMGK_ESTEP_HARD);
-            assert_int_equal(gradients.bound[which].max_abs > 1e-3, !nothing);
-        }
-    }
+    check_forms(forms, TH_COUNT(forms), make, check_effect);
 }
 
 TH_HOST_TEST(wanted_gradients_only)
@@ -318,7 +252,7 @@ TH_HOST_TEST(floor_is_the_size_of_terms)
     assert_true(fabs(gradients.floor[SINKS][0] / of_sink - 1.0) < 1e-12);
 }
 
-/* A gradient beyond f32 is an infinity there, and bounds nothing else. */
+/* A gradient that overflows f32 becomes infinite, and does not enter the bound of others. */
 TH_HOST_TEST(gradients_beyond_f32_are_infinite)
 {
     static fixture f;
@@ -349,10 +283,10 @@ TH_HOST_TEST(gradients_beyond_f32_are_infinite)
     assert_non_null(strstr(message, "dprior"));
 }
 
-/* What lies beyond the lengths may be NaN: it reaches nothing, the bound least of all. */
+/* NaN beyond the lengths has no effect, not even on the bound. */
 TH_HOST_TEST(padding_reaches_no_gradient)
 {
-    enum { MGK_ROWS = M * S, TWO_KEYS = 2 * D, FIRST_VALUE = 3 * E, END_VALUE = S * E };
+    enum { MGK_ROWS = M * S, KEYS_BEYOND = (S - 3) * D, FIRST_VALUE = 3 * E, END_VALUE = S * E };
     enum { FIRST_GRAD_O = (H * N + 2) * E, END_GRAD_O = (H * N + N) * E };
     static const test_form padded[] = {
         {.desc = {MGK, .use_lengths = 1, .use_lengths_q = 1}, .lengths = lengths},
@@ -364,8 +298,8 @@ TH_HOST_TEST(padding_reaches_no_gradient)
         TH_REF_ARRAYS clean, dirty;
         make(&padded[form], &f);
         assert_true(clmgk_ref_solve_gradients(&f.problem, CLMGK_GRADIENT_ALL, &clean));
-        for (size_t row = 3; row < rows; row += S) /* keys 3 and 4 of batch 0, head 0 */
-            for (size_t n = 0; n < TWO_KEYS; n++)
+        for (size_t row = 3; row < rows; row += S) /* from key 3 on of batch 0, head 0 */
+            for (size_t n = 0; n < KEYS_BEYOND; n++)
                 f.array[K][row * D + n] = NAN;
         for (size_t n = FIRST_VALUE; n < END_VALUE; n++)
             f.array[V][n] = NAN;
@@ -427,7 +361,7 @@ static void check_responsibilities(const fixture *f, const clmgk_ref_arrays *sta
         assert_true(fabs(statistics->exact[CLMGK_REF_STAT_COUNTS][n] - counts[n]) < 1e-12);
 }
 
-/* New priors sum to one over the components, in proportion to the counts; without counts they stay. */
+/* New priors sum to one over the components, in proportion to the counts. Keys without counts keep their prior. */
 static void check_new_prior(const fixture *f, const clmgk_ref_arrays *statistics)
 {
     const clmgk_attention_desc *const d = &f->problem.desc;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The reference where logits are huge: masks of large finite biases, and scores beyond what f32 resolves. */
+/* The reference with huge logits: large finite biases as masks, and scores beyond f32's resolution. */
 #include "harness/harness.h"
 #include "reference/families.h"
 #include "reference/gradients.h"
@@ -141,7 +141,7 @@ static bool takes_lse(const clmgk_ref_answer *answer, int64_t row, double value)
 
 /* ---- the exact formula ------------------------------------------------------------------------------------------ */
 
-/* Attention does not depend on what is added to all logits of a row, the sink's included: only L does. */
+/* A number that is added to all logits of a row, with the sink, changes only L. */
 TH_HOST_TEST(an_equal_bias_changes_l_alone)
 {
     for (size_t n = 0; n < TH_COUNT(kinds) * TH_COUNT(biases); n++) {
@@ -254,7 +254,7 @@ TH_HOST_TEST(a_prior_of_zero_multiplies_nothing)
 
 /* ---- the plain formula ------------------------------------------------------------------------------------------ */
 
-/* Whatever rounding makes of the logits, a row's weights are finite, and their sum is 1. */
+/* However the logits are rounded, a row's weights are finite, and their sum is 1. */
 TH_HOST_TEST(plain_rows_are_normalised)
 {
     static const double signs[] = {-1.0, 1.0};
@@ -307,7 +307,7 @@ static th_problem masked_problem(size_t kind, double bias)
     return problem;
 }
 
-/* A masked row leaves the bound of the others as it is, and must itself be an average of V, its L the bias. */
+/* A masked row does not change the bounds of other rows. It must be an average of V, and its L must be the bias. */
 TH_HOST_TEST(a_masked_row_is_judged_apart)
 {
     for (size_t n = 0; n < TH_COUNT(kinds) * TH_COUNT(biases); n++) {
@@ -421,7 +421,7 @@ TH_HOST_TEST(responsibilities_of_masked_keys_are_judged_apart)
     }
 }
 
-/* Whatever makes a bound larger than the values, the check says so, even of the exact values. */
+/* The check reports a bound that is larger than the values, even for exact values. */
 TH_HOST_TEST(a_bound_beyond_the_values_is_a_failure)
 {
     clmgk_attention_desc desc = desc_of(0);

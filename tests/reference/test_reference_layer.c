@@ -12,16 +12,8 @@
 
 enum { B = 2, H = 2, N = 3, S = 4, M = 3, D = 4, E = 3, W = 5, W2 = 6, W3 = 2 };
 
-/* Options of layer and attention, for every variant. */
-typedef struct option_set {
-    const char *name;
-    clmgk_layer_desc layer;
-    clmgk_attention_desc attention;
-    bool mixture; /* not for the linear family */
-    bool linear;  /* for it alone */
-} option_set;
-
-static const option_set sets[] = {
+/* Of every variant. */
+static const tl_case sets[] = {
     {.name = "bare"},
     {.name = "all weights packed, biases, normalised after",
      .layer = {.packed_weights = 1, .use_bias = 1, .use_bias_o = 1, .residual = 1, .norm = CLMGK_NORM_POST}},
@@ -54,7 +46,7 @@ static const option_set sets[] = {
     {.name = "weights dropped, sinks, bias",
      .layer = {.norm = CLMGK_NORM_PRE},
      .attention = {.dropout = 0.3, .use_sinks = 1, .use_bias = 1},
-     .mixture = true},
+     .no_linear = true},
     {.name = "states",
      .layer = {.rotary = CLMGK_ROTARY_HALVES, .use_positions = 1, .residual = 1},
      .attention = {.use_state = 1, .use_new_state = 1, .causal = 1},
@@ -67,10 +59,10 @@ static uint32_t traits_of(clmgk_variant variant)
 }
 
 /* Whether the variant has the set's options. */
-static bool fits(clmgk_variant variant, const option_set *set)
+static bool fits(clmgk_variant variant, const tl_case *set)
 {
     const bool linear = (traits_of(variant) & CLMGK_TRAIT_LINEAR) != 0;
-    return !(linear ? set->mixture : set->linear);
+    return !(linear ? set->no_linear : set->linear);
 }
 
 /* Away from 0: mixing of one sign, small noise. */
@@ -83,7 +75,7 @@ static void keep_denominators(th_problem *problem)
     th_scale(problem, TH_NOISE, 0.1);
 }
 
-static tl_problem make(clmgk_variant variant, const option_set *set, uint64_t seed)
+static tl_problem make(clmgk_variant variant, const tl_case *set, uint64_t seed)
 {
     const uint32_t traits = traits_of(variant);
     clmgk_attention_desc a = set->attention;
@@ -159,7 +151,7 @@ static double derivative(const clmgk_ref_layer *layer, double *x)
     return (4.0 * difference(layer, x, h / 2.0) - difference(layer, x, h)) / 3.0;
 }
 
-/* A few elements of x against their gradients, others every time. */
+/* Compares a few elements of x with their gradients, other elements every time. */
 static void check(const char *name, const clmgk_ref_layer *layer, const clmgk_ref_arrays *gradients, int which,
                   double *x, uint64_t *state)
 {
@@ -231,14 +223,14 @@ static void expect_near(size_t count, const double *given, const double *expecte
             fail_msg("%s, element %zu: %.12g, not %.12g", what, n, given[n], expected[n]);
 }
 
-/* One below the other, the weights of a layer are those of three. */
+/* Packed weights, one below the other, are equivalent to three separate weights. */
 TH_HOST_TEST(packed_weights_are_three)
 {
     static const clmgk_layer_array parts[] = {CLMGK_LAYER_ARRAY_WEIGHT_Q, CLMGK_LAYER_ARRAY_WEIGHT_K,
                                               CLMGK_LAYER_ARRAY_WEIGHT_V, CLMGK_LAYER_ARRAY_BIAS_Q,
                                               CLMGK_LAYER_ARRAY_BIAS_K,   CLMGK_LAYER_ARRAY_BIAS_V};
-    static const option_set packed = {.layer = {.packed_weights = 1, .use_bias = 1, .rotary = CLMGK_ROTARY_PAIRS}};
-    static const option_set apart = {.layer = {.use_bias = 1, .rotary = CLMGK_ROTARY_PAIRS}};
+    static const tl_case packed = {.layer = {.packed_weights = 1, .use_bias = 1, .rotary = CLMGK_ROTARY_PAIRS}};
+    static const tl_case apart = {.layer = {.use_bias = 1, .rotary = CLMGK_ROTARY_PAIRS}};
     TL_PROBLEM one = make(CLMGK_VARIANT_MGK, &packed, 1);
     TL_PROBLEM three = make(CLMGK_VARIANT_MGK, &apart, 1);
     const double *from = one.array[CLMGK_LAYER_ARRAY_WEIGHT_QKV].values;
@@ -258,12 +250,12 @@ TH_HOST_TEST(packed_weights_are_three)
     expect_near(TH_COUNT(out[0]), out[0], out[1], "out");
 }
 
-/* Tokens one by one through a cache: the rows of the causal layer over all of them. */
+/* Tokens one by one through a cache give the rows of the causal layer over all tokens. */
 TH_HOST_TEST(a_cache_holds_what_was)
 {
     enum { CAPACITY = N + 2 };
-    static const option_set causal = {.layer = {.rotary = CLMGK_ROTARY_HALVES, .qk_norm = 1, .use_bias = 1},
-                                      .attention = {.causal = 1}};
+    static const tl_case causal = {.layer = {.rotary = CLMGK_ROTARY_HALVES, .qk_norm = 1, .use_bias = 1},
+                                   .attention = {.causal = 1}};
     TL_PROBLEM whole = make(CLMGK_VARIANT_SMGK, &causal, 3);
     clmgk_ref_layer layer = tl_reference(&whole);
     double expected[B * N * W];
@@ -304,12 +296,9 @@ TH_HOST_TEST(rotation_normalisation_and_residual)
         .struct_size = sizeof(desc), .batch = 1, .heads = 1, .length = 2, .head_size = 2};
     clmgk_ref_layer layer = {.desc = {.width = 2, .residual = 1, .norm = CLMGK_NORM_POST, .norm_epsilon = 0.25},
                              .x = x,
-                             .weight_q = unit,
-                             .weight_k = unit,
-                             .weight_v = unit,
-                             .weight_o = unit,
                              .norm_gain = gain,
                              .norm_bias = bias};
+    layer.weight_q = layer.weight_k = layer.weight_v = layer.weight_o = unit;
     layer.desc.width_k = layer.desc.width_v = layer.desc.rotary_size = 2;
     layer.desc.rotary = CLMGK_ROTARY_PAIRS;
     layer.desc.rotary_base = 10.0;
@@ -333,7 +322,7 @@ TH_HOST_TEST(rotation_normalisation_and_residual)
     expect_near(4, out, expected, "out");
 }
 
-/* As many elements fall out as are to, others are raised; all elements of a layer are different draws. */
+/* The expected number of elements is dropped, others are scaled; all elements of a layer are independent draws. */
 TH_HOST_TEST(dropout_is_of_the_output)
 {
     enum { TOKENS = 20, WIDTH = 50, ALL = 3 * TOKENS * WIDTH };

@@ -12,7 +12,7 @@
 
 enum { N = 4, S = 5, D = 3, E = 2, RANDOM = 4, MOST_VALUES = 8 };
 
-/* A form: what its descriptor has beyond the sizes (batch 2, heads 2, components 2 unless given). */
+/* A form: fields of its descriptor. Batch, heads and components are 2 unless given. */
 typedef struct test_form {
     const char *name;
     clmgk_attention_desc desc;
@@ -84,7 +84,7 @@ static void drop(fixture *f)
 
 #define FIXTURE __attribute__((unused, cleanup(drop))) fixture
 
-/* Denominators far from 0: differences of quotients need them. One p is negative where that is no danger. */
+/* Keeps denominators far from 0, as numerical differences of quotients need. One p is negative where this is safe. */
 static void tame(th_problem *problem)
 {
     const bool generalised = (clmgk_variant_traits(problem->desc.variant) & CLMGK_TRAIT_GENERALISED) != 0;
@@ -331,7 +331,7 @@ TH_HOST_TEST(large_exponents_cancel)
     }
 }
 
-/* Late keys with large exponents take nothing from the accuracy of rows that do not see them. */
+/* Late keys with large exponents do not reduce the accuracy of rows that do not see them. */
 TH_HOST_TEST(early_rows_do_not_underflow)
 {
     static const test_form form = {"exp", {LINEAR, EXP, .causal = 1}};
@@ -447,7 +447,7 @@ TH_HOST_TEST(a_state_of_zeros_is_none)
     }
 }
 
-/* Numbers in other units are the same state; in their own they are not. */
+/* A state with another scale, and numbers to match, is the same state; with the same scale it is not. */
 TH_HOST_TEST(states_in_other_units)
 {
     static const test_form form = {"exp", {LHARD_FISH, EXP, STATES, .components = 3}};
@@ -621,7 +621,8 @@ TH_HOST_TEST(noise_is_the_library_s)
 
 /* ---- bounds and bad values --------------------------------------------------------------------------------------- */
 
-/* The plain formula errs as its number format does, in every form and storage type; what is out of bound is found. */
+/* In every form and storage type the plain formula's error fits its number format, and values out of bound are noticed.
+ */
 TH_HOST_TEST(bounds_hold_and_reject)
 {
     static const double c[] = {3e-6, 5e-4, 4e-3};
@@ -667,7 +668,7 @@ TH_HOST_TEST(wanted_gradients_only)
     }
 }
 
-/* What lies beyond the lengths may be NaN: it reaches nothing, states and bounds least of all. */
+/* NaN beyond the lengths has no effect, not even on states and bounds. */
 TH_HOST_TEST(padding_reaches_nothing)
 {
     static const test_form form_of[] = {{"mlk", {MLK, FAVOR, STATES, .use_lengths = 1, .use_lengths_q = 1}},
@@ -694,7 +695,7 @@ TH_HOST_TEST(padding_reaches_nothing)
     }
 }
 
-/* A prior or a deviation that is none gives NaN in the rows that see it. */
+/* An invalid prior or deviation gives NaN in the rows that see it. */
 TH_HOST_TEST(bad_values)
 {
     static const test_form mlk = {"mlk", {MLK, .prior_shape = CLMGK_PRIOR_HMS, .causal = 1}};
@@ -710,7 +711,7 @@ TH_HOST_TEST(bad_values)
         assert_true(isnan(noisy.o[row * E]));
 }
 
-/* Denominators are those of the formula, whatever their scale; a wrong one is found. */
+/* Denominators agree with the formula at any scale, and a wrong one is noticed. */
 TH_HOST_TEST(denominators_by_hand)
 {
     static const test_form form_of[] = {{"elu1", {LINEAR, .causal = 1, .guard = 0.5}},

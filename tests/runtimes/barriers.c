@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The kernels of barriers.cl, optimised: with KEEP_APART they must be right; whether PoCL still needs it is printed.
- * POCL_WORK_GROUP_METHOD chooses how PoCL makes a work-group's code.
+ * The kernels of barriers.cl, optimised: with KEEP_APART results must be right; the test prints whether PoCL still
+ * needs it. POCL_WORK_GROUP_METHOD chooses how PoCL makes a work-group's code.
  */
 #include "harness/harness.h"
 

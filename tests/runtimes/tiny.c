@@ -64,7 +64,7 @@ TH_TEST(few_rows)
     }
 }
 
-/* Shifts, where there are any, that are too large for a product of exponentials. */
+/* Shifts that are too large for a product of exponentials, if the variant has shifts. */
 static void spread(th_problem *problem)
 {
     th_array *const shift = &problem->array[TH_SHIFT];

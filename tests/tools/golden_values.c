@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * In the place of clmgk-run's execute.c: outputs are the golden values, files of the names that outputs get in the
- * folder GOLDEN_FOLDER. With --check the program then holds the reference against them, and no OpenCL is needed.
+ * Replaces clmgk-run's execute.c: outputs are the golden values, read from files with the outputs' names in
+ * GOLDEN_FOLDER. With --check the program then compares them with the reference, without OpenCL.
  */
 #include "run.h"
 

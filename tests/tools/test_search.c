@@ -72,7 +72,7 @@ static double additive(size_t space, const int32_t *values)
     return 0.4 * exp(sum);
 }
 
-/* Registers: vectors times block wants to be 32, and many panels want small tiles. */
+/* Models registers: it is fastest if vectors times block is 32, and many panels have small tiles. */
 static double interacting(size_t space, const int32_t *values)
 {
     if (space != 0)
@@ -249,7 +249,7 @@ TH_HOST_TEST(a_seed_gives_the_same_proposals)
     }
 }
 
-/* A point that succeeded is banned by a failure, not the other way round. */
+/* A failure bans a point even if it succeeded before; a later success does not lift the ban. */
 TH_HOST_TEST(failures_are_banned)
 {
     for (tune_mode mode = TUNE_NEIGHBOURS; mode <= TUNE_RANDOM; mode++) {
@@ -327,7 +327,7 @@ TH_HOST_TEST(sizes)
     tune_search_free(search);
 }
 
-/* A point whose time is not told yet is not proposed again, and no neighbour of it is taken for near something fast. */
+/* A point whose time is not known yet is not proposed again, and does not attract proposals of its neighbours. */
 TH_HOST_TEST(proposals_do_not_wait_for_times)
 {
     static trace t;
@@ -355,7 +355,7 @@ static size_t difference(const int32_t *a, const int32_t *b)
     return changed;
 }
 
-/* Where nothing is faster than the defaults their neighbours come first, then random points. */
+/* If nothing is faster than the defaults, their neighbours come first, then random points. */
 TH_HOST_TEST(neighbours_come_first_then_restarts)
 {
     for (uint64_t seed = 0; seed < 10; seed++) {
@@ -378,7 +378,15 @@ TH_HOST_TEST(neighbours_come_first_then_restarts)
     }
 }
 
-/* Of the neighbours first the one whose change made another case faster. */
+/* Gets the next point, which must exist, into `values`, and tells `seconds` for it. */
+static void measure_next(tune_search *search, int number, int32_t values[TUNE_MOST_PARAMETERS], double seconds)
+{
+    size_t space = 0;
+    assert_int_equal(tune_search_next(search, number, &space, values), TUNE_MEASURE);
+    assert_true(tune_search_tell(search, number, space, values, seconds));
+}
+
+/* The first neighbour proposed is the one whose change made another case faster. */
 TH_HOST_TEST(helpful_changes_come_first)
 {
     static const int32_t fastest[LANE_COUNT] = {16, 1, 4, 64, 8, 4, 1}, helped[LANE_COUNT] = {16, 2, 4, 64, 16, 4, 1},
@@ -393,17 +401,15 @@ TH_HOST_TEST(helpful_changes_come_first)
         assert_true(tune_search_tell(search, first, 0, fastest, 0.5));
         assert_true(tune_search_tell(search, first, 0, helped, 0.8));
         for (size_t n = 0; n < 3; n++) {
-            size_t space = 0;
             int32_t values[TUNE_MOST_PARAMETERS];
-            assert_int_equal(tune_search_next(search, number, &space, values), TUNE_MEASURE);
+            measure_next(search, number, values, n == 1 ? 1.5 : 1.0);
             assert_memory_equal(values, expected[n], sizeof(expected[n]));
-            assert_true(tune_search_tell(search, number, space, values, n == 1 ? 1.5 : 1.0));
         }
         tune_search_free(search);
     }
 }
 
-/* A point that failed once is not believed later: it teaches other cases nothing but that. */
+/* A point that failed once counts as failed: later times are ignored, and other cases do not try it. */
 TH_HOST_TEST(failures_are_final)
 {
     static const int32_t wrong[LANE_COUNT] = {16, 2, 4, 64, 16, 4, 1};
@@ -414,11 +420,9 @@ TH_HOST_TEST(failures_are_final)
     assert_true(tune_search_tell(search, first, 0, wrong, 0.1));
     assert_true(tune_search_tell(search, number, 0, lane_default, 1.0));
     for (size_t n = 0; n < 5; n++) {
-        size_t space = 0;
         int32_t values[TUNE_MOST_PARAMETERS];
-        assert_int_equal(tune_search_next(search, number, &space, values), TUNE_MEASURE);
+        measure_next(search, number, values, 2.0);
         assert_memory_not_equal(values, wrong, sizeof(wrong));
-        assert_true(tune_search_tell(search, number, space, values, 2.0));
     }
     tune_search_free(search);
 }
@@ -432,7 +436,6 @@ TH_HOST_TEST(the_nearest_case_comes_first)
     static const int32_t *const defaults[] = {other, NULL};
     for (size_t order = 0; order < 2; order++) {
         tune_search *const search = create(order, TUNE_NEIGHBOURS);
-        size_t space = 0;
         int32_t values[TUNE_MOST_PARAMETERS];
         for (size_t i = 0; i < 2; i++) {
             const bool near = i == order;
@@ -443,9 +446,8 @@ TH_HOST_TEST(the_nearest_case_comes_first)
         const int number = begin(search, 5.0, defaults);
         assert_true(tune_search_tell(search, number, 0, other, 1.0));
         for (size_t i = 0; i < 2; i++) {
-            assert_int_equal(tune_search_next(search, number, &space, values), TUNE_MEASURE);
+            measure_next(search, number, values, 2.0);
             assert_memory_equal(values, expected[i], sizeof(expected[i]));
-            assert_true(tune_search_tell(search, number, space, values, 2.0));
         }
         tune_search_free(search);
     }
@@ -493,7 +495,7 @@ TH_HOST_TEST(restarts_are_promising)
     }
 }
 
-/* A restart climbs from where it began, however slow that is. */
+/* A restart climbs from its own starting point, however slow that is. */
 TH_HOST_TEST(restarts_climb)
 {
     for (uint64_t seed = 0; seed < 10; seed++) {

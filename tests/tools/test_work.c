@@ -41,12 +41,8 @@ TH_HOST_TEST(pairs_under_masks)
 {
     static const int32_t lengths[] = {4, 0, 13}, lengths_q[] = {2, 9, 0};
     static const int64_t sizes[][2] = {{9, 13}, {13, 9}, {1, 20}, {20, 1}};
-    clmgk_host_args arrays = CLMGK_HOST_ARGS_INIT;
-    clmgk_attention_desc desc = CLMGK_ATTENTION_DESC_INIT;
-    arrays.lengths = lengths;
-    arrays.lengths_q = lengths_q;
-    desc.batch = 3;
-    desc.heads = 2;
+    const clmgk_host_args arrays = {.struct_size = sizeof(arrays), .lengths = lengths, .lengths_q = lengths_q};
+    clmgk_attention_desc desc = th_sized_desc(CLMGK_VARIANT_SOFTMAX, (th_sizes){.batch = 3, .heads = 2});
     for (size_t n = 0; n < TH_COUNT(sizes) * 12; n++) {
         desc.length = sizes[n / 12][0];
         desc.length_k = sizes[n / 12][1];
@@ -60,14 +56,9 @@ TH_HOST_TEST(pairs_under_masks)
 TH_HOST_TEST(pairs_of_packed_sequences)
 {
     static const int32_t offsets[] = {0, 2, 2, 9, 17}, offsets_k[] = {0, 1, 8, 8, 20};
-    clmgk_host_args arrays = CLMGK_HOST_ARGS_INIT;
-    clmgk_attention_desc desc = CLMGK_ATTENTION_DESC_INIT;
-    arrays.offsets = offsets;
-    arrays.offsets_k = offsets_k;
-    desc.batch = 1;
-    desc.heads = 3;
+    const clmgk_host_args arrays = {.struct_size = sizeof(arrays), .offsets = offsets, .offsets_k = offsets_k};
+    clmgk_attention_desc desc = th_sized_desc(CLMGK_VARIANT_SOFTMAX, (th_sizes){.batch = 1, .heads = 3, .length = 17});
     desc.sequences = 4;
-    desc.length = 17;
     for (int n = 0; n < 4; n++) {
         desc.use_offsets_k = n % 2;
         desc.length_k = desc.use_offsets_k ? 20 : 17;
@@ -104,7 +95,7 @@ static const clmgk_plan_info no_chunks = {.kernel = "linear_apply",
                                           .backward_engine = CLMGK_ENGINE_SIMT,
                                           .backward_parameters = "chunks=4"};
 
-/* Multiply-adds of a head, counted one by one: what the keys, the rows and the pairs of a chunk take. */
+/* Multiply-adds of a head, counted one by one: those of keys, of rows and of the pairs of a chunk. */
 typedef struct counts {
     double keys, rows, pairs;
 } counts;
@@ -171,7 +162,7 @@ static clmgk_attention_desc describe_linear(clmgk_variant variant)
     return desc;
 }
 
-/* With every width and each gradient on its own, so that no two terms can change places. */
+/* Each width has another value, and each gradient is alone, so that no two terms can be confused. */
 static void check_linear(const clmgk_attention_desc *given, const clmgk_host_args *arrays)
 {
     clmgk_attention_desc desc = *given;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Kernel parameters and the tuning cache: tables, the file with everything that can be wrong with it, the order of
- * lookup, and what plans make of it.
+ * Kernel parameters and the tuning cache: tables, valid and damaged files, the order of lookup, and the choices of
+ * plans.
  *
  * With arguments this program is one of several processes on one cache (processes_share_a_file).
  */
@@ -28,10 +28,10 @@ MGK_TUNABLE_NAMES(MGK_LANE_TUNABLES)
 /* ---- helpers --------------------------------------------------------------------------------------------------- */
 
 typedef struct fixture {
-    th_session *session;
     char root[SCRATCH_PATH];   /* cache_dir */
     char folder[SCRATCH_PATH]; /* root/tuning */
     char file[SCRATCH_PATH];
+    th_session *session;
 } fixture;
 
 static int set_up(void **state)
@@ -46,15 +46,8 @@ static int set_up(void **state)
     return 0;
 }
 
-static int tear_down(void **state)
-{
-    fixture *const self = *state;
-    scratch_remove(self->root);
-    free(self);
-    return 0;
-}
-
-#define CACHE_TEST(name) TH_TEST_OF(name, fixture *self, .session = true, .set_up = set_up, .tear_down = tear_down)
+#define CACHE_TEST(name)                                                                                               \
+    TH_TEST_OF(name, fixture *self, .session = true, .set_up = set_up, .tear_down = scratch_tear_down)
 
 static void write_file(const fixture *self, const char *text)
 {
@@ -180,7 +173,7 @@ TH_HOST_TEST(sets_are_checked)
         th_expect_error(clmgk_tunable_check("simt", bad[i].text, &th_error), CLMGK_ERROR_INVALID_VALUE, bad[i].words);
 }
 
-/* The linear family's tables lack what its kernels ignore, and constraints on it hold. */
+/* The linear family's tables lack parameters that its kernels ignore; constraints that name these hold. */
 TH_HOST_TEST(unused_parameters_are_not_listed)
 {
     clmgk_tunable list[MGK_MAX_TUNABLES] = {CLMGK_TUNABLE_INIT};
@@ -235,7 +228,8 @@ TH_HOST_TEST(tiles_of_two_units)
     }
 }
 
-/* Code has names that the compiler checks; these are in lists. A name that a set lacks is none of its parameters. */
+/* The compiler checks names of parameters in code; this test checks the names in lists. A name that a set lacks has no
+ * index. */
 TH_HOST_TEST(names_of_parameters)
 {
     mgk_tunables sets[MGK_ENGINES];
@@ -418,7 +412,7 @@ static mgk_tuning *empty_tuning(void)
     return tuning;
 }
 
-/* One entry of every level, put in without order; and some that may not serve. */
+/* One entry of every level, stored in no order, and some that must not be used. */
 TH_HOST_TEST(levels_are_tried_in_order)
 {
     const mgk_device_facts own = facts_of("own", "2", "vendor", "arch");
@@ -532,7 +526,7 @@ CACHE_TEST(illegal_values_are_told)
     }
 }
 
-/* Whole entry lines in the first `length` bytes: the last one may lack its newline. */
+/* The number of complete entry lines in the first `length` bytes. The last one may lack its newline. */
 static size_t whole_entries(const char *text, size_t length)
 {
     size_t count = 0;
@@ -635,7 +629,7 @@ CACHE_TEST(sizes_are_bounded)
     free(text);
 }
 
-/* No entries, the reason why, and an export is not an empty one. */
+/* The cache has no entries and tells the reason; an export fails instead of being empty. */
 static void expect_unread(const fixture *self, const char *reason)
 {
     size_t length = 7;
@@ -1043,7 +1037,7 @@ CACHE_TEST(plans_take_what_was_stored)
     assert_int_equal(get_info(self).entries, 1);
 }
 
-/* What is tuned for one engine is not taken where the other is asked for. */
+/* Values tuned for one engine are not used if the caller asks for the other. */
 CACHE_TEST(engines_are_kept_apart)
 {
     const clmgk_attention_desc desc = test_desc();
@@ -1150,7 +1144,7 @@ CACHE_TEST(other_architectures_are_passed_over)
     assert_int_equal(get_info(self).entries, 2);
 }
 
-/* As version 0.1.0 wrote it: a CPU's architecture was its instruction set. */
+/* A file of version 0.1.0, in which a CPU's architecture is its instruction set. */
 CACHE_TEST(files_of_0_1_0_do_no_harm)
 {
     const clmgk_device_info *const info = &self->session->info;
@@ -1188,7 +1182,7 @@ static void store_gain(const fixture *self, const clmgk_attention_desc *desc, co
     clmgk_context_release(context);
 }
 
-/* Where the defaults won, a plan takes them, and no neighbour's values. */
+/* In a bucket where the defaults won, a plan takes them, not a neighbour's values. */
 CACHE_TEST(small_gains_are_the_defaults)
 {
     const clmgk_attention_desc desc = test_desc();
@@ -1273,7 +1267,7 @@ CACHE_TEST(entries_of_a_device_are_removed)
     free(others);
 }
 
-/* Passes are tuned apart, but a backward pass makes its scores as the forward pass does. */
+/* Passes are tuned separately, but the backward pass computes its scores as the forward pass does. */
 CACHE_TEST(backward_follows_forward)
 {
     if (self->session->info.engine != CLMGK_ENGINE_LANE)
@@ -1311,7 +1305,7 @@ CACHE_TEST(backward_follows_forward)
     tuned.parameters = "";
     th_expect_error(clmgk_tuning_check(context, &desc, CLMGK_TUNED_BACKWARD, &tuned, &th_error),
                     CLMGK_ERROR_INVALID_VALUE, "engine lane");
-    /* scores of the other kind are the same whatever the lanes, but not whatever the engine */
+    /* scores of the other kind do not depend on the lanes, but on the engine */
     desc.score = CLMGK_SCORE_DOT;
     th_expect_error(clmgk_tuning_check(context, &desc, CLMGK_TUNED_BACKWARD, &tuned, &th_error),
                     CLMGK_ERROR_INVALID_VALUE, "engine lane");
@@ -1380,7 +1374,7 @@ CACHE_TEST(workspace_is_kept_in_bounds)
     clmgk_context_release(context);
 }
 
-/* What keeps compute units busy is only taken from the very bucket. */
+/* Parameters that keep compute units busy are only taken from the same bucket. */
 CACHE_TEST(near_entries_leave_the_shape_alone)
 {
     clmgk_attention_desc desc = test_desc();
@@ -1403,7 +1397,7 @@ CACHE_TEST(near_entries_leave_the_shape_alone)
     assert_string_equal(strstr(found.parameters, "splits="), strstr(default_splits.parameters, "splits="));
 }
 
-/* Kernels for few rows, which plans with gradients do not use, are tuned apart. */
+/* Kernels for few rows, which plans with gradients do not use, are tuned separately. */
 TH_HOST_TEST(buckets_tell_problems_apart)
 {
     clmgk_attention_desc desc = test_desc();

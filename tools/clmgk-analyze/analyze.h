@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * clmgk-analyze: what the papers look at. Matrices: arguments.c, population.c (which matrices, and their rows),
+ * clmgk-analyze: the analyses of the papers. Matrices: arguments.c, population.c (which matrices, and their rows),
  * observe.c, pairs.c and rank.c (the analyses), report.c and pictures.c. --theorems: cases.c, theorem1.c, theorem2.c,
  * theorems.c.
  */
@@ -91,8 +91,8 @@ void analyze_population_close(analyze_population *population);
 int64_t analyze_batch_of(const analyze_population *population, int64_t member);
 int64_t analyze_head_of(const analyze_population *population, int64_t member);
 
-/* `count` rows of members, each number member * rows + row, in all processors; says on standard error how far it is
- * where that takes long. */
+/* Makes `count` rows of members, with the numbers member * rows + row, on all processors. If that takes long, prints
+ * its progress on standard error. */
 tool_exit analyze_weigh(analyze_population *population, int64_t count, const int64_t *number,
                         const clmgk_ref_weight_rows *out, tool_error *error);
 
@@ -123,7 +123,7 @@ tool_exit analyze_observations_create(const analyze_population *population, anal
                                       tool_error *error);
 void analyze_observations_free(const analyze_population *population, analyze_observations *observations);
 
-/* Room for what the observations need of `count` rows beside their weights; free() it. */
+/* Memory that the observations need for `count` rows, beside the weights; free() it. */
 tool_exit analyze_make_rows(const analyze_population *population, int64_t count, clmgk_ref_weight_rows *rows,
                             tool_error *error);
 void analyze_free_rows(clmgk_ref_weight_rows *rows);
@@ -142,7 +142,7 @@ typedef struct analyze_pairs {
     int64_t components, centred_components;
 } analyze_pairs;
 
-/* Goes over all rows, of all members at once; `observations` NULL: they have been taken already. */
+/* Visits all rows, of all members at once. `observations` NULL: they have already been taken. */
 tool_exit analyze_pairs_solve(analyze_population *population, double fraction, analyze_observations *observations,
                               analyze_pairs *pairs, tool_error *error);
 void analyze_pairs_free(analyze_pairs *pairs);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "analyze.h"
 
-/* Rows are made once for all that needs one matrix at a time, and once for all that needs rows of every matrix. */
+/* Rows are made once for all analyses that need one matrix at a time, and once for those that need rows of all
+ * matrices. */
 static tool_exit solve(const analyze_arguments *arguments, analyze_population *population, analyze_results *results,
                        tool_error *error)
 {

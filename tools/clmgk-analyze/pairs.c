@@ -112,7 +112,8 @@ static tool_exit solve_spectrum(int64_t n, double *matrix, double *values, tool_
     return TOOL_DONE;
 }
 
-/* The least number of values whose sum is that part of all; `least`: what is no more than rounding. */
+/* The smallest number of values whose sum is the given part of the total. Values up to `least` count as rounding
+ * errors. */
 static int64_t count_components(int64_t n, const double *values, double fraction, double least)
 {
     static const double slack = 1e-12;

@@ -43,7 +43,7 @@ tool_exit analyze_end_plot(FILE *script, FILE *picture, tool_error *error)
 
 /* ---- matrices --------------------------------------------------------------------------------------------------- */
 
-/* How many of `count` things fall into place `n` of `places`. */
+/* The number of items, of `count` in all, that belong to place `n` of `places`. */
 static int64_t share_of(int64_t count, int64_t places, int64_t n)
 {
     /* place of k: floor(k places / count) */

@@ -286,7 +286,7 @@ static double least_of_keys(const fit *own, const double *z, int64_t j, int64_t 
     return low;
 }
 
-/* The best over pairs of keys, for the parts of the unit vectors that X does not see. */
+/* The largest bound over pairs of keys, for the parts of the unit vectors that X maps to 0. */
 static double least_distance(const fit *own)
 {
     const int64_t n = own->n;
@@ -362,7 +362,7 @@ static void solve_paper_example(theorem1_result *result)
     result->paper_least = least_distance(&own);
 }
 
-/* Every D < n is bounded away from what every D >= n reaches. */
+/* Checks that the bound of every D < n is above the distance that every D >= n reaches. */
 static void judge(theorem1_result *result)
 {
     double reached = 0.0;

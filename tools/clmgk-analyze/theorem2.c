@@ -93,7 +93,7 @@ static void draw_small(theorem_random *random, layer *f)
     }
 }
 
-/* sum_i C_i becomes g's: head i gets its columns i r .. i r + r - 1, which a head of size r can. */
+/* Makes sum_i C_i equal to g's: head i gets its columns i r .. i r + r - 1, which fit a head of size r. */
 static void share_values(const layer *g, layer *f)
 {
     for (int64_t h = 0; h < HEADS; h++)

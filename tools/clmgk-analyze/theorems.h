@@ -15,7 +15,7 @@ typedef struct theorem_random {
 double theorem_normal(theorem_random *random);
 void theorem_normals(theorem_random *random, int64_t count, double scale, double *values);
 
-/* c[rows,columns] = a b, a [rows,inner] and b [inner,columns], each given transposed where that is said. */
+/* c[rows,columns] = a b with a [rows,inner] and b [inner,columns], of which each may be given transposed. */
 void theorem_product(int64_t rows, int64_t inner, int64_t columns, const double *a, bool a_transposed, const double *b,
                      bool b_transposed, double *c);
 
@@ -24,8 +24,8 @@ void theorem_softmax(int64_t n, const double *logits, double *p);
 
 /* ---- theorem1.c ------------------------------------------------------------------------------------------------- */
 
-/* One head size. Of D >= n: the construction, run on the device in f32. Of D < n: the best weights found, and what no
- * weights can go below. Distances are in the maximum norm. */
+/* One head size. D >= n: the construction, run on the device in f32. D < n: the best weights that were found, and a
+ * lower bound for all weights. Distances are in the maximum norm. */
 typedef struct theorem1_case {
     int64_t head_size;
     bool constructed;

@@ -30,15 +30,14 @@ typedef struct info_selftest {
     bool ok;
 } info_selftest;
 
-/* A small problem of every variant, against the reference, on `engine` (automatic: the device's). `report` (NULL:
- * nobody) is given each result as soon as it is there; a terminal on standard error shows the variant that is being
- * tested. */
+/* A small problem of every variant, against the reference, on `engine` (automatic: the device's). `report` (or NULL)
+ * gets each result at once. If standard error is a terminal, it shows the variant under test. */
 tool_exit info_run_selftest(const clmgk_device_info *info, clmgk_engine engine, info_selftest *test,
                             void (*report)(const info_result *), tool_error *error);
 
 /* ---- tuning ------------------------------------------------------------------------------------------------- */
 
-/* Entries of the tuning cache that are a device's, by the rule by which plans find them. */
+/* The tuning cache's entries for a device, found by the same rule as in plans. */
 typedef struct info_tuning {
     uint64_t current;     /* measured here, with this driver */
     uint64_t stale;       /* with another, or on another device of the architecture */

@@ -61,7 +61,7 @@ static void mark_default(listing *list)
         list->entries[i].is_default = list->entries[i].info.device_id == chosen.device_id;
 }
 
-/* Goes on after a failure, which is noted if it is the first. */
+/* Goes on after a failure, and keeps the first one. */
 static void note(listing *list, tool_exit status, const tool_error *failure)
 {
     if (status == TOOL_DONE || list->status != TOOL_DONE)
@@ -258,7 +258,7 @@ static tool_exit clear_cache(bool json, tool_error *error)
     return tool_flush_stdout(error);
 }
 
-/* Lists and tests the devices in turn; the cache comes last, with what the tests left in it. */
+/* Lists and tests the devices in turn. The cache comes last, to include the programs that the tests left in it. */
 static tool_exit show(listing *list, bool selftest, clmgk_engine engine, bool json, tool_error *error)
 {
     if (!json)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What was measured for a device, and the kernel parameters that can be. */
+/* The measurements for a device, and the kernel parameters that can be measured. */
 #include "info.h"
 #include "tuned.h"
 

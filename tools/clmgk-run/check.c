@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* The values that the device holds, dense and in axis order. */
+/* The values as the device holds them, dense and in axis order. */
 static tool_exit gather(const tool_problem *problem, const run_execution *execution, clmgk_array array, double *values,
                         tool_error *error)
 {

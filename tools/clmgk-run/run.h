@@ -50,7 +50,7 @@ typedef struct run_execution {
     double backward_flops;
 } run_execution;
 
-/* Plans, loads, runs and times. run_close takes `execution` also if this fails. */
+/* Plans, loads, runs and times. Call run_close on `execution` even if this fails. */
 tool_exit run_execute(const run_arguments *arguments, const tool_problem *problem, run_execution *execution,
                       tool_error *error);
 void run_close(run_execution *execution);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* All cases of attention: which has its turn when, and for how long. */
+/* The order of all cases of attention, and the time that each gets. */
 #include "attention.h"
 
 #include <math.h>
@@ -91,7 +91,7 @@ static bool take_defaults(tuned_case *c, const json_t *object)
     return c->available[c->usual] = known;
 }
 
-/* The defaults, with which all is compared. False in *runs: the device can't. */
+/* Measures the defaults, the reference for all candidates. *runs is false if the device can't run them. */
 static tool_exit measure_default(tuned_case *c, bool *runs, tool_error *error)
 {
     const session_reply *const reply = &c->base->reply;
@@ -110,7 +110,7 @@ static tool_exit measure_default(tuned_case *c, bool *runs, tool_error *error)
     return TOOL_DONE;
 }
 
-/* Another engine's defaults, in the first case of a pass, and in later ones if it was near there. */
+/* Measures another engine's defaults: in the first case of a pass, and in later ones if it was nearly as fast there. */
 static tool_exit look_at_other(tuned_case *c, size_t other, tool_error *error)
 {
     const bench_pass pass = c->item->pass;
@@ -142,7 +142,7 @@ static double size_axis(int64_t size)
     return log2(fmax(1, (double)size));
 }
 
-/* The search of a case: where it lies by its kinds and by its sizes in factors of two, and what its defaults are. */
+/* Begins the search of a case: its place, by kinds and by sizes in factors of two, and its defaults. */
 static tool_exit begin_search(tuned_case *c, tool_error *error)
 {
     const clmgk_attention_desc *desc = &c->item->desc;
@@ -164,7 +164,7 @@ static tool_exit begin_search(tuned_case *c, tool_error *error)
                          : candidate_tell(c, &c->defaults[c->usual], error);
 }
 
-/* What an earlier run left: its best was perhaps not checked. */
+/* Continues an earlier run, whose fastest candidate may not have been checked. */
 static tool_exit take_history(tuned_case *c, tool_error *error)
 {
     candidate best;
@@ -177,8 +177,8 @@ static tool_exit take_history(tuned_case *c, tool_error *error)
     return best.ratio > 0 ? TOOL_DONE : candidate_tell(c, &best, error);
 }
 
-/* What a plan takes already, from the cache, from a bucket near by, or from the library's own measurements, is the
- * first candidate. */
+/* The first candidate has the parameters that a plan takes now: from the cache, a bucket near by, or the library's own
+ * measurements. */
 static tool_exit try_known(tuned_case *c, tool_error *error)
 {
     const session_reply *const reply = &c->base->reply;
@@ -226,7 +226,7 @@ static tool_exit begin_case(tuned_case *c, tool_error *error)
     return decision_settle(c, error);
 }
 
-/* A case's turn; a later one goes on where the first ended. */
+/* One turn of a case. A later turn continues where this one ended. */
 static tool_exit tune_case_turn(tuned_case *c, tool_error *error)
 {
     if (c->number < 0 || !c->measured)
@@ -236,7 +236,7 @@ static tool_exit tune_case_turn(tuned_case *c, tool_error *error)
     return c->best.ratio < before ? decision_settle(c, error) : decision_remember(c, error);
 }
 
-/* What an earlier run found; its measurements help in other cases. */
+/* Loads the results of an earlier run, whose measurements help in other cases. */
 static tool_exit take_earlier(tuned_case *c, tool_error *error)
 {
     candidate best;
@@ -282,7 +282,7 @@ static tool_exit prepare(session *s, const tuned_case *cases, size_t count, tool
     return TOOL_DONE;
 }
 
-/* Whether a case has its turn in a round: first those that have no result, then those that promise more. */
+/* Whether a case has a turn in a round. First come cases without a result, then cases that promise an improvement. */
 static bool has_turn(const tuned_case *c, int round)
 {
     return !c->finished && (round > 0 || c->result->outcome == TUNE_UNMEASURED);
@@ -346,8 +346,8 @@ static void add_cases(attention *all, int pass)
     qsort(first, (size_t)(all->cases + all->count - first), sizeof(*first), by_cost);
 }
 
-/* Forward before backward: a backward pass goes with what its forward pass has got. Of each the cheapest first: most is
- * learnt for the time. */
+/* Forward passes come before backward passes, which use the parameters found for their forward pass. Within each, the
+ * cheapest cases come first, because they teach most in the same time. */
 static tool_exit make_cases(attention *all, tool_error *error)
 {
     tune_report *const report = all->base->report;

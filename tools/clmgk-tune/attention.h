@@ -8,7 +8,7 @@
 
 #define MAX_ENGINES 4
 
-/* The tunables of an engine in a family, as the search wants them. */
+/* The tunables of an engine in a family, in the form that the search takes. */
 typedef struct engine_space {
     point_space points;
     const char *name, *table; /* of the engine, of its tunables */
@@ -75,14 +75,14 @@ tool_exit candidate_recall(const tuned_case *c, candidate *best, tool_error *err
  * of the candidate's engine, which become its values. */
 tool_exit candidate_measure(tuned_case *c, candidate *x, bool defaults, double stop, tool_error *error);
 
-/* Against the reference on awkward shapes, before a candidate may count as the best: a wrong one would mislead the
- * search, too. The ratio of a wrong one becomes negative. */
+/* Compares a candidate with the reference on awkward shapes, before it may count as the fastest. A wrong one would
+ * mislead the search; its ratio becomes negative. */
 tool_exit candidate_check(tuned_case *c, candidate *x, tool_error *error);
 
 /* Measures a candidate; the best so far that is right stays. */
 tool_exit candidate_try(tuned_case *c, candidate *x, tool_error *error);
 
-/* Compiles and tries the next few; w->finished: there are none. */
+/* Compiles and measures the next few candidates. w->finished: there are none. */
 tool_exit candidate_try_batch(tuned_case *c, tool_error *error);
 
 /* ---- decision.c -------------------------------------------------------------------------------------------------- */

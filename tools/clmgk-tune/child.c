@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The parent's end of the process for candidates: started when needed, asked, and ended when it does not answer. */
+/* The parent's side of the process for candidates: it starts the process, sends requests, and ends it if it does not
+ * answer. */
 #include "tune.h"
 
 #include <errno.h>
@@ -16,7 +17,7 @@
 
 extern char **environ;
 
-#define END_MS      2000 /* a process that was killed is gone after so long, or its driver keeps it */
+#define END_MS      2000 /* a killed process ends within this time, unless the driver holds it */
 #define MOST_MS     1e9  /* eleven days: the longest wait, whatever the limit of a candidate is */
 #define MAX_ANSWER  (1 << 20)
 #define WORKER_ARGS 4 /* the option with its two values, and the end of the list */

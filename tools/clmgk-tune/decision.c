@@ -26,7 +26,7 @@ static tool_exit store(const tuned_case *c, const char *cache_dir, tool_error *e
                               error);
 }
 
-/* A plan that finds the values in a cache by itself, against the defaults. */
+/* Compares a plan that finds the values in a cache with the defaults. */
 static tool_exit confirm(tuned_case *c, bool *confirmed, tool_error *error)
 {
     const session_reply *const reply = &c->base->reply;

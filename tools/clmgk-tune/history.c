@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * history-<device>.jsonl in the tuning cache's folder: a JSON object a line, the first of them about the file. Each
- * line is written as soon as it is known, in one write. What a crash left unfinished at the end is passed over.
+ * line is written at once, in one write. An incomplete last line, left by a crash, is ignored.
  */
 #include "tune.h"
 

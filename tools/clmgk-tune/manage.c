@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cache without measuring: what is in it, taken out, put in, thrown away. */
+/* Actions on the cache without measuring: list, export, import, clear. */
 #include "input_file.h"
 #include "tune.h"
 #include "tuned.h"

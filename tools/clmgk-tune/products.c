@@ -17,10 +17,10 @@
 #define CANDIDATE_RUNS 3
 #define ROUNDS         9 /* of the proof */
 
-/* The tables that are searched: the kernel for large products, and from which size on it is taken. */
+/* The tables that are searched: the kernel for large products, and the size from which on it is used. */
 static const char *const tables[] = {"clblast-xgemm", "clblast-routine"};
 
-/* Where a search begins on a device of which nothing is known. */
+/* Starting points of the search on an unknown device. */
 static const char *start_of(clmgk_device_class device_class)
 {
     return device_class == CLMGK_DEVICE_GPU

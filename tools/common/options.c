@@ -73,7 +73,7 @@ static tool_exit fail_word(const tool_program *program, const char *word, tool_e
                      word, program->name);
 }
 
-/* Sets values[index] from what getopt_long found in `word`. */
+/* Sets values[index] to the argument that getopt_long found in `word`. */
 static tool_exit take_option(const tool_program *program, size_t index, const char *word, const char *value,
                              const char **values, tool_error *error)
 {

@@ -187,7 +187,7 @@ tool_exit tool_outputs_make_folder(tool_outputs *outputs, const char **path, too
     return code == 0 ? TOOL_DONE : tool_fail(error, TOOL_SYSTEM_ERROR, "no temporary folder: %s", strerror(code));
 }
 
-/* Puts `to` in the place of the first process that is `from`. */
+/* Replaces the first process that is `from` by `to`. */
 static void replace_process(tool_outputs *outputs, pid_t from, pid_t to)
 {
     pthread_mutex_lock(&outputs->mutex);

@@ -35,7 +35,7 @@ static int start(path_walk *walk, const char *path)
     return join(walk->rest, path, "", "");
 }
 
-/* Cuts the first part off the rest; false: there is none. */
+/* Takes the first part off the rest of the path. False: nothing is left. */
 static bool take_part(path_walk *walk, char part[PATH_MAX])
 {
     const char *const first = walk->rest + strspn(walk->rest, "/");

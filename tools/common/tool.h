@@ -181,7 +181,7 @@ json_t *tool_json_sizes(const clmgk_attention_desc *desc);
 /* feature, features and state: null outside the linear family, state also where there is none. */
 json_t *tool_json_features(const clmgk_attention_desc *desc);
 
-/* The lines of `object`, whose reference is taken, for free(); NULL: out of memory, also before the call. */
+/* `object` as lines of text, for free(); takes its reference. NULL: out of memory, also if `object` is NULL. */
 char *tool_json_lines(json_t *object);
 
 /* Prints `object` on standard output, takes the caller's reference, and sees that it got there. NULL (as the
@@ -191,7 +191,7 @@ tool_exit tool_print_json(json_t *object, tool_error *error);
 /* A pipe that programs started later do not inherit. 0, or a number of errno; then both ends are -1. */
 int tool_make_pipe(int ends[2]);
 
-/* Sees that everything printed on standard output got there. */
+/* Checks that everything printed to standard output was written. */
 tool_exit tool_flush_stdout(tool_error *error);
 
 #endif

@@ -147,7 +147,7 @@ static double pairs_in_chunks(int64_t start, int64_t rows, int64_t keys, int64_t
     return pairs;
 }
 
-/* A sequence. `shift`: the diagonal of its first row, unless that is the first key. */
+/* Adds a sequence. `shift`: the key on the diagonal of its first row, unless the alignment is top-left. */
 static void add_sequence(const clmgk_attention_desc *desc, int64_t shift, int64_t rows, int64_t keys, int64_t chunk,
                          extent *sum)
 {
@@ -221,13 +221,13 @@ static double linear_backward_products(const clmgk_attention_desc *desc, const e
 
 /* ---- operations ----------------------------------------------------------------------------------------------- */
 
-/* Tokens of a chunk whose pairs the forward pass multiplies; 0: none. */
+/* The number of tokens of a chunk in which the forward pass multiplies pairs; 0: it multiplies none. */
 static int64_t forward_chunk(const clmgk_plan_info *plan)
 {
     return plan != NULL && strcmp(plan->kernel, "linear_steps") != 0 ? parameter_of(plan->parameters, "chunk") : 0;
 }
 
-/* The same of the backward pass, which goes by steps on the lane engine. */
+/* The same for the backward pass, which proceeds by steps on the lane engine. */
 static int64_t backward_chunk(const clmgk_plan_info *plan)
 {
     return plan != NULL && plan->backward_engine != CLMGK_ENGINE_LANE ? parameter_of(plan->backward_parameters, "chunk")

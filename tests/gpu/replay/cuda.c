@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * As much of CUDA's driver as a launch needs. The library is loaded at run time, and declared here: neither is there
- * where the program is built.
+ * The part of CUDA's driver that a launch needs. It is declared here and loaded at run time, because the machine that
+ * builds the program has neither headers nor library.
  */
 #include "recording.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A CUDA driver for the test of gpu_replay: memory is the host's, a launch adds its number of work-groups to the first
- * 32-bit word of each buffer and says what it got. The environment variable FAKE_CUDA_REFUSES names a function that
+ * A CUDA driver for the test of gpu_replay: memory is the host's; a launch adds its number of work-groups to the first
+ * 32-bit word of each buffer and prints its arguments. The environment variable FAKE_CUDA_REFUSES names a function that
  * fails, and a program that holds "refused" is not taken.
  */
 #include <stdio.h>

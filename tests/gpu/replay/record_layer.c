@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Record layer: writes the launches of kernels to the folder CLMGK_RECORD, for gpu_replay. Of each kernel of each
- * program the largest launch is kept, of equal ones the third (a plan's first launch only warms up), with the program's
- * binary, the arguments and what the buffers hold. The form of a recording is in recording.h. A queue that a user event
- * holds back would wait for ever.
+ * Record layer: writes the launches of kernels to the folder CLMGK_RECORD, for gpu_replay. It keeps the largest launch
+ * of each kernel of each program, and of equally large ones the third (a plan's first launch only warms up), with the
+ * program's binary, the arguments and the contents of buffers. The form of a recording is in recording.h. A queue that
+ * waits for a user event would wait for ever.
  */
 #include "layer.h"
 

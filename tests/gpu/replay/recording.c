@@ -13,7 +13,7 @@ static tool_exit fail_form(const char *path, const char *what, tool_error *error
     return tool_fail(error, TOOL_BAD_INPUT, "'%s': expected %s", path, what);
 }
 
-/* A line without its end; false: there is none, or it is longer. */
+/* Reads a line without its end. False: there is no line, or it is too long. */
 static bool read_line(FILE *file, char *line, size_t size)
 {
     if (!fgets(line, (int)size, file))
@@ -138,7 +138,7 @@ void replay_close(replay_recording *recording)
     *recording = (replay_recording){.count = 0};
 }
 
-/* Spaces in the place of each `text`, and of digits after it, beginning with `by`. */
+/* Replaces each `text`, and digits after it, by `by` and spaces. */
 static void replace(char *where, const char *text, const char *by)
 {
     for (char *at = where; (at = strstr(at, text)) != NULL;) {

@@ -35,7 +35,8 @@ typedef struct replay_recording {
 tool_exit replay_read(const char *path, replay_recording *recording, tool_error *error);
 void replay_close(replay_recording *recording);
 
-/* Makes of PTX for OpenCL's driver such for CUDA's: textures are CUDA's, the registers of a launch's offset are 0. */
+/* Turns PTX for OpenCL's driver into PTX for CUDA's: textures become CUDA's, and the registers of a launch's offset 0.
+ */
 tool_exit replay_adapt(replay_recording *recording, tool_error *error);
 
 /* What a launch through CUDA showed. */
@@ -44,7 +45,7 @@ typedef struct replay_result {
     int registers, stack_bytes, local_bytes, resident, multiprocessors;
 } replay_result;
 
-/* Launches it so often. NO_DEVICE, with the reason: there is no CUDA driver, or it refuses. */
+/* Launches the kernel `repeats` times. NO_DEVICE, with the reason: there is no CUDA driver, or it refuses. */
 tool_exit replay_launch(const replay_recording *recording, int64_t repeats, replay_result *result, tool_error *error);
 
 #endif

@@ -155,7 +155,7 @@ enum { BENCH_SIZE_OPTIONS(BENCH_SIZE_NUMBER) BENCH_SIZE_OPTION_COUNT };
         TOOL_STANDARD_OPTIONS, OPTIONS_BEFORE_SIZES(TOOL_OPTION_ROW) BENCH_SIZE_OPTIONS(TOOL_OPTION_ROW)               \
                                    BENCH_FEATURE_OPTIONS(TOOL_OPTION_ROW) OPTIONS_BEHIND_SIZES(TOOL_OPTION_ROW)}
 
-/* The name of the first of them that was given; NULL: none. `values` are theirs. */
+/* The name of the first of these options that was given; NULL: none was. `values` has their values. */
 const char *bench_given_size(const char *const *values);
 
 /* The values of the options of these names; NULL: not given. `sizes` are those of BENCH_SIZE_OPTIONS. Without variants:
@@ -257,7 +257,7 @@ const bench_case *bench_baseline(const bench_group *group, const bench_case *one
  * is of another family. */
 const bench_case *bench_linear_baseline(const bench_group *group, const bench_case *one);
 
-/* The case with the window of the shape that is otherwise like `full`, a case without it. NULL: none measured. */
+/* The case that differs from `full` only by the shape's window. NULL: it was not measured. */
 const bench_case *bench_windowed(const bench_group *group, const bench_case *full);
 
 /* "q,k,v" of a set of clmgk_gradient. */
@@ -306,7 +306,7 @@ typedef struct bench_elements {
 } bench_elements;
 bench_elements bench_count_elements(const clmgk_attention_desc *desc);
 
-/* Bytes of the arrays that a call of the descriptor's pass is given, without the workspace; of them those of states. */
+/* Bytes of the arrays of a call of the descriptor's pass, without the workspace; bytes of the states among them. */
 uint64_t bench_array_bytes(const clmgk_attention_desc *desc);
 uint64_t bench_state_bytes(const clmgk_attention_desc *desc);
 

@@ -50,7 +50,7 @@ static int64_t heads_of(const bench_shape *shape, const bench_variant *variant)
                                                   : variant->heads;
 }
 
-/* Several components of a key, with keys or shifts of their own. */
+/* Whether the variant has several components of a key: separate keys, or shifts. */
 static bool has_components(clmgk_variant variant)
 {
     return (clmgk_variant_traits(variant) & (CLMGK_TRAIT_KEYS | CLMGK_TRAIT_SHIFT)) != 0;
@@ -233,7 +233,7 @@ static tool_exit make_group(const bench_request *request, const bench_shape *sha
     return TOOL_DONE;
 }
 
-/* A gradient that was asked for by its name must be some case's. */
+/* At least one case must compute each gradient that was requested by name. */
 static tool_exit check_gradients(const bench_request *request, const bench_group *groups, tool_error *error)
 {
     uint32_t computed = 0;
