@@ -136,8 +136,8 @@ static double product(const double *a, const double *b, int64_t size)
     return sum;
 }
 
-/* Makes `row` orthogonal to `count` orthonormal rows before it, and of length 1. Twice: what rounding left after the
- * first time is small, even where little of the row was left. */
+/* Makes `row` orthogonal to `count` orthonormal rows before it, and of length 1. Done twice, because the first time
+ * leaves large rounding errors if little of the row remains. */
 static void orthogonalise(double *row, int64_t count, int64_t size)
 {
     for (int64_t n = 0; n < 2 * count; ++n) {

@@ -26,7 +26,7 @@ use_only() { # the implementation of /etc/OpenCL/vendors/$1.icd
 
 run_oclgrind() { # OPTIONS... -- PROGRAM...
     command -v oclgrind >/dev/null || absent oclgrind
-    # It is slow, and what it runs is its own: nothing of it belongs in a cache.
+    # No cache: Oclgrind is slow, and no other driver can use its programs.
     export CLMGK_CACHE_DIR=
     local options=()
     while [[ $1 != -- ]]; do

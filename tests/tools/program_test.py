@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of the programs share: a folder per test, runs of a program, and what a refusal looks like."""
+"""Shared by the tests of the programs: a folder for each test, runs of a program, checks of refusals."""
 import json
 import os
 import pathlib
@@ -41,14 +41,14 @@ def run(program, *args, **options):
     command = [str(BIN / program)] + [str(argument) for argument in args]
     for _ in range(3):
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False, **options)
-        # The leak checker's own crash, while PoCL's threads end: it says nothing about the program.
+        # The leak checker itself may crash while PoCL's threads end, which is no error of the program.
         if "LeakSanitizer has encountered a fatal error" not in done.stderr:
             break
     return done
 
 
 def wait_until_empty(folder):
-    """A killed program's temporary folder is removed by another process, soon."""
+    """Waits until another process has removed a killed program's temporary folder."""
     end = time.monotonic() + LIMIT_S
     while any(folder.iterdir()) and time.monotonic() < end:
         time.sleep(0.05)
@@ -56,7 +56,7 @@ def wait_until_empty(folder):
 
 
 class ProgramTest(unittest.TestCase):
-    """Tests of self.program, in a folder of their own."""
+    """Tests of self.program. Each runs in a new folder."""
 
     program = None
 
@@ -71,7 +71,7 @@ class ProgramTest(unittest.TestCase):
         return run(self.program, *args, **options)
 
     def snapshot(self):
-        """Everything in the folder: names, times and contents, of links their targets' names."""
+        """All entries of the folder: names, times and contents; for links the names of their targets."""
 
         def contents(path):
             if path.is_symlink():
@@ -101,7 +101,7 @@ class ProgramTest(unittest.TestCase):
         return done
 
     def refuse(self, status, *args, words=(), **options):
-        """The program ends with `status`, says why in one line, and touches nothing."""
+        """The program must end with `status`, print the reason in one line, and change no file."""
         before = self.snapshot()
         done = self.run_program(*args, **options)
         self.assertEqual(done.returncode, status, f"{args}: {done.stdout}{done.stderr}")
@@ -186,7 +186,7 @@ class RunTest(ProgramTest):
 
 
 class TrainingTest(RunTest):
-    """RunTest's arrays and dO, dL; a call names the outputs that it wants."""
+    """RunTest's arrays, dO and dL. A call names the outputs that it requests."""
 
     def setUp(self):
         super().setUp()

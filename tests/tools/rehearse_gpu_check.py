@@ -68,12 +68,12 @@ class Rehearsal(unittest.TestCase):
                          {"softmax", "mgk", "linear"})
         self.assertTrue((self.folder / "results/tuning.txt").stat().st_size > 0)
         self.check_profile(found["profile"], done.stderr)
-        # Once more: nothing is left to do.
+        # In a second run nothing is left to do.
         self.accept("results", "all")
         self.assertEqual({stage: self.answers("results", stage) for stage in STAGES}, found)
 
     def check_profile(self, answers, said):
-        """Kernels of this device are recorded; CUDA's driver, where there is one, has no use for them."""
+        """Records kernels of this device, which CUDA's driver, if there is one, can't run."""
         records = [answer for answer in answers if answer["case"].startswith("record ")]
         self.assertEqual([record["case"] for record in records],
                          ["record softmax-forward", "record softmax-backward"])
@@ -111,14 +111,14 @@ class Rehearsal(unittest.TestCase):
         self.assertIn("error:", wrong["log"])
 
     def test_stopped(self):
-        """The time is over, or Ctrl-C: what is there is whole, and the next run goes on."""
+        """After the end of the time, or Ctrl-C, all results are complete, and the next run continues."""
         done = self.run_script("late", "--limit", "10", "bench")
         self.assertEqual(done.returncode, 1)
         self.assertIn("out of time", done.stderr)
         cut = self.answers("late", "bench")[-1]
         self.assertIn(" (cut off)", cut["case"])
         self.accept("late", "bench")
-        # The case that was cut off, the first or a later one, is there now.
+        # The case that was cut off, whichever it was, has a result now.
         done = [answer["case"] for answer in self.answers("late", "bench") if answer["status"] == 0]
         self.assertIn(cut["case"].removesuffix(" (cut off)"), done)
         environment = {**os.environ, "TMPDIR": str(self.folder)}

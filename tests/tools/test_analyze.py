@@ -8,7 +8,7 @@ import subprocess
 import unittest
 import xml.dom.minidom
 
-# Where other tests take the cores, OpenBLAS's threads wait for each other many times as long as one takes for all.
+# While other tests use the cores, OpenBLAS's threads wait for each other many times longer than one thread needs.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import numpy as np
@@ -84,7 +84,7 @@ class Values(AnalyzeTest):
                 self.assertAlmostEqual(found["heads"][0][key], exact["heads"][0][key], places=6)
 
     def test_orthogonal_heads(self):
-        """Head h attends to key h alone: squared distances of 2 N, and matrices of one length at right angles."""
+        """Head h attends only to key h: squared distances are 2 N, matrices are orthogonal and of equal length."""
         p = np.zeros((1, 4, 6, 8))
         for h in range(4):
             p[0, h, :, h] = 1
@@ -165,7 +165,7 @@ class Values(AnalyzeTest):
             self.assertEqual(some[key], [all_heads[key][7], all_heads[key][4]])
 
     def test_packed_sequences(self):
-        """Each has a likelihood of its own; the matrix has their blocks on its diagonal."""
+        """Each sequence has its own likelihood; the matrix has the sequences' blocks on its diagonal."""
         n = 6
         q, k = self.normal(1, 2, n, 8), self.normal(1, 2, n, 8)
         self.save("qp", q)
@@ -192,7 +192,7 @@ class Values(AnalyzeTest):
         self.assertNotEqual(self.analyze(dtype="bf16")["matrices"], plain["matrices"])
 
     def test_types_by_array(self):
-        """K's own type: as if the file's numbers were of that type; O has none here."""
+        """With another type for K, results are as if the file's numbers had that type. O has no type here."""
         found = self.analyze(dtype_k="f16")
         self.save("kr", self.arrays["k"].astype("<f2").astype("<f4"))
         self.assertEqual(found["matrices"], self.analyze(k="kr.npy")["matrices"])
@@ -295,7 +295,7 @@ class Program(AnalyzeTest):
         self.refuse(4, *self.arguments(plots="p"), words=["gnuplot"], env={**QUICK, "PATH": str(self.folder)})
 
     def test_signals_leave_nothing(self):
-        """The signal comes while a picture's temporary file is there, which the test waits for."""
+        """Sends the signal while a picture's temporary file exists, for which the test waits."""
         self.assertTrue(any(self.interrupt() for _ in range(20)), "never caught it drawing")
 
     def interrupt(self):

@@ -190,14 +190,14 @@ class Figures(BenchTest):
             self.assertEqual(case["bytes"], size * 2 * (4 * 40 * (16 + 24) + 2 * 50 * (16 + 24)) + 4 * 2 * 4 * 40)
 
     def test_types_that_are_those_of_q(self):
-        """Naming Q's type again makes the same program."""
+        """Options that name Q's type again make the same program."""
         plain, named = (self.bench("--variants", "softmax", "--dtype", "f16", *words)["cases"][0]
                         for words in ([], ["--dtype-k", "f16", "--dtype-v", "f16", "--dtype-o", "f16"]))
         for key in ("options", "parameters", "engine", "dtype", "dtype_k", "dtype_v", "dtype_o", "bytes"):
             self.assertEqual(named[key], plain[key], key)
 
     def test_storage_types_by_array(self):
-        """Bytes are those of each array's own type."""
+        """Bytes count each array by its own type."""
         found = self.bench("--variants", "softmax", "--dtype-k", "f16", "--dtype-v", "bf16", "--kv-heads", 2)
         case = found["cases"][0]
         self.assertEqual([case[key] for key in ("dtype", "dtype_k", "dtype_v", "dtype_o")], ["f32", "f16", "bf16", None])
@@ -266,7 +266,7 @@ class Figures(BenchTest):
         self.assertEqual((found["cases"], found["failures"], found["ended_early"]), ([], [], True))
 
     def interrupted(self, number, *args):
-        """What a run prints that is ended by a signal after a round of timing."""
+        """The output of a run that a signal ends after a round of timing."""
         command = [BIN / self.program, "--heads", "16", "--length", "1024", "--head-size", "16", "--variants", "softmax",
                    "--seconds", "600", "--keep-caches", *args]
         with subprocess.Popen(command, env=QUICK, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -470,7 +470,7 @@ class Linear(BenchTest):
         self.assertEqual(cases["linear", "backward"]["bytes"], 4 * 2 * 4 * (2 * (40 + 50) * (16 + 24) + 2 * 40))
 
     def test_chunks_are_counted(self):
-        """Products of pairs inside chunks, which the lane engine's steps have not."""
+        """Products of pairs inside chunks. The lane engine proceeds by steps and has none."""
         for engine in ("lane", "simt"):
             case = self.bench("--variants", "linear", "--causal", "--engine", engine)["cases"][0]
             self.assertEqual(case["engine"], engine)
@@ -595,7 +595,7 @@ class Comparison(BenchTest):
     measured = None  # the text of one object, for all tests
 
     def earlier(self, factor):
-        """An object of a run that took `factor` times as long."""
+        """The JSON object of a made-up run that took `factor` times as long."""
         if not Comparison.measured:
             Comparison.measured = self.accept(*SIZES, *SHORT, "--json", "--variants", "softmax").stdout
         found = json.loads(Comparison.measured)

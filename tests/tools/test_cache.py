@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who keeps compiled programs: PoCL itself, this library, nobody; and that nothing is compiled twice."""
+"""Caching of compiled programs by PoCL, by this library, or not at all; nothing is compiled twice."""
 import collections
 import json
 import os
@@ -57,7 +57,7 @@ class CacheTest(RunTest):
 
 class KeptByTheDriver(CacheTest):
     def test_each_kernel_is_compiled_once(self):
-        """Not a second time for the second process, and no file is ours."""
+        """The second process compiles nothing, and the library writes no file."""
         self.assertEqual(self.keeper(), "driver")
         first = self.run_both()
         before = self.compiled()
@@ -107,10 +107,10 @@ class KeptByTheLibrary(CacheTest):
 
 
 class FolderThatCannotBeWritten(CacheTest):
-    """PoCL compiles nothing without a folder of its own: what is left is to say so."""
+    """PoCL compiles nothing without its folder, so the library can only report that."""
 
     def as_nobody(self, *command):
-        # What stops others does not stop root.
+        # Permissions do not stop root.
         other = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
         self.folder.chmod(0o755)
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Golden vectors: every case of tests/golden holds the reference; the programs run them on every engine.
+"""Golden vectors: the reference is compared with every case of tests/golden; the programs run them on every engine.
 
 Compilers take most of the time. Without CLMGK_TEST_FULL the engines run some cases of each kind, in programs that PoCL
 has not optimised, and a few in programs as they are built for users.
@@ -54,12 +54,12 @@ class Case:
                    cwd=self.folder, env=environment)
 
     def reference(self, target):
-        """Holds the reference against the expected values."""
+        """Compares the reference with the expected values."""
         return run(REFERENCE, *self.args, *self.outputs_in(target), "--check", cwd=self.folder,
                    env={**os.environ, "GOLDEN_FOLDER": str(self.folder)})
 
     def files(self):
-        """Of the outputs; a state is two."""
+        """Names of the outputs; a state counts as two."""
         return [name + ending for option, name in self.outputs.items()
                 for ending in ((".c.npy", ".z.npy") if option == "--state-out" else ("",))]
 
@@ -117,7 +117,7 @@ class Golden(unittest.TestCase):
                 self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_reference_notices(self):
-        """A value that the reference does not have is noticed."""
+        """A wrong expected value is noticed."""
         case = Case(GOLDEN / "mgk-default")
         wrong = self.folder / "wrong"
         shutil.copytree(case.folder, wrong)

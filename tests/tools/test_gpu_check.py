@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/gpu-check.sh: its command line, and its first stage in a bundle of links. rehearse_gpu_check.py has all."""
+"""tools/gpu-check.sh: its command line, and its first stage in a bundle of links. rehearse_gpu_check.py runs all stages."""
 import json
 import os
 import pathlib
@@ -105,7 +105,7 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual(len(self.answers()), len(found))
 
     def test_short_without_time(self):
-        """A bench that never ends: the stages end in time, and what is missing is said."""
+        """If clmgk-bench never ends, the stages still end in time and report the missing results."""
         programs, results = self.bundle / "bin", self.folder / "gpu-results"
         programs.unlink()
         programs.mkdir()
@@ -130,7 +130,7 @@ class GpuCheck(unittest.TestCase):
         self.assertRegex(done.stdout, "shape +variant +heads")
 
     def test_profile(self):
-        """What is printed of a recorded kernel, by stand-ins for CUDA's driver and its profiler."""
+        """The output for a recorded kernel, with stand-ins for CUDA's driver and its profiler."""
         results, tools = self.folder / "gpu-results", self.folder / "tools"
         number = subprocess.run(["cksum"], input=f"{results}\n", capture_output=True, text=True, check=True).stdout
         kernels = self.folder / f"gpu-check-{os.getuid()}" / number.split()[0] / "recordings/softmax-forward"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""record_layer and gpu_replay: what is recorded of a run, and launches by a stand-in for CUDA's driver."""
+"""record_layer and gpu_replay: the recordings of a run, and launches by a stand-in for CUDA's driver."""
 import json
 import os
 import re
@@ -100,7 +100,7 @@ class Replay(ProgramTest):
         self.refused(2, "k.bin': cannot be read")
 
     def test_recorded_run(self):
-        """What the layer wrote of a run of clmgk-run on this device."""
+        """The recordings that the layer wrote in a run of clmgk-run on this device."""
         folder, values = self.folder / "record", {}
         folder.mkdir()
         for name in "qkv":

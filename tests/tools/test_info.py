@@ -55,7 +55,7 @@ class InfoTest(ProgramTest):
         return json.loads(self.accept("--json", *args, env=self.environment(**changes)).stdout)
 
     def softmax(self, device, **changes):
-        """What clmgk-run says of a small problem: two heads, 96 queries and keys, D 16."""
+        """The JSON object of clmgk-run for a small problem: two heads, 96 queries and keys, D 16."""
         for name in ("q", "k", "v"):
             np.save(self.folder / f"{name}.npy", self.random.standard_normal((1, 2, 96, 16), dtype=np.float32))
         done = run("clmgk-run", "--device", device, "--variant", "softmax", "--q", "q.npy", "--k", "k.npy", "--v",
@@ -97,7 +97,7 @@ class Listing(InfoTest):
             self.assertIn(word, text)
 
     def test_product_libraries(self):
-        """A missing library of products, and one of another version, is a reason; nothing else changes."""
+        """If a library of products is missing or has another version, the output gives the reason; nothing else changes."""
         device = self.info()["devices"][0]
         hidden = self.folder / "hidden"
         hidden.mkdir()
@@ -149,7 +149,7 @@ class Listing(InfoTest):
         self.assertIn("tuning cache: no files are used", text)
 
     def test_caches_that_fail(self):
-        """The rest is listed, and the reason stands beside the cache."""
+        """The devices are listed, with the reason beside the cache."""
         whole = self.info()
         reason = "/dev/null/programs: Not a directory"
         broken = self.environment(CLMGK_CACHE_DIR="/dev/null")
@@ -221,7 +221,7 @@ class Tuning(InfoTest):
             f'default_ns=2000000 bucket="{self.BUCKET}" near="rows=7 keys=7 tasks=1"\n{damage}')
 
     def plan(self):
-        """What a plan takes for the entry's shape on the first device, and what clmgk-bench says of one."""
+        """The parameters of a plan for the entry's shape on the first device, and the output of clmgk-bench."""
         device = self.info()["devices"][0]["selector"]
         plan = self.softmax(device)
         done = run("clmgk-bench", "--device", device, "--heads", 2, "--length", 96, "--head-size", 16, "--variants",
@@ -293,7 +293,7 @@ class Tuning(InfoTest):
 
 class SelfTestAndCache(InfoTest):
     def check_lines(self, device, engine):
-        """A line for each variant as soon as it is there; a terminal on standard error shows what is tested."""
+        """Each variant's line is printed at once; a terminal on standard error shows the variant under test."""
         read, write = pty.openpty()
         with subprocess.Popen([BIN / "clmgk-info", "--selftest", "--device", device], stdout=subprocess.PIPE, stderr=write,
                               env=self.environment(), text=True) as program:

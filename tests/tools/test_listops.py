@@ -17,7 +17,7 @@ DIGITS = 10
 
 
 class ListopsTest(ProgramTest):
-    """One small network with MGK inside, whatever is tested."""
+    """All tests train one small network with MGK."""
 
     program = "listops"
 

@@ -236,7 +236,7 @@ class Packed(RunTest):
 
 
 class Values(RunTest):
-    """Values that are wrong in a way of their own; RANGE says of finite ones that they do not fit."""
+    """Invalid values of several kinds. RANGE: the message that finite values do not fit."""
 
     RANGE = "expected a number in the range of "
 
@@ -329,7 +329,7 @@ class Values(RunTest):
                                 state_in="p")
 
     def test_ranges_of_storage_types(self):
-        """Numbers that round to finite ones are taken, the next larger ones are not; infinities and NaN stay."""
+        """Numbers that round to finite ones are accepted, the next larger ones are not. Infinities and NaN are kept."""
         for name in ("q", "k"):
             self.save(name, np.zeros((1, 1, 1, 8)))
         half, single = 65520.0, 2.0**128 - 2.0**103

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""clmgk-run: what comes out, and in which form."""
+"""clmgk-run: its results and their form."""
 import itertools
 import json
 import subprocess

@@ -9,7 +9,7 @@ import numpy as np
 from program_test import FULL, QUICK, TrainingTest
 
 TOKENS_FIRST = {4: (0, 2, 1, 3), 5: (0, 3, 1, 2, 4)}
-# The same sets again and again: another set is another program.
+# Tests share these sets, because another set needs another program.
 OF_MGK = ("dq", "dk", "dv", "dprior", "dvariance")
 EVERY_STATISTIC = ("responsibilities", "counts", "new-prior", "nll")
 EVERY_GRADIENT = ("dq", "dk", "dv", "dprior", "dvariance", "dshift", "dbias", "dsinks")

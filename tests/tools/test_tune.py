@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""clmgk-tune: what it measures, keeps and refuses; candidates that fail, hang, crash or compute wrongly."""
+"""clmgk-tune: measurements, stored results, refusals; candidates that fail, hang, crash or compute wrong results."""
 import json
 import os
 import pathlib
@@ -26,7 +26,7 @@ MACROS = {"lanes": "LANES", "vectors": "ROW_VECTORS", "panels": "PANELS", "tile"
 
 
 class TuneTest(ProgramTest):
-    """Both caches are of each test's own."""
+    """Each test has its own caches."""
 
     program = "clmgk-tune"
 

@@ -33,8 +33,8 @@ tool_exit tool_outputs_make_folder(tool_outputs *outputs, const char **path, too
 void tool_outputs_add_process(tool_outputs *outputs, pid_t process);
 void tool_outputs_remove_process(tool_outputs *outputs, pid_t process);
 
-/* Prints `text` on standard output. From then on those signals print `farewell` on `stream` (NULL: nothing) in the
- * place of an earlier farewell: they never come between the two. `farewell` is from malloc(), and freed in any case. */
+/* Prints `text` on standard output. From then on those signals print `farewell` on `stream` (NULL: nothing), which
+ * replaces an earlier farewell; no signal is handled between the two. Frees `farewell`, which is from malloc(). */
 tool_exit tool_outputs_print(tool_outputs *outputs, const char *text, FILE *stream, char *farewell, tool_error *error);
 
 /* Announces that `option` writes `path`, and checks what can be checked now without touching anything: its folder is
