@@ -4,7 +4,8 @@
  * and visits tiles of keys. It computes the scores once more, and what is summed over keys (formulas, and the gradients
  * that are summed over queries: mixture/backward.cl):
  *
- *     dQ_i = sum_jr dS_ijr (k_jr [gaussian: - q_i]) / sigma_r^2       R_ir = sum_j dS_ijr, for dshift
+ *     dQ_i = sum_jr dS_ijr (k_jr [gaussian: - q_i]) / sigma_r^2 (mixture/query_gradient.clh)
+ *     R_ir = sum_j dS_ijr, for dshift
  *     dbias_i = sum_jr dS_ijr, of a bias without key axis
  *
  * For engines with SCATTERS_QUERIES 0 (engine/engine.clh).
@@ -27,6 +28,7 @@
 
 #include "engine/backward.clh"
 
+#include "mixture/query_gradient.clh"
 #include "mixture/terms.clh"
 
 /* The bias' row sums are those of all components, unless a soft-cap comes between. */
@@ -183,26 +185,26 @@ FUNCTION void finish_queries(const query_block *b, const problem *p, int panel, 
 {
     grad_engine *const g = b->g;
     const mgk_attention_args *const a = b->a;
-    real own[BLOCK_ROWS]; /* of q_i: - sum_r R_ir / sigma_r^2 */
-    grad_queries_scale(g, panel, 0, HAS_VARIANCE ? 1.0f : a->scale * NATS_PER_UNIT);
+    real own[BLOCK_ROWS];
+    grad_queries_scale(g, panel, 0, query_factor(a));
     ROWS_FOR(v)
         own[v] = (real)(0.0f);
-#if SCORE_GAUSSIAN && !HAS_ROW_SUMS
+#if OWN_OF_GRAD_LSE
     ROWS_FOR(v) {
         const int row = row_index(&g->base, first, v);
         if (out->grad_lse && row < p->valid)
-            own[v] = out->grad_lse[row * a->lse.token] * (-a->scale * NATS_PER_UNIT);
+            own[v] = query_own(a, out->grad_lse[row * a->lse.token]);
     }
 #endif
 #if HAS_ROW_SUMS
     COMPONENTS_FOR(r) {
-        real component[BLOCK_ROWS]; /* R_ir / sigma_r^2 */
+        real share[BLOCK_ROWS];
         ROWS_FOR(v) {
-            component[v] = b->query->sum[r][v] * (b->x->components.scale[r] * NATS_PER_UNIT);
-            own[v] -= component[v];
+            share[v] = query_share(b->query->sum[r][v], b->x->components.scale[r]);
+            own[v] = add_share(own[v], share[v]);
         }
         if (KEYS_SHIFTED)
-            grad_queries_add_row(g, panel, out->shift + r * a->head_size, a->head_size, component);
+            grad_queries_add_row(g, panel, out->shift + r * a->head_size, a->head_size, share);
     }
 #endif
     if (SCORE_GAUSSIAN)

@@ -5,9 +5,7 @@
  *     log_i   = - L_i in units of scores + what the exponents leave out     delta_i = dL_i - dO_i.O_i
  *     alpha_ir = c_r q_i.b_r [gaussian: - c_r |q_i|^2 / 2]      dsink   = sum_i e^(sink - L_i) delta_i
  *
- *     dQ_i = (sum of the splits' products) / sigma^2, and with R_ir = sum_j dS_ijr
- *            sMGK: + sum_r R_ir b_r / sigma_r^2                 gaussian: - q_i sum_r R_ir / sigma_r^2
- *     where sigma is shared and no sink has a part, sum_r R_ir = dL_i
+ *     dQ_i from the splits' sums of products and R_ir = sum_j dS_ijr (mixture/query_gradient.clh)
  */
 #define PASS_BACKWARD
 #include "mixture/buffers.clh"
@@ -21,6 +19,7 @@
 
 #include "attention/rows.clh"
 
+#include "mixture/query_gradient.clh"
 #include "mixture/row_terms.clh"
 
 FUNCTION __global const q_element *row_query(const mgk_attention_args *a, const row_place *at,
@@ -150,31 +149,29 @@ __kernel void mixture_rows_finish(KERNEL_PARAMETERS)
     __global q_element *const out = grad_q + at.b * a.grad_q.batch + at.h * a.grad_q.head + at.i * a.grad_q.token;
     __global const float *const product = work + a.region[MGK_REGION_QUERY] + x * HEAD_SIZE;
 
-    float own = 0.0f; /* of q_i: - sum_r R_ir / sigma_r^2 */
-#if SCORE_GAUSSIAN && !HAS_ROW_SUMS
-    if (is_given(&a.bound, SLOT_GRAD_LSE))
-        own = grad_lse[row_lse(&a, &at)] * (-a.scale * NATS_PER_UNIT);
-#endif
+    float own = 0.0f;
+    if (OWN_OF_GRAD_LSE && is_given(&a.bound, SLOT_GRAD_LSE))
+        own = query_own(&a, grad_lse[row_lse(&a, &at)]);
 #if HAS_ROW_SUMS
-    float component[COMPONENTS]; /* R_ir / sigma_r^2 */
+    float share[COMPONENTS];
     for (int r = 0; r < COMPONENTS; ++r) {
-        component[r] = row_sum(&a, &at, r, work) * (component_scale(&a, at.h, r, variance) * NATS_PER_UNIT);
-        own -= SCORE_GAUSSIAN ? component[r] : 0.0f;
+        share[r] = query_share(row_sum(&a, &at, r, work), component_scale(&a, at.h, r, variance));
+        own = add_share(own, share[r]);
     }
 #endif
     const bool seen = work[a.region[MGK_REGION_LOG] + x] != -INFINITY;
-    const float scale = HAS_VARIANCE ? 1.0f : a.scale * NATS_PER_UNIT;
+    const float factor = query_factor(&a);
     for (int d = 0; d < a.head_size; ++d) {
         float sum = 0.0f;
         for (int split = 0; split < a.splits; ++split)
             sum += product[split * rows * HEAD_SIZE + d];
-        sum *= scale;
+        sum *= factor;
 #if SCORE_GAUSSIAN
         sum = fma(own, load1(query, d), sum);
 #endif
 #if KEYS_SHIFTED && HAS_ROW_SUMS
         for (int r = 0; r < COMPONENTS; ++r)
-            sum = fma(component[r], shift[(at.h * COMPONENTS + r) * a.head_size + d], sum);
+            sum = fma(share[r], shift[(at.h * COMPONENTS + r) * a.head_size + d], sum);
 #endif
         /* a row that sees nothing may hold anything */
         sum = seen ? sum : 0.0f;
