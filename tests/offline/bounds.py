@@ -68,7 +68,7 @@ def measure(job):
     for kernel in kernels:
         title = f"{name}, {kernel.name}"
         figures = offline.ptxas_figures(report, kernel.name)
-        figures["resident"] = sass.residents(ARCHITECTURE, figures["registers"], figures["B local"],
+        figures["resident"] = offline.residents(ARCHITECTURE, figures["registers"], figures["B local"],
                                              problem.threads) // problem.threads
         try:
             counts = [warps.Group(kernel, problem.threads, call.bank(), call.memory).run() for call in runs]

@@ -6,7 +6,6 @@ import subprocess
 import numpy as np
 
 import compile as offline
-import sass
 import warps
 
 ARGUMENTS = """
@@ -52,7 +51,7 @@ class Problem:
 
     def __init__(self, source, options):
         def get(name, rest=0):
-            return sass.tunable(options, name, rest)
+            return offline.tunable(options, name, rest)
 
         self.source, self.options = source, options
         self.linear, self.admixture = "linear/" in source, "admixture/" in source

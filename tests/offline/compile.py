@@ -42,19 +42,50 @@ FEW_REGISTERS = {"skl": 16384, "tgllp": 16384}
 # tiles, and where a plan limits the registers. NVIDIA's own compiler spills none of either.
 CLANG_PTX_SMALL_GROUP = 48
 CLANG_PTX_LIMITED = 192
+# The matrix engine's blocks that keep more than fits, until the engine has smaller ones: the most bytes that a work-item
+# spills on sm_80 or sm_90, by configuration and file. The plan ranks the engine last.
+MATRIX_SPILLS = {
+    ("smgk4-bf16-64", "forward"): 16, ("smgk4-bf16-128", "forward"): 108,
+    ("backward-softmax-bf16-64", "backward"): 60, ("backward-softmax-f16-64", "backward"): 60,
+    ("backward-softmax-bf16-128", "backward"): 60, ("backward-softmax-f16-128", "backward"): 60,
+    ("backward-mgk4-bf16-64", "backward"): 400, ("backward-mgk4-bf16-128", "backward"): 3088,
+    ("backward-mgk4-bf16-128", "backward_queries"): 8, ("backward-smgk4-bf16-64", "backward"): 112,
+    ("backward-smgk4-bf16-64", "backward_queries"): 16, ("backward-smgk4-bf16-128", "backward"): 144,
+}
+MATRIX_RESIDENTS = 2  # work-groups of the matrix engine that a multiprocessor must hold
+# Parts of a CUDA toolkit that PyPI has.
+CUDA_PACKAGES = {"nvdisasm": "nvidia-cuda-nvdisasm", "ptxas": "nvidia-cuda-nvcc"}
+# Of a multiprocessor, and what a work-group takes for itself (CUDA's occupancy rules).
+LOCAL_BYTES = {"sm_80": 164 << 10, "sm_90": 228 << 10}
+REGISTERS, WARPS, GROUPS, LOCAL_OF_GROUP = 65536, 64, 32, 1 << 10
 # What ptxas -v says.
 PTXAS_FIGURES = {"registers": r"Used (\d+) registers", "B spilled": r"(\d+) bytes spill stores",
                  "B stack": r"(\d+) bytes cumulative stack", "B local": r"(\d+) bytes smem"}
 
 
+def cache_folder():
+    return pathlib.Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "clmgk-test"
+
+
 def libclc_folder():
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return pathlib.Path(cache) / "clmgk-test/libclc-19/usr/lib/clc"
+    return cache_folder() / "libclc-19/usr/lib/clc"
 
 
 def find_cuda(program):
     home = os.environ.get("CUDA_HOME", "/usr/local/cuda")
     return shutil.which(program) or shutil.which(program, path=f"{home}/bin")
+
+
+def fetch_cuda(program):
+    """Of a CUDA toolkit, or PyPI's copy in the cache; None where neither can be had."""
+    own = find_cuda(program)
+    if own is not None:
+        return own
+    folder = cache_folder() / program
+    if not any(folder.rglob(program)):
+        subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder,
+                        CUDA_PACKAGES[program]], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    return next((path for path in folder.rglob(program) if os.access(path, os.X_OK)), None)
 
 
 class Failure(Exception):
@@ -79,6 +110,18 @@ def ptxas_figures(text, kernel):
     return {label: sum(map(int, re.findall(pattern, part[0]))) for label, pattern in PTXAS_FIGURES.items()}
 
 
+def residents(architecture, registers, local_bytes, threads):
+    """Work-items that fit a multiprocessor together."""
+    warps = threads // 32
+    by_registers = REGISTERS // (-(-registers // 8) * 8 * 32) // warps
+    by_local = LOCAL_BYTES[architecture] // (local_bytes + LOCAL_OF_GROUP)
+    return min(by_registers, by_local, WARPS // warps, GROUPS) * threads
+
+
+def tunable(options, name, rest):
+    return next((int(x.split("=")[1]) for x in options if x.startswith(f"-D{name}=")), rest)
+
+
 def clang(target, compiler=CLANG):
     return [compiler, "-x", "cl", "-target", target, f"-I{KERNELS}", "-Werror"]
 
@@ -94,7 +137,7 @@ class Lint:
     """Portable OpenCL C 1.2 without extensions: stray doubles, undeclared functions, implicit conversions."""
 
     kind = "lint"
-    engines = ("simt", "lane")
+    engines = ("simt", "lane", "matrix")
 
     def missing(self):
         return next((name for name in (CLANG, OLDER_CLANG) if not shutil.which(name)), None)
@@ -164,11 +207,11 @@ class Amd:
 
 class Nvidia:
     kind = "nvidia"
-    engines = ("simt-nvidia",)
     sub_groups = ["-DSHUFFLE=3", "-DSUB_GROUP_SIZE=32"]
 
-    def __init__(self, architecture):
-        self.architecture = architecture
+    def __init__(self, architecture, ptxas=None):
+        self.architecture, self.ptxas = architecture, ptxas or find_cuda("ptxas")
+        self.engines = ("simt-nvidia", "matrix-nvidia") if architecture >= "sm_80" else ("simt-nvidia",)
 
     def missing(self):
         if not shutil.which(CLANG):
@@ -182,11 +225,14 @@ class Nvidia:
                                             "-mlink-builtin-bitcode", "-Xclang", libclc_folder() / "nvptx64--nvidiacl.bc",
                                             "-Wno-linker-warnings", *options, *self.sub_groups, "-S", source, "-o",
                                             "k.ptx"], folder)
-        ptxas = find_cuda("ptxas")
-        if ptxas is None:
+        if self.ptxas is None:
             return {}
-        text = run([ptxas, f"-arch={self.architecture}", *limit, "-v", "k.ptx", "-o", "k.cubin"], folder)
-        return figures(text, PTXAS_FIGURES)
+        text = run([self.ptxas, f"-arch={self.architecture}", *limit, "-v", "k.ptx", "-o", "k.cubin"], folder)
+        values = figures(text, PTXAS_FIGURES)
+        threads = 32 * tunable(options, "WARPS", 0)
+        if threads > 0:
+            values["groups"] = residents(self.architecture, values["registers"], values["B local"], threads) // threads
+        return values
 
 
 class Cuda:
@@ -322,9 +368,11 @@ def share(lists, of):
     return samples
 
 
-def limits(name, kind, source, options):
+def limits(name, kind, configuration, source, options):
     """The most of each figure that has a limit."""
     spills = CLANG_PTX_LIMIT.get((source, name), 0)
+    if kind == "nvidia" and "-DENGINE=matrix" in options:
+        spills = MATRIX_SPILLS.get((configuration, pathlib.Path(source).stem), 0)
     if kind == "nvidia" and source == "mixture/forward.cl" and "-DTHREADS_ROW=8" in options:
         spills = CLANG_PTX_SMALL_GROUP
     if kind == "nvidia" and registers_of(options)[1]:
@@ -344,8 +392,10 @@ def compile_one(job):
         return f"{title} FAILED\n{failure}", False
     finally:
         shutil.rmtree(folder)
-    over = [f"{label}, at most {most}" for label, most in limits(name, target.kind, source, options).items()
-            if values.get(label, 0) > most]
+    over = [f"{label}, at most {most}" for label, most in limits(name, target.kind, configuration, source,
+                                                                 options).items() if values.get(label, 0) > most]
+    if "groups" in values and values["groups"] < MATRIX_RESIDENTS:
+        over.append(f"work-groups of a multiprocessor, at least {MATRIX_RESIDENTS}")
     row = "".join(f"{value:6d} {label}" for label, value in values.items())
     return f"{title} {row}  {source}" + (f"  FAILED: {' and '.join(over)}" if over else ""), not over
 
@@ -354,6 +404,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--targets", help="names separated by commas; default: " + ",".join(QUICK))
     parser.add_argument("--full", action="store_true", help="all targets: " + ",".join(FULL))
+    parser.add_argument("--engine", help="alone, as configurations.txt names it")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
     require = bool(os.environ.get("CLMGK_TEST_REQUIRE_ALL"))
@@ -379,7 +430,8 @@ def main():
             if isinstance(target, Amd):
                 target.prepare()
             mine = samples.get(name) or [one for one in read_configurations() if one[0] in target.engines]
-            mine = [one for one in mine if not one[2].startswith(getattr(target, "left_out", ()))]
+            mine = [one for one in mine if not one[2].startswith(getattr(target, "left_out", ())) and
+                    arguments.engine in (None, one[0])]
             if not chosen and name == "x86":
                 mine = [one for i, one in enumerate(mine) if i % 8 == 0 or any("FEW_ROWS" in x for x in one[3])]
             jobs += [(name, target, engine, configuration, source, options, work)

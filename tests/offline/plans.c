@@ -2,11 +2,15 @@
 /*
  * Prints the kernel configurations that plans make for the problems below, on a GPU and a CPU that need not be here:
  * the text of configurations.txt, which the test compares and compile.py compiles. With the argument `launches`: the
- * kernels that plans launch on an NVIDIA H200 for shapes of clmgk-bench, the text of launches.txt, for bounds.py.
+ * kernels that plans launch on an NVIDIA H200 for shapes of clmgk-bench, the text of launches.txt, for bounds.py. With
+ * the arguments `steps`, a name of the matrix engine's configurations and fields of the descriptor: steps.h, for
+ * matrix.py.
  */
 #include "attention/core/family.h"
+#include "engine/shuffles.clh"
 #include "gemm/gemm.h"
 #include "layer/rows.h"
+#include "offline/steps.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -103,6 +107,37 @@ static const problem problems[] = {
      CLMGK_PASS_BACKWARD, false},
     {"fish2-modified-64", CLMGK_VARIANT_FISH, CLMGK_DTYPE_F16, 2, 64, 64, false, false, false, CLMGK_PASS_BACKWARD,
      true},
+};
+
+/* The matrix engine's, with the gradients that training of Q, K and V needs. */
+static const problem matrices[] = {
+    {"softmax-bf16-64", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_BF16, 1, 64, 64, false, false, false, CLMGK_PASS_FORWARD,
+     false},
+    {"softmax-f16-64", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F16, 1, 64, 64, false, false, false, CLMGK_PASS_FORWARD,
+     false},
+    {"softmax-bf16-128", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_BF16, 1, 128, 128, false, false, false, CLMGK_PASS_FORWARD,
+     false},
+    {"softmax-f16-128", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F16, 1, 128, 128, false, false, false, CLMGK_PASS_FORWARD,
+     false},
+    {"mgk4-bf16-64", CLMGK_VARIANT_MGK, CLMGK_DTYPE_BF16, 4, 64, 64, false, false, false, CLMGK_PASS_FORWARD, false},
+    {"mgk4-bf16-128", CLMGK_VARIANT_MGK, CLMGK_DTYPE_BF16, 4, 128, 128, false, false, false, CLMGK_PASS_FORWARD, false},
+    {"smgk4-bf16-64", CLMGK_VARIANT_SMGK, CLMGK_DTYPE_BF16, 4, 64, 64, false, false, false, CLMGK_PASS_FORWARD, false},
+    {"smgk4-bf16-128", CLMGK_VARIANT_SMGK, CLMGK_DTYPE_BF16, 4, 128, 128, false, false, false, CLMGK_PASS_FORWARD,
+     false},
+    {"softmax-bf16-64", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_BF16, 1, 64, 64, false, false, false, CLMGK_PASS_BACKWARD,
+     false},
+    {"softmax-f16-64", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F16, 1, 64, 64, false, false, false, CLMGK_PASS_BACKWARD,
+     false},
+    {"softmax-bf16-128", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_BF16, 1, 128, 128, false, false, false, CLMGK_PASS_BACKWARD,
+     false},
+    {"softmax-f16-128", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F16, 1, 128, 128, false, false, false, CLMGK_PASS_BACKWARD,
+     false},
+    {"mgk4-bf16-64", CLMGK_VARIANT_MGK, CLMGK_DTYPE_BF16, 4, 64, 64, false, false, false, CLMGK_PASS_BACKWARD, false},
+    {"mgk4-bf16-128", CLMGK_VARIANT_MGK, CLMGK_DTYPE_BF16, 4, 128, 128, false, false, false, CLMGK_PASS_BACKWARD,
+     false},
+    {"smgk4-bf16-64", CLMGK_VARIANT_SMGK, CLMGK_DTYPE_BF16, 4, 64, 64, false, false, false, CLMGK_PASS_BACKWARD, false},
+    {"smgk4-bf16-128", CLMGK_VARIANT_SMGK, CLMGK_DTYPE_BF16, 4, 128, 128, false, false, false, CLMGK_PASS_BACKWARD,
+     false},
 };
 
 /* A configuration of the linear family; `arrays`: prior, w, an incoming state. */
@@ -240,6 +275,15 @@ static mgk_device_facts facts_of(clmgk_device_class device_class, const char *ve
     return facts;
 }
 
+/* NVIDIA's, whose compiler takes PTX in assembly. */
+static mgk_device_facts facts_with_ptx(void)
+{
+    enum { WARP = 32 };
+    mgk_device_facts facts = facts_of(CLMGK_DEVICE_GPU, "NVIDIA Corporation");
+    facts.sub_group = (mgk_sub_group){.size = WARP, .shuffle = SHUFFLE_PTX};
+    return facts;
+}
+
 /* All gradients that the problem has, but those of bias and sinks without modifiers. */
 static uint32_t gradients_of(const problem *p)
 {
@@ -282,7 +326,7 @@ static const char *engine_of(clmgk_engine engine, const mgk_device_facts *facts)
 {
     switch (mgk_gpu_of(facts)) {
     case MGK_GPU_NVIDIA:
-        return "simt-nvidia";
+        return engine == CLMGK_ENGINE_MATRIX ? "matrix-nvidia" : "simt-nvidia";
     case MGK_GPU_INTEL:
         return "simt-intel";
     default:
@@ -312,7 +356,7 @@ static int print_plan(const char *name, clmgk_attention_desc desc, clmgk_pass pa
     return status == CLMGK_OK ? 0 : 1;
 }
 
-static int print_mixed(const mixed_problem *x, int64_t batch, clmgk_engine engine, const mgk_device_facts *facts)
+static clmgk_attention_desc desc_of(const mixed_problem *x, int64_t batch)
 {
     const problem *const p = &x->problem;
     clmgk_attention_desc desc = CLMGK_ATTENTION_DESC_INIT;
@@ -331,13 +375,54 @@ static int print_mixed(const mixed_problem *x, int64_t batch, clmgk_engine engin
     desc.score = p->dot ? CLMGK_SCORE_DOT : CLMGK_SCORE_DEFAULT;
     desc.estep = p->hard ? CLMGK_ESTEP_HARD : CLMGK_ESTEP_SOFT;
     ask(p, &desc);
-    return print_plan(p->name, desc, p->pass, engine, facts);
+    return desc;
+}
+
+static int print_mixed(const mixed_problem *x, int64_t batch, clmgk_engine engine, const mgk_device_facts *facts)
+{
+    return print_plan(x->problem.name, desc_of(x, batch), x->problem.pass, engine, facts);
 }
 
 static int print(const problem *p, int64_t batch, int64_t length, clmgk_engine engine, const mgk_device_facts *facts)
 {
     const mixed_problem x = {.problem = *p, .length = length};
     return print_mixed(&x, batch, engine, facts);
+}
+
+static clmgk_attention_desc matrix_desc(const problem *p)
+{
+    enum { LENGTH = 4096, BATCH = 4 }; /* a block of rows has all keys */
+    const mixed_problem x = {.problem = *p, .length = LENGTH};
+    clmgk_attention_desc desc = desc_of(&x, BATCH);
+    if (p->pass == CLMGK_PASS_BACKWARD)
+        desc.gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V |
+                         (p->variant == CLMGK_VARIANT_SMGK ? CLMGK_GRADIENT_SHIFT : 0);
+    return desc;
+}
+
+static int print_matrices(const mgk_device_facts *nvidia, const mgk_device_facts *gpu)
+{
+    int failed = 0;
+    for (size_t i = 0; i < MGK_COUNT(matrices); ++i) {
+        const problem *const p = &matrices[i];
+        failed |= print_plan(p->name, matrix_desc(p), p->pass, CLMGK_ENGINE_MATRIX, gpu);
+        failed |= print_plan(p->name, matrix_desc(p), p->pass, CLMGK_ENGINE_MATRIX, nvidia);
+    }
+    return failed;
+}
+
+/* The steps of a problem like that of the configuration of this name. */
+static int print_steps(const char *name, int count, char **texts)
+{
+    const mgk_device_facts facts = facts_with_ptx();
+    for (size_t i = 0; i < MGK_COUNT(matrices); ++i) {
+        const problem *const p = &matrices[i];
+        const size_t length = strlen(pass_names[p->pass]);
+        if (strncmp(name, pass_names[p->pass], length) == 0 && strcmp(name + length, p->name) == 0)
+            return offline_print_steps(matrix_desc(p), p->pass, &facts, count, texts);
+    }
+    (void)fprintf(stderr, "%s: no configuration of the matrix engine\n", name);
+    return 1;
 }
 
 /* Swin's windows: a bias that all of them share. */
@@ -471,6 +556,8 @@ int main(int count, char **arguments)
 {
     if (count == 2 && strcmp(arguments[1], "launches") == 0)
         return print_bench();
+    if (count >= 3 && strcmp(arguments[1], "steps") == 0)
+        return print_steps(arguments[2], count - 3, arguments + 3);
     const mgk_device_facts gpu = facts_of(CLMGK_DEVICE_GPU, "Advanced Micro Devices, Inc.");
     const mgk_device_facts nvidia = facts_of(CLMGK_DEVICE_GPU, "NVIDIA Corporation");
     const mgk_device_facts intel = facts_of(CLMGK_DEVICE_GPU, "Intel(R) Corporation");
@@ -508,6 +595,8 @@ int main(int count, char **arguments)
             failed |= print_linear(&linears[i], (clmgk_pass)pass, CLMGK_ENGINE_LANE, &cpu);
         }
     }
+    const mgk_device_facts with_ptx = facts_with_ptx();
+    failed |= print_matrices(&with_ptx, &gpu);
     for (int dtype = CLMGK_DTYPE_F32; dtype <= CLMGK_DTYPE_BF16; ++dtype) {
         print_rows(CLMGK_ENGINE_SIMT, (clmgk_dtype)dtype, &gpu);
         print_rows(CLMGK_ENGINE_SIMT, (clmgk_dtype)dtype, &nvidia);

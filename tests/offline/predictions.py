@@ -6,7 +6,7 @@ import pathlib
 import typing
 
 import model
-import sass
+import compile as offline
 
 HERE = pathlib.Path(__file__).resolve().parent
 LAUNCHES, MEASURED_LAUNCHES = HERE / "launches.txt", HERE / "measured.txt"
@@ -40,7 +40,7 @@ class Launch(typing.NamedTuple):
     def problems(self):
         """Heads, or groups of heads where a work-group has several."""
         heads = self.heads
-        return -(-heads // sass.tunable(self.options, "HEADS", heads)) if "admixture" in self.source else heads
+        return -(-heads // offline.tunable(self.options, "HEADS", heads)) if "admixture" in self.source else heads
 
 
 def read_launches(path):
@@ -67,7 +67,7 @@ def predict(launch, figures):
     if SPLIT not in launch.options:
         return ms
     splits = launch.groups // (launch.problems * -(-launch.queries // figures["rows"]))
-    return ms + model.combine_ms(launch.heads * launch.queries, sass.tunable(launch.options, "VALUE_SIZE", 64), splits)
+    return ms + model.combine_ms(launch.heads * launch.queries, offline.tunable(launch.options, "VALUE_SIZE", 64), splits)
 
 
 def measured():

@@ -25,9 +25,6 @@ import tempfile
 
 import compile as offline
 
-# Of a multiprocessor, and what a work-group takes for itself (CUDA's occupancy rules).
-LOCAL_BYTES = {"sm_80": 164 << 10, "sm_90": 228 << 10}
-REGISTERS, WARPS, GROUPS, LOCAL_OF_GROUP = 65536, 64, 32, 1 << 10
 PRODUCTS = 8  # FFMA of an iteration, from which on a loop is listed
 CLASSES = {
     "FFMA": r"FFMA\b", "MUFU": r"MUFU", "FADD/FMUL": r"FADD|FMUL|FMNMX|FSETP|FSEL|FSET",
@@ -37,22 +34,10 @@ CLASSES = {
 }
 
 
-def fetch_nvdisasm():
-    """Of a CUDA toolkit, or PyPI's copy in the cache; None where neither can be had."""
-    own = offline.find_cuda("nvdisasm")
-    if own is not None:
-        return own
-    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "clmgk-test/nvdisasm"
-    if not any(cache.rglob("nvdisasm")):
-        subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", cache,
-                        "nvidia-cuda-nvdisasm"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
-    return next((path for path in cache.rglob("nvdisasm") if os.access(path, os.X_OK)), None)
-
-
 def find_tools():
     """nvdisasm, where nvcc is there too; else says what is missing."""
     missing = offline.Cuda("sm_90").missing()
-    nvdisasm = None if missing else fetch_nvdisasm()
+    nvdisasm = None if missing else offline.fetch_cuda("nvdisasm")
     if nvdisasm is None:
         print(f"skipped: {missing or 'nvdisasm (of a CUDA toolkit, or nvidia-cuda-nvdisasm from PyPI)'} is not there")
     return nvdisasm
@@ -121,18 +106,6 @@ def section_of(cubin, name):
     return b""
 
 
-def residents(architecture, registers, local_bytes, threads):
-    """Work-items that fit a multiprocessor together."""
-    warps = threads // 32
-    by_registers = REGISTERS // (-(-registers // 8) * 8 * 32) // warps
-    by_local = LOCAL_BYTES[architecture] // (local_bytes + LOCAL_OF_GROUP)
-    return min(by_registers, by_local, WARPS // warps, GROUPS) * threads
-
-
-def tunable(options, name, rest):
-    return next((int(x.split("=")[1]) for x in options if x.startswith(f"-D{name}=")), rest)
-
-
 def describe(job):
     """The lines of a configuration's table, and whether it keeps the rules."""
     architecture, name, source, options, nvdisasm, work = job
@@ -143,7 +116,7 @@ def describe(job):
         listing = offline.run([nvdisasm, "-c", folder / "k.cubin"], folder)
     except (offline.Failure, subprocess.TimeoutExpired) as failure:
         return [f"{title} FAILED", str(failure)], False
-    threads = tunable(options, "THREADS_ROW", 8) * tunable(options, "THREADS_KEY", 16)
+    threads = offline.tunable(options, "THREADS_ROW", 8) * offline.tunable(options, "THREADS_KEY", 16)
     lines, good = [], True
     for kernel in read_kernels(listing):
         products = [loop for loop in kernel.loops()
@@ -155,7 +128,7 @@ def describe(job):
         if not stack and not products:
             continue
         lines.append(f"{title} {kernel.name}: " + ", ".join(f"{value} {label}" for label, value in figures.items()) +
-                     f", {residents(architecture, figures['registers'], figures['B local'], threads)} work-items of "
+                     f", {offline.residents(architecture, figures['registers'], figures['B local'], threads)} work-items of "
                      f"{threads} a multiprocessor, {inside} spills inside loops with products, "
                      f"{len(stack) - inside} outside" +
                      ("  FAILED" if inside else ""))

@@ -3,12 +3,17 @@
 what each instruction costs. As much of the instruction set as the kernels use; an unknown one is an error. Asynchronous
 copies to local memory arrive when the warp waits for them, and not before.
 
+Faults of a program are errors (Fault): accesses to global memory that the caller has not allowed; accesses to words of
+local memory for which a copy is under way; words of local memory that one warp writes, and another reads or writes, with
+no barrier between, unless the value stays as it was. Local and private memory hold NaN at first.
+
 Lanes of a warp that are at the lowest address go first, so that branches join again where the compiler's do. The cost of
 a load or store of local memory is the number of passes through its 32 banks of 4 bytes: a pass serves one word of each
 bank, to any number of lanes. Accesses of 8 and 16 bytes are served by half-warps and quarter-warps; two of these go
 together where, in all of them, lanes n and n ^ 1, or n and n ^ 2, have the same address.
 """
 import collections
+import contextlib
 import functools
 import heapq
 import re
@@ -68,6 +73,12 @@ def bits(x):
 
 
 FULL = np.uint64(0xffffffff)
+READ, WRITE = 1, 2  # bits of Group's `access`
+
+
+class Fault(Exception):
+    """What a program must not do."""
+
 
 
 @functools.lru_cache(None)
@@ -127,7 +138,8 @@ class Warp:
         self.pc, self.live, self.waits = np.zeros(32, np.int64), np.ones(32, bool), False
         # by a clock on which all warps issue in turn, since the last barrier: now, and when loaded registers arrive
         self.clock, self.arrival, self.issued = 0.0, {}, 0
-        self.copies = []  # (lane's address in local memory, its 16 bytes) of copies that have not arrived
+        # (lane's address in local memory, its 16 bytes) of copies that have not arrived: groups, the last one is open
+        self.copies = [[]]
 
     # ---- operands ----
 
@@ -219,7 +231,10 @@ class Warp:
             base, *modifiers = one.name.split(".")
             base = "P2R" if base == "UP2UR" else base
             action = getattr(self, base, None) or getattr(self, base[1:])
-            action(one, modifiers, one.parts, taken)
+            try:
+                action(one, modifiers, one.parts, taken)
+            except Fault as fault:
+                raise Fault(f"{fault} at {pc:#x}: {one.name} {one.operands}") from None
 
     def nothing(self, one, modifiers, x, mask):
         pass
@@ -261,6 +276,8 @@ class Warp:
         total = np.zeros(32, np.int64)
         for operand in rest[:3]:
             total += self.integer(operand).astype(np.int64)
+            if written and sign_of(operand)[0] == "-":  # ~x + 1, which carries where x is 0
+                total += (self.integer(operand) == 0).astype(np.int64) << 32
         if "X" in modifiers:
             for operand in rest[3:]:
                 total += self.predicate(operand)
@@ -533,6 +550,7 @@ class Warp:
 
     def load(self, memory, at, modifiers, x, mask):
         size = self.width(modifiers)
+        self.group.check_read(self, memory, at[mask], size)
         to = int(x[0][1:])
         for i in range(0, max(size, 4), 4):
             count = min(size, 4)
@@ -546,6 +564,10 @@ class Warp:
 
     def store(self, memory, at, modifiers, source, mask):
         size = self.width(modifiers)
+        with self.group.checked_write(self, memory, at[mask], size):
+            self.put(memory, at, size, source, mask)
+
+    def put(self, memory, at, size, source, mask):
         for i in range(0, max(size, 4), 4):
             array, row = self.register(source)
             value = np.zeros(32, np.uint64) if row == len(array) - 1 else array[row + i // 4]
@@ -596,6 +618,7 @@ class Warp:
         at = self.address(x[1]).astype(np.int64)
         to = register_of(x[0])[1]
         local = self.group.local.view(np.uint16)
+        self.group.check_read(self, self.group.local, at[:8 * count], 16)
         for i in range(count):
             rows = np.stack([local[(int(start) >> 1):(int(start) >> 1) + 8] for start in at[8 * i:8 * i + 8]])
             rows = rows.T if modifiers[1] == "MT88" else rows
@@ -608,18 +631,23 @@ class Warp:
             raise NotImplementedError(one)
         to, source = self.address(x[0]).astype(np.int64), self.global_place(x[1]).astype(np.int64)
         full = self.predicate(x[2]) if len(x) > 2 else np.ones(32, bool)
+        self.group.check_read(self, self.group.memory, source[mask & full], 16)
+        self.group.copy_begins(self, to[mask])
         for lane in np.flatnonzero(mask):
             data = self.group.memory[source[lane]:source[lane] + 16].copy() if full[lane] else np.zeros(16, np.uint8)
-            self.copies.append((int(to[lane]), data))
+            self.copies[-1].append((int(to[lane]), data))
 
-    LDGDEPBAR = nothing
+    def LDGDEPBAR(self, one, modifiers, x, mask):
+        self.copies.append([])
 
     def DEPBAR(self, one, modifiers, x, mask):
-        if int(x[1], 0) != 0:
+        """Waits until no more than so many closed groups are left."""
+        if x[0] != "SB0":
             raise NotImplementedError(one)
-        for to, data in self.copies:
-            self.group.local[to:to + 16] = data
-        self.copies = []
+        while len(self.copies) - 1 > int(x[1], 0):
+            for to, data in self.copies.pop(0):
+                self.group.local[to:to + 16] = data
+                self.group.copy_ends(self, to)
 
     def F2FP(self, one, modifiers, x, mask):
         """Two floats as 16-bit numbers, rounded to nearest even; the second is the lower half."""
@@ -697,22 +725,34 @@ def plain_product(one):
     return int(operands[0][2]), [int(x[2]) for x in operands[1:]], [bool(x[1]) for x in operands[1:]]
 
 
-class Group:
-    """A work-group: `bank` is the constant bank of arguments, `tables` that of the program's constants, `memory` global
-    memory as bytes, `index` the group's number."""
-
-    def __init__(self, kernel, threads, bank, memory, index=0, tables=b""):
-        self.index, self.tables = index, tables
-        self.code = {one.address: one for one in kernel.instructions}
-        self.labels = kernel.labels
+def parsed(kernel):
+    """Its instructions by their addresses, with their operands taken apart, and its labels."""
+    if not hasattr(kernel, "code"):
+        kernel.code = {one.address: one for one in kernel.instructions}
         for one in kernel.instructions:
             text = re.sub(r"\(\*.*?\*\)", "", one.operands)
             target = re.search(r"`\(([^)]*)\)", text)
             one.parts = [part.strip() for part in re.sub(r"`\([^)]*\)", target[1] if target else "", text).split(",")]
             one.registers = registers_of(one)
             one.plain = plain_product(one) if one.name == "FFMA" else None
-        self.bank, self.memory, self.local = bank, memory, np.zeros(1 << 18, np.uint8)
-        self.private = np.zeros((threads // 32, 32 * STACK), np.uint8)
+    return kernel.code, kernel.labels
+
+
+class Group:
+    """A work-group: `bank` is the constant bank of arguments, `tables` that of the program's constants, `memory` global
+    memory as bytes, `index` the group's number, `access` the READ and WRITE of each byte of global memory."""
+
+    def __init__(self, kernel, threads, bank, memory, index=0, tables=b"", access=None):
+        self.index, self.tables = index, tables
+        self.code, self.labels = parsed(kernel)
+        self.bank, self.memory, self.local = bank, memory, np.full(1 << 18, 0xff, np.uint8)
+        self.private = np.full((threads // 32, 32 * STACK), 0xff, np.uint8)
+        self.access = access  # None: everything is allowed
+        # of the words of local memory: copies under way; the last writer and reader (-1: several), and since how many
+        # barriers
+        self.pending = np.zeros(len(self.local) // 4, bool)
+        self.writer, self.reader, self.written, self.read = np.full((4, len(self.pending)), -1, np.int32)
+        self.barriers = 0
         self.warps = [Warp(self, number) for number in range(threads // 32)]
         self.counts = collections.Counter()
         self.known = {}
@@ -722,6 +762,71 @@ class Group:
     @functools.lru_cache(None)
     def constant(self, at):
         return np.full(32, int.from_bytes(self.bank[at:at + 4], "little"), np.uint64)
+
+    # ---- what a program must not do ----
+
+    def words(self, at, size):
+        return np.unique(np.add.outer(at.astype(np.int64) >> 2, np.arange(max(size // 4, 1))))
+
+    def check_allowed(self, at, size, kind):
+        if self.access is None or not len(at):
+            return
+        at = at.astype(np.int64)
+        if at.min() < 0 or at.max() + size > len(self.access):
+            raise Fault(f"accesses global memory at {at.min():#x} .. {at.max():#x}, where nothing is")
+        for byte in range(size):
+            wrong = self.access[at + byte] & kind == 0
+            if wrong.any():
+                raise Fault(f"{'reads' if kind == READ else 'writes'} global memory at {at[wrong][0] + byte:#x}")
+
+    def check_shared(self, warp, words, changed, what):
+        """Of words of local memory that the warp accesses: other warps have not written, nor read those that changed."""
+        if self.pending[words].any():
+            raise Fault(f"{what} a word of local memory whose copy is under way")
+        wrong = changed & (self.written[words] == self.barriers) & (self.writer[words] != warp.number)
+        if wrong.any():
+            raise Fault(f"{what} local memory at {4 * words[wrong][0]:#x}, which another warp wrote since the barrier")
+
+    def check_read(self, warp, memory, at, size):
+        if memory is self.memory:
+            self.check_allowed(at, size, READ)
+        elif memory is self.local and len(at):
+            words = self.words(at, size)
+            self.check_shared(warp, words, np.ones(len(words), bool), "reads")
+            others = (self.read[words] == self.barriers) & (self.reader[words] != warp.number)
+            self.reader[words] = np.where(others, -1, warp.number)
+            self.read[words] = self.barriers
+
+    @contextlib.contextmanager
+    def checked_write(self, warp, memory, at, size):
+        if memory is self.memory:
+            self.check_allowed(at, size, WRITE)
+        if memory is not self.local or not len(at):
+            yield
+            return
+        words = self.words(at, size)
+        before = self.local.view(np.uint32)[words]
+        yield
+        self.local_written(warp, words, before != self.local.view(np.uint32)[words], "writes")
+
+    def local_written(self, warp, words, changed, what):
+        self.check_shared(warp, words, changed, what)
+        wrong = changed & (self.read[words] == self.barriers) & (self.reader[words] != warp.number)
+        if wrong.any():
+            raise Fault(f"{what} local memory at {4 * words[wrong][0]:#x}, which another warp read since the barrier")
+        self.writer[words], self.written[words] = warp.number, self.barriers
+
+    def copy_begins(self, warp, at):
+        words = self.words(at, PIECE)
+        self.local_written(warp, words, np.ones(len(words), bool), "begins to copy to")
+        self.pending[words] = True
+
+    def copy_ends(self, warp, at):
+        words = np.arange(at // 4, (at + PIECE) // 4)
+        self.pending[words] = False
+        self.writer[words], self.written[words] = warp.number, self.barriers
+
+    # ---- costs ----
 
     def wait(self, one, warp):
         """Moves the warp's clock to where the instruction can issue: its registers have arrived."""
@@ -735,9 +840,16 @@ class Group:
         last = max(warp.clock for warp in self.warps)
         self.counts["waits"] += last - sum(warp.issued for warp in self.warps) / SCHEDULERS
         self.free = max(self.free - last, 0)
+        self.barriers += 1
         for warp in self.warps:
             warp.arrival = {row: time - last for row, time in warp.arrival.items() if time > last}
             warp.waits, warp.clock, warp.issued = False, 0.0, 0
+
+    def passes(self, at, size):
+        key = size, at.tobytes()
+        if key not in self.known:
+            self.known[key] = passes(at, size)
+        return self.known[key]
 
     def count(self, one, warp, mask):
         """Adds the cost of an instruction of a warp."""
@@ -752,7 +864,10 @@ class Group:
         elif one.name.startswith("LDSM"):
             at = warp.address(one.parts[1])
             for i in range(int(one.name.split(".")[-1])):
-                self.counts["passes"] += passes(np.where(LANES // 8 == i, at, -1), 16)
+                self.counts["passes"] += self.passes(np.where(LANES // 8 == i, at, -1), 16)
+        elif one.name.startswith("LDGSTS") and mask.any():
+            self.counts["passes"] += self.passes(np.where(mask, warp.address(one.parts[0]), -1), 16)
+            self.counts["copies"] += 1
         elif one.name.startswith("BAR"):
             self.counts["barriers"] += 1
         elif one.name.startswith(("LDL", "STL")):
@@ -760,13 +875,10 @@ class Group:
         elif one.name.startswith(("LDS", "STS")) and mask.any():
             size = warp.width(one.name.split("."))
             at = warp.address(one.parts[1 if one.name.startswith("LDS") else 0])
-            at = np.where(mask, at, -1)
-            key = size, at.tobytes()
-            if key not in self.known:
-                self.known[key] = passes(at, size)
-            self.counts["passes"] += self.known[key]
+            count = self.passes(np.where(mask, at, -1), size)
+            self.counts["passes"] += count
             if one.name.startswith("LDS"):
-                self.counts["load passes"] += self.known[key]
+                self.counts["load passes"] += count
         elif one.name.startswith(("LDG.", "STG.")) and mask.any():
             size = warp.width(one.name.split("."))
             at = warp.global_place(one.parts[1 if one.name.startswith("LDG") else 0])[mask]

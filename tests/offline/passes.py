@@ -1,0 +1,362 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A pass of the library as its plan launches it on an NVIDIA GPU (offline_plans steps), without a card: arrays in the
+simulator's memory (warps.py), and numpy's results in double precision, for matrix.py.
+
+Each array has gaps between its rows where the problem asks for them, and a guard on both sides that nothing may touch;
+only elements of outputs may be written. Whatever is not an element that rows in use may read holds NaN: gaps, keys beyond
+a batch's length, packed neighbours (Inf), outputs.
+"""
+import dataclasses
+import pathlib
+import subprocess
+
+import numpy as np
+
+import compile as offline
+import sass
+import warps
+
+GUARD = 1 << 12  # bytes
+LOG2_E = 1.4426950408889634
+VARIANTS = {"softmax": 0, "gaussian": 1, "mgk": 2, "smgk": 3}
+F32, F16, BF16 = range(3)
+STORED = ("q", "k", "v", "o", "grad_o", "grad_q", "grad_k", "grad_v")
+COUNTS = ("lengths", "lengths_q", "offsets", "offsets_k")
+OUTPUTS = ("grad_q", "grad_k", "grad_v", "grad_shift")
+BOUND_BYTES = 24  # mgk_bound, which a call sets
+
+
+def stored(values, dtype):
+    """Bytes of numbers of a storage type, and the numbers that these are."""
+    if dtype == F32:
+        pattern = values.astype(np.float32)
+    elif dtype == F16:
+        pattern = values.astype(np.float16)
+    else:
+        raw = values.astype(np.float32).view(np.uint32).astype(np.uint64)
+        pattern = np.where(np.isnan(values), 0x7fff, (raw + 0x7fff + (raw >> 16 & 1)) >> 16).astype(np.uint16)
+    return pattern, loaded(pattern, dtype)
+
+
+def loaded(pattern, dtype):
+    if dtype == F16:
+        return pattern.view(np.float16).astype(np.float64)
+    if dtype == F32:
+        return pattern.view(np.float32).astype(np.float64)
+    return (pattern.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+
+
+@dataclasses.dataclass
+class Step:
+    source: str
+    kernel: str
+    items: int
+    threads: int
+    names: list
+    arguments: bytes
+    options: list
+
+
+class Plan:
+    """What offline_plans prints for a configuration's name and fields of its problem."""
+
+    def __init__(self, program, name, fields):
+        text = offline.run([program, "steps", name, *(f"{key}={value}" for key, value in fields.items())], None)
+        self.steps = []
+        for line in text.splitlines():
+            kind, *rest = line.split()
+            if kind == "problem":
+                self.problem = {key: int(value) for key, value in (part.split("=") for part in rest)}
+            elif kind == "workspace":
+                self.workspace = int(rest[0])
+            else:
+                self.steps.append(Step(rest[0], rest[1], int(rest[2]), int(rest[3]), rest[4].split(","),
+                                       bytes.fromhex(rest[5]), rest[6:]))
+
+
+class Memory:
+    """Arrays with guards."""
+
+    def __init__(self):
+        self.parts, self.size, self.place = [], GUARD, {}
+
+    def add(self, name, extent, size, offset):
+        """Room for `extent` elements of `size` bytes, the first of them `offset` elements behind a piece's beginning."""
+        self.place[name] = self.size, offset * size, extent * size
+        self.size += -(-(extent + offset) * size // 256) * 256 + GUARD
+
+    def make(self):
+        self.bytes = np.full(self.size, 0xff, np.uint8)
+        self.access = np.zeros(self.size, np.uint8)
+        for begin, offset, extent in self.place.values():
+            self.access[begin + offset:begin + offset + extent] = warps.READ
+
+    def view(self, name, shape, strides, size):
+        """An array's elements, and the access to them, of `size` bytes."""
+        begin, offset, _ = self.place[name]
+        begin += offset
+        kind = {1: np.uint8, 2: np.uint16, 4: np.uint32}[size]
+        strides = [stride * size for stride in strides]
+        return (np.ndarray(shape, kind, self.bytes, begin, strides),
+                np.ndarray((*shape, size), np.uint8, self.access, begin, (*strides, 1)))
+
+
+class Pass:
+    """`offsets`: of arrays' first elements, by name; `packed`: lengths of sequences of which all but the one in the
+    middle hold Inf; `lengths`: of the keys in use of each batch, else all are."""
+
+    def __init__(self, plan, offsets=None, packed=None, lengths=None):
+        self.plan, self.x = plan, plan.problem
+        self.packed, self.lengths = packed, lengths
+        self.gaussian = self.x["variant"] in (VARIANTS["gaussian"], VARIANTS["mgk"], VARIANTS["smgk"])
+        self.shifted = self.x["variant"] == VARIANTS["smgk"]
+        self.names = sorted({name for step in plan.steps for name in step.names})
+        self.memory, self.values = Memory(), {}
+        for name in self.names:
+            extent = 1 + sum((count - 1) * stride for count, stride in zip(self.shape(name), self.strides(name)))
+            self.memory.add(name, max(extent, 1), self.size_of(name), (offsets or {}).get(name, 0))
+        self.memory.make()
+        self.fill()
+        self.starts = {name: (offsets or {}).get(name, 0) for name in self.names}
+
+    # ---- arrays ----
+
+    def dtype(self, name):
+        own = {"k": "dtype_k", "v": "dtype_v", "o": "dtype_o"}.get(name.removeprefix("grad_"), "dtype")
+        storage = self.x[own] - 1 if own != "dtype" else -1  # a storage type of 0: that of Q
+        return F32 if name not in STORED else storage if storage >= 0 else self.x["dtype"]
+
+    def size_of(self, name):
+        return 1 if name == "workspace" else 4 if self.dtype(name) == F32 else 2
+
+    def shape(self, name):
+        x, m = self.x, self.x["components"]
+        n, s, t = x["length"], x["length_k"], x["sequences"]
+        axes = {"q": (x["batch"], x["heads"], n, x["head_size"]), "o": (x["batch"], x["heads"], n, x["value_size"]),
+                "k": (x["batch"], x["kv_heads"], 1 if self.shifted else m, s, x["head_size"]),
+                "v": (x["batch"], x["kv_heads"], s, x["value_size"]), "lse": (x["batch"], x["heads"], n),
+                "shift": (x["heads"], m, x["head_size"]), "sinks": (x["heads"],), "workspace": (self.plan.workspace,),
+                "offsets": (t + 1,), "offsets_k": (t + 1,)}
+        return axes.get(name.removeprefix("grad_"), (x["batch"],))
+
+    def strides(self, name):
+        own = name if f"{name}.token" in self.x else {"grad_lse": "lse"}.get(name)
+        if own is None:
+            shape = self.shape(name)
+            return [int(np.prod(shape[i + 1:])) for i in range(len(shape))]
+        batch, head, component, token = (self.x[f"{own}.{axis}"] for axis in ("batch", "head", "component", "token"))
+        if own == "lse":
+            return [batch, head, token]
+        return [batch, head, component, token, 1] if name in ("k", "grad_k") else [batch, head, token, 1]
+
+    def given(self, name):
+        """Whether the call has the array."""
+        x = self.x
+        switched = {"lengths": x["use_lengths"], "lengths_q": x["use_lengths_q"], "offsets": x["sequences"],
+                    "offsets_k": x["use_offsets_k"], "sinks": x["use_sinks"], "grad_lse": False}
+        return switched.get(name, True)
+
+    def fill(self):
+        """Inputs, and what may be written; numbers of rows that are not in use stay NaN, of packed neighbours Inf."""
+        random = np.random.default_rng(1)
+        backward = "grad_o" in self.names
+        own = [name for name in ("q", "k", "v", "shift", "sinks", "grad_o") if name in self.names]
+        for name in own:
+            values = random.standard_normal(self.shape(name))
+            self.put(name, self.masked(name, values))
+        for name in COUNTS:
+            if name in self.names and self.given(name):
+                numbers = np.cumsum([0, *self.packed]) if name.startswith("offsets") else np.array(self.lengths)
+                self.memory.view(name, self.shape(name), self.strides(name), 4)[0][...] = numbers.astype(np.uint32)
+        if backward:
+            o, lse = self.forward()
+            for name, value in (("o", o), ("lse", lse)):
+                if name in self.names:
+                    self.put(name, self.masked(name, value))
+        for name in self.names:
+            if name in OUTPUTS or name == "workspace" or not backward and name in ("o", "lse"):
+                self.memory.view(name, self.shape(name), self.strides(name), self.size_of(name))[1][...] |= warps.WRITE
+
+    def put(self, name, values):
+        pattern, self.values[name] = stored(values, self.dtype(name))
+        view = self.memory.view(name, self.shape(name), self.strides(name), self.size_of(name))[0]
+        view[...] = pattern.view(view.dtype)
+
+    def get(self, name):
+        view = self.memory.view(name, self.shape(name), self.strides(name), self.size_of(name))[0]
+        return loaded(np.ascontiguousarray(view), self.dtype(name))
+
+    def masked(self, name, values):
+        tokens = values.ndim - (1 if name in ("lse", "grad_lse") else 2)
+        if name in ("shift", "sinks"):
+            return values
+        values = np.moveaxis(values, tokens, 1).copy()  # batch, token, ...
+        if self.packed is not None:
+            begin = self.packed[0]
+            values[:, :begin], values[:, begin + self.packed[1]:] = np.inf, -np.inf
+        elif self.lengths is not None and name.removeprefix("grad_") in ("k", "v"):
+            for b, length in enumerate(self.lengths):
+                values[b, length:] = np.nan
+        return np.moveaxis(values, 1, tokens)
+
+    # ---- numpy's results ----
+
+    def ranges(self):
+        """(batch, rows, keys) of the problems that are checked: slices."""
+        if self.packed is not None:
+            own = slice(self.packed[0], self.packed[0] + self.packed[1])
+            return [(0, own, own)]
+        keys = self.lengths if self.lengths is not None else [self.x["length_k"]] * self.x["batch"]
+        return [(b, slice(0, self.x["length"]), slice(0, count)) for b, count in enumerate(keys)]
+
+    def visible(self, rows, keys):
+        """[row, key]"""
+        x, n = self.x, rows.stop - rows.start
+        whole = keys.stop - keys.start if self.packed is not None else x["length_k"]
+        row, key = np.arange(n)[:, None], np.arange(keys.stop - keys.start)[None]
+        distance = key - (row + (whole - n if x["alignment"] == 0 else 0))
+        seen = np.ones(distance.shape, bool)
+        if x["causal"]:
+            seen &= distance <= 0
+        if x["use_window"]:
+            seen &= (x["window_left"] < 0) | (distance >= -x["window_left"])
+            seen &= (x["window_right"] < 0) | (distance <= x["window_right"])
+        return seen
+
+    def scores(self, b, h, rows, keys):
+        """[component, row, key] in nats, with the keys of the components."""
+        x, g = self.x, h * self.x["kv_heads"] // self.x["heads"]
+        q, k = self.values["q"][b, h, rows], self.values["k"][b, g][:, keys]
+        if self.shifted:
+            k = k + self.values["shift"][h][:, None]
+        score = q @ k.transpose(0, 2, 1)
+        if self.gaussian:
+            score = score - ((k ** 2).sum(2)[:, None] + (q ** 2).sum(1)[None, :, None]) / 2
+        score = score / x["head_size"] ** 0.5 - np.log(x["components"])
+        return np.where(self.visible(rows, keys), score, -np.inf), q, k
+
+    def forward(self):
+        """O and L, NaN where nothing is checked."""
+        o, lse = np.full(self.shape("o"), np.nan), np.full(self.shape("lse"), np.nan)
+        for b, rows, keys in self.ranges():
+            for h in range(self.x["heads"]):
+                score = self.scores(b, h, rows, keys)[0]
+                sink = self.values["sinks"][h] if self.x["use_sinks"] else -np.inf
+                top = np.maximum(score.max((0, 2), initial=-np.inf), sink)
+                top = np.where(np.isfinite(top), top, 0)
+                weight = np.exp(score - top[:, None]).sum(0)
+                total = weight.sum(1) + np.exp(sink - top)
+                v = self.values["v"][b, h * self.x["kv_heads"] // self.x["heads"], keys]
+                o[b, h, rows] = weight @ v / np.where(total > 0, total, 1)[:, None]
+                with np.errstate(divide="ignore"):
+                    lse[b, h, rows] = top + np.log(total)
+        return o, lse
+
+    def backward(self):
+        """{name: (gradient, sum of its terms' absolute values)}, of the stored O and L."""
+        results = {name: np.zeros((2, *self.shape(name))) for name in OUTPUTS if name in self.names}
+        scale = self.x["head_size"] ** -0.5
+        for b, rows, keys in self.ranges():
+            for h in range(self.x["heads"]):
+                g = h * self.x["kv_heads"] // self.x["heads"]
+                score, q, k = self.scores(b, h, rows, keys)
+                lse = self.values["lse"][b, h, rows]
+                grad_o, v = self.values["grad_o"][b, h, rows], self.values["v"][b, g, keys]
+                delta = (grad_o * self.values["o"][b, h, rows]).sum(1, keepdims=True)
+                p = np.exp(score - np.where(np.isfinite(lse), lse, 0)[:, None])
+                ds = p * (grad_o @ v.T - delta) * scale
+
+                def add(name, at, value):
+                    if name in results:
+                        results[name][0][at] += value[0]
+                        results[name][1][at] += value[1]
+                own = self.gaussian
+                add("grad_v", (b, g, keys), [p.sum(0).T @ grad_o, p.sum(0).T @ abs(grad_o)])
+                add("grad_q", (b, h, rows), [sum(d @ y for d, y in zip(ds, k)) - own * ds.sum((0, 2))[:, None] * q,
+                                             sum(abs(d) @ abs(y) for d, y in zip(ds, k)) +
+                                             own * abs(ds).sum((0, 2))[:, None] * abs(q)])
+                of_keys = [ds.transpose(0, 2, 1) @ q - own * ds.sum(1)[:, :, None] * k,
+                           abs(ds).transpose(0, 2, 1) @ abs(q) + own * abs(ds).sum(1)[:, :, None] * abs(k)]
+                add("grad_shift", h, [one.sum(1) for one in of_keys])
+                of_keys = [one.sum(0, keepdims=True) for one in of_keys] if self.shifted else of_keys
+                add("grad_k", (b, g, slice(None), keys), of_keys)
+        return results
+
+    # ---- running ----
+
+    def run(self, programs):
+        """Executes the steps; returns [(step, figures, counts of its last work-group)]."""
+        counts = []
+        for step in self.plan.steps:
+            program = programs.get(step.source, step.options)
+            bank = self.bank(step)
+            for number in range(-(-step.items // step.threads)):
+                group = warps.Group(program.kernels[step.kernel], step.threads, bank, self.memory.bytes, number,
+                                    program.tables, self.memory.access)
+                last = group.run()
+            counts.append((step, program, last))
+        return counts
+
+    def bank(self, step):
+        bank = bytearray(1 << 12)
+        bank[0:4] = step.threads.to_bytes(4, "little")
+        bank[0x28:0x2c] = warps.STACK.to_bytes(4, "little")
+        given = sum(1 << i for i, name in enumerate(step.names) if self.given(name))
+        aligned = sum(1 << i for i, name in enumerate(step.names) if self.starts[name] % 4 == 0)
+        bound = given.to_bytes(4, "little") + bytes(4) + aligned.to_bytes(4, "little")
+        data = bound + step.arguments[len(bound):]
+        data += b"".join(self.starts[name].to_bytes(8, "little") for name in step.names)
+        data += b"".join((warps.GLOBAL + self.memory.place[name][0]).to_bytes(8, "little") for name in step.names)
+        bank[warps.PARAMETERS:warps.PARAMETERS + len(data)] = data
+        return bytes(bank)
+
+    def faults(self):
+        """What differs from numpy's results beyond roundings of 16-bit numbers."""
+        if "grad_o" in self.names:
+            return [fault for name, (value, terms) in self.backward().items()
+                    for fault in self.compare(name, value, terms)]
+        o, lse = self.forward()
+        faults = self.compare("o", o, np.full(o.shape, abs(o[np.isfinite(o)]).max(initial=0)))
+        given, seen = self.get("lse"), np.isfinite(lse)
+        if not (abs(given - lse)[seen] < 1e-4 * (1 + abs(lse[seen]))).all():
+            faults.append("L is wrong")
+        if not (given[np.isneginf(lse)] == -np.inf).all():
+            faults.append("L of rows without keys is wrong")
+        return faults
+
+    def compare(self, name, value, terms):
+        limit = 3 * 2.0 ** {F16: -11, BF16: -8, F32: -8}[self.dtype(name)] * terms + 1e-30
+        given = self.get(name)
+        checked = np.zeros(value.shape, bool)
+        for b, rows, keys in self.ranges():
+            if name == "grad_shift":
+                checked[...] = True
+            elif name in ("grad_k", "grad_v"):
+                checked[b, ..., keys if self.packed else slice(None), :] = True
+            else:
+                checked[b, ..., rows, :] = True
+        error = np.where(checked, abs(given - value) / limit, 0)
+        return [] if (error <= 1).all() else [f"{name} is wrong by {np.nanmax(error):.1f} times its limit"
+                                              f"{', with NaN' if np.isnan(error).any() else ''}"]
+
+
+class Programs:
+    """Compiles each program once."""
+
+    def __init__(self, architecture, ptxas, nvdisasm, work):
+        self.target, self.nvdisasm, self.work, self.known = offline.Nvidia(architecture, ptxas), nvdisasm, work, {}
+
+    def get(self, source, options):
+        key = source, tuple(options)
+        if key not in self.known:
+            self.known[key] = Program(self, source, options, pathlib.Path(self.work) / f"program{len(self.known)}")
+        return self.known[key]
+
+
+class Program:
+    def __init__(self, programs, source, options, folder):
+        folder.mkdir()
+        self.figures = programs.target.compile(offline.KERNELS / source, list(options), folder)
+        listing = offline.run([programs.nvdisasm, "-c", folder / "k.cubin"], folder)
+        self.kernels = {kernel.name: kernel for kernel in sass.read_kernels(listing)}
+        self.tables = sass.section_of(folder / "k.cubin", ".nv.constant3")
