@@ -22,6 +22,7 @@ import traceback
 try:
     import numpy  # noqa: F401
     import passes
+    import rates
     import warps
 except ModuleNotFoundError as missing:
     print(f"skipped: {missing.name} is not there")
@@ -38,56 +39,120 @@ def case(name, configuration, options=None, parameters=SMALL, **fields):
     return name, configuration, {**ONE, **fields, "parameters": parameters}, options or {}
 
 
-# Name, configuration, the problem's fields, and options of passes.Pass.
+def strides(names, size, rows, heads):
+    """Tokens first, heads within them, and a gap of 24 elements behind each token."""
+    token = heads * size + 24
+    return {f"{name}.{axis}": value for name in names
+            for axis, value in (("batch", rows * token), ("head", size), ("component", size), ("token", token))}
+
+
+def edge(name, configuration, options=None, **fields):
+    """Narrow, so that all have the same few programs."""
+    return case(name, configuration, options, **{"head_size": 16, "value_size": 16, **fields})
+
+
+FORWARD, BACKWARD = "softmax-bf16-64", "backward-softmax-bf16-64"
+LENGTHS = {"batch": 3, "use_lengths": 1, "length": 33, "length_k": 70}
+GAPS = {"heads": 2, "kv_heads": 1, "length": 33, "length_k": 50, **strides(("q", "o"), 16, 33, 2),
+        **strides(("k", "v"), 16, 50, 1)}
+GRAD_GAPS = {**GAPS, **strides(("grad_o", "grad_q"), 16, 33, 2), **strides(("grad_k", "grad_v"), 16, 50, 1)}
+WINDOW = {"length": 70, "length_k": 150, "use_window": 1, "window_left": 20, "window_right": 3}
+PACKED = {"sequences": 3, "length": 120, "length_k": 120, "causal": 1}
+PARTS = {"packed": [37, 45, 38]}
+# Name, configuration, the problem's fields, and options of passes.Pass. The quick tier has those before FULL.
 CASES = [
     case("softmax-64", "softmax-bf16-64", length=70, length_k=100),
-    case("softmax-128-as-planned", "softmax-bf16-128", parameters="splits=1", length=64, length_k=150),
-    case("softmax-causal-128", "softmax-f16-128", length=64, length_k=64, causal=1),
     case("softmax-unaligned-20-33", "softmax-f16-64", length=40, length_k=37, head_size=20, value_size=33),
-    case("softmax-narrow-5", "softmax-bf16-64", length=33, length_k=50, head_size=5, value_size=7, causal=1),
     case("mgk3-64", "mgk4-bf16-64", length=40, length_k=70, value_size=32, components=3),
     case("backward-64-causal", "backward-softmax-f16-64", length=40, length_k=70, causal=1),
+    case("backward-mgk2-32", "backward-mgk4-bf16-64", length=40, length_k=70, head_size=32, value_size=16, components=2),
+    # a tile's keys are copied, and none of the block's rows sees them; the last tile has one key
+    edge("tiles-hidden-by-a-window", FORWARD, **WINDOW),
+    edge("last-tile-of-one-key", FORWARD, length=33, length_k=65),
+    edge("lengths-and-padding", FORWARD, {"lengths": [5, 0, 70]}, **LENGTHS),
+    edge("rows-without-keys", FORWARD, length=70, length_k=20, causal=1),
+    edge("gaps-between-rows", FORWARD, **GAPS),
+    edge("packed-neighbours", FORWARD, PARTS, **PACKED),
+    edge("backward-window", BACKWARD, **WINDOW),
+    edge("backward-last-tile", BACKWARD, length=33, length_k=65),
+    edge("backward-lengths", BACKWARD, {"lengths": [5, 0, 70]}, **LENGTHS),
+    edge("backward-rows-without-keys", BACKWARD, length=70, length_k=20, causal=1),
+    edge("backward-gaps", BACKWARD, **GRAD_GAPS),
+]
+FULL = [
+    case("softmax-causal-128", "softmax-f16-128", length=64, length_k=64, causal=1),
+    case("softmax-narrow-5", "softmax-bf16-64", length=33, length_k=50, head_size=5, value_size=7, causal=1),
+    case("softmax-two-fragments", "softmax-bf16-64", parameters=SMALL + ",row-tiles=2", length=100, length_k=70),
+    case("ranges-of-keys", "softmax-bf16-64", parameters="splits=4,warps=2,key-tiles=2", length=40, length_k=150,
+         causal=1),
+    case("smgk3-32", "smgk4-bf16-64", length=40, length_k=70, head_size=32, value_size=16, components=3),
     case("backward-unaligned-20-33", "backward-softmax-f16-64", length=40, length_k=37, head_size=20, value_size=33),
     case("backward-narrow-5", "backward-softmax-bf16-64", length=33, length_k=50, head_size=5, value_size=7, causal=1),
-    case("backward-mgk2-32", "backward-mgk4-bf16-64", length=40, length_k=70, head_size=32, value_size=16, components=2),
     case("backward-smgk3-32", "backward-smgk4-bf16-64", length=40, length_k=70, head_size=32, value_size=16,
          components=3),
+    edge("backward-packed-neighbours", BACKWARD, PARTS, **PACKED),
+    edge("unaligned-arrays", FORWARD, {"offsets": {"q": 1, "k": 3, "v": 5, "o": 7}}, length=33, length_k=50),
+    edge("unaligned-arrays-backward", BACKWARD, {"offsets": {"k": 3, "v": 5, "grad_o": 1, "grad_k": 1}}, length=33,
+         length_k=50),
 ]
 
 
 def run_case(one, programs, plans):
     name, configuration, fields, options = one
-    plan = passes.Plan(plans, configuration, fields)
-    run = passes.Pass(plan, **options)
-    faults = []
-    try:
-        counts = run.run(programs)
-        faults += run.faults()
-    except warps.Fault as fault:
-        return f"{name:28s} FAILED: {fault}", False
-    lines = []
-    for step, program, count in counts:
+    run = passes.Pass(passes.Plan(plans, configuration, fields), **options)
+    counts, lines = run.run(programs), []
+    faults = run.faults()
+    for step, program, _, last in counts:
         if program.figures["B spilled"] or program.figures["B stack"]:
             faults.append(f"{step.source}: spills or a stack")
-        if count["hmma"]:
+        if last["hmma"]:
             lines.append(f"{step.kernel.removeprefix('mixture_')}: {program.figures['registers']} registers, "
-                         f"{count['hmma']} products, {count['slots']} slots, {count['barriers']} barriers")
+                         f"{last['hmma']} products, {last['slots']} slots, {last['barriers']} barriers")
     text = f"{name:28s} {'; '.join(lines)} in the last group"
     return f"{text}  {'FAILED: ' + '; '.join(faults) if faults else 'right'}", not faults
 
 
+def run_configuration(name, programs, plans):
+    tiles, faults = rates.measure(name, programs, plans)
+    for tile in tiles:
+        faults += tile.over_limits()
+    lines = [f"{name + ', ' + tile.kernel:50s} {tile.summary()}" for tile in tiles]
+    return "\n".join(lines) + f"  {'FAILED: ' + '; '.join(faults) if faults else 'right'}", not faults
+
+
 def share(job):
-    """Lines of a share of the cases, and whether they are right."""
-    cases, tools, plans = job
+    """Lines of a share of the cases and configurations, and whether they are right."""
+    jobs, tools, plans = job
     results = []
     with tempfile.TemporaryDirectory() as work:
         programs = passes.Programs(ARCHITECTURE, *tools, work)
-        for one in cases:
+        for one in jobs:
             try:
-                results.append(run_case(one, programs, plans))
-            except (NotImplementedError, offline.Failure, KeyError, AttributeError, IndexError):
-                results.append((f"{one[0]} FAILED\n{traceback.format_exc()}", False))
+                results.append((run_configuration if isinstance(one, str) else run_case)(one, programs, plans))
+            except warps.Fault as fault:
+                results.append((f"{name_of(one):28s} FAILED: {fault}", False))
+            except (NotImplementedError, offline.Failure, KeyError, AttributeError, IndexError, ValueError):
+                results.append((f"{name_of(one):28s} FAILED\n{traceback.format_exc()}", False))
     return results
+
+
+def name_of(one):
+    return one if isinstance(one, str) else one[0]
+
+
+def configurations():
+    """Names of the engine's configurations."""
+    lines = (line.split() for line in (offline.HERE / "configurations.txt").read_text().splitlines())
+    return list(dict.fromkeys(words[1] for words in lines if words and words[0] == "matrix-nvidia"))
+
+
+def in_parallel(chosen, jobs, tools, plans):
+    """Results as they come; neighbours, which share programs, in one process."""
+    size = -(-len(chosen) // jobs)
+    parts = [(chosen[i:i + size], tools, plans) for i in range(0, len(chosen), size)] if chosen else []
+    with concurrent.futures.ProcessPoolExecutor(jobs) as pool:
+        for results in pool.map(share, parts):
+            yield from results
 
 
 def find_tools(ptxas):
@@ -110,14 +175,12 @@ def main():
     if missing:
         print(f"skipped: {missing} is not there")
         return 77
-    chosen = [one for one in CASES if arguments.only in one[0]]
-    jobs = [(chosen[i::arguments.jobs], tools, arguments.plans) for i in range(arguments.jobs)]
+    chosen = CASES + (FULL + configurations() if arguments.full or arguments.only else [])
+    chosen = [one for one in chosen if arguments.only in name_of(one)]
     failed = 0
-    with concurrent.futures.ProcessPoolExecutor(arguments.jobs) as pool:
-        for results in pool.map(share, jobs):
-            for line, good in results:
-                print(line, flush=True)
-                failed += not good
+    for line, good in in_parallel(chosen, arguments.jobs, tools, arguments.plans):
+        print(line, flush=True)
+        failed += not good
     print(f"{len(chosen)} executed, {failed} failed")
     return 1 if failed or not chosen else 0
 

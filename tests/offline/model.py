@@ -11,6 +11,11 @@ HERTZ = 1.98e9
 # latencies of idle memory; a work-group's beginning and end.
 PORTS, BARRIER, WAIT, GROUP = 0.16, 200, 1.7, 40000
 OVERHEAD = 1.03
+# Of kernels with matrix products: cycles of a multiprocessor for an instruction of a warp of 16 x 8 x 16 products, from
+# the 646 TFLOP/s of mma.sync alone; a barrier; the exponent with which the banks of local memory join; a work-group's
+# beginning and end.
+HMMA = 2 * 16 * 8 * 16 * MULTIPROCESSORS * HERTZ / 646e12
+MATRIX_BARRIER, MATRIX_EXPONENT, MATRIX_GROUP = 150, 6, 10000
 LINE = 128  # bytes that the first-level cache delivers in a cycle
 COMBINE_RATE = 0.85e12  # bytes a second that attention_combine reads and writes, as measured
 
@@ -25,6 +30,12 @@ class Tile:
     load_bytes: float
     barriers: float
     waits: float
+    hmma: float = 0  # instructions
+
+
+def constants(tile):
+    """The exponent, and cycles of a barrier and of a work-group's beginning and end."""
+    return (MATRIX_EXPONENT, MATRIX_BARRIER, MATRIX_GROUP) if tile.hmma else (4, BARRIER, GROUP)
 
 
 def tile_cycles(tile, resident):
@@ -32,10 +43,12 @@ def tile_cycles(tile, resident):
 
     They queue for the units, each waits by itself at barriers and for loads: mean-value analysis of a closed queue.
     """
-    units = tile.slots + PORTS * tile.fma
+    # warps that wait for products issue nothing: their cycles and the other instructions' add up
+    units = tile.slots + PORTS * tile.fma + HMMA * tile.hmma
     memory = tile.banks + tile.load_bytes / LINE
-    busy = (units ** 4 + memory ** 4) ** 0.25
-    alone = BARRIER * tile.barriers + WAIT * tile.waits
+    exponent, barrier, _ = constants(tile)
+    busy = (units ** exponent + memory ** exponent) ** (1 / exponent)
+    alone = barrier * tile.barriers + WAIT * tile.waits
     queue = between = 0.0
     for count in range(1, resident + 1):
         response = busy * (1 + queue)
@@ -49,7 +62,7 @@ def waves_cycles(tile, resident, groups, tiles):
     cycles = 0.0
     while groups > 0:
         most = min(resident, math.ceil(groups / MULTIPROCESSORS))
-        cycles += most * (tiles * tile_cycles(tile, most) + GROUP)
+        cycles += most * (tiles * tile_cycles(tile, most) + constants(tile)[2])
         groups -= most * MULTIPROCESSORS
     return cycles
 
@@ -59,7 +72,7 @@ def ordered_cycles(tile, resident, lengths):
     places = [0.0] * (MULTIPROCESSORS * resident)
     step = tile_cycles(tile, resident)
     for tiles in lengths:
-        heapq.heapreplace(places, places[0] + resident * (tiles * step + GROUP))
+        heapq.heapreplace(places, places[0] + resident * (tiles * step + constants(tile)[2]))
     return max(places)
 
 

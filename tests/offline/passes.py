@@ -284,17 +284,18 @@ class Pass:
 
     # ---- running ----
 
-    def run(self, programs):
-        """Executes the steps; returns [(step, figures, counts of its last work-group)]."""
+    def run(self, programs, most=None):
+        """Executes the steps, of those with products the first `most` work-groups; returns [(step, program, counts of the
+        first work-group, of the last one)]."""
         counts = []
         for step in self.plan.steps:
-            program = programs.get(step.source, step.options)
-            bank = self.bank(step)
-            for number in range(-(-step.items // step.threads)):
-                group = warps.Group(program.kernels[step.kernel], step.threads, bank, self.memory.bytes, number,
-                                    program.tables, self.memory.access)
-                last = group.run()
-            counts.append((step, program, last))
+            program, bank = programs.get(step.source, step.options), self.bank(step)
+            groups = -(-step.items // step.threads)
+            if most is not None and program.has_products(step.kernel):
+                groups = min(groups, most)
+            runs = [warps.Group(program.kernels[step.kernel], step.threads, bank, self.memory.bytes, number,
+                                program.tables, self.memory.access).run() for number in range(groups)]
+            counts.append((step, program, runs[0], runs[-1]))
         return counts
 
     def bank(self, step):
@@ -360,3 +361,6 @@ class Program:
         listing = offline.run([programs.nvdisasm, "-c", folder / "k.cubin"], folder)
         self.kernels = {kernel.name: kernel for kernel in sass.read_kernels(listing)}
         self.tables = sass.section_of(folder / "k.cubin", ".nv.constant3")
+
+    def has_products(self, kernel):
+        return any(one.name.startswith("HMMA") for one in self.kernels[kernel].instructions)

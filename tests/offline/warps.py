@@ -7,7 +7,8 @@ Faults of a program are errors (Fault): accesses to global memory that the calle
 local memory for which a copy is under way; words of local memory that one warp writes, and another reads or writes, with
 no barrier between, unless the value stays as it was. Local and private memory hold NaN at first.
 
-Lanes of a warp that are at the lowest address go first, so that branches join again where the compiler's do. The cost of
+Lanes of a warp that are at the lowest address go first; those that diverged wait for each other where the compiler says
+(BSSY, BSYNC). The cost of
 a load or store of local memory is the number of passes through its 32 banks of 4 bytes: a pass serves one word of each
 bank, to any number of lanes. Accesses of 8 and 16 bytes are served by half-warps and quarter-warps; two of these go
 together where, in all of them, lanes n and n ^ 1, or n and n ^ 2, have the same address.
@@ -136,6 +137,8 @@ class Warp:
         self.p, self.up = np.zeros((8, 32), bool), np.zeros((8, 32), bool)
         self.p[7] = self.up[7] = True
         self.pc, self.live, self.waits = np.zeros(32, np.int64), np.ones(32, bool), False
+        # lanes that wait at a BSYNC, and of each barrier of a warp, for each lane, the lanes that it waits for
+        self.stopped, self.joins = np.zeros(32, bool), {}
         # by a clock on which all warps issue in turn, since the last barrier: now, and when loaded registers arrive
         self.clock, self.arrival, self.issued = 0.0, {}, 0
         # (lane's address in local memory, its 16 bytes) of copies that have not arrived: groups, the last one is open
@@ -216,10 +219,14 @@ class Warp:
     # ---- steps ----
 
     def step(self):
-        """Executes the instruction at the lowest address of the live lanes."""
-        pc = int(self.pc[self.live].min())
+        """Executes the instruction at the lowest address of the live lanes that do not wait."""
+        ready = self.live & ~self.stopped
+        if not ready.any():  # those for which they wait have left
+            self.join()
+            return
+        pc = int(self.pc[ready].min())
         one = self.group.code[pc]
-        mask = self.live & (self.pc == pc)
+        mask = ready & (self.pc == pc)
         if one.guard:
             guard = self.predicate(one.guard)
             taken = mask & guard
@@ -239,12 +246,39 @@ class Warp:
     def nothing(self, one, modifiers, x, mask):
         pass
 
-    BSSY = BSYNC = WARPSYNC = NOP = BREAK = nothing
+    WARPSYNC = NOP = nothing
+
+    def BSSY(self, one, modifiers, x, mask):
+        self.joins.setdefault(x[0], np.zeros((32, 32), bool))[mask] = mask
+
+    def BREAK(self, one, modifiers, x, mask):
+        self.joins[x[-1]][:, mask] = False
+
+    def BSYNC(self, one, modifiers, x, mask):
+        """The lanes go on when all lanes that they wait for are here, or gone."""
+        self.stopped |= mask
+        here = self.stopped & (self.pc == one.address + 16)
+        for lane in np.flatnonzero(here):
+            if not (self.joins[x[0]][lane] & self.live & ~here).any():
+                self.stopped[lane] = False
+
+    def join(self):
+        before = self.stopped.copy()
+        for pc in np.unique(self.pc[self.live]):
+            one = self.group.code[int(pc) - 16]
+            if one.base == "BSYNC":
+                self.BSYNC(one, [], one.parts, self.live & (self.pc == pc))
+        if (before == self.stopped).all():
+            raise Fault("lanes wait for each other for ever")
 
     def EXIT(self, one, modifiers, x, mask):
         self.live &= ~mask
 
     def BRA(self, one, modifiers, x, mask):
+        if "DIV" in modifiers:  # where not all lanes of a mask are here
+            if int((mask.astype(np.uint64) << LANES.astype(np.uint64)).sum()) == int(self.read(x[0].strip("~"))[0]):
+                return
+            raise NotImplementedError(one)
         if len(x) > 1:  # a predicate beside the guard
             mask = mask & self.predicate(x[0])
         self.pc[mask] = self.group.labels[x[-1]]
@@ -430,7 +464,7 @@ class Warp:
 
     def S2R(self, one, modifiers, x, mask):
         self.write(x[0], {"SR_TID.X": 32 * self.number + LANES, "SR_CTAID.X": np.full(32, self.group.index),
-                          "SR_CgaCtaId": np.zeros(32), "SR_SWINHI": np.full(32, WINDOW)}[x[1]], mask)
+                          "SR_CTAID.Y": np.zeros(32), "SR_CgaCtaId": np.zeros(32), "SR_SWINHI": np.full(32, WINDOW)}[x[1]], mask)
 
     S2UR = S2R
 
@@ -533,7 +567,11 @@ class Warp:
     I2FP = I2F
 
     def F2I(self, one, modifiers, x, mask):
-        self.write(x[0], np.clip(np.trunc(self.float(x[1]).astype(np.float64)), 0, 2**32 - 1).astype(np.uint64), mask)
+        if "TRUNC" not in modifiers or "U64" in modifiers:
+            raise NotImplementedError(one)
+        value = np.nan_to_num(np.trunc(self.float(x[1]).astype(np.float64)))
+        least, most = (0, 2**32 - 1) if "U32" in modifiers else (-2**31, 2**31 - 1)
+        self.write(x[0], np.clip(value, least, most).astype(np.int64).astype(np.uint64), mask)
 
     def SHFL(self, one, modifiers, x, mask):
         """Of all lanes; a butterfly within the warp."""
@@ -730,6 +768,7 @@ def parsed(kernel):
     if not hasattr(kernel, "code"):
         kernel.code = {one.address: one for one in kernel.instructions}
         for one in kernel.instructions:
+            one.base = one.name.split(".")[0]
             text = re.sub(r"\(\*.*?\*\)", "", one.operands)
             target = re.search(r"`\(([^)]*)\)", text)
             one.parts = [part.strip() for part in re.sub(r"`\([^)]*\)", target[1] if target else "", text).split(",")]
@@ -852,9 +891,10 @@ class Group:
         return self.known[key]
 
     def count(self, one, warp, mask):
-        """Adds the cost of an instruction of a warp."""
+        """Adds the cost of an instruction of a warp; its mnemonic is counted, too."""
         self.wait(one, warp)
         self.counts["slots"] += 1
+        self.counts[one.base] += 1
         if one.name.startswith(("FFMA", "FADD", "FMUL")):
             self.counts["fma" if one.name.startswith("FFMA") else "float"] += 1
         elif one.name.startswith("MUFU"):

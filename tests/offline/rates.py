@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a tile of the matrix engine's kernels takes on an NVIDIA GPU, by its machine code, and the rates that model.py makes
+of it: for matrix.py."""
+import compile as offline
+import model
+import passes
+
+ARCHITECTURE = "sm_90"
+TILE_KEYS, FRAGMENT_ROWS = 8, 16
+# Kinds of instructions of a table, by their mnemonics; the rest are integers, addresses and control.
+KINDS = {"LDSM": ("LDSM",), "MUFU": ("MUFU",), "F2FP": ("F2FP",), "FMNMX": ("FMNMX",),
+         "FFMA, FADD, FMUL": ("FFMA", "FADD", "FMUL"), "FSEL, FSETP": ("FSEL", "FSETP"),
+         "LDS, STS": ("LDS", "STS"), "LDGSTS": ("LDGSTS",), "LDG": ("LDG",), "MOV": ("MOV", "HFMA2", "CS2R"),
+         "SHFL": ("SHFL",)}
+MUFU_RATE = 0.5  # instructions of a warp that a multiprocessor takes in a cycle
+# The most issue slots and passes through the banks, to the cycles of products or of exponentials, whichever are more, by
+# words of a configuration and a kernel: what they take now. The aim is 1 for all.
+LIMITS = {}
+# A shape of the bench whose rates docs/gpu-bounds.md states.
+HEADS, LENGTH = 16, 8192
+
+
+class Tile:
+    """The counts of a further tile of a kernel's work-group."""
+
+    def __init__(self, name, step, program, counts, tiles):
+        self.name, self.step, self.figures = name, step, program.figures
+        more, fewer = counts
+        self.counts = {key: (more[key] - fewer[key]) / tiles for key in more}
+        self.rows = FRAGMENT_ROWS * get(step, "WARPS") * get(step, "ROW_TILES")
+        self.keys = TILE_KEYS * get(step, "KEY_TILES")
+        self.resident = self.figures["groups"]
+
+    @property
+    def kernel(self):
+        return self.step.kernel.removeprefix("mixture_")
+
+    def per_product(self, mnemonics):
+        return sum(self.counts.get(one, 0) for one in mnemonics) / self.counts["hmma"]
+
+    def others(self):
+        """Instructions that are no product, for each product."""
+        return self.counts["slots"] / self.counts["hmma"] - 1
+
+    def tile(self):
+        """For the model."""
+        c = self.counts
+        return model.Tile(slots=c["slots"] / 4, fma=0, banks=c["passes"], load_bytes=c.get("load bytes", 0),
+                          barriers=c["barriers"] * 32 / self.step.threads, waits=c.get("waits", 0), hmma=c["hmma"])
+
+    def summary(self):
+        c = self.counts
+        return (f"{self.rows} x {self.keys} {self.resident} resident {self.figures['registers']:4d} registers "
+                f"{c['slots']:6.0f} slots {c['hmma']:5.0f} products {c['mufu']:5.0f} MUFU {c['passes']:5.0f} passes "
+                f"{self.others():5.2f} others for each product")
+
+    def over_limits(self):
+        """What keeps the multiprocessor busier than products and exponentials do."""
+        c = self.counts
+        units = max(model.HMMA * c["hmma"], c["mufu"] / MUFU_RATE)
+        most = next((limit for (name, kernel), limit in LIMITS.items()
+                     if name in self.name and kernel == self.kernel), (1, 1))
+        return [f"{self.name}, {self.kernel}: {what} take {cycles / units:.2f} of the units' cycles, at most {limit}"
+                for what, cycles, limit in (("issue slots", c["slots"] / 4, most[0]),
+                                            ("banks of local memory", c["passes"], most[1])) if cycles > limit * units]
+
+    def milliseconds(self, causal=False):
+        blocks = LENGTH // self.rows
+        lengths = [LENGTH // self.keys] * (HEADS * blocks)
+        if causal:
+            lengths = sorted((-(-(i + 1) * self.rows // self.keys) for i in range(blocks) for _ in range(HEADS)),
+                             reverse=True)
+        return model.kernel_ms(self.tile(), self.resident, lengths)
+
+
+def get(step, name):
+    return offline.tunable(step.options, name, 0)
+
+
+def lengths_of(name, parameters, plans):
+    """N and S of two problems: those of three and of five tiles, of a forward pass with one block of rows."""
+    plan = passes.Plan(plans, name, {"batch": 1, "heads": 1, "parameters": parameters})
+    main = next(step for step in plan.steps if get(step, "KEY_TILES"))
+    rows, keys = FRAGMENT_ROWS * get(main, "WARPS") * get(main, "ROW_TILES"), TILE_KEYS * get(main, "KEY_TILES")
+    if "backward" not in name:
+        return [(rows, count * keys) for count in (3, 5)]
+    block = max(rows, keys)
+    return [(count * block, count * block) for count in (2, 3)]
+
+
+def measure(name, programs, plans, parameters="splits=1"):
+    """(Tiles of a configuration's kernels, faults of the results of the smaller problem)."""
+    runs, faults, lengths = [], [], lengths_of(name, parameters, plans)
+    for n, s in lengths:
+        fields = {"batch": 1, "heads": 1, "length": n, "length_k": s, "parameters": parameters}
+        run = passes.Pass(passes.Plan(plans, name, fields))
+        runs.append(run.run(programs, most=1 if runs else None))
+        if len(runs) == 1:
+            faults = run.faults()
+    tiles = []
+    for (step, program, fewer, _), (_, _, more, _) in zip(*runs):
+        if more["hmma"]:
+            further = (lengths[1][1] - lengths[0][1]) / (TILE_KEYS * get(step, "KEY_TILES"))
+            tiles.append(Tile(name, step, program, (more, fewer), further))
+    return tiles, faults
