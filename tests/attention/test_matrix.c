@@ -228,6 +228,84 @@ TH_TEST(packed_query_heads)
     }
 }
 
+/* ---- edges of the ring of tiles: programs of softmax_in_both_passes -------------------------------------------- */
+
+static clmgk_attention_desc edge_desc(int64_t length, int64_t length_k)
+{
+    return (clmgk_attention_desc){.dtype = CLMGK_DTYPE_F16,
+                                  .head_size = 24,
+                                  .value_size = 40,
+                                  .length = length,
+                                  .length_k = length_k,
+                                  .gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V};
+}
+
+/* Tiles whose copies are under way when the mask hides them from a whole block of rows, and rows that see no key. */
+TH_TEST(hidden_tiles_and_rows_without_keys)
+{
+    static const struct {
+        int64_t length, length_k, left, right;
+    } cases[] = {{40, 70, 8, 2}, {50, 20, 0, 0}, {36, 12, -1, 0}};
+    for (size_t n = 0; n < TH_COUNT(cases); n++) {
+        clmgk_attention_desc desc = edge_desc(cases[n].length, cases[n].length_k);
+        desc.use_window = 1;
+        desc.window_left = cases[n].left;
+        desc.window_right = cases[n].right;
+        TH_PROBLEM problem = th_problem_make(&desc, n);
+        expect(session, &problem, NULL);
+    }
+}
+
+/* The last tile is full, or has one key; the next one would lie beyond the arrays, which end at a guard page if there
+ * is a guard layer. */
+TH_TEST(last_tiles)
+{
+    for (int64_t keys = 32; keys <= 33; keys++) {
+        const clmgk_attention_desc desc = edge_desc(keys, keys);
+        TH_PROBLEM problem = th_problem_make(&desc, (uint64_t)keys);
+        expect(session, &problem, NULL);
+    }
+}
+
+/* Padding holds NaN, between the rows too. */
+TH_TEST(padding_that_is_not_a_number)
+{
+    static const int64_t lengths[] = {19, 3}, lengths_q[] = {9, 20};
+    clmgk_attention_desc desc = edge_desc(20, 23);
+    desc.batch = 2;
+    desc.heads = desc.kv_heads = desc.components = 1;
+    desc.use_lengths = desc.use_lengths_q = 1;
+    th_put_tokens_first(&desc, 1, 1, 1, 3, false);
+    TH_PROBLEM problem = th_problem_make(&desc, 1);
+    for (int64_t b = 0; b < desc.batch; b++) {
+        th_set(&problem, TH_LENGTHS, b, 0, 0, 0, 0, (double)lengths[b]);
+        th_set(&problem, TH_LENGTHS_Q, b, 0, 0, 0, 0, (double)lengths_q[b]);
+        th_poison(&problem, TH_K, b, lengths[b]);
+        th_poison(&problem, TH_V, b, lengths[b]);
+        th_poison(&problem, TH_Q, b, lengths_q[b]);
+        th_poison(&problem, TH_GRAD_O, b, lengths_q[b]);
+    }
+    expect(session, &problem, NULL);
+}
+
+/* Packed sequences whose neighbours hold NaN and infinities, in the middle of tiles. */
+TH_TEST(packed_neighbours)
+{
+    static const double offsets[] = {0, 21, 21, 40, 50};
+    clmgk_attention_desc desc = edge_desc(50, 50);
+    desc.gradients = 0;
+    desc.sequences = 4;
+    TH_PROBLEM problem = th_problem_make(&desc, 1);
+    for (int64_t t = 0; t < (int64_t)TH_COUNT(offsets); t++)
+        th_set(&problem, TH_OFFSETS, t, 0, 0, 0, 0, offsets[t]);
+    for (int64_t n = 40; n < 50; n++) {
+        th_poison_row(&problem, TH_K, 0, 0, n);
+        th_set(&problem, TH_V, 0, 0, 0, n, 1, (double)INFINITY);
+    }
+    th_poison_row(&problem, TH_V, 0, 0, 0);
+    expect(session, &problem, NULL);
+}
+
 /* Arrays that its products do not take, and families that it lacks. */
 TH_TEST(other_problems_are_refused)
 {

@@ -293,6 +293,8 @@ extern const th_philox_answer th_philox_answers[3];
 
 /* Sets the rows from `first` on of batch b to NaN, in every head and component, if the array is used. */
 void th_poison(th_problem *problem, th_name name, int64_t b, int64_t first);
+/* Sets row n of a head to NaN, in every component. */
+void th_poison_row(th_problem *problem, th_name name, int64_t b, int64_t h, int64_t n);
 /* Reverses the order of tokens. */
 void th_reverse_tokens(th_problem *problem, th_name name);
 

@@ -119,7 +119,7 @@ th_problem th_tied_problem(clmgk_attention_desc desc)
     return problem;
 }
 
-static void poison_row(th_problem *problem, th_name name, int64_t b, int64_t h, int64_t n)
+void th_poison_row(th_problem *problem, th_name name, int64_t b, int64_t h, int64_t n)
 {
     const th_array *const array = &problem->array[name];
     for (int64_t r = 0; r < array->shape[2]; r++)
@@ -135,7 +135,7 @@ th_problem th_poisoned_problem(clmgk_attention_desc desc, int64_t head, size_t n
     } rows[TH_POISONS] = {{TH_Q, 0}, {TH_Q, 20}, {TH_K, 0}, {TH_K, 199}, {TH_V, 100}};
     desc.batch = 2;
     th_problem problem = th_problem_make(&desc, seed);
-    poison_row(&problem, rows[n].name, 1, head, rows[n].at);
+    th_poison_row(&problem, rows[n].name, 1, head, rows[n].at);
     return problem;
 }
 

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The matrix engine's fragments, compiled as C: the layout that NVIDIA documents for mma.sync.m16n8k16 with 16-bit
+ * factors ("Parallel Thread Execution ISA", matrix fragments), and the banks of local memory that tiles meet.
+ */
+#include "harness/harness.h"
+
+#define FUNCTION static
+#include "engine/matrix/layout.clh"
+
+enum { WARP = 32, ROWS = 16, COLUMNS = 8, DEPTH = 16 };
+
+/* ---- the documented layout: elements of a thread, with groupID = lane / 4, threadID_in_group = lane % 4 ---------- */
+
+typedef struct place {
+    int row, column;
+} place;
+
+static place documented_a(int lane, int i)
+{
+    const int group = lane >> 2, thread = lane & 3;
+    const bool upper = (0 <= i && i < 2) || (4 <= i && i < 6);
+    return (place){upper ? group : group + 8, thread * 2 + (i & 1) + (i < 4 ? 0 : 8)};
+}
+
+static place documented_b(int lane, int i)
+{
+    const int group = lane >> 2, thread = lane & 3;
+    return (place){thread * 2 + (i & 1) + (i < 2 ? 0 : 8), group};
+}
+
+static place documented_c(int lane, int i)
+{
+    const int group = lane >> 2, thread = lane & 3;
+    return (place){i < 2 ? group : group + 8, thread * 2 + (i & 1)};
+}
+
+TH_TEST(fragments_are_as_documented)
+{
+    (void)session;
+    int held_a[ROWS][DEPTH] = {{0}}, held_b[DEPTH][COLUMNS] = {{0}}, held_c[ROWS][COLUMNS] = {{0}};
+    for (int lane = 0; lane < WARP; lane++) {
+        for (int i = 0; i < 8; i++) { /* number i % 2 of word i / 2 */
+            const place a = documented_a(lane, i);
+            assert_int_equal(fragment_row(lane, i / 2), a.row);
+            assert_int_equal(fragment_depth(lane, i / 4) + i % 2, a.column);
+            held_a[a.row][a.column]++;
+        }
+        for (int i = 0; i < 4; i++) {
+            const place b = documented_b(lane, i), c = documented_c(lane, i);
+            assert_int_equal(fragment_depth(lane, i / 2) + i % 2, b.row);
+            assert_int_equal(lane / 4, b.column);
+            assert_int_equal(fragment_row(lane, i / 2), c.row);
+            assert_int_equal(fragment_depth(lane, 0) + i % 2, c.column);
+            held_b[b.row][b.column]++;
+            held_c[c.row][c.column]++;
+        }
+    }
+    for (int row = 0; row < ROWS; row++)
+        for (int column = 0; column < DEPTH; column++) {
+            assert_int_equal(held_a[row][column], 1);
+            assert_int_equal(held_b[column][row % COLUMNS], 1);
+            assert_int_equal(held_c[row][column % COLUMNS], 1);
+        }
+}
+
+/* ---- banks ------------------------------------------------------------------------------------------------------ */
+
+enum { BANKS = 32, TOGETHER = 8, PIECE_WORDS = 4 };
+
+/* Passes through the banks that eight accesses of 16 bytes take together, each from a word on. */
+static int passes(const int words[TOGETHER])
+{
+    int most = 0, count[BANKS] = {0};
+    for (int n = 0; n < TOGETHER; n++)
+        for (int i = 0; i < PIECE_WORDS; i++) {
+            const int bank = (words[n] + i) % BANKS;
+            count[bank]++;
+            most = count[bank] > most ? count[bank] : most;
+        }
+    return most;
+}
+
+/* ldmatrix reads eight rows' pieces at a time. */
+TH_TEST(loads_of_fragments_have_no_conflicts)
+{
+    (void)session;
+    for (int size = 16; size <= 256; size += 16)
+        for (int row = 0; row < ROWS; row++)
+            for (int piece = 0; piece < size / TILE_PIECE; piece++) {
+                int words[TOGETHER];
+                for (int n = 0; n < TOGETHER; n++) {
+                    words[n] = (row + n) * TILE_ROW_WORDS(size) + piece * PIECE_WORDS;
+                    assert_int_equal(words[n] % PIECE_WORDS, 0); /* aligned */
+                }
+                assert_int_equal(passes(words), 1);
+            }
+}
+
+/* Work-items copy pieces in the order of their rows. */
+TH_TEST(copies_have_no_conflicts_or_few)
+{
+    (void)session;
+    for (int size = 16; size <= 256; size += 16)
+        for (int first = 0; first < ROWS * size / TILE_PIECE; first += TOGETHER) {
+            int words[TOGETHER];
+            for (int n = 0; n < TOGETHER; n++) {
+                const int row = (first + n) / (size / TILE_PIECE), piece = (first + n) % (size / TILE_PIECE);
+                words[n] = row * TILE_ROW_WORDS(size) + piece * PIECE_WORDS;
+            }
+            assert_in_range(passes(words), 1, size % (8 * TILE_PIECE) == 0 ? 1 : 2);
+        }
+}
