@@ -7,14 +7,14 @@ set -euo pipefail
 
 self=$(realpath "${BASH_SOURCE[0]}")
 here=$(dirname "$self")
-# In the order of their value, because the loan of the card may end at any time.
-stages=(facts golden numbers table builds tune profile bench peaks)
-short_stages=(facts golden table)
-# Seconds: together 39 minutes, each below 9.
-declare -A limits=([facts]=120 [golden]=120 [numbers]=420 [table]=240 [builds]=360 [tune]=360 [profile]=240 [bench]=360
-    [peaks]=120)
-# Seconds of `short`: for each stage, and for all, with half a minute to find the device and to end.
-declare -A short_limits=([facts]=45 [golden]=90 [table]=150)
+# In the order of their value: the card may be gone at any time.
+stages=(facts golden matrix numbers table builds tune profile bench peaks)
+short_stages=(facts golden matrix table)
+# Seconds: together 44 minutes, each below 9.
+declare -A limits=([facts]=120 [golden]=120 [matrix]=300 [numbers]=420 [table]=240 [builds]=360 [tune]=360 [profile]=240
+    [bench]=360 [peaks]=120)
+# Of `short`: each stage, and all together, with half a minute to find the device and to end.
+declare -A short_limits=([facts]=45 [golden]=60 [matrix]=120 [table]=150)
 short_limit=270
 
 usage() {
@@ -28,16 +28,19 @@ usage: gpu-check.sh prepare [--build DIR] [--output DIR]
 stages, in order of value, each on its own or several in turn; a case that has a result already is left out:
   facts     what the device states, what its compiler takes, what that computes         facts.jsonl
   golden    the golden cases                                                            golden.jsonl, golden.log
+  matrix    the engine of matrix units by its name: golden cases with f16 and bf16
+            arrays, then attention at N = 8192 beside PyTorch where it is               matrix.jsonl, matrix-golden.jsonl
   numbers   numeric tests on the device's own engine                                    numbers.jsonl, numbers.log
   table     all families at square-64, both passes, beside PyTorch where it is          table.jsonl, peers.jsonl
-  builds    all shipped SIMT configurations: seconds, registers, spills, logs           builds.jsonl
+  builds    all shipped configurations of GPUs: seconds, registers, spills, logs, and
+            the programs that the driver makes of them (NVIDIA: PTX)                    builds.jsonl, programs/
   tune      three shapes                                                                tune.jsonl, tuning.txt
   profile   kernels of the table, recorded and replayed through CUDA: multiply-adds,
             issue rate, stalls (by ncu where it is), resident work-groups               profile.jsonl, recordings/
   bench     square-32, -128, long, decode-64k, both passes; PyTorch where it is         bench.jsonl, peers.jsonl
   peaks     FMA, copying and reading 1 GiB, patterns of reading                         peaks.jsonl
-  all       all of these: 39 minutes at most
-  short     facts, golden, table: 5 minutes at most; says what it leaves out
+  all       all of these: 44 minutes at most
+  short     facts, golden, matrix, table: 5 minutes at most; says what it leaves out
 
 options:
   --output DIR    folder of the results (default: gpu-results; of prepare: build/gpu-check)
@@ -175,8 +178,8 @@ choose_device() {
 # The configurations that plans use on this device; NVIDIA's GPUs have others.
 configurations() {
     local plans=simt
-    ! grep -q '"vendor":"NVIDIA' "$work/device.jsonl" || plans=simt-nvidia
-    grep "^$plans " "$bundle/configurations.txt"
+    ! grep -q '"vendor":"NVIDIA' "$work/device.jsonl" || plans='(simt|matrix)-nvidia'
+    grep -E "^$plans " "$bundle/configurations.txt"
 }
 
 # Caches that only these stages share: a stage finds the programs that earlier ones compiled.
@@ -260,7 +263,7 @@ build_list() { # LIST
     while first=$(builds_to_do "$1" | head -n 1) && [[ -n $first ]]; do
         builds_to_do "$1" >"$1.todo"
         status=0
-        "$run" gpu_probe --builds "$1.todo" --output "$results/builds.jsonl" 2>>"$1.log" || status=$?
+        "$run" gpu_probe --builds "$1.todo" --binaries "$results/programs" --output "$results/builds.jsonl" 2>>"$1.log" || status=$?
         first=$(builds_to_do "$1" | head -n 1)
         if [[ $status -ne 0 && -n $first ]]; then
             tail -n 1 "$1.log" >&2
@@ -274,7 +277,7 @@ stage_builds() {
     [[ $rehearse -eq 0 ]] || every=25
     choose_caches "$work/cache-builds"
     export POCL_CACHE_DIR=$work/cache-builds/pocl
-    mkdir -p "$POCL_CACHE_DIR"
+    mkdir -p "$POCL_CACHE_DIR" "$results/programs"
     for ((i = 0; i < jobs; i++)); do
         configurations | awk "NR % $every == 0 && int(NR / $every) % $jobs == $i" >"$work/builds-$i"
         build_list "$work/builds-$i" &
@@ -297,18 +300,19 @@ numeric_case() { # TEST
     say "$1: $([[ $status -eq 0 ]] && echo passed || echo "FAILED, status $status") ($((SECONDS - start)) s)"
 }
 
-# Runs a golden case and compares its outputs with the reference's. CI compares the reference with the expected values.
-golden_case() { # NAME ARGUMENTS, quoted
-    local status=0 start=$SECONDS target words
+# Inputs of a golden case; what comes out is held against the reference, which CI holds against the expected values.
+golden_case() { # FILE NAME ARGUMENTS, quoted, [TYPE] : of arrays on the matrix engine
+    local status=0 start=$SECONDS target words name="$2${4:+ $4}"
     target=$(mktemp -d "$work/golden-XXXXXX")
-    eval "words=($2)"
-    (cd "$bundle/golden/$1" && limited 120 "$run" clmgk-run "${words[@]}" --check) >"$target/log" 2>&1 || status=$?
+    eval "words=($3)"
+    [[ -z ${4:-} ]] || words+=(--engine matrix --dtype "$4")
+    (cd "$bundle/golden/$2" && limited 120 "$run" clmgk-run "${words[@]}" --check) >"$target/log" 2>&1 || status=$?
     end_in_time
     if [[ $status -ne 0 ]]; then
-        { echo "==== $1" && cat "$target/log"; } >>"$results/golden.log"
-        say "golden $1: FAILED, status $status"
+        { echo "==== $name" && cat "$target/log"; } >>"$results/$1.log"
+        say "golden $name: FAILED, status $status"
     fi
-    record golden.jsonl "{\"case\":\"$1\",\"status\":$status,\"seconds\":$((SECONDS - start))}"
+    record "$1.jsonl" "{\"case\":\"$name\",\"status\":$status,\"seconds\":$((SECONDS - start))}"
     rm -rf "$target"
 }
 
@@ -317,13 +321,59 @@ stage_golden() {
     [[ $rehearse -eq 0 ]] || every=40
     choose_caches "$work/cache"
     while read -r name arguments; do
-        has golden.jsonl "$name" || begin_job golden_case "$name" "$arguments"
+        has golden.jsonl "$name" || begin_job golden_case golden "$name" "$arguments"
     done < <(awk "NR % $every == 0" "$bundle/golden.txt")
     wait
     end_in_time
     local failed
     failed=$(grep -vc '"status":0,' "$results/golden.jsonl") || true
     say "$(wc -l <"$results/golden.jsonl") golden cases, $failed failed"
+}
+
+# Golden cases that the matrix engine can do, with arrays of 16-bit numbers.
+matrix_golden() {
+    local name arguments dtype only=.
+    [[ $rehearse -eq 0 ]] || only=^softmax-align-lengths
+    for dtype in bf16 f16; do
+        while read -r name arguments; do
+            has matrix-golden.jsonl "$name $dtype" ||
+                begin_job golden_case matrix-golden "$name" "$arguments" "$dtype"
+        done < <(grep -E -- '--variant (softmax|gaussian|mgk|smgk) ' "$bundle/golden.txt" | grep -v -- --dtype |
+            grep -- "$only")
+    done
+    wait
+    end_in_time
+    local failed
+    failed=$(grep -vc '"status":0,' "$results/matrix-golden.jsonl") || true
+    say "$(wc -l <"$results/matrix-golden.jsonl") golden cases on the matrix engine, $failed failed"
+    failures=$((failures + failed))
+}
+
+# The sizes at which the matrix engine is judged: alike softmax, families beside softmax with 8 heads, and a cache of keys.
+stage_matrix() {
+    local size pass mask common=(--engine matrix --dtype bf16 --seconds 0.5)
+    choose_caches "$work/cache"
+    trap 'print_cases matrix.jsonl' EXIT
+    if [[ $rehearse -eq 1 ]]; then
+        bench_case matrix.jsonl small forward "${small_shape[@]}" --engine matrix --dtype bf16 --variants softmax:2 \
+            --seconds 0.1
+        matrix_golden
+        return
+    fi
+    for pass in forward backward; do
+        for size in 64 128; do
+            for mask in "" --causal; do
+                bench_case matrix.jsonl "matrix-$size${mask/--/-}" "$pass" "${common[@]}" --variants softmax --heads 16 \
+                    --length 8192 --head-size "$size" ${mask:+"$mask"}
+            done
+            bench_case matrix.jsonl "families-$size" "$pass" "${common[@]}" --variants softmax:8,mgk:4,smgk:4 \
+                --heads 8 --length 8192 --head-size "$size"
+        done
+        [[ $pass == backward ]] || bench_case matrix.jsonl decode-64k-128 "$pass" "${common[@]}" --variants softmax \
+            --batch 4 --heads 64 --kv-heads 8 --length 1 --length-k 65536 --head-size 128
+        bench_peers "matrix-64 matrix-64-causal matrix-128 matrix-128-causal" bf16 0.2
+    done
+    matrix_golden
 }
 
 stage_numbers() {
@@ -374,8 +424,8 @@ print_cases() { # FILE
                     by[key] = word[4]
                 }
             }
-            printf "    %-12s %-12s %5s %-5s %-9s %11s %8s  %s\n", "shape", "variant", "heads", "type", "pass",
-                "median", "of peak", "PyTorch: softmax, 8 heads"
+            printf "    %-12s %-14s %5s %-5s %-9s %11s %8s %8s  %s\n", "shape", "variant", "heads", "type", "pass",
+                "median", "TFLOP/s", "of peak", "PyTorch: softmax of the shape"
         }
         {
             count = split($0, part, /\{ *"device": *[0-9]+, *"shape"/)
@@ -384,12 +434,18 @@ print_cases() { # FILE
                 key = value(text, "shape") " " value(text, "dtype") " " value(text, "pass")
                 variant = value(text, "variant") (value(text, "causal") == "true" ? "-causal" : "")
                 beside = ""
-                if ((key in best) && value(text, "causal") != "true")
+                split(value($0, "case"), word, " ") # shapes without a name of their own
+                named = word[1] " " value(text, "dtype") " " value(text, "pass")
+                if (!(key in best) && (named in best) && value(text, "variant") == "softmax")
+                    key = named
+                else if (value(text, "causal") == "true")
+                    key = ""
+                if (key in best)
                     beside = sprintf("%.3f ms (%s)", best[key], by[key])
                 fraction = value(text, "fraction_of_peak")
-                printf "    %-12s %-12s %5s %-5s %-9s %8.3f ms %8s  %s\n", value(text, "shape"), variant,
+                printf "    %-12s %-14s %5s %-5s %-9s %8.3f ms %8.1f %8s  %s\n", value(text, "shape"), variant,
                     value(text, "heads"), value(text, "dtype"), value(text, "pass"), value(text, "median"),
-                    fraction == "null" ? "-" : sprintf("%.3f", fraction), beside
+                    value(text, "gflops") / 1000, fraction == "null" ? "-" : sprintf("%.3f", fraction), beside
             }
         }' "$results/$1"
 }
@@ -431,14 +487,14 @@ stage_bench() {
     bench_peers "${shapes[*]}"
 }
 
-bench_peers() { # SHAPES
+bench_peers() { # SHAPES [TYPES SECONDS]
     local options=()
     if ! python3 -c 'import torch' 2>/dev/null; then
         say "no python3 with torch: no peers"
         return
     fi
     if [[ $rehearse -eq 0 ]]; then
-        options=(--shapes "${1// /,}")
+        options=(--shapes "${1// /,}" ${2:+--dtypes "$2"} ${3:+--seconds "$3"})
     else
         options=(--rehearse)
     fi
@@ -691,6 +747,8 @@ open_results() {
     for stage in "${chosen[@]}"; do
         [[ $fresh -eq 0 ]] || case $stage in
         golden | numbers) rm -f "$results/$stage".* ;;
+        matrix) rm -f "$results/matrix".* "$results/matrix-golden".* "$results/peers.jsonl" ;;
+        builds) rm -rf "$results/builds.jsonl" "$results/programs" "$work/cache-builds" ;;
         table | bench) rm -f "$results/$stage.jsonl" "$results/peers.jsonl" ;;
         *) rm -rf "$results/$stage.jsonl" "$work/cache-$stage" ;;
         esac

@@ -5,6 +5,7 @@
 A back end that refuses a case is told in the case's "error". Cases that the file has already are left out.
 """
 import argparse
+import functools
 import json
 import os
 import statistics
@@ -14,14 +15,18 @@ import time
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-SHAPES = {  # batch, heads, N, S, D
-    "square-64": (1, 8, 4096, 4096, 64),
-    "square-32": (1, 8, 4096, 4096, 32),
-    "square-128": (1, 8, 4096, 4096, 128),
-    "long": (1, 8, 16384, 16384, 64),
-    "decode-64k": (1, 8, 1, 65536, 64),
+SHAPES = {  # batch, heads, N, S, D, and whether it is causal
+    "square-64": (1, 8, 4096, 4096, 64, False),
+    "square-32": (1, 8, 4096, 4096, 32, False),
+    "square-128": (1, 8, 4096, 4096, 128, False),
+    "long": (1, 8, 16384, 16384, 64, False),
+    "decode-64k": (1, 8, 1, 65536, 64, False),
+    "matrix-64": (1, 16, 8192, 8192, 64, False),
+    "matrix-64-causal": (1, 16, 8192, 8192, 64, True),
+    "matrix-128": (1, 16, 8192, 8192, 128, False),
+    "matrix-128-causal": (1, 16, 8192, 8192, 128, True),
 }
-SMALL = {"small": (1, 2, 64, 64, 32)}
+SMALL = {"small": (1, 2, 64, 64, 32, False)}
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 BACK_ENDS = ("FLASH_ATTENTION", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION", "MATH")
 
@@ -47,26 +52,27 @@ def timed(call, device, seconds):
 
 
 def measure(shape, dtype, back_end, backward, device, seconds):
-    batch, heads, rows, keys, size = shape
+    batch, heads, rows, keys, size, causal = shape
     q, k, v = (torch.randn(batch, heads, n, size, device=device, dtype=dtype, requires_grad=backward)
                for n in (rows, keys, keys))
+    attend = functools.partial(torch.nn.functional.scaled_dot_product_attention, is_causal=causal)
     with sdpa_kernel(getattr(SDPBackend, back_end)):
         if not backward:
             with torch.no_grad():
-                return timed(lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v), device, seconds)
-        out = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+                return timed(lambda: attend(q, k, v), device, seconds)
+        out = attend(q, k, v)
         grad = torch.randn_like(out)
         return timed(lambda: torch.autograd.grad(out, (q, k, v), grad, retain_graph=True), device, seconds)
 
 
 def flops(shape, backward):
-    batch, heads, rows, keys, size = shape
-    return 4.0 * batch * heads * rows * keys * size * (2.5 if backward else 1)
+    batch, heads, rows, keys, size, causal = shape
+    return 4.0 * batch * heads * rows * keys * size * (2.5 if backward else 1) * (0.5 if causal else 1)
 
 
-def cases(shapes):
+def cases(shapes, dtypes):
     for name, shape in shapes.items():
-        for dtype in DTYPES:
+        for dtype in dtypes:
             for direction in ("forward", "backward") if shape[2] > 1 else ("forward",):
                 for back_end in BACK_ENDS:
                     if hasattr(SDPBackend, back_end):
@@ -89,6 +95,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--output", required=True, help="append the results here")
     parser.add_argument("--shapes", help="some of " + ",".join(SHAPES))
+    parser.add_argument("--dtypes", default=",".join(DTYPES))
     parser.add_argument("--seconds", type=float, default=0.5, help="for each case")
     parser.add_argument("--rehearse", action="store_true", help="a small case, on the CPU where there is no GPU")
     arguments = parser.parse_args()
@@ -101,7 +108,7 @@ def main():
     with open(arguments.output, "a+", encoding="utf-8") as file:
         file.seek(0)
         known = {json.loads(line)["case"] for line in file}
-        for case in cases(shapes):
+        for case in cases(shapes, arguments.dtypes.split(",")):
             if case[0] not in known:
                 answer = result(*case, device, 0.01 if arguments.rehearse else arguments.seconds)
                 rate = "" if "error" in answer else f"{answer['ms']:.3f} ms {answer['gflops']:.0f} GFLOP/s"

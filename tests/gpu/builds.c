@@ -55,14 +55,22 @@ static json_t *describe_kernels(const probe_context *probe, cl_program program)
     return list;
 }
 
-/* Writes the binary to DIR/NAME-NUMBER.bin; NUMBER counts the answers of this process. */
-static tool_exit write_binary(const probe_context *probe, cl_program program, const char *name, size_t number,
-                              tool_error *error)
+/* FNV-1a of the configuration's line: tests/offline/passes.py finds its file so. */
+static uint32_t name_of_line(const char *line)
+{
+    uint32_t hash = 2166136261U;
+    for (; *line != '\0'; line++)
+        hash = (hash ^ (unsigned char)*line) * 16777619U;
+    return hash;
+}
+
+/* DIR/HASH.bin. NVIDIA's are PTX. */
+static tool_exit write_binary(const probe_context *probe, cl_program program, const char *line, tool_error *error)
 {
     char path[4096];
     size_t size = 0;
     char *const binary = probe_binary(program, &size);
-    snprintf(path, sizeof(path), "%s/%s-%zu.bin", probe->folder, name, number);
+    snprintf(path, sizeof(path), "%s/%08x.bin", probe->folder, (unsigned)name_of_line(line));
     FILE *const file = binary ? fopen(path, "wb") : NULL;
     const bool written = file && fwrite(binary, 1, size, file) == size;
     const bool closed = file && fclose(file) == 0;
@@ -102,8 +110,7 @@ static void choose_options(const probe_context *probe, const configuration *part
     snprintf(text, size, "%s%s%s", parts->options, shuffles, nvidia ? " -cl-nv-verbose" : "");
 }
 
-static tool_exit build(const probe_context *probe, const char *line, configuration *parts, size_t number,
-                       tool_error *error)
+static tool_exit build(const probe_context *probe, const char *line, configuration *parts, tool_error *error)
 {
     char options[MAX_LINE];
     mgk_text source = {0};
@@ -120,7 +127,7 @@ static tool_exit build(const probe_context *probe, const char *line, configurati
         "local_bytes", figure(made.log, " bytes smem", false), "kernels",
         built ? describe_kernels(probe, made.program) : json_null(), "log", tool_json_text(made.log));
     if (built && probe->folder)
-        status = write_binary(probe, made.program, parts->name, number, error);
+        status = write_binary(probe, made.program, line, error);
     probe_release(&made);
     const tool_exit appended = probe_append(probe, answer, error);
     return status != TOOL_DONE ? status : appended;
@@ -138,7 +145,7 @@ static tool_exit build_lines(const probe_context *probe, FILE *file, const char 
                              list, number);
         /* If a driver never answers, this process ends, and another one goes on with the next line of the list. */
         (void)alarm(BUILD_LIMIT_S);
-        TOOL_TRY(build(probe, line, &parts, number, error));
+        TOOL_TRY(build(probe, line, &parts, error));
     }
     return TOOL_DONE;
 }

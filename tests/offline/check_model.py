@@ -12,15 +12,16 @@ import predictions
 DOCUMENT = predictions.HERE.parent.parent / "docs/gpu-bounds.md"
 
 
-def rows():
-    """The table's cells by their column."""
+def rows(columns=None):
+    """The cells by their column of the table with these columns."""
+    columns = columns or predictions.LAUNCH_COLUMNS
     lines = [line for line in DOCUMENT.read_text().splitlines() if line.startswith("|")]
     tables = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    begin = tables.index(predictions.LAUNCH_COLUMNS)
+    begin = tables.index(columns)
     for cells in tables[begin + 2:]:
-        if len(cells) != len(predictions.LAUNCH_COLUMNS):
+        if len(cells) != len(columns):
             return
-        yield dict(zip(predictions.LAUNCH_COLUMNS, cells))
+        yield dict(zip(columns, cells))
 
 
 def figures_of(row):
@@ -59,6 +60,36 @@ class Document(unittest.TestCase):
         good = [error for error in errors if abs(error) < most + 0.5]
         self.assertEqual(near, len(good))
         self.assertEqual(average, round((sum(error ** 2 for error in good) / near) ** 0.5))
+
+
+def matrix_tile(row):
+    counts = {name: float(row[name]) for name in predictions.MATRIX_COUNTS[2:]}
+    tile = model.Tile(slots=counts["slots"], fma=0, banks=counts["banks"], load_bytes=counts["bytes"],
+                      barriers=counts["barriers"], waits=counts["waits"], hmma=counts["products"])
+    return (tile, *map(int, row["tile"].split(" x ")), int(row["resident"]))
+
+
+class MatrixEngine(unittest.TestCase):
+    def test_prototypes(self):
+        """What ran on a card is predicted within 10 %."""
+        found = list(rows(predictions.PROTOTYPE_COLUMNS))
+        for row in found:
+            size = int(re.search(r"D = (\d+)", row["prototype"])[1])
+            rate = predictions.matrix_tflops(size, predictions.matrix_ms(*matrix_tile(row)))
+            self.assertAlmostEqual(float(row["predicted TFLOP/s"]), rate, delta=0.5, msg=row["prototype"])
+            error = 100 * (rate / float(row["measured"]) - 1)
+            self.assertEqual(row["off by"], f"{error:+.0f} %")
+            self.assertLess(abs(error), 10)
+        self.assertEqual(len(found), 7)
+
+    def test_rows(self):
+        found = list(rows(predictions.MATRIX_COLUMNS))
+        for row in found:
+            tile = matrix_tile(row)
+            for column, causal in (("ms", False), ("causal", True)):
+                ms = predictions.matrix_ms(*tile, causal)
+                self.assertAlmostEqual(float(row[column]), ms, delta=0.001 + 2e-3 * ms, msg=row)
+        self.assertGreater(len(found), 4)
 
 
 class Model(unittest.TestCase):

@@ -218,17 +218,24 @@ class Nvidia:
             return CLANG
         return None if libclc_folder().is_dir() else "libclc-19"
 
-    def compile(self, source, options, folder):
-        options, limit = registers_of(options)
+    def compile(self, source, given, folder):
+        options = registers_of(given)[0]
         run(clang("nvptx64-nvidia-nvcl") + ["-include", HERE / "ptx.clh", "-Xclang", "-target-cpu", "-Xclang", self.architecture, "-Xclang",
                                             "-target-feature", "-Xclang", "+ptx78", "-O3", "-Xclang",
                                             "-mlink-builtin-bitcode", "-Xclang", libclc_folder() / "nvptx64--nvidiacl.bc",
                                             "-Wno-linker-warnings", *options, *self.sub_groups, "-S", source, "-o",
                                             "k.ptx"], folder)
+        return self.assemble(None, given, folder)
+
+    def assemble(self, text, options, folder):
+        """Machine code of k.ptx, or of `text`: k.cubin."""
+        options, limit = registers_of(options)
+        if text is not None:
+            (folder / "k.ptx").write_text(text)
         if self.ptxas is None:
             return {}
-        text = run([self.ptxas, f"-arch={self.architecture}", *limit, "-v", "k.ptx", "-o", "k.cubin"], folder)
-        values = figures(text, PTXAS_FIGURES)
+        report = run([self.ptxas, f"-arch={self.architecture}", *limit, "-v", "k.ptx", "-o", "k.cubin"], folder)
+        values = figures(report, PTXAS_FIGURES)
         threads = 32 * tunable(options, "WARPS", 0)
         if threads > 0:
             values["groups"] = residents(self.architecture, values["registers"], values["B local"], threads) // threads

@@ -2,13 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Executes the matrix engine's machine code for NVIDIA's sm_90, without a card, and compares results with numpy's.
 
-    matrix.py [--plans PROGRAM] [--only WORDS] [--full] [--ptxas PROGRAM]
+    matrix.py [--plans PROGRAM] [--only WORDS] [--full] [--ptxas PROGRAM] [--saved FOLDER]
+    matrix.py --table NAME,...
 
 Each case is a pass of a problem, which the library plans (offline_plans steps); clang makes PTX of its kernels
 (compile.py), ptxas makes machine code, and warps.py executes all of their work-groups: fragments, their loads from local
 memory, asynchronous copies, exchanges. Fails on wrong numbers, accesses outside the arrays, copies that are read before
 they have arrived, unordered accesses to local memory, spills and a stack. --full: also all matrix configurations of
-configurations.txt, with their own blocks. Needs clang, libclc and numpy, ptxas and nvdisasm (of a CUDA toolkit, or from
+configurations.txt, with their own blocks. --saved: those configurations whose programs a driver made and gpu-check.sh
+brought back. Needs clang, libclc and numpy, ptxas and nvdisasm (of a CUDA toolkit, or from
 PyPI into a cache); without them it says so and ends with status 77.
 """
 import argparse
@@ -22,6 +24,7 @@ import traceback
 try:
     import numpy  # noqa: F401
     import passes
+    import predictions
     import rates
     import warps
 except ModuleNotFoundError as missing:
@@ -65,7 +68,7 @@ CASES = [
     case("softmax-unaligned-20-33", "softmax-f16-64", length=40, length_k=37, head_size=20, value_size=33),
     case("mgk3-64", "mgk4-bf16-64", length=40, length_k=70, value_size=32, components=3),
     case("backward-64-causal", "backward-softmax-f16-64", length=40, length_k=70, causal=1),
-    case("backward-mgk2-32", "backward-mgk4-bf16-64", length=40, length_k=70, head_size=32, value_size=16, components=2),
+    case("backward-mgk2-32", "backward-mgk2-bf16-64", length=40, length_k=70, head_size=32, value_size=16, components=2),
     # a tile's keys are copied, and none of the block's rows sees them; the last tile has one key
     edge("tiles-hidden-by-a-window", FORWARD, **WINDOW),
     edge("last-tile-of-one-key", FORWARD, length=33, length_k=65),
@@ -85,10 +88,10 @@ FULL = [
     case("softmax-two-fragments", "softmax-bf16-64", parameters=SMALL + ",row-tiles=2", length=100, length_k=70),
     case("ranges-of-keys", "softmax-bf16-64", parameters="splits=4,warps=2,key-tiles=2", length=40, length_k=150,
          causal=1),
-    case("smgk3-32", "smgk4-bf16-64", length=40, length_k=70, head_size=32, value_size=16, components=3),
+    case("smgk3-32", "smgk2-bf16-64", length=40, length_k=70, head_size=32, value_size=16, components=3),
     case("backward-unaligned-20-33", "backward-softmax-f16-64", length=40, length_k=37, head_size=20, value_size=33),
     case("backward-narrow-5", "backward-softmax-bf16-64", length=33, length_k=50, head_size=5, value_size=7, causal=1),
-    case("backward-smgk3-32", "backward-smgk4-bf16-64", length=40, length_k=70, head_size=32, value_size=16,
+    case("backward-smgk3-32", "backward-smgk2-bf16-64", length=40, length_k=70, head_size=32, value_size=16,
          components=3),
     edge("backward-packed-neighbours", BACKWARD, PARTS, **PACKED),
     edge("unaligned-arrays", FORWARD, {"offsets": {"q": 1, "k": 3, "v": 5, "o": 7}}, length=33, length_k=50),
@@ -113,6 +116,8 @@ def run_case(one, programs, plans):
 
 
 def run_configuration(name, programs, plans):
+    if programs.saved and not programs.has(passes.Plan(plans, name, {"parameters": "splits=1"})):
+        return f"{name}: no driver's programs of it", True
     tiles, faults = rates.measure(name, programs, plans)
     for tile in tiles:
         faults += tile.over_limits()
@@ -125,7 +130,7 @@ def share(job):
     jobs, tools, plans = job
     results = []
     with tempfile.TemporaryDirectory() as work:
-        programs = passes.Programs(ARCHITECTURE, *tools, work)
+        programs = passes.Programs(ARCHITECTURE, *tools[:2], work, tools[2])
         for one in jobs:
             try:
                 results.append((run_configuration if isinstance(one, str) else run_case)(one, programs, plans))
@@ -134,6 +139,21 @@ def share(job):
             except (NotImplementedError, offline.Failure, KeyError, AttributeError, IndexError, ValueError):
                 results.append((f"{name_of(one):28s} FAILED\n{traceback.format_exc()}", False))
     return results
+
+
+def print_table(names, tools, plans):
+    """The tables of docs/gpu-bounds.md: counts and times, then kinds of instructions."""
+    print("| " + " | ".join(predictions.MATRIX_COLUMNS) + " |\n" + "|---" * len(predictions.MATRIX_COLUMNS) + "|")
+    tiles = []
+    with tempfile.TemporaryDirectory() as work:
+        programs = passes.Programs(ARCHITECTURE, *tools, work)
+        for name in names:
+            for tile in rates.measure(name, programs, plans)[0]:
+                print("| " + " | ".join(map(str, tile.row())) + " |", flush=True)
+                tiles.append(tile)
+    print("\n| configuration, kernel | " + " | ".join(tiles[0].kinds()) + " |\n" + "|---" * (1 + len(tiles[0].kinds())) + "|")
+    for tile in tiles:
+        print(f"| {tile.name}, {tile.kernel} | " + " | ".join(f"{x:.2f}" for x in tile.kinds().values()) + " |")
 
 
 def name_of(one):
@@ -169,16 +189,23 @@ def main():
     parser.add_argument("--only", default="")
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--ptxas", help="in place of the toolkit's")
+    parser.add_argument("--table", help="print the tables of docs/gpu-bounds.md for configurations, with commas")
+    parser.add_argument("--saved", help="the folder gpu-results/programs")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
     missing, tools = find_tools(arguments.ptxas)
     if missing:
         print(f"skipped: {missing} is not there")
         return 77
+    if arguments.table:
+        print_table(arguments.table.split(","), tools, arguments.plans)
+        return 0
     chosen = CASES + (FULL + configurations() if arguments.full or arguments.only else [])
     chosen = [one for one in chosen if arguments.only in name_of(one)]
     failed = 0
-    for line, good in in_parallel(chosen, arguments.jobs, tools, arguments.plans):
+    if arguments.saved:
+        chosen = configurations()
+    for line, good in in_parallel(chosen, arguments.jobs, [*tools, arguments.saved], arguments.plans):
         print(line, flush=True)
         failed += not good
     print(f"{len(chosen)} executed, {failed} failed")

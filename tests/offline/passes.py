@@ -8,7 +8,7 @@ a batch's length, packed neighbours (Inf), outputs.
 """
 import dataclasses
 import pathlib
-import subprocess
+import re
 
 import numpy as np
 
@@ -342,25 +342,56 @@ class Pass:
 
 
 class Programs:
-    """Compiles each program once."""
+    """Compiles each program once. `saved`: a folder of programs that a driver made (gpu-check.sh builds: binaries), in
+    place of clang's."""
 
-    def __init__(self, architecture, ptxas, nvdisasm, work):
+    def __init__(self, architecture, ptxas, nvdisasm, work, saved=None):
         self.target, self.nvdisasm, self.work, self.known = offline.Nvidia(architecture, ptxas), nvdisasm, work, {}
+        self.saved = {} if saved is None else saved_programs(pathlib.Path(saved))
 
     def get(self, source, options):
         key = source, tuple(options)
         if key not in self.known:
-            self.known[key] = Program(self, source, options, pathlib.Path(self.work) / f"program{len(self.known)}")
+            folder = pathlib.Path(self.work) / f"program{len(self.known)}"
+            self.known[key] = Program(self, source, options, folder, self.saved.get(key))
         return self.known[key]
+
+    def has(self, plan):
+        """Whether a driver made all of a plan's programs."""
+        return all((step.source, tuple(step.options)) in self.saved for step in plan.steps)
+
+
+def hash_of(line):
+    """As tests/gpu/builds.c names a configuration's file."""
+    value = 2166136261
+    for byte in line.encode():
+        value = (value ^ byte) * 16777619 & 0xffffffff
+    return f"{value:08x}.bin"
+
+
+def saved_programs(folder):
+    """{(file, options): path} of the configurations whose programs the folder has."""
+    lines = (offline.HERE / "configurations.txt").read_text().splitlines()
+    found = {line: folder / hash_of(line) for line in lines if line and not line.startswith("#")}
+    return {(line.split()[2], tuple(line.split()[3:])): path for line, path in found.items() if path.is_file()}
 
 
 class Program:
-    def __init__(self, programs, source, options, folder):
+    def __init__(self, programs, source, options, folder, saved):
         folder.mkdir()
-        self.figures = programs.target.compile(offline.KERNELS / source, list(options), folder)
+        if saved is None:
+            self.figures = programs.target.compile(offline.KERNELS / source, list(options), folder)
+        else:
+            self.figures = programs.target.assemble(driver_text(saved), options, folder)
         listing = offline.run([programs.nvdisasm, "-c", folder / "k.cubin"], folder)
         self.kernels = {kernel.name: kernel for kernel in sass.read_kernels(listing)}
         self.tables = sass.section_of(folder / "k.cubin", ".nv.constant3")
 
     def has_products(self, kernel):
         return any(one.name.startswith("HMMA") for one in self.kernels[kernel].instructions)
+
+
+def driver_text(path):
+    """PTX of NVIDIA's OpenCL as ptxas takes it: without OpenCL's textures, and without offsets of the launch (%envreg)."""
+    text = path.read_bytes().rstrip(b"\0").decode()
+    return re.sub(r"%envreg\d+", "0", text.replace(", texmode_independent", ""))

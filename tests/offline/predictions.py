@@ -14,6 +14,11 @@ MEASURED = HERE.parent.parent / "benchmarks/results/h200-kernels.json"
 COUNTS = ["tile", "resident", "registers", "spilled", "slots", "FMA", "banks", "of loads", "bytes", "barriers", "waits"]
 LAUNCH_COLUMNS = ["shape, kernel", "groups", *COUNTS, "predicted ms", "measured", "off by"]
 SPLIT = "-DSPLIT_KEYS=1"
+# Of the matrix engine's kernels, and of prototypes: counts of a tile; at this length with so many heads.
+MATRIX_COUNTS = ["tile", "resident", "slots", "products", "MUFU", "banks", "bytes", "barriers", "waits"]
+MATRIX_COLUMNS = ["configuration, kernel", *MATRIX_COUNTS, "registers", "others for each product", "ms", "causal"]
+PROTOTYPE_COLUMNS = ["prototype", *MATRIX_COUNTS, "predicted TFLOP/s", "measured", "off by"]
+MATRIX_HEADS, MATRIX_LENGTH = 16, 8192
 
 
 def program_of(source, options):
@@ -68,6 +73,20 @@ def predict(launch, figures):
         return ms
     splits = launch.groups // (launch.problems * -(-launch.queries // figures["rows"]))
     return ms + model.combine_ms(launch.heads * launch.queries, offline.tunable(launch.options, "VALUE_SIZE", 64), splits)
+
+
+def matrix_ms(tile, rows, keys, resident, causal=False):
+    """Milliseconds of a kernel whose work-groups have blocks of rows, and tiles of keys (or the reverse)."""
+    blocks = MATRIX_LENGTH // rows
+    lengths = [MATRIX_LENGTH // keys] * (MATRIX_HEADS * blocks)
+    if causal:
+        lengths = sorted((-(-(i + 1) * rows // keys) for i in range(blocks) for _ in range(MATRIX_HEADS)), reverse=True)
+    return model.kernel_ms(tile, resident, lengths)
+
+
+def matrix_tflops(size, ms):
+    """Of a forward pass."""
+    return 4 * MATRIX_HEADS * MATRIX_LENGTH ** 2 * size / ms * 1e-9
 
 
 def measured():

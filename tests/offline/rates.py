@@ -4,6 +4,7 @@ of it: for matrix.py."""
 import compile as offline
 import model
 import passes
+import predictions
 
 ARCHITECTURE = "sm_90"
 TILE_KEYS, FRAGMENT_ROWS = 8, 16
@@ -16,8 +17,6 @@ MUFU_RATE = 0.5  # instructions of a warp that a multiprocessor takes in a cycle
 # The most issue slots and passes through the banks, to the cycles of products or of exponentials, whichever are more, by
 # words of a configuration and a kernel: what they take now. The aim is 1 for all.
 LIMITS = {}
-# A shape of the bench whose rates docs/gpu-bounds.md states.
-HEADS, LENGTH = 16, 8192
 
 
 class Tile:
@@ -65,12 +64,21 @@ class Tile:
                                             ("banks of local memory", c["passes"], most[1])) if cycles > limit * units]
 
     def milliseconds(self, causal=False):
-        blocks = LENGTH // self.rows
-        lengths = [LENGTH // self.keys] * (HEADS * blocks)
-        if causal:
-            lengths = sorted((-(-(i + 1) * self.rows // self.keys) for i in range(blocks) for _ in range(HEADS)),
-                             reverse=True)
-        return model.kernel_ms(self.tile(), self.resident, lengths)
+        return predictions.matrix_ms(self.tile(), self.rows, self.keys, self.resident, causal)
+
+    def row(self):
+        """A table's cells, under predictions.MATRIX_COLUMNS."""
+        tile = self.tile()
+        return [f"{self.name}, {self.kernel}", f"{self.rows} x {self.keys}", self.resident,
+                *(f"{x:.0f}" for x in (tile.slots, tile.hmma, self.counts["mufu"], tile.banks, tile.load_bytes,
+                                       tile.barriers, tile.waits)),
+                self.figures["registers"], f"{self.others():.2f}", f"{self.milliseconds():.3f}",
+                f"{self.milliseconds(True):.3f}"]
+
+    def kinds(self):
+        """(Kind, instructions for each product)."""
+        own = {kind: self.per_product(names) for kind, names in KINDS.items()}
+        return {**own, "integers, addresses, control": self.others() - sum(own.values())}
 
 
 def get(step, name):
@@ -78,12 +86,12 @@ def get(step, name):
 
 
 def lengths_of(name, parameters, plans):
-    """N and S of two problems: those of three and of five tiles, of a forward pass with one block of rows."""
+    """N and S of two problems: those of three and of five tiles, of a forward pass with two blocks of rows."""
     plan = passes.Plan(plans, name, {"batch": 1, "heads": 1, "parameters": parameters})
     main = next(step for step in plan.steps if get(step, "KEY_TILES"))
     rows, keys = FRAGMENT_ROWS * get(main, "WARPS") * get(main, "ROW_TILES"), TILE_KEYS * get(main, "KEY_TILES")
     if "backward" not in name:
-        return [(rows, count * keys) for count in (3, 5)]
+        return [(2 * rows, count * keys) for count in (3, 5)]
     block = max(rows, keys)
     return [(count * block, count * block) for count in (2, 3)]
 

@@ -11,7 +11,7 @@ import unittest
 
 BUILD = pathlib.Path(os.environ["CLMGK_BIN"]).parent
 SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "tools" / "gpu-check.sh"
-STAGES = ("facts", "golden", "numbers", "table", "builds", "tune", "profile", "bench", "peaks")
+STAGES = ("facts", "golden", "matrix", "numbers", "table", "builds", "tune", "profile", "bench", "peaks")
 MOST_BYTES = 64 << 20
 
 
@@ -57,8 +57,13 @@ class Rehearsal(unittest.TestCase):
         names = [answer["case"] for answer in found["numbers"]]
         self.assertIn("test_combine", names)
         self.assertIn("softmax-align-lengths", [answer["case"] for answer in found["golden"]])
-        for stage in ("golden", "numbers", "table", "bench", "tune"):
+        for stage in ("golden", "matrix", "numbers", "table", "bench", "tune"):
             self.assertEqual({answer["status"] for answer in found[stage]}, {0})
+        self.assertEqual({(answer["case"], answer["status"]) for answer in self.answers("results", "matrix-golden")},
+                         {("softmax-align-lengths bf16", 0), ("softmax-align-lengths f16", 0)})
+        saved = list((self.folder / "results/programs").iterdir())
+        self.assertEqual(len(saved), len(found["builds"]))
+        self.assertGreater(min(path.stat().st_size for path in saved), 0)
         self.assertGreater(found["peaks"][0]["result"]["devices"][0]["peak_fma_gflops"], 0)
         self.assertTrue(all(answer["right"] for answer in found["peaks"][1:]))
         for answer in found["table"] + found["bench"]:
@@ -85,7 +90,7 @@ class Rehearsal(unittest.TestCase):
 
     def test_short(self):
         done = self.accept("short", "short")
-        self.assertEqual([answer["stage"] for answer in self.answers("short", "stages")], ["facts", "golden", "table"])
+        self.assertEqual([answer["stage"] for answer in self.answers("short", "stages")], ["facts", "golden", "matrix", "table"])
         self.assertIn("short left out: stage numbers, stage builds, stage tune, stage profile, stage bench, "
                       "stage peaks\n", done.stderr)
         self.assertRegex(done.stdout, r"linear +2 +f32 +backward +[\d.]+ ms")
