@@ -276,12 +276,13 @@ static mgk_device_facts facts_of(clmgk_device_class device_class, const char *ve
     return facts;
 }
 
-/* NVIDIA's, whose compiler takes PTX in assembly. */
+/* NVIDIA's, whose compiler takes PTX in assembly, with its matrix units. */
 static mgk_device_facts facts_with_ptx(void)
 {
     enum { WARP = 32 };
     mgk_device_facts facts = facts_of(CLMGK_DEVICE_GPU, "NVIDIA Corporation");
     facts.sub_group = (mgk_sub_group){.size = WARP, .shuffle = SHUFFLE_PTX};
+    facts.matrix_unit = (mgk_matrix_unit){.known = true, .unit = mgk_matrix_unit_of(&facts)};
     return facts;
 }
 
