@@ -146,8 +146,12 @@ __kernel void attention_combine(KERNEL_PARAMETERS)
     const int item = (int)(get_global_id(0) % ROW_ITEMS), e = item * COLUMNS;
     const int team = (int)(get_global_id(0) / ROW_ITEMS % TEAMS);
     const long row = (long)(get_global_id(0) / (ROW_ITEMS * TEAMS)), rows = rows_of(&a);
-    if (row >= rows || (TEAMS == 1 && e >= a.value_size))
+    if (row >= rows)
         return;
+#if TEAMS == 1
+    if (e >= a.value_size)
+        return;
+#endif
     const row_place place = row_of(&a, row);
 #if HAS_SEQUENCES && SPLIT_KEYS
     /* rows outside every sequence have no parts and are not written */

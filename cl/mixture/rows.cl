@@ -30,20 +30,10 @@ FUNCTION __global const q_element *row_query(const mgk_attention_args *a, const 
 
 /* |row|^2, summed as the forward pass sums it: what both take from L and add again must be the same. */
 #if ROW_FOURS
-FUNCTION float sum_of_squares(__global const q_element *row, int size, const bool aligned)
-{
-    float sum = 0.0f;
-    FOURS_FOR(d, size)
-    {
-        const float4 x = load_four(row, d, size, aligned);
-        sum = fma(x.s3, x.s3, fma(x.s2, x.s2, fma(x.s1, x.s1, fma(x.s0, x.s0, sum))));
-    }
-    return sum;
-}
-
 FUNCTION float row_norm(__global const q_element *row, int size)
 {
-    return has_fours(row, 0, size) ? sum_of_squares(row, size, true) : sum_of_squares(row, size, false);
+    return has_fours(row, 0, size) ? dot_of_fours(row, row, size, true, 0.0f)
+                                   : dot_of_fours(row, row, size, false, 0.0f);
 }
 #else
 FUNCTION float row_norm(__global const q_element *row, int size)
