@@ -354,15 +354,15 @@ MGK_BINDING(bind_combine, MGK_COMBINE_BUFFERS)
  * Where parts are the caller's, their number is not known. */
 static int part_teams(const mgk_attention_request *request, int64_t rows, int64_t parts)
 {
-    enum { MOST = 16, MOST_ITEMS = 256, ITEMS_OF_UNIT = 512, PARTS_EACH = 4, UNKNOWN_PARTS = 16 };
+    enum { MOST = 16, MOST_ITEMS = 256, ITEMS_OF_UNIT = 512, PARTS_EACH = 2, UNKNOWN_PARTS = 16 };
     const mgk_device_facts *const facts = request->facts;
     const int64_t row = request->traits.value_size / 4, units = (int64_t)facts->info.compute_units;
     const uint64_t most = facts->info.max_work_group < MOST_ITEMS ? facts->info.max_work_group : MOST_ITEMS;
-    int teams = 1;
+    int64_t teams = 1;
     while (2 * teams <= MOST && (uint64_t)(2 * teams * row) <= most && rows * row * teams < ITEMS_OF_UNIT * units &&
            2 * teams * PARTS_EACH <= (parts > 0 ? parts : UNKNOWN_PARTS))
         teams *= 2;
-    return teams;
+    return (int)teams;
 }
 
 /* `parts`: the workspace's, of `args`; 0: the caller's. Work-items have an element of O each, or four (cl/attention/
