@@ -436,6 +436,11 @@ class Warp:
             a, b = signed(a), signed(b)
         self.write(x[0], np.where(self.predicate(x[3]), np.minimum(a, b), np.maximum(a, b)).astype(np.uint64), mask)
 
+    def IMNMX3(self, one, modifiers, x, mask):
+        a, b, c = (signed(self.integer(operand)) for operand in x[1:4])
+        least, most = np.minimum(np.minimum(a, b), c), np.maximum(np.maximum(a, b), c)
+        self.write(x[0], np.where(self.predicate(x[4]), least, most).astype(np.uint64) & FULL, mask)
+
     def VIADDMNMX(self, one, modifiers, x, mask):
         total = signed(self.integer(x[1]) + self.integer(x[2]) & np.uint64(0xffffffff))
         other = signed(self.integer(x[3]))
