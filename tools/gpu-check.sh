@@ -424,7 +424,7 @@ print_cases() { # FILE
                     by[key] = word[4]
                 }
             }
-            printf "    %-12s %-14s %5s %-5s %-9s %11s %8s %8s  %s\n", "shape", "variant", "heads", "type", "pass",
+            printf "    %-17s %-14s %5s %-5s %-9s %11s %8s %8s  %s\n", "shape", "variant", "heads", "type", "pass",
                 "median", "TFLOP/s", "of peak", "PyTorch: softmax of the shape"
         }
         {
@@ -434,16 +434,18 @@ print_cases() { # FILE
                 key = value(text, "shape") " " value(text, "dtype") " " value(text, "pass")
                 variant = value(text, "variant") (value(text, "causal") == "true" ? "-causal" : "")
                 beside = ""
-                split(value($0, "case"), word, " ") # shapes without a name of their own
-                named = word[1] " " value(text, "dtype") " " value(text, "pass")
-                if (!(key in best) && (named in best) && value(text, "variant") == "softmax")
-                    key = named
-                else if (value(text, "causal") == "true")
+                shape = value(text, "shape")
+                if (shape == "null") { # it has the name of the case
+                    split(value($0, "case"), word, " ")
+                    shape = word[1]
+                    key = value(text, "variant") == "softmax" ? shape substr(key, 5) : ""
+                } else if (value(text, "causal") == "true") {
                     key = ""
+                }
                 if (key in best)
                     beside = sprintf("%.3f ms (%s)", best[key], by[key])
                 fraction = value(text, "fraction_of_peak")
-                printf "    %-12s %-14s %5s %-5s %-9s %8.3f ms %8.1f %8s  %s\n", value(text, "shape"), variant,
+                printf "    %-17s %-14s %5s %-5s %-9s %8.3f ms %8.1f %8s  %s\n", shape, variant,
                     value(text, "heads"), value(text, "dtype"), value(text, "pass"), value(text, "median"),
                     value(text, "gflops") / 1000, fraction == "null" ? "-" : sprintf("%.3f", fraction), beside
             }

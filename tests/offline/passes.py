@@ -369,11 +369,16 @@ def hash_of(line):
     return f"{value:08x}.bin"
 
 
+def configurations():
+    """{(file, options): line} of the matrix engine's configurations."""
+    lines = (offline.HERE / "configurations.txt").read_text().splitlines()
+    return {(line.split()[2], tuple(line.split()[3:])): line for line in lines if line.startswith("matrix-nvidia ")}
+
+
 def saved_programs(folder):
     """{(file, options): path} of the configurations whose programs the folder has."""
-    lines = (offline.HERE / "configurations.txt").read_text().splitlines()
-    found = {line: folder / hash_of(line) for line in lines if line and not line.startswith("#")}
-    return {(line.split()[2], tuple(line.split()[3:])): path for line, path in found.items() if path.is_file()}
+    found = {key: folder / hash_of(line) for key, line in configurations().items()}
+    return {key: path for key, path in found.items() if path.is_file()}
 
 
 class Program:

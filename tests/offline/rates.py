@@ -104,7 +104,9 @@ def measure(name, programs, plans, parameters="splits=1"):
         run = passes.Pass(passes.Plan(plans, name, fields))
         runs.append(run.run(programs, most=1 if runs else None))
         if len(runs) == 1:
-            faults = run.faults()
+            known = passes.configurations()
+            faults = run.faults() + [f"{step.source} has other options than in configurations.txt" for step in
+                                     run.plan.steps if (step.source, tuple(step.options)) not in known]
     tiles = []
     for (step, program, fewer, _), (_, _, more, _) in zip(*runs):
         if more["hmma"]:
