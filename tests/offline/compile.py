@@ -45,12 +45,11 @@ CLANG_PTX_LIMITED = 192
 # The matrix engine's blocks that keep more than fits, until the engine has smaller ones: the most bytes that a work-item
 # spills on sm_80 or sm_90, by configuration and file. The plan ranks the engine last.
 MATRIX_SPILLS = {
-    ("smgk4-bf16-64", "forward"): 16, ("smgk4-bf16-128", "forward"): 108,
+    ("mgk2-bf16-128", "forward"): 8, ("smgk2-bf16-128", "forward"): 88,
     ("backward-softmax-bf16-64", "backward"): 60, ("backward-softmax-f16-64", "backward"): 60,
     ("backward-softmax-bf16-128", "backward"): 60, ("backward-softmax-f16-128", "backward"): 60,
-    ("backward-mgk4-bf16-64", "backward"): 400, ("backward-mgk4-bf16-128", "backward"): 3088,
-    ("backward-mgk4-bf16-128", "backward_queries"): 8, ("backward-smgk4-bf16-64", "backward"): 112,
-    ("backward-smgk4-bf16-64", "backward_queries"): 16, ("backward-smgk4-bf16-128", "backward"): 144,
+    ("backward-mgk2-bf16-64", "backward"): 88, ("backward-mgk2-bf16-128", "backward"): 700,
+    ("backward-smgk2-bf16-64", "backward"): 40, ("backward-smgk2-bf16-128", "backward"): 92,
 }
 MATRIX_RESIDENTS = 2  # work-groups of the matrix engine that a multiprocessor must hold
 # Parts of a CUDA toolkit that PyPI has.

@@ -17,16 +17,20 @@ typedef struct field {
     {                                                                                                                  \
 #name, offsetof(clmgk_attention_desc, name), sizeof(((clmgk_attention_desc *)0)->name)                         \
     }
-#define FIELDS_OF(layout) FIELD(layout.batch), FIELD(layout.head), FIELD(layout.component), FIELD(layout.token)
+#define STRIDE(layout, axis)                                                                                           \
+    {                                                                                                                  \
+#layout "." #axis, offsetof(clmgk_attention_desc, layout) + offsetof(clmgk_layout, axis), sizeof(int64_t)      \
+    }
+#define STRIDES(layout) STRIDE(layout, batch), STRIDE(layout, head), STRIDE(layout, component), STRIDE(layout, token)
 
 static const field fields[] = {
     FIELD(batch),       FIELD(heads),         FIELD(kv_heads),     FIELD(components), FIELD(length),
     FIELD(length_k),    FIELD(head_size),     FIELD(value_size),   FIELD(causal),     FIELD(alignment),
     FIELD(use_window),  FIELD(window_left),   FIELD(window_right), FIELD(sequences),  FIELD(use_offsets_k),
     FIELD(use_lengths), FIELD(use_lengths_q), FIELD(use_sinks),    FIELD(gradients),  FIELD(variant),
-    FIELD(dtype),       FIELD(dtype_k),       FIELD(dtype_v),      FIELD(dtype_o),    FIELDS_OF(q),
-    FIELDS_OF(k),       FIELDS_OF(v),         FIELDS_OF(o),        FIELDS_OF(lse),    FIELDS_OF(grad_o),
-    FIELDS_OF(grad_q),  FIELDS_OF(grad_k),    FIELDS_OF(grad_v),
+    FIELD(dtype),       FIELD(dtype_k),       FIELD(dtype_v),      FIELD(dtype_o),    STRIDES(q),
+    STRIDES(k),         STRIDES(v),           STRIDES(o),          STRIDES(lse),      STRIDES(grad_o),
+    STRIDES(grad_q),    STRIDES(grad_k),      STRIDES(grad_v),
 };
 
 static int64_t get(const clmgk_attention_desc *desc, const field *f)
