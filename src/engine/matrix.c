@@ -62,9 +62,12 @@ static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tu
     mgk_tunable_default(p, MGK_NAMED(warps), mgk_tunable_base(p, MGK_NAMED(warps), kind));
     mgk_tunable_default(p, MGK_NAMED(row_tiles), mgk_tunable_base(p, MGK_NAMED(row_tiles), kind));
     mgk_tunable_default(p, MGK_NAMED(key_tiles), mgk_tunable_base(p, MGK_NAMED(key_tiles), kind));
+    const int64_t usual_rows = rows_of(p);
     bool halved = true;
     while (halved && rows_of(p) >= 2 * f->rows) /* half of the warps would have no rows */
         halved = halve(p, MGK_NAMED(warps), 1);
+    if (rows_of(p) < usual_rows) /* small work-groups, of which a compute unit holds more with smaller tiles */
+        halve(p, MGK_NAMED(key_tiles), 2);
     for (halved = true; halved && !fits(f, facts, p);)
         halved = halve(p, MGK_NAMED(key_tiles), 2) || halve(p, MGK_NAMED(warps), 1);
 }
