@@ -204,6 +204,11 @@ int mgk_matrix_unit_of(const mgk_device_facts *facts);
 /* Its name in messages; empty for 0. */
 const char *mgk_matrix_unit_name(int unit);
 
+/* The probe's file, and its compiler options for a unit. */
+#define MGK_UNIT_PROBE "engine/matrix/unit_probe.cl"
+enum { MGK_UNIT_OPTIONS = 64 };
+void mgk_matrix_unit_options(int unit, char *options, size_t size);
+
 /* The unit that the device has. If it should have one, the first call compiles and runs a probe and waits for it. */
 mgk_matrix_unit mgk_context_matrix_unit(clmgk_context *context);
 

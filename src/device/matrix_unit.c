@@ -24,6 +24,11 @@ const char *mgk_matrix_unit_name(int unit)
     return unit == MATRIX_MMA ? "mma.sync" : "";
 }
 
+void mgk_matrix_unit_options(int unit, char *options, size_t size)
+{
+    (void)snprintf(options, size, "-cl-std=CL1.2 -DENGINE=matrix -DMATRIX_UNIT=%d", unit);
+}
+
 static int left_number(int row, int column)
 {
     return (7 * row + 3 * column) % 13 - 6;
@@ -55,18 +60,18 @@ static bool are_right(const probe_products *products)
 
 static mgk_matrix_unit find(clmgk_context *context)
 {
-    static const mgk_probe probe = {.file = "engine/matrix/unit_probe.cl",
+    static const mgk_probe probe = {.file = MGK_UNIT_PROBE,
                                     .kernel = "unit_probe",
                                     .items = WARP_SIZE,
                                     .group = WARP_SIZE,
                                     .bytes = sizeof(probe_products)};
     const int unit = mgk_matrix_unit_of(&context->facts);
     probe_products products;
-    char options[64];
+    char options[MGK_UNIT_OPTIONS];
     clmgk_error reason;
     if (unit == 0)
         return (mgk_matrix_unit){.known = true};
-    (void)snprintf(options, sizeof(options), "-cl-std=CL1.2 -DMATRIX_UNIT=%d", unit);
+    mgk_matrix_unit_options(unit, options, sizeof(options));
     if (mgk_probe_run(context, &probe, options, &products, &reason) != CLMGK_OK)
         return (mgk_matrix_unit){.known = true, .why = "the compiler or the device refuses mma.sync"};
     if (!are_right(&products))

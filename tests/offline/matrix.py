@@ -22,7 +22,7 @@ import tempfile
 import traceback
 
 try:
-    import numpy  # noqa: F401
+    import numpy
     import passes
     import predictions
     import rates
@@ -54,6 +54,7 @@ def edge(name, configuration, options=None, **fields):
     return case(name, configuration, options, **{"head_size": 16, "value_size": 16, **fields})
 
 
+PROBE = "unit-probe"
 FORWARD, BACKWARD = "softmax-bf16-64", "backward-softmax-bf16-64"
 LENGTHS = {"batch": 3, "use_lengths": 1, "length": 33, "length_k": 70}
 GAPS = {"heads": 2, "kv_heads": 1, "length": 33, "length_k": 50, **strides(("q", "o"), 16, 33, 2),
@@ -115,6 +116,21 @@ def run_case(one, programs, plans):
     return f"{text}  {'FAILED: ' + '; '.join(faults) if faults else 'right'}", not faults
 
 
+def run_probe(name, programs, plans):
+    """The probe of the unit, whose numbers are those of src/device/matrix_unit.c."""
+    source, options = next(key for key, line in passes.configurations().items() if line.split()[1] == name)
+    program = programs.get(source, options)
+    memory = numpy.full(1 << 12, 0xff, numpy.uint8)
+    bank = bytearray(1 << 12)
+    bank[warps.PARAMETERS:warps.PARAMETERS + 8] = warps.GLOBAL.to_bytes(8, "little")
+    warps.Group(program.kernels["unit_probe"], 32, bytes(bank), memory, 0, program.tables).run()
+    row, column = numpy.mgrid[:16, :16]
+    left, right = (7 * row + 3 * column) % 13 - 6, (5 * row + 11 * column) % 17 - 8
+    products = memory.view(numpy.float32).reshape(2, 2, 16, 16)
+    good = (products == numpy.stack([left @ right.T, left @ right])[None]).all()
+    return f"{name:28s} {'right' if good else 'FAILED: wrong products'}", bool(good)
+
+
 def run_configuration(name, programs, plans):
     if programs.saved and not programs.has(passes.Plan(plans, name, {"parameters": "splits=1"})):
         return f"{name}: no driver's programs of it", True
@@ -133,7 +149,7 @@ def share(job):
         programs = passes.Programs(ARCHITECTURE, *tools[:2], work, tools[2])
         for one in jobs:
             try:
-                results.append((run_configuration if isinstance(one, str) else run_case)(one, programs, plans))
+                results.append(runner_of(one)(one, programs, plans))
             except warps.Fault as fault:
                 results.append((f"{name_of(one):28s} FAILED: {fault}", False))
             except (NotImplementedError, offline.Failure, KeyError, AttributeError, IndexError, ValueError):
@@ -156,6 +172,12 @@ def print_table(names, tools, plans):
         print(f"| {tile.name}, {tile.kernel} | " + " | ".join(f"{x:.2f}" for x in tile.kinds().values()) + " |")
 
 
+def runner_of(one):
+    if one == PROBE:
+        return run_probe
+    return run_configuration if isinstance(one, str) else run_case
+
+
 def name_of(one):
     return one if isinstance(one, str) else one[0]
 
@@ -163,7 +185,7 @@ def name_of(one):
 def configurations():
     """Names of the engine's configurations."""
     lines = (line.split() for line in (offline.HERE / "configurations.txt").read_text().splitlines())
-    return list(dict.fromkeys(words[1] for words in lines if words and words[0] == "matrix-nvidia"))
+    return list(dict.fromkeys(words[1] for words in lines if words and words[0] == "matrix-nvidia" and words[1] != PROBE))
 
 
 def in_parallel(chosen, jobs, tools, plans):
@@ -200,7 +222,7 @@ def main():
     if arguments.table:
         print_table(arguments.table.split(","), tools, arguments.plans)
         return 0
-    chosen = CASES + (FULL + configurations() if arguments.full or arguments.only else [])
+    chosen = [PROBE] + CASES + (FULL + configurations() if arguments.full or arguments.only else [])
     chosen = [one for one in chosen if arguments.only in name_of(one)]
     failed = 0
     if arguments.saved:

@@ -5,10 +5,11 @@
  * computes A B^T and A B for each type, where A and B have 16 rows and columns; all sums are exact.
  */
 #include "base/common.clh"
+#include "engine/files.clh"
 
 #define WARP_SIZE 32
 
-#include "engine/matrix/fragments.clh"
+#include ENGINE_FILE(fragments.clh)
 
 #define SIZE       16
 #define WORDS      (SIZE * SIZE / 2)
