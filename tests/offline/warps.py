@@ -566,8 +566,11 @@ class Warp:
         if "U64" in modifiers:
             raise NotImplementedError(one)
         a = self.integer(x[1])
-        out = (a if "U32" in modifiers else signed(a)).astype(np.float32)
-        self.write(x[0], bits(out) - np.uint64("RP" in modifiers), mask)  # below, so that a quotient is not too large
+        exact = (a if "U32" in modifiers else signed(a)).astype(np.float64)
+        out = exact.astype(np.float32)
+        if "RP" in modifiers:
+            out = np.where(out < exact, np.nextafter(out, np.float32(np.inf)), out)
+        self.write(x[0], bits(out), mask)
 
     I2FP = I2F
 
