@@ -47,7 +47,7 @@ CLANG_PTX_LIMITED = 192
 MATRIX_SPILLS = {
     ("mgk2-bf16-128", "forward"): 8, ("smgk2-bf16-128", "forward"): 88,
     ("backward-softmax-bf16-64", "backward"): 60, ("backward-softmax-f16-64", "backward"): 60,
-    ("backward-softmax-bf16-128", "backward"): 60, ("backward-softmax-f16-128", "backward"): 60,
+    ("backward-softmax-bf16-128", "backward"): 60, ("backward-softmax-f16-128", "backward"): 80,
     ("backward-mgk2-bf16-64", "backward"): 88, ("backward-mgk2-bf16-128", "backward"): 700,
     ("backward-smgk2-bf16-64", "backward"): 40, ("backward-smgk2-bf16-128", "backward"): 92,
 }

@@ -19,6 +19,7 @@ MUFU_RATE = 0.5  # instructions of a warp that a multiprocessor takes in a cycle
 LIMITS = {("smgk2-bf16-64", "forward"): (1.9, 1.95), ("smgk2-bf16-128", "forward"): (1.5, 1.8),
           ("mgk4", "forward"): (2.2, 1.8), ("mgk2", "forward"): (1.75, 1.75), ("softmax", "forward"): (1.45, 1.55),
           ("softmax", "backward"): (1.35, 2.15), ("softmax", "backward_queries"): (1.25, 1.5),
+          ("smgk2", "backward"): (1.8, 2.15), ("smgk2", "backward_queries"): (2.35, 2.05),
           ("mgk2", "backward"): (2.0, 2.3), ("mgk2", "backward_queries"): (2.0, 2.0)}
 
 
