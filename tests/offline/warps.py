@@ -460,7 +460,9 @@ class Warp:
     def MOV(self, one, modifiers, x, mask):
         self.write(x[0], self.integer(x[1]), mask)
 
-    R2UR = MOV
+    def R2UR(self, one, modifiers, x, mask):
+        """Of the first lane that is here."""
+        self.write(x[0], np.full(32, self.integer(x[1])[np.flatnonzero(mask)[0]]), mask)
 
     def CS2R(self, one, modifiers, x, mask):
         self.write(x[0], np.zeros(32), mask)
