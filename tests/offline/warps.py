@@ -485,7 +485,8 @@ class Warp:
     ULDC = LDC
 
     def P2R(self, one, modifiers, x, mask):
-        value = sum(self.predicate(f"P{i}").astype(np.uint64) << np.uint64(i) for i in range(7))
+        prefix = "UP" if x[1].startswith("U") else "P"
+        value = sum(self.predicate(f"{prefix}{i}").astype(np.uint64) << np.uint64(i) for i in range(7))
         self.write(x[0], value & self.integer(x[-1]) | self.integer(x[2]) & ~self.integer(x[-1]), mask)
 
     def R2P(self, one, modifiers, x, mask):
