@@ -84,10 +84,27 @@ FUNCTION real whole_log(const scorer *x, const mgk_attention_args *a, real norm,
     return y;
 }
 
-/* The value head that head h reads. */
-FUNCTION long value_head(const mgk_attention_args *a, int h)
+/* The heads of values that the heads of a block read, counted from that of the first one: as many heads read each, and
+ * `before` heads before the block read the first one too. */
+typedef struct value_heads {
+    int readers, before;
+} value_heads;
+
+/* The value head of the block's head h. A constant h needs no division, which GPUs lack. */
+FUNCTION int value_head(const value_heads *x, const int h)
 {
-    return (long)h * a->kv_heads / a->heads;
+#if BLOCK_REGISTERS && HEADS <= 4
+    int g = 0, end = x->readers - x->before;
+    UNROLL
+    for (int i = 1; i < HEADS; ++i)
+        if (i <= h && i == end) {
+            ++g;
+            end += x->readers;
+        }
+    return g;
+#else
+    return (x->before + h) / x->readers;
+#endif
 }
 
 /* While panel n is at its tile, with head h of `heads`: a share of what the next tile, from k0 on, will copy, the
@@ -112,8 +129,8 @@ KERNEL(admixture_forward)
         return;
     q += p.batch * a.q.batch + p.row_base * a.q.token;
     k += p.batch * a.k.batch + p.key_base * a.k.token;
-    const long g0 = value_head(&a, h0);
-    const int value_heads = (int)(value_head(&a, h0 + heads - 1) - g0) + 1;
+    const int readers = a.heads / a.kv_heads, g0 = h0 / readers;
+    const value_heads groups = {readers, h0 - g0 * readers};
     v += p.batch * a.v.batch + g0 * a.v.head + p.key_base * a.v.token;
 
     ENGINE_DECLARE(e, PRODUCTS)
@@ -147,7 +164,7 @@ KERNEL(admixture_forward)
     for (int k0 = range; k0 < end; k0 += TILE_KEYS) {
         tile_view view;
         keys_stage(&e, COMPONENTS, k, a.k.head, a.k.token, k0, end, a.head_size, tile_after(elements_of(k), k0, end));
-        values_stage(&e, value_heads, v, a.v.head, a.v.token, k0, end, a.value_size,
+        values_stage(&e, value_head(&groups, heads - 1) + 1, v, a.v.head, a.v.token, k0, end, a.value_size,
                      tile_after(elements_of(v), k0, end));
         for (int n = 0; n < PANELS; ++n) {
             const int panel_first = first + n * PANEL_ROWS;
@@ -160,9 +177,10 @@ KERNEL(admixture_forward)
             {
                 if (h >= heads)
                     continue;
-                const int acc = n * HEADS + h, g = (int)(value_head(&a, h0 + h) - g0);
+                const int acc = n * HEADS + h, g = value_head(&groups, h);
                 if (!SHARED_SOFTMAX || h == 0) {
-                    sync_keys(&e); /* weights of the head before are done with */
+                    if (WEIGHTS_SHARED)
+                        sync_keys(&e); /* weights of the head before are done with */
 #if HAS_BIAS
                     bias_stage(&e, bias_of(&a, &p, h0 + h, BIAS_ARRAY), a.bias.component, a.bias.token, panel_first,
                                p.rows, k0, end, view.begin, view.end);

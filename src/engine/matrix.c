@@ -6,7 +6,7 @@
 
 MGK_TUNABLE_TABLE(matrix, "matrix", MGK_MATRIX_TUNABLES, MGK_MATRIX_CONSTRAINTS);
 
-enum { WARP = 32, TILE_ROWS = 16, TILE_KEYS = 8, LEAST_WIDTH = 16, PADDING = 8, WIDEST = 256 };
+enum { WARP = 32, TILE_ROWS = 16, TILE_KEYS = 8, LEAST_WIDTH = 16, PADDING = 8, WIDEST = 256, MOST_HELD = 8 };
 
 static int64_t width_of(int64_t size)
 {
@@ -25,19 +25,24 @@ static int64_t rows_of(const mgk_tunables *p)
     return (int64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * mgk_tunable_get(p, MGK_NAMED(row_tiles)) * TILE_ROWS;
 }
 
-/* Layout: cl/engine/matrix/block.clh. */
+/* Layout: cl/engine/matrix/block.clh, backward.clh. Mixed heads: queries are in local memory, as dO in the kernel of
+ * queries; the forward pass has the values of all heads of a block, the kernel of keys dO of two. It holds the values
+ * of one head, except on a CPU, where one kernel makes all gradients. */
 static uint64_t local_bytes_of(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
 {
+    const bool mixed = f->held_heads > 0, is_cpu = facts->info.device_class == CLMGK_DEVICE_CPU;
     const int64_t keys = (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles)) * TILE_KEYS;
     const int64_t threads = (int64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * WARP;
-    const int64_t rows = rows_of(p);
+    const int64_t rows = rows_of(p), heads = mixed ? mgk_tunable_get(p, MGK_NAMED(heads)) : 1;
     const int64_t head = row_bytes(f->narrowest + f->widest - f->value_size), value = row_bytes(f->value_size);
-    const int64_t of_keys = f->products * rows * head + rows * value + keys * (head + value);
-    const int64_t of_queries = f->products * keys * head + keys * value;
+    const int64_t held = rows * (f->products * head + (is_cpu ? heads : 1) * value);
+    const int64_t of_keys = held + keys * (mixed ? f->products * head + 2 * value : head + value);
+    const int64_t staged = mixed ? rows * (f->products * head + (f->forward ? 0 : value)) : 0;
+    const int64_t of_queries = staged + keys * (f->products * head + (f->forward ? heads : 1) * value);
     const int64_t tiles = f->forward || of_queries > of_keys ? of_queries : of_keys;
     const int64_t terms = keys * f->tile.terms * (int64_t)sizeof(float);
-    const int64_t exchange =
-        threads * (facts->info.device_class == CLMGK_DEVICE_CPU ? 128 : 4) * (int64_t)sizeof(float);
+    const int64_t own = 2 * (int64_t)mgk_tunable_get(p, MGK_NAMED(row_tiles)); /* rows of a work-item */
+    const int64_t exchange = threads * (is_cpu ? 128 : own) * (int64_t)sizeof(float);
     return (uint64_t)(tiles + terms + exchange) + 64;
 }
 
@@ -56,6 +61,58 @@ static bool halve(mgk_tunables *p, mgk_tunable_name name, int least)
     return mgk_tunable_get(p, name) < value;
 }
 
+/* Scores of a row and key that a tile keeps for all heads; the backward pass also keeps their gradients. */
+static int64_t held_of(const mgk_footprint *f)
+{
+    return f->forward ? f->scores : f->scores / 2;
+}
+
+/* Columns of D for which a work-item of the backward pass has sums: a row of dK or dQ for each product. */
+static int64_t gradient_columns(const mgk_footprint *f)
+{
+    return f->forward ? 0 : f->products * width_of(f->narrowest + f->widest - f->value_size);
+}
+
+/* Whether the text of a mixed score takes many registers. */
+static bool is_long(const mgk_footprint *f)
+{
+    return f->noise || f->generalised || f->modified;
+}
+
+/* Mixed heads: as many as registers hold sums of, beside the scores of a tile, which is short for that; found by
+ * compiling (tests/offline). On a CPU, for tests, fewer copies compile faster. */
+static int most_heads(const mgk_footprint *f, const mgk_device_facts *facts)
+{
+    enum { MOST_HEADS = 4, FEW_HEADS = 2, FEW_SCORES = 2, WIDE = 64, MOST_SUMS = 256, MOST_WIDE_SUMS = 192 };
+    const bool is_cpu = facts->info.device_class == CLMGK_DEVICE_CPU, few = is_cpu || held_of(f) > FEW_SCORES;
+    const int64_t width = width_of(f->value_size), most_sums = width > WIDE ? MOST_WIDE_SUMS : MOST_SUMS;
+    const int most = is_long(f) && !is_cpu ? 1 : few ? FEW_HEADS : MOST_HEADS;
+    int heads = 1;
+    while (heads < most && heads < f->held_heads && 2 * heads * width <= most_sums)
+        heads *= 2;
+    return heads;
+}
+
+/* The most heads, then the most rows, then the longest tile for which local memory suffices: heads share the products,
+ * and rows share the copies. */
+static void choose_mixed(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
+{
+    enum { LEAST_TILES = 2, TILES = 4, FEW_SCORES = 2, FEW_COLUMNS = 128 };
+    const bool is_short = held_of(f) > FEW_SCORES || gradient_columns(f) > FEW_COLUMNS || is_long(f);
+    const int most_warps = mgk_tunable_get(p, MGK_NAMED(warps)), most_tiles = is_short ? LEAST_TILES : TILES;
+    for (int heads = most_heads(f, facts); heads >= 1; heads /= 2) {
+        mgk_tunable_default(p, MGK_NAMED(heads), heads);
+        for (int warps = most_warps; warps >= 1; warps /= 2) {
+            mgk_tunable_default(p, MGK_NAMED(warps), warps);
+            for (int tiles = most_tiles; tiles >= LEAST_TILES; tiles /= 2) {
+                mgk_tunable_default(p, MGK_NAMED(key_tiles), tiles);
+                if (fits(f, facts, p))
+                    return;
+            }
+        }
+    }
+}
+
 static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
 {
     const clmgk_device_class kind = facts->info.device_class;
@@ -64,6 +121,10 @@ static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tu
     mgk_tunable_default(p, MGK_NAMED(key_tiles), mgk_tunable_base(p, MGK_NAMED(key_tiles), kind));
     const int64_t usual_rows = rows_of(p);
     bool halved = true;
+    if (f->held_heads > 0) {
+        choose_mixed(f, facts, p);
+        return;
+    }
     while (halved && rows_of(p) >= 2 * f->rows) /* half of the warps would have no rows */
         halved = halve(p, MGK_NAMED(warps), 1);
     if (rows_of(p) < usual_rows) /* small work-groups, of which a compute unit holds more with smaller tiles */
@@ -76,8 +137,10 @@ static const char *why_not(const mgk_footprint *f)
 {
     if (f->scores == 0)
         return "it has no products without a softmax";
-    if (f->held_heads > 0)
-        return "it has no mixed heads";
+    if (f->held_heads > 0 && held_of(f) > MOST_HELD)
+        return "registers hold the scores of at most 8 global heads";
+    if (f->held_heads > 0 && gradient_columns(f) > WIDEST)
+        return "registers hold the gradients of global heads of 256 numbers together";
     return width_of(f->widest) > WIDEST ? "head_size and value_size exceed 256" : NULL;
 }
 

@@ -306,6 +306,65 @@ TH_TEST(packed_neighbours)
     expect(session, &problem, NULL);
 }
 
+/* ---- mixed heads ------------------------------------------------------------------------------------------------ */
+
+/* th_set_shape gives heads that share values, and a last block with fewer heads than it could hold. */
+TH_TEST(mixed_heads_in_both_passes)
+{
+    const clmgk_attention_desc desc = {.variant = CLMGK_VARIANT_HARD_FISH,
+                                       .dtype = CLMGK_DTYPE_BF16,
+                                       .components = 2,
+                                       .head_size = 24,
+                                       .value_size = 40,
+                                       .gradients =
+                                           CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V | CLMGK_GRADIENT_MIX};
+    expect_shapes(session, desc, 0, 12);
+}
+
+/* Noise of each head, relu, dropout, bias, ALiBi, soft-cap, sinks; three products; four heads in registers. */
+TH_TEST(mixed_heads_with_all_modifiers)
+{
+    clmgk_attention_desc desc = {.variant = CLMGK_VARIANT_GFISH,
+                                 .dtype = CLMGK_DTYPE_F16,
+                                 .components = 3,
+                                 .head_size = 5,
+                                 .value_size = 7,
+                                 .use_mix_weight = 1,
+                                 .use_mix_offset = 1,
+                                 .use_alibi = 1,
+                                 .use_sinks = 1,
+                                 .softcap = 3.0,
+                                 .dropout = 0.25,
+                                 .use_bias = 1,
+                                 .bias_batch = 1,
+                                 .bias_heads = 5,
+                                 .bias_length = 50,
+                                 .bias_length_k = 70,
+                                 .causal = 1,
+                                 .heads = 5,
+                                 .length = 50,
+                                 .length_k = 70};
+    desc.gradients = th_all_gradients(&desc);
+    TH_PROBLEM problem = th_problem_make(&desc, 1);
+    expect(session, &problem, "heads=4,key-tiles=2,splits=1");
+}
+
+/* One softmax for all heads, and ranges of keys side by side. */
+TH_TEST(one_mixture_for_all_heads)
+{
+    clmgk_attention_desc desc = {.variant = CLMGK_VARIANT_HARD_MISH,
+                                 .dtype = CLMGK_DTYPE_BF16,
+                                 .components = 9,
+                                 .head_size = 16,
+                                 .value_size = 32,
+                                 .heads = 3,
+                                 .length = 37,
+                                 .length_k = 101,
+                                 .gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_MIX};
+    TH_PROBLEM problem = th_problem_make(&desc, 1);
+    expect(session, &problem, "splits=4,row-tiles=2,warps=2,key-tiles=4");
+}
+
 /* Arrays that its products do not take, and families that it lacks. */
 TH_TEST(other_problems_are_refused)
 {
@@ -317,7 +376,7 @@ TH_TEST(other_problems_are_refused)
                  {{.dtype = CLMGK_DTYPE_F16, .dtype_k = CLMGK_STORAGE_BF16, .gradients = CLMGK_GRADIENT_Q}, "one type"},
                  {{.dtype = CLMGK_DTYPE_BF16, .dtype_v = CLMGK_STORAGE_F16, .gradients = CLMGK_GRADIENT_V}, "one type"},
                  {{.dtype = CLMGK_DTYPE_BF16, .dtype_o = CLMGK_STORAGE_F16}, "finer weights"},
-                 {{.dtype = CLMGK_DTYPE_F16, .variant = CLMGK_VARIANT_HARD_FISH, .components = 2}, "mixed heads"},
+                 {{.dtype = CLMGK_DTYPE_F16, .variant = CLMGK_VARIANT_HARD_FISH, .components = 9}, "8 global heads"},
                  {{.dtype = CLMGK_DTYPE_F16, .variant = CLMGK_VARIANT_LINEAR}, "softmax"}};
     for (size_t n = 0; n < TH_COUNT(cases); n++) {
         clmgk_attention_desc desc = cases[n].desc;
