@@ -88,7 +88,7 @@ static int most_heads(const mgk_footprint *f, const mgk_device_facts *facts)
     const int64_t width = width_of(f->value_size), most_sums = width > WIDE ? MOST_WIDE_SUMS : MOST_SUMS;
     const int most = is_long(f) && !is_cpu ? 1 : few ? FEW_HEADS : MOST_HEADS;
     int heads = 1;
-    while (heads < most && heads < f->held_heads && 2 * heads * width <= most_sums)
+    while (heads < most && heads < f->held_heads && 2 * width * heads <= most_sums)
         heads *= 2;
     return heads;
 }
