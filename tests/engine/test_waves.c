@@ -140,7 +140,8 @@ static bool fills_a_wave(const mgk_waves *launch, int64_t splits)
     return false;
 }
 
-/* For random launches no power of two is faster by more than the margin for estimates, and splits stay within the limit.
+/* For random launches no power of two is faster by more than the margin for estimates, and splits stay within the
+ * limit.
  */
 TH_HOST_TEST(splits_take_the_least_time)
 {
