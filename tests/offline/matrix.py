@@ -98,6 +98,15 @@ FULL = [
     edge("unaligned-arrays", FORWARD, {"offsets": {"q": 1, "k": 3, "v": 5, "o": 7}}, length=33, length_k=50),
     edge("unaligned-arrays-backward", BACKWARD, {"offsets": {"k": 3, "v": 5, "grad_o": 1, "grad_k": 1}}, length=33,
          length_k=50),
+    case("hard-fish2-64-as-planned", "hard-fish2-bf16-64", parameters="splits=1", heads=6, kv_heads=3, length=70,
+         length_k=70),
+    case("hard-fish3-narrow-20", "hard-fish2-bf16-64", heads=3, components=3, length=40, length_k=50, head_size=20,
+         value_size=7, causal=1),
+    case("hard-mish2-64", "hard-mish2-f16-64", heads=3, length=40, length_k=70),
+    case("backward-hard-fish2-64-as-planned", "backward-hard-fish2-bf16-64", parameters="splits=1", heads=4, kv_heads=2,
+         length=70, length_k=75, causal=1),
+    case("backward-hard-fish2-unaligned-20-33", "backward-hard-fish2-f16-64", heads=3, kv_heads=3, length=40,
+         length_k=37, head_size=20, value_size=33),
 ]
 
 

@@ -18,11 +18,11 @@ import warps
 
 GUARD = 1 << 12  # bytes
 LOG2_E = 1.4426950408889634
-VARIANTS = {"softmax": 0, "gaussian": 1, "mgk": 2, "smgk": 3}
+VARIANTS = {"softmax": 0, "gaussian": 1, "mgk": 2, "smgk": 3, "hard-fish": 5, "hard-mish": 7}
 F32, F16, BF16 = range(3)
 STORED = ("q", "k", "v", "o", "grad_o", "grad_q", "grad_k", "grad_v")
 COUNTS = ("lengths", "lengths_q", "offsets", "offsets_k")
-OUTPUTS = ("grad_q", "grad_k", "grad_v", "grad_shift")
+OUTPUTS = ("grad_q", "grad_k", "grad_v", "grad_shift", "grad_mix")
 BOUND_BYTES = 24  # mgk_bound, which a call sets
 
 
@@ -110,6 +110,8 @@ class Pass:
         self.packed, self.lengths = packed, lengths
         self.gaussian = self.x["variant"] in (VARIANTS["gaussian"], VARIANTS["mgk"], VARIANTS["smgk"])
         self.shifted = self.x["variant"] == VARIANTS["smgk"]
+        self.shares_mix = self.x["variant"] == VARIANTS["hard-mish"]
+        self.mixed = self.shares_mix or self.x["variant"] == VARIANTS["hard-fish"]  # heads of Q and K: the components
         self.names = sorted({name for step in plan.steps for name in step.names})
         self.memory, self.values = Memory(), {}
         for name in self.names:
@@ -132,8 +134,9 @@ class Pass:
     def shape(self, name):
         x, m = self.x, self.x["components"]
         n, s, t = x["length"], x["length_k"], x["sequences"]
-        axes = {"q": (x["batch"], x["heads"], n, x["head_size"]), "o": (x["batch"], x["heads"], n, x["value_size"]),
-                "k": (x["batch"], x["kv_heads"], 1 if self.shifted else m, s, x["head_size"]),
+        axes = {"q": (x["batch"], m if self.mixed else x["heads"], n, x["head_size"]), "o": (x["batch"], x["heads"], n, x["value_size"]),
+                "k": (x["batch"], m if self.mixed else x["kv_heads"], 1 if self.shifted or self.mixed else m, s,
+                      x["head_size"]), "mix": (m,) if self.shares_mix else (x["heads"], m),
                 "v": (x["batch"], x["kv_heads"], s, x["value_size"]), "lse": (x["batch"], x["heads"], n),
                 "shift": (x["heads"], m, x["head_size"]), "sinks": (x["heads"],), "workspace": (self.plan.workspace,),
                 "offsets": (t + 1,), "offsets_k": (t + 1,)}
@@ -160,7 +163,7 @@ class Pass:
         """Inputs, and what may be written; numbers of rows that are not in use stay NaN, of packed neighbours Inf."""
         random = np.random.default_rng(1)
         backward = "grad_o" in self.names
-        own = [name for name in ("q", "k", "v", "shift", "sinks", "grad_o") if name in self.names]
+        own = [name for name in ("q", "k", "v", "shift", "sinks", "mix", "grad_o") if name in self.names]
         for name in own:
             values = random.standard_normal(self.shape(name))
             self.put(name, self.masked(name, values))
@@ -188,7 +191,7 @@ class Pass:
 
     def masked(self, name, values):
         tokens = values.ndim - (1 if name in ("lse", "grad_lse") else 2)
-        if name in ("shift", "sinks"):
+        if name in ("shift", "sinks", "mix"):
             return values
         values = np.moveaxis(values, tokens, 1).copy()  # batch, token, ...
         if self.packed is not None:
@@ -226,6 +229,10 @@ class Pass:
     def scores(self, b, h, rows, keys):
         """[component, row, key] in nats, with the keys of the components."""
         x, g = self.x, h * self.x["kv_heads"] // self.x["heads"]
+        if self.mixed:
+            q, k = self.values["q"][b, :, rows], self.values["k"][b, :, 0, keys]
+            score = np.einsum("m,mnd,msd->ns", self.mixing(h), q, k)[None] / x["head_size"] ** 0.5
+            return np.where(self.visible(rows, keys), score, -np.inf), q, k
         q, k = self.values["q"][b, h, rows], self.values["k"][b, g][:, keys]
         if self.shifted:
             k = k + self.values["shift"][h][:, None]
@@ -234,6 +241,9 @@ class Pass:
             score = score - ((k ** 2).sum(2)[:, None] + (q ** 2).sum(1)[None, :, None]) / 2
         score = score / x["head_size"] ** 0.5 - np.log(x["components"])
         return np.where(self.visible(rows, keys), score, -np.inf), q, k
+
+    def mixing(self, h):
+        return self.values["mix"] if self.shares_mix else self.values["mix"][h]
 
     def forward(self):
         """O and L, NaN where nothing is checked."""
@@ -271,6 +281,10 @@ class Pass:
                         results[name][0][at] += value[0]
                         results[name][1][at] += value[1]
                 own = self.gaussian
+                if self.mixed:
+                    self.add_mixed(add, b, h, rows, keys, ds[0], q, k)
+                    add("grad_v", (b, g, keys), [p[0].T @ grad_o, p[0].T @ abs(grad_o)])
+                    continue
                 add("grad_v", (b, g, keys), [p.sum(0).T @ grad_o, p.sum(0).T @ abs(grad_o)])
                 add("grad_q", (b, h, rows), [sum(d @ y for d, y in zip(ds, k)) - own * ds.sum((0, 2))[:, None] * q,
                                              sum(abs(d) @ abs(y) for d, y in zip(ds, k)) +
@@ -281,6 +295,15 @@ class Pass:
                 of_keys = [one.sum(0, keepdims=True) for one in of_keys] if self.shifted else of_keys
                 add("grad_k", (b, g, slice(None), keys), of_keys)
         return results
+
+    def add_mixed(self, add, b, h, rows, keys, ds, q, k):
+        """Gradients of a head whose scores are sums over q [component, row], k [component, key]."""
+        mix = self.mixing(h)
+        for m, (own, ours) in enumerate(zip(q, k)):
+            add("grad_q", (b, m, rows), [mix[m] * (ds @ ours), abs(mix[m]) * (abs(ds) @ abs(ours))])
+            add("grad_k", (b, m, 0, keys), [mix[m] * (ds.T @ own), abs(mix[m]) * (abs(ds).T @ abs(own))])
+            add("grad_mix", m if self.shares_mix else (h, m),
+                [(ds * (own @ ours.T)).sum(), (abs(ds) * (abs(own) @ abs(ours).T)).sum()])
 
     # ---- running ----
 
@@ -330,7 +353,7 @@ class Pass:
         given = self.get(name)
         checked = np.zeros(value.shape, bool)
         for b, rows, keys in self.ranges():
-            if name == "grad_shift":
+            if name in ("grad_shift", "grad_mix"):
                 checked[...] = True
             elif name in ("grad_k", "grad_v"):
                 checked[b, ..., keys if self.packed else slice(None), :] = True

@@ -136,6 +136,16 @@ static const problem matrices[] = {
     {"mgk2-bf16-64", CLMGK_VARIANT_MGK, CLMGK_DTYPE_BF16, 2, 64, 64, false, false, false, CLMGK_PASS_BACKWARD, false},
     {"mgk2-bf16-128", CLMGK_VARIANT_MGK, CLMGK_DTYPE_BF16, 2, 128, 128, false, false, false, CLMGK_PASS_BACKWARD,
      false},
+    {"hard-fish2-bf16-64", CLMGK_VARIANT_HARD_FISH, CLMGK_DTYPE_BF16, 2, 64, 64, false, false, false,
+     CLMGK_PASS_FORWARD, false},
+    {"hard-mish2-f16-64", CLMGK_VARIANT_HARD_MISH, CLMGK_DTYPE_F16, 2, 64, 64, false, false, false, CLMGK_PASS_FORWARD,
+     false},
+    {"hard-fish2-bf16-128", CLMGK_VARIANT_HARD_FISH, CLMGK_DTYPE_BF16, 2, 128, 128, false, false, false,
+     CLMGK_PASS_FORWARD, false},
+    {"hard-fish2-bf16-64", CLMGK_VARIANT_HARD_FISH, CLMGK_DTYPE_BF16, 2, 64, 64, false, false, false,
+     CLMGK_PASS_BACKWARD, false},
+    {"hard-fish2-f16-64", CLMGK_VARIANT_HARD_FISH, CLMGK_DTYPE_F16, 2, 64, 64, false, false, false, CLMGK_PASS_BACKWARD,
+     false},
     {"smgk2-bf16-64", CLMGK_VARIANT_SMGK, CLMGK_DTYPE_BF16, 2, 64, 64, false, false, false, CLMGK_PASS_BACKWARD, false},
     {"smgk2-bf16-128", CLMGK_VARIANT_SMGK, CLMGK_DTYPE_BF16, 2, 128, 128, false, false, false, CLMGK_PASS_BACKWARD,
      false},
@@ -393,12 +403,13 @@ static int print(const problem *p, int64_t batch, int64_t length, clmgk_engine e
 
 static clmgk_attention_desc matrix_desc(const problem *p)
 {
-    enum { LENGTH = 4096, BATCH = 4 }; /* a block of rows has all keys */
+    enum { LENGTH = 4096, BATCH = 8 }; /* a block of rows has all keys */
     const mixed_problem x = {.problem = *p, .length = LENGTH};
     clmgk_attention_desc desc = desc_of(&x, BATCH);
     if (p->pass == CLMGK_PASS_BACKWARD)
         desc.gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V |
-                         (p->variant == CLMGK_VARIANT_SMGK ? CLMGK_GRADIENT_SHIFT : 0);
+                         (p->variant == CLMGK_VARIANT_SMGK ? CLMGK_GRADIENT_SHIFT : 0) |
+                         ((clmgk_variant_traits(p->variant) & CLMGK_TRAIT_ADMIXTURE) != 0 ? CLMGK_GRADIENT_MIX : 0);
     return desc;
 }
 

@@ -20,7 +20,9 @@ LIMITS = {("smgk2-bf16-64", "forward"): (1.9, 1.95), ("smgk2-bf16-128", "forward
           ("mgk4", "forward"): (2.2, 1.8), ("mgk2", "forward"): (1.75, 1.75), ("softmax", "forward"): (1.45, 1.55),
           ("softmax", "backward"): (1.35, 2.15), ("softmax", "backward_queries"): (1.25, 1.5),
           ("smgk2", "backward"): (1.8, 2.15), ("smgk2", "backward_queries"): (2.35, 2.05),
-          ("mgk2", "backward"): (2.0, 2.3), ("mgk2", "backward_queries"): (2.0, 2.0)}
+          ("mgk2", "backward"): (2.0, 2.3), ("mgk2", "backward_queries"): (2.0, 2.0),
+          ("hard-fish", "admixture_forward"): (2.15, 2.3), ("hard-mish", "admixture_forward"): (1.5, 1.7),
+          ("hard-fish", "admixture_backward"): (2.7, 2.65), ("hard-fish", "admixture_backward_queries"): (2.4, 2.25)}
 
 
 class Tile:
@@ -89,9 +91,14 @@ def get(step, name):
     return offline.tunable(step.options, name, 0)
 
 
+def heads_of(name):
+    """Mixed heads: as many as a block holds."""
+    return 4 if "fish" in name or "mish" in name else 1
+
+
 def lengths_of(name, parameters, plans):
     """N and S of two problems: those of three and of five tiles, of a forward pass with two blocks of rows."""
-    plan = passes.Plan(plans, name, {"batch": 1, "heads": 1, "parameters": parameters})
+    plan = passes.Plan(plans, name, {"batch": 1, "heads": heads_of(name), "parameters": parameters})
     main = next(step for step in plan.steps if get(step, "KEY_TILES"))
     rows, keys = FRAGMENT_ROWS * get(main, "WARPS") * get(main, "ROW_TILES"), TILE_KEYS * get(main, "KEY_TILES")
     if "backward" not in name:
@@ -104,7 +111,7 @@ def measure(name, programs, plans, parameters="splits=1"):
     """(Tiles of a configuration's kernels, faults of the results of the smaller problem)."""
     runs, faults, lengths = [], [], lengths_of(name, parameters, plans)
     for n, s in lengths:
-        fields = {"batch": 1, "heads": 1, "length": n, "length_k": s, "parameters": parameters}
+        fields = {"batch": 1, "heads": heads_of(name), "length": n, "length_k": s, "parameters": parameters}
         run = passes.Pass(passes.Plan(plans, name, fields))
         runs.append(run.run(programs, most=1 if runs else None))
         if len(runs) == 1:
