@@ -7,6 +7,7 @@
  * context.h    devices, contexts, the program cache
  * arrays.h     the list of attention's arrays
  * attention.h  attention: describe, plan, enqueue; blocking calls on host arrays
+ * warm_up.h    plans made in the background
  * gemm.h       matrix products
  * counts.h     numbers of operations and parameters, as the papers count them
  * layer.h      multi-head attention layers
@@ -26,5 +27,6 @@
 #include "tuning.h"
 #include "variants.h"
 #include "version.h"
+#include "warm_up.h"
 
 #endif

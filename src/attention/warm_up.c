@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plans made in the background: one thread, which makes one after another. */
+#include "clmgk/warm_up.h"
 #include "attention/plan.h"
 
 typedef struct item {
