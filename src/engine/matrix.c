@@ -113,11 +113,26 @@ static void choose_mixed(const mgk_footprint *f, const mgk_device_facts *facts, 
     }
 }
 
+/* Fragments of 16 rows of a warp: two share the loads of keys and values where registers hold the sums of both, found
+ * by compiling (tests/offline), and where larger blocks still keep the device busy. */
+static int row_tiles_of(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
+{
+    enum { ROW_TILES = 2, WIDEST_SUMS = 64, RESIDENT = 2 };
+    const int base = mgk_tunable_base(p, MGK_NAMED(row_tiles), facts->info.device_class);
+    const bool is_plain = f->forward && f->held_heads == 0 && f->components == 1 && f->products == 1 &&
+                          !f->keys_read_again && !f->modified && !f->priors && !f->variances;
+    if (facts->matrix_unit.unit == 0 || !is_plain || width_of(f->widest) > WIDEST_SUMS)
+        return base;
+    const int64_t rows = (int64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * ROW_TILES * TILE_ROWS;
+    const int64_t blocks = f->rows / rows * f->heads * f->problems;
+    return blocks >= RESIDENT * (int64_t)facts->info.compute_units ? ROW_TILES : base;
+}
+
 static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
 {
     const clmgk_device_class kind = facts->info.device_class;
     mgk_tunable_default(p, MGK_NAMED(warps), mgk_tunable_base(p, MGK_NAMED(warps), kind));
-    mgk_tunable_default(p, MGK_NAMED(row_tiles), mgk_tunable_base(p, MGK_NAMED(row_tiles), kind));
+    mgk_tunable_default(p, MGK_NAMED(row_tiles), row_tiles_of(f, facts, p));
     mgk_tunable_default(p, MGK_NAMED(key_tiles), mgk_tunable_base(p, MGK_NAMED(key_tiles), kind));
     const int64_t usual_rows = rows_of(p);
     bool halved = true;

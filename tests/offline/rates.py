@@ -17,7 +17,7 @@ MUFU_RATE = 0.5  # instructions of a warp that a multiprocessor takes in a cycle
 # The most issue slots and passes through the banks, to the cycles of products or of exponentials, whichever are more, by
 # words of a configuration and a kernel: what they take now. The aim is 1 for all.
 LIMITS = {("smgk2-bf16-64", "forward"): (1.9, 1.95), ("smgk2-bf16-128", "forward"): (1.5, 1.8),
-          ("mgk4", "forward"): (2.2, 1.8), ("mgk2", "forward"): (1.75, 1.75), ("softmax", "forward"): (1.45, 1.55),
+          ("mgk4", "forward"): (2.2, 1.8), ("mgk2", "forward"): (1.75, 1.75), ("softmax", "forward"): (0.9, 1.5),
           ("softmax", "backward"): (1.35, 2.15), ("softmax", "backward_queries"): (1.25, 1.5),
           ("smgk2", "backward"): (1.8, 2.15), ("smgk2", "backward_queries"): (2.35, 2.05),
           ("mgk2", "backward"): (2.0, 2.3), ("mgk2", "backward_queries"): (2.0, 2.0),
@@ -107,8 +107,16 @@ def lengths_of(name, parameters, plans):
     return [(count * block, count * block) for count in (2, 3)]
 
 
-def measure(name, programs, plans, parameters="splits=1"):
+def own_parameters(name):
+    """Those with which short problems have the blocks of a configuration."""
+    tiles = [offline.tunable(options, "ROW_TILES", 0) for (_, options), line in passes.configurations().items()
+             if line.split()[:2] == ["matrix-nvidia", name]]
+    return f"splits=1,row-tiles={max(tiles)}" if "backward" not in name else "splits=1"
+
+
+def measure(name, programs, plans, parameters=None):
     """(Tiles of a configuration's kernels, faults of the results of the smaller problem)."""
+    parameters = parameters or own_parameters(name)
     runs, faults, lengths = [], [], lengths_of(name, parameters, plans)
     for n, s in lengths:
         fields = {"batch": 1, "heads": heads_of(name), "length": n, "length_k": s, "parameters": parameters}
