@@ -359,7 +359,7 @@ TH_FULL_TEST(softcaps)
 /* Sinks below, among and above the logits, and none. */
 TH_FULL_TEST(sinks)
 {
-    for (size_t n = 0; n < 2 * TH_SINK_LOGITS; n++) {
+    for (size_t n = 0; n < 2 * (size_t)TH_SINK_LOGITS; n++) {
         TH_PROBLEM problem = th_sinks_problem(small_desc(forms[n / TH_SINK_LOGITS], 90, 70), 1, n);
         expect(session, &problem);
     }
