@@ -18,6 +18,7 @@
 #include "attention/block.clh"
 #include "attention/row_place.clh"
 #include "attention/units.clh"
+#include "engine/traits.clh"
 
 #if PART_TEAMS
 #include "base/fours.clh"

@@ -5,6 +5,8 @@
 #define BUFFERS   MGK_FILL_BUFFERS
 #include "base/buffers.clh"
 
+#include "engine/traits.clh"
+
 #include "base/fours.clh"
 
 /* Writes zeros, unless results are added to the array's values: one for each work-item, or four. */

@@ -6,6 +6,8 @@
 #define BUFFERS   MGK_REDUCE_BUFFERS
 #include "base/buffers.clh"
 
+#include "engine/traits.clh"
+
 #include "base/fours.clh"
 
 /* Sum number x over every step-th element of its innermost axis from `first` on. */

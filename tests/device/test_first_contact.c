@@ -136,7 +136,7 @@ TH_TEST(compilers_without_the_options_for_registers)
         mgk_program *program = NULL;
         clmgk_program_origin origin;
         double compile_ms;
-        (void)snprintf(options, sizeof(options), "-cl-std=CL1.2 %s -DGROUPED=1", given[n]);
+        (void)snprintf(options, sizeof(options), "-cl-std=CL1.2 %s -DENGINE=lane -DGROUPED=1", given[n]);
         knows_registers = false;
         th_expect_ok(mgk_program_get(session->context, "attention/reduce.cl", options, &program, &origin, &compile_ms,
                                      &th_error));
