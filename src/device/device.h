@@ -205,7 +205,7 @@ int mgk_matrix_unit_of(const mgk_device_facts *facts);
 const char *mgk_matrix_unit_name(int unit);
 
 /* The probe's file, and its compiler options for a unit. */
-#define MGK_UNIT_PROBE "engine/matrix/unit_probe.cl"
+#define MGK_UNIT_PROBE "engine/unit_probe.cl"
 enum { MGK_UNIT_OPTIONS = 64 };
 void mgk_matrix_unit_options(int unit, char *options, size_t size);
 

@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-/* As in cl/engine/matrix/unit_probe.cl: for f16 and for bf16, the products A B^T and A B. */
+/* As in cl/engine/unit_probe.cl: for f16 and for bf16, the products A B^T and A B. */
 enum { WARP_SIZE = 32, SIZE = 16, TYPES = 2, TRANSPOSED = 0, PLAIN = 1, FORMS };
 typedef struct probe_products {
     float of[TYPES][FORMS][SIZE][SIZE];

@@ -184,7 +184,7 @@ static clmgk_context *nvidia_context(const th_session *session, const char *fold
     char path[SCRATCH_PATH], text[1024];
     const int length =
         snprintf(text, sizeof(text), "__kernel void unit_probe(__global float *products)\n{\n%s\n}\n", body);
-    scratch_join(path, folder, "engine/matrix/unit_probe.cl");
+    scratch_join(path, folder, "engine/unit_probe.cl");
     scratch_write(path, text, (size_t)length);
     options.cache_dir = "";
     options.kernel_dir = folder;

@@ -60,7 +60,8 @@ def main():
             rename(folder, copy)
             first = {}
             for _, _, source, options in read_configurations():
-                if f"-DENGINE={engine}" in options:
+                # an engine with units also has emulated configurations, which compile for any device
+                if f"-DENGINE={engine}" in options and not any(x.startswith("-DMATRIX_UNIT=") for x in options):
                     first.setdefault(source, options)
             jobs += [(engine, copy, source, options) for source, options in first.items()]
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
