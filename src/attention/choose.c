@@ -13,6 +13,7 @@ typedef struct engine_list {
     mgk_ranked ranked[MGK_ENGINES];
     bool refused[MGK_ENGINES];
     char reasons[CLMGK_ERROR_MESSAGE_SIZE]; /* of those that refused: "...; ..." */
+    const char *no_units;                   /* mgk_matrix_unit.why */
 } engine_list;
 
 /* The choice of a pass's parameters. */
@@ -76,11 +77,12 @@ static clmgk_status fail_all(engine_list *list, clmgk_error *error)
 
 /* ---- a pass ------------------------------------------------------------------------------------------------- */
 
-/* The device's facts, with what probes found. */
+/* The device's facts, with what probes find that the plan needs. */
 static mgk_device_facts facts_of(const clmgk_plan *plan, bool exchanges)
 {
     mgk_device_facts facts = plan->context->facts;
-    facts.matrix_unit = mgk_context_matrix_unit(plan->context);
+    if (mgk_engines_use_units(&plan->desc))
+        facts.matrix_unit = mgk_context_matrix_unit(plan->context);
     if (exchanges)
         facts.sub_group = mgk_context_sub_group(plan->context);
     return facts;
@@ -254,8 +256,8 @@ static clmgk_status choose_engine(clmgk_plan *plan, engine_list *list, clmgk_pas
 
 static engine_list list_engines(const clmgk_plan *plan)
 {
-    engine_list list = {.reasons = ""};
     const mgk_device_facts facts = facts_of(plan, false);
+    engine_list list = {.reasons = "", .no_units = facts.matrix_unit.why};
     mgk_engines_rank(&facts, &plan->desc, list.ranked);
     return list;
 }
@@ -268,10 +270,9 @@ static void explain(clmgk_plan *plan, const engine_list *list, bool named)
     const char *const own = named      ? "named by the options"
                             : measured ? "named by measured values"
                                        : list->ranked[place_of(list, mgk_engine_of(forward->engine))].rank.reason;
-    const char *const no_unit = mgk_context_matrix_unit(plan->context).why;
     (void)snprintf(plan->engine_reason, sizeof(plan->engine_reason), "%s%s%s%s%s", own,
-                   list->reasons[0] != '\0' ? "; " : "", list->reasons, no_unit != NULL ? "; no matrix units: " : "",
-                   no_unit != NULL ? no_unit : "");
+                   list->reasons[0] != '\0' ? "; " : "", list->reasons,
+                   list->no_units != NULL ? "; no matrix units: " : "", list->no_units != NULL ? list->no_units : "");
 }
 
 static clmgk_status choose_up_to(clmgk_plan *plan, clmgk_pass last, const clmgk_plan_options *options,

@@ -114,6 +114,9 @@ typedef struct mgk_monitor {
 clmgk_status mgk_monitor_init(mgk_monitor *monitor, clmgk_error *error);
 void mgk_monitor_destroy(mgk_monitor *monitor);
 
+/* Copies `size` bytes, of which `source` or `target` is guarded by the mutex. */
+void mgk_monitor_copy(mgk_monitor *monitor, void *target, const void *source, size_t size);
+
 /* Starts a thread that handles none of the process's signals, which are the application's business. */
 clmgk_status mgk_thread_start(pthread_t *thread, void *(*run)(void *argument), void *argument, clmgk_error *error);
 

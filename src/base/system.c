@@ -41,6 +41,13 @@ void mgk_monitor_destroy(mgk_monitor *monitor)
     pthread_mutex_destroy(&monitor->mutex);
 }
 
+void mgk_monitor_copy(mgk_monitor *monitor, void *target, const void *source, size_t size)
+{
+    pthread_mutex_lock(&monitor->mutex);
+    memcpy(target, source, size);
+    pthread_mutex_unlock(&monitor->mutex);
+}
+
 clmgk_status mgk_thread_start(pthread_t *thread, void *(*run)(void *argument), void *argument, clmgk_error *error)
 {
     sigset_t all, before;

@@ -28,12 +28,12 @@ typedef struct mgk_sub_group {
     int size;    /* consecutive work-items */
 } mgk_sub_group;
 
-/* Units that multiply small matrices. All zero: not looked for. */
+/* A unit that multiplies small matrices. All zero: not looked for. `why`: a constant text, why the unit that the
+ * architecture should have is not used; NULL: it has none, or it is used. */
 typedef struct mgk_matrix_unit {
     bool known;
     int unit; /* a value of the kernels' flag MATRIX_UNIT; 0: none */
-    const char
-        *why; /* a constant text: why the unit that the architecture should have is not used; NULL: no such unit */
+    const char *why;
 } mgk_matrix_unit;
 
 /* Room of a compute unit for the work-groups that are resident on it together. registers = 0: no such room is known, as

@@ -81,14 +81,11 @@ static mgk_matrix_unit find(clmgk_context *context)
 
 mgk_matrix_unit mgk_context_matrix_unit(clmgk_context *context)
 {
-    pthread_mutex_lock(&context->monitor.mutex);
-    mgk_matrix_unit found = context->matrix_unit;
-    pthread_mutex_unlock(&context->monitor.mutex);
-    if (found.known)
-        return found;
-    found = find(context); /* builds programs, which takes the mutex; threads at the same time find the same */
-    pthread_mutex_lock(&context->monitor.mutex);
-    context->matrix_unit = found;
-    pthread_mutex_unlock(&context->monitor.mutex);
+    mgk_matrix_unit found;
+    mgk_monitor_copy(&context->monitor, &found, &context->matrix_unit, sizeof(found));
+    if (!found.known) {
+        found = find(context); /* builds programs, which takes the mutex; threads at the same time find the same */
+        mgk_monitor_copy(&context->monitor, &context->matrix_unit, &found, sizeof(found));
+    }
     return found;
 }

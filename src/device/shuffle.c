@@ -72,14 +72,11 @@ static mgk_sub_group find(clmgk_context *context)
 
 mgk_sub_group mgk_context_sub_group(clmgk_context *context)
 {
-    pthread_mutex_lock(&context->monitor.mutex);
-    mgk_sub_group found = context->sub_group;
-    pthread_mutex_unlock(&context->monitor.mutex);
-    if (found.known)
-        return found;
-    found = find(context); /* builds programs, which takes the mutex; threads at the same time find the same */
-    pthread_mutex_lock(&context->monitor.mutex);
-    context->sub_group = found;
-    pthread_mutex_unlock(&context->monitor.mutex);
+    mgk_sub_group found;
+    mgk_monitor_copy(&context->monitor, &found, &context->sub_group, sizeof(found));
+    if (!found.known) {
+        found = find(context); /* builds programs, which takes the mutex; threads at the same time find the same */
+        mgk_monitor_copy(&context->monitor, &context->sub_group, &found, sizeof(found));
+    }
     return found;
 }

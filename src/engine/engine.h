@@ -125,6 +125,7 @@ typedef struct mgk_engine {
     bool queries_apart;     /* dQ has a kernel of its own, of queries; else the kernel of keys sums it, in order */
     bool few_rows_of_heads; /* the form for few rows serves blocks of several heads */
     int fewest_rows;        /* of a block, which mgk_packed_heads fills; 0: the engine has no use for it */
+    bool matrix_units;      /* its rank and its kernels need facts->matrix_unit */
     bool exchanges;         /* work-items of a sub-group exchange numbers: fit needs facts->sub_group */
     bool key_terms_once; /* sums over a key's features that several blocks need are faster by a kernel of their own */
 
@@ -183,6 +184,9 @@ mgk_tunables mgk_engine_tunables(const mgk_engine *engine, const mgk_added_tunab
 
 /* The engine's rank; NONE where its kernels lack a storage type of the problem. */
 mgk_rank mgk_engine_rank(const mgk_engine *engine, const mgk_device_facts *facts, const clmgk_attention_desc *desc);
+
+/* Whether an engine needs facts->matrix_unit for the storage types of a problem. */
+bool mgk_engines_use_units(const clmgk_attention_desc *desc);
 
 /* All engines, by descending points. */
 typedef struct mgk_ranked {

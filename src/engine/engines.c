@@ -14,9 +14,22 @@ static uint32_t types_of(const clmgk_attention_desc *desc)
     return types;
 }
 
+static bool takes_types(const mgk_engine *engine, const clmgk_attention_desc *desc)
+{
+    return (types_of(desc) & ~engine->dtypes) == 0;
+}
+
+bool mgk_engines_use_units(const clmgk_attention_desc *desc)
+{
+    bool use = false;
+    for (size_t i = 0; i < MGK_ENGINES; ++i)
+        use = use || (mgk_engines[i]->matrix_units && takes_types(mgk_engines[i], desc));
+    return use;
+}
+
 mgk_rank mgk_engine_rank(const mgk_engine *engine, const mgk_device_facts *facts, const clmgk_attention_desc *desc)
 {
-    if (desc != NULL && (types_of(desc) & ~engine->dtypes) != 0)
+    if (desc != NULL && !takes_types(engine, desc))
         return (mgk_rank){MGK_RANK_NONE, "it has no kernels for this storage type"};
     return engine->rank(facts, desc);
 }

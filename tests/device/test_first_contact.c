@@ -215,18 +215,23 @@ TH_TEST(matrix_units)
 #undef SUMS
     clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 16, 6);
     char folder[SCRATCH_PATH];
-    desc.dtype = CLMGK_DTYPE_BF16;
     th_expect_ok(clmgk_attention_validate(&desc, &desc, &th_error));
     scratch_create(folder);
     for (size_t n = 0; n < TH_COUNT(cases); n++) {
         const clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
         clmgk_context *const context = nvidia_context(session, folder, cases[n].body);
         clmgk_plan plan = {0};
-        mgk_plan_begin(&plan, context, &desc);
-        th_expect_ok(mgk_plan_choose(&plan, &options, &th_error));
-        assert_int_equal(plan.pass[CLMGK_PASS_FORWARD]->engine, cases[n].engine);
-        assert_non_null(strstr(plan.engine_reason, cases[n].reason));
-        mgk_plan_free_passes(&plan);
+        for (int halves = 0; halves < 2; halves++) {
+            desc.dtype = halves ? CLMGK_DTYPE_BF16 : CLMGK_DTYPE_F32;
+            mgk_plan_begin(&plan, context, &desc);
+            th_expect_ok(mgk_plan_choose(&plan, &options, &th_error));
+            assert_true(context->matrix_unit.known == halves); /* f32 needs no probe */
+            if (halves) {
+                assert_int_equal(plan.pass[CLMGK_PASS_FORWARD]->engine, cases[n].engine);
+                assert_non_null(strstr(plan.engine_reason, cases[n].reason));
+            }
+            mgk_plan_free_passes(&plan);
+        }
         clmgk_context_release(context);
     }
     scratch_remove(folder);
