@@ -57,6 +57,11 @@ CUDA_PACKAGES = {"nvdisasm": "nvidia-cuda-nvdisasm", "ptxas": "nvidia-cuda-nvcc"
 # Of a multiprocessor, and what a work-group takes for itself (CUDA's occupancy rules).
 LOCAL_BYTES = {"sm_80": 164 << 10, "sm_90": 228 << 10}
 REGISTERS, WARPS, GROUPS, LOCAL_OF_GROUP = 65536, 64, 32, 1 << 10
+# Before instructions of sm_90a, in assembly: OpenCL's compilers take them for comments, and the library removes the marks from
+# their PTX (wgmma).
+MARK = "//@"
+# What ptxas says where it waits for a product of four warps before the program does.
+SERIAL = re.compile(r".*wgmma\.mma_async instructions are serialized.*|.*warpgroup\.wait is injected.*")
 # What ptxas -v says.
 PTXAS_FIGURES = {"registers": r"Used (\d+) registers", "B spilled": r"(\d+) bytes spill stores",
                  "B stack": r"(\d+) bytes cumulative stack", "B local": r"(\d+) bytes smem"}
@@ -107,6 +112,12 @@ def ptxas_figures(text, kernel):
     """What ptxas -v says of one kernel."""
     part = re.search(rf"entry function '{kernel}'.*?(?=entry function '|\Z)", text, re.DOTALL)
     return {label: sum(map(int, re.findall(pattern, part[0]))) for label, pattern in PTXAS_FIGURES.items()}
+
+
+def unmarked(text):
+    """PTX with the marked instructions, for sm_90a; these are in PTX from 8.0 on."""
+    text = re.sub(r"^\.version 7\.\d+", ".version 8.0", text.replace(MARK, ""), flags=re.MULTILINE)
+    return re.sub(r"^\.target sm_90\b", ".target sm_90a", text, flags=re.MULTILINE)
 
 
 def residents(architecture, registers, local_bytes, threads):
@@ -229,11 +240,16 @@ class Nvidia:
     def assemble(self, text, options, folder):
         """Machine code of k.ptx, or of `text`: k.cubin."""
         options, limit = registers_of(options)
-        if text is not None:
-            (folder / "k.ptx").write_text(text)
+        architecture, text = self.architecture, (folder / "k.ptx").read_text() if text is None else text
+        if MARK in text and architecture == "sm_90":
+            architecture, text = "sm_90a", unmarked(text)
+        (folder / "k.ptx").write_text(text)
         if self.ptxas is None:
             return {}
-        report = run([self.ptxas, f"-arch={self.architecture}", *limit, "-v", "k.ptx", "-o", "k.cubin"], folder)
+        report = run([self.ptxas, f"-arch={architecture}", *limit, "-v", "k.ptx", "-o", "k.cubin"], folder)
+        serial = SERIAL.search(report)
+        if serial:
+            raise Failure(serial[0])
         values = figures(report, PTXAS_FIGURES)
         threads = 32 * tunable(options, "WARPS", 0)
         if threads > 0:

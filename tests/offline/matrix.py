@@ -118,9 +118,9 @@ def run_case(one, programs, plans):
     for step, program, _, last in counts:
         if program.figures["B spilled"] or program.figures["B stack"]:
             faults.append(f"{step.source}: spills or a stack")
-        if last["hmma"]:
+        if last["hmma"] + last["hgmma"]:
             lines.append(f"{step.kernel.removeprefix('mixture_')}: {program.figures['registers']} registers, "
-                         f"{last['hmma']} products, {last['slots']} slots, {last['barriers']} barriers")
+                         f"{last['hmma'] + last['hgmma']} products, {last['slots']} slots, {last['barriers']} barriers")
     text = f"{name:28s} {'; '.join(lines)} in the last group"
     return f"{text}  {'FAILED: ' + '; '.join(faults) if faults else 'right'}", not faults
 

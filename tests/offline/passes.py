@@ -416,7 +416,7 @@ class Program:
         self.tables = sass.section_of(folder / "k.cubin", ".nv.constant3")
 
     def has_products(self, kernel):
-        return any(one.name.startswith("HMMA") for one in self.kernels[kernel].instructions)
+        return any(one.name.startswith(("HMMA", "HGMMA")) for one in self.kernels[kernel].instructions)
 
 
 def driver_text(path):

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Executes a work-group of NVIDIA's machine code (as nvdisasm prints it, sm_90), for bounds.py and matrix.py: results, and
 what each instruction costs. As much of the instruction set as the kernels use; an unknown one is an error. Asynchronous
-copies to local memory arrive when the warp waits for them, and not before.
+copies to local memory arrive when the warp waits for them, and not before. Products of four warps (HGMMA) are
+warpgroup.py's.
 
 Faults of a program are errors (Fault): accesses to global memory that the caller has not allowed; accesses to words of
 local memory for which a copy is under way; words of local memory that one warp writes, and another reads or writes, with
@@ -20,6 +21,9 @@ import heapq
 import re
 
 import numpy as np
+
+import warpgroup
+from warpgroup import Fault
 
 LANES = np.arange(32)
 PARAMETERS = 0x210  # of kernels in the constant bank
@@ -75,11 +79,6 @@ def bits(x):
 
 FULL = np.uint64(0xffffffff)
 READ, WRITE = 1, 2  # bits of Group's `access`
-
-
-class Fault(Exception):
-    """What a program must not do."""
-
 
 
 @functools.lru_cache(None)
@@ -143,6 +142,7 @@ class Warp:
         self.clock, self.arrival, self.issued = 0.0, {}, 0
         # (lane's address in local memory, its 16 bytes) of copies that have not arrived: groups, the last one is open
         self.copies = [[]]
+        self.products = warpgroup.Products() if group.agreement else None
 
     # ---- operands ----
 
@@ -151,11 +151,19 @@ class Warp:
         uniform, row = register_of(name)
         return (self.ur, 64 if row < 0 else row) if uniform else (self.r, 256 if row < 0 else row)
 
+    def source(self, name, count=1):
+        """The same, of so many registers that are read."""
+        array, row = self.register(name)
+        if self.products and array is self.r:
+            for i in range(count):
+                self.products.check_read(row + i)
+        return array, row
+
     def read(self, text, real=False):
         """Bits of an operand, as 32 unsigned numbers."""
         kind, value = operand_of(text, real)
         if kind == "register":
-            array, row = self.register(value)
+            array, row = self.source(value)
             return array[row].copy()
         return self.group.constant(value) if kind == "constant" else value.copy()
 
@@ -174,7 +182,7 @@ class Warp:
         if kind == "constant":
             return low | self.group.constant(value + 4) << np.uint64(32)
         if kind == "register":
-            array, row = self.register(value)
+            array, row = self.source(value, 2)
             return low if row == len(array) - 1 else low | array[row + 1] << np.uint64(32)
         return low
 
@@ -193,6 +201,8 @@ class Warp:
     def write(self, text, value, mask):
         array, row = self.register(text)
         if row != len(array) - 1:
+            if self.products and array is self.r:
+                self.products.check_write(row)
             mask = np.ones(32, bool) if array is self.ur else mask
             array[row][mask] = (np.asarray(value).astype(np.uint64) & np.uint64(0xffffffff))[mask]
 
@@ -246,7 +256,7 @@ class Warp:
     def nothing(self, one, modifiers, x, mask):
         pass
 
-    WARPSYNC = NOP = nothing
+    WARPSYNC = NOP = MEMBAR = nothing
 
     def BSSY(self, one, modifiers, x, mask):
         self.joins.setdefault(x[0], np.zeros((32, 32), bool))[mask] = mask
@@ -307,6 +317,9 @@ class Warp:
 
     def IADD3(self, one, modifiers, x, mask):
         to, written, rest = self.carries(x)
+        if "64" in modifiers:
+            self.write_wide(to, self.wide(rest[0]) + self.wide(rest[1]) + self.wide(rest[2]), mask)
+            return
         total = np.zeros(32, np.int64)
         for operand in rest[:3]:
             total += self.integer(operand).astype(np.int64)
@@ -528,6 +541,10 @@ class Warp:
     def FFMA(self, one, modifiers, x, mask):
         if one.plain is not None and mask.all():
             to, rows, signs = one.plain
+            if self.products:
+                for row in rows:
+                    self.products.check_read(row)
+                self.products.check_write(to)
             a, b, c = self.r[rows].astype(np.uint32).view(np.float32).astype(np.float64)
             out = (a * b if signs[0] == signs[1] else -(a * b)) + (-c if signs[2] else c)
             self.r[to] = out.astype(np.float32).view(np.uint32)
@@ -618,7 +635,7 @@ class Warp:
 
     def put(self, memory, at, size, source, mask):
         for i in range(0, max(size, 4), 4):
-            array, row = self.register(source)
+            array, row = self.source(source, max(size // 4, 1))
             value = np.zeros(32, np.uint64) if row == len(array) - 1 else array[row + i // 4]
             if size >= 4:
                 memory.view(np.uint32)[at[mask] + i >> 2] = value[mask]
@@ -630,7 +647,7 @@ class Warp:
 
     def matrix(self, text, count):
         """32-bit words [count][32] of successive registers; zeros of RZ."""
-        array, row = self.register(text)
+        array, row = self.source(text, count)
         return np.zeros((count, 32), np.uint64) if row == len(array) - 1 else array[row:row + count].copy()
 
     def halves(self, words, modifiers):
@@ -660,6 +677,46 @@ class Warp:
         to = register_of(x[0])[1]
         for number in range(4):
             self.write(f"R{to + number}", bits(sums[group + number // 2 * 8, pair + number % 2]), mask)
+
+    def HGMMA(self, one, modifiers, x, mask):
+        """D = A B + C of four warps, each of which has 16 of the 64 rows."""
+        if not mask.all():
+            raise Fault("not all lanes of a warp execute a product")
+        if not hasattr(one, "form"):
+            one.form = warpgroup.form_of(one)
+        form, local, size = one.form, self.group.local, warpgroup.BYTES[one.form.kind]
+        left, right = (int(self.ur[form.descriptors + i][0]) | int(self.ur[form.descriptors + i + 1][0]) << 32
+                       for i in (0, 2))
+        add = form.use is None or bool(self.predicate(form.use)[0])
+        self.group.agreement.check(self, (one.address, right, left if form.left is None else 0, add))
+        at, words = warpgroup.places(right, form.transposed_right, form.columns, form.depth, size)
+        if form.left is None:
+            rows, more = warpgroup.places(left, form.transposed_left, 64, form.depth, size)
+            words = np.union1d(words, more)
+            a = warpgroup.from_local(local, rows.reshape(4, 16, -1)[self.number % 4], form.kind)
+        else:
+            a = warpgroup.from_registers(self.r[list(form.operands)], form.kind)
+        self.group.product_begins(self, words)
+        self.products.begin(form, words)
+        sums = (-a if form.negated else a) @ warpgroup.from_local(local, at, form.kind).T
+        if add and form.sums != "RZ":
+            first = int(form.sums[1:])
+            sums += warpgroup.from_accumulators(floats(self.r[first:first + form.columns // 2])).astype(np.float64)
+        self.r[list(form.accumulators)] = bits(warpgroup.to_registers(sums))
+
+    def WARPGROUP(self, one, modifiers, x, mask):
+        if modifiers == ["ARRIVE"]:
+            self.products.arrive()
+        elif modifiers == ["DEPBAR", "LE"] and x[0] == "gsb0":
+            for _, words in self.products.wait(int(x[1], 0)):
+                self.group.reading[words] -= 1
+        else:
+            raise NotImplementedError(one)
+
+    def FENCE(self, one, modifiers, x, mask):
+        if modifiers[:2] != ["VIEW", "ASYNC"]:
+            raise NotImplementedError(one)
+        self.group.fence(self)
 
     def LDSM(self, one, modifiers, x, mask):
         """Matrices of 8 rows of 16 bytes: lanes 8 i .. 8 i + 7 have the addresses of matrix i; MT88 transposes them."""
@@ -758,6 +815,9 @@ class Warp:
 def registers_of(one):
     """Numbers of the registers that an instruction reads or writes."""
     rows = set()
+    if one.base == "HGMMA":
+        form = warpgroup.form_of(one)
+        return {*form.operands, *form.accumulators}
     width = max({"64": 2, "128": 4, "WIDE": 2}.get(part, 1) for part in one.name.split("."))
     for part in one.parts:
         for row, pair in re.findall(r"\bR(\d+)(\.64)?", part):
@@ -803,6 +863,11 @@ class Group:
         self.pending = np.zeros(len(self.local) // 4, bool)
         self.writer, self.reader, self.written, self.read = np.full((4, len(self.pending)), -1, np.int32)
         self.barriers = 0
+        # of the words of local memory: products that read them, and those written since a fence before products
+        self.reading, self.unfenced = np.zeros(len(self.pending), np.int32), np.zeros(len(self.pending), bool)
+        self.agreement = warpgroup.Agreement() if any(one.base == "HGMMA" for one in self.code.values()) else None
+        if self.agreement and threads % (32 * warpgroup.WARPS):
+            raise Fault(f"products of four warps in a work-group of {threads // 32}")
         self.warps = [Warp(self, number) for number in range(threads // 32)]
         self.counts = collections.Counter()
         self.known = {}
@@ -841,11 +906,13 @@ class Group:
         if memory is self.memory:
             self.check_allowed(at, size, READ)
         elif memory is self.local and len(at):
-            words = self.words(at, size)
-            self.check_shared(warp, words, np.ones(len(words), bool), "reads")
-            others = (self.read[words] == self.barriers) & (self.reader[words] != warp.number)
-            self.reader[words] = np.where(others, -1, warp.number)
-            self.read[words] = self.barriers
+            self.local_read(warp, self.words(at, size), "reads")
+
+    def local_read(self, warp, words, what):
+        self.check_shared(warp, words, np.ones(len(words), bool), what)
+        others = (self.read[words] == self.barriers) & (self.reader[words] != warp.number)
+        self.reader[words] = np.where(others, -1, warp.number)
+        self.read[words] = self.barriers
 
     @contextlib.contextmanager
     def checked_write(self, warp, memory, at, size):
@@ -864,7 +931,11 @@ class Group:
         wrong = changed & (self.read[words] == self.barriers) & (self.reader[words] != warp.number)
         if wrong.any():
             raise Fault(f"{what} local memory at {4 * words[wrong][0]:#x}, which another warp read since the barrier")
+        wrong = changed & (self.reading[words] > 0)
+        if wrong.any():
+            raise Fault(f"{what} local memory at {4 * words[wrong][0]:#x}, which a product that has not ended reads")
         self.writer[words], self.written[words] = warp.number, self.barriers
+        self.unfenced[words[changed]] = True
 
     def copy_begins(self, warp, at):
         words = self.words(at, PIECE)
@@ -875,6 +946,17 @@ class Group:
         words = np.arange(at // 4, (at + PIECE) // 4)
         self.pending[words] = False
         self.writer[words], self.written[words] = warp.number, self.barriers
+
+    def fence(self, warp):
+        """What the warp wrote, and copied where the copies have arrived, is there for products."""
+        self.unfenced &= (self.writer != warp.number) | self.pending
+
+    def product_begins(self, warp, words):
+        self.local_read(warp, words, "multiplies")
+        if self.unfenced[words].any():
+            raise Fault(f"multiplies local memory at {4 * words[self.unfenced[words]][0]:#x}, written without a fence "
+                        "(fence.proxy.async)")
+        self.reading[words] += 1
 
     # ---- costs ----
 
@@ -912,6 +994,8 @@ class Group:
             self.counts["mufu"] += 1
         elif one.name.startswith("HMMA"):
             self.counts["hmma"] += 1
+        elif one.name.startswith("HGMMA"):
+            self.counts["hgmma"] += 1
         elif one.name.startswith("LDSM"):
             at = warp.address(one.parts[1])
             for i in range(int(one.name.split(".")[-1])):
@@ -957,4 +1041,6 @@ class Group:
                 if warp.live.any() and not warp.waits:
                     heapq.heappush(ready, (warp.clock, number))
             self.meet()
+        if self.agreement:
+            self.agreement.finish(self.warps)
         return self.counts
