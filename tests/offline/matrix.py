@@ -168,17 +168,21 @@ def share(job):
 
 def print_table(names, tools, plans):
     """The tables of docs/gpu-bounds.md: counts and times, then kinds of instructions."""
-    print("| " + " | ".join(predictions.MATRIX_COLUMNS) + " |\n" + "|---" * len(predictions.MATRIX_COLUMNS) + "|")
-    tiles = []
     with tempfile.TemporaryDirectory() as work:
         programs = passes.Programs(ARCHITECTURE, *tools, work)
-        for name in names:
-            for tile in rates.measure(name, programs, plans)[0]:
-                print("| " + " | ".join(map(str, tile.row())) + " |", flush=True)
-                tiles.append(tile)
-    print("\n| configuration, kernel | " + " | ".join(tiles[0].kinds()) + " |\n" + "|---" * (1 + len(tiles[0].kinds())) + "|")
-    for tile in tiles:
-        print(f"| {tile.name}, {tile.kernel} | " + " | ".join(f"{x:.2f}" for x in tile.kinds().values()) + " |")
+        tiles = [tile for name in names for tile in rates.measure(name, programs, plans)[0]]
+    for by_four, columns in ((False, predictions.MATRIX_COLUMNS), (True, predictions.WGMMA_COLUMNS)):
+        print_rows(columns, [tile.row() for tile in tiles if tile.by_four == by_four])
+    print_rows(["configuration, kernel", *tiles[0].kinds()],
+               [[f"{tile.name}, {tile.kernel}", *(f"{x:.2f}" for x in tile.kinds().values())] for tile in tiles])
+
+
+def print_rows(columns, rows):
+    """A table, where it has rows."""
+    if rows:
+        for cells in (columns, ["---"] * len(columns), *rows):
+            print("| " + " | ".join(map(str, cells)) + " |")
+        print()
 
 
 def runner_of(one):

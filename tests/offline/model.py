@@ -16,6 +16,10 @@ OVERHEAD = 1.03
 # beginning and end.
 HMMA = 2 * 16 * 8 * 16 * MULTIPROCESSORS * HERTZ / 646e12
 MATRIX_BARRIER, MATRIX_EXPONENT, MATRIX_GROUP = 150, 6, 10000
+# Of kernels with products of four warps: cycles for the same product, from the 970 TFLOP/s of wgmma alone; of an exponential's
+# instruction; bytes that the second-level cache delivers to a multiprocessor in a cycle.
+HGMMA = 2 * 16 * 8 * 16 * MULTIPROCESSORS * HERTZ / 970e12
+EXPONENTIAL, SECOND_LEVEL = 0.9, 44
 LINE = 128  # bytes that the first-level cache delivers in a cycle
 COMBINE_RATE = 0.85e12  # bytes a second that attention_combine reads and writes, as measured
 
@@ -30,12 +34,15 @@ class Tile:
     load_bytes: float
     barriers: float
     waits: float
-    hmma: float = 0  # instructions
+    hmma: float = 0    # instructions
+    hgmma: float = 0   # the same products by wgmma
+    mufu: float = 0    # instructions
+    copied: float = 0  # bytes copied to local memory
 
 
 def constants(tile):
     """The exponent, and cycles of a barrier and of a work-group's beginning and end."""
-    return (MATRIX_EXPONENT, MATRIX_BARRIER, MATRIX_GROUP) if tile.hmma else (4, BARRIER, GROUP)
+    return (MATRIX_EXPONENT, MATRIX_BARRIER, MATRIX_GROUP) if tile.hmma or tile.hgmma else (4, BARRIER, GROUP)
 
 
 def tile_cycles(tile, resident):
@@ -47,13 +54,26 @@ def tile_cycles(tile, resident):
     units = tile.slots + PORTS * tile.fma + HMMA * tile.hmma
     memory = tile.banks + tile.load_bytes / LINE
     exponent, barrier, _ = constants(tile)
-    busy = (units ** exponent + memory ** exponent) ** (1 / exponent)
     alone = barrier * tile.barriers + WAIT * tile.waits
-    queue = between = 0.0
+    if not tile.hgmma:
+        return between_tiles([joined(exponent, units, memory)], alone, resident)
+    # work-groups whose products are under way leave the other instructions' units to the others
+    busy = [units + EXPONENTIAL * tile.mufu, HGMMA * tile.hgmma]
+    return joined(exponent, between_tiles(busy, alone, resident), memory, tile.copied / SECOND_LEVEL)
+
+
+def joined(exponent, *cycles):
+    """Of units that work at the same time: a little more than the busiest one's."""
+    return sum(x ** exponent for x in cycles) ** (1 / exponent)
+
+
+def between_tiles(busy, alone, resident):
+    """Of `busy` cycles of each unit in turn, and cycles `alone`, for which nobody queues."""
+    queues, between = [0.0] * len(busy), 0.0
     for count in range(1, resident + 1):
-        response = busy * (1 + queue)
-        between = (response + alone) / count
-        queue = response / between
+        responses = [cycles * (1 + queue) for cycles, queue in zip(busy, queues)]
+        between = (sum(responses) + alone) / count
+        queues = [response / between for response in responses]
     return between
 
 

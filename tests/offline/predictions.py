@@ -18,6 +18,10 @@ SPLIT = "-DSPLIT_KEYS=1"
 MATRIX_COUNTS = ["tile", "resident", "slots", "products", "MUFU", "banks", "bytes", "barriers", "waits"]
 MATRIX_COLUMNS = ["configuration, kernel", *MATRIX_COUNTS, "registers", "others for each product", "ms", "causal"]
 PROTOTYPE_COLUMNS = ["prototype", *MATRIX_COUNTS, "predicted TFLOP/s", "measured", "off by"]
+# The same where four warps multiply together.
+WGMMA_COUNTS = [*MATRIX_COUNTS, "copied"]
+WGMMA_COLUMNS = ["wgmma configuration, kernel", *WGMMA_COUNTS, *MATRIX_COLUMNS[-4:]]
+WGMMA_PROTOTYPE_COLUMNS = ["wgmma prototype", *WGMMA_COUNTS, *PROTOTYPE_COLUMNS[-3:]]
 MATRIX_HEADS, MATRIX_LENGTH = 16, 8192
 
 
@@ -84,9 +88,9 @@ def matrix_ms(tile, rows, keys, resident, causal=False):
     return model.kernel_ms(tile, resident, lengths)
 
 
-def matrix_tflops(size, ms):
+def matrix_tflops(size, ms, causal=False):
     """Of a forward pass."""
-    return 4 * MATRIX_HEADS * MATRIX_LENGTH ** 2 * size / ms * 1e-9
+    return (2 if causal else 4) * MATRIX_HEADS * MATRIX_LENGTH ** 2 * size / ms * 1e-9
 
 
 def measured():

@@ -40,29 +40,39 @@ class Tile:
     def kernel(self):
         return self.step.kernel.removeprefix("mixture_")
 
+    @property
+    def by_four(self):
+        """Whether four warps multiply together (wgmma)."""
+        return self.counts.get("hgmma", 0) > 0
+
+    def products(self):
+        """Of 16 x 8 x 16."""
+        return self.counts.get("hmma", 0) + self.counts.get("hgmma", 0)
+
     def per_product(self, mnemonics):
-        return sum(self.counts.get(one, 0) for one in mnemonics) / self.counts["hmma"]
+        return sum(self.counts.get(one, 0) for one in mnemonics) / self.products()
 
     def others(self):
         """Instructions that are no product, for each product."""
-        return self.counts["slots"] / self.counts["hmma"] - 1
+        return (self.counts["slots"] - self.counts.get("HMMA", 0) - self.counts.get("HGMMA", 0)) / self.products()
 
     def tile(self):
         """For the model."""
         c = self.counts
         return model.Tile(slots=c["slots"] / 4, fma=0, banks=c["passes"], load_bytes=c.get("load bytes", 0),
-                          barriers=c["barriers"] * 32 / self.step.threads, waits=c.get("waits", 0), hmma=c["hmma"])
+                          barriers=c["barriers"] * 32 / self.step.threads, waits=c.get("waits", 0),
+                          hmma=c.get("hmma", 0), hgmma=c.get("hgmma", 0), mufu=c["mufu"], copied=c.get("copied bytes", 0))
 
     def summary(self):
         c = self.counts
         return (f"{self.rows} x {self.keys} {self.resident} resident {self.figures['registers']:4d} registers "
-                f"{c['slots']:6.0f} slots {c['hmma']:5.0f} products {c['mufu']:5.0f} MUFU {c['passes']:5.0f} passes "
+                f"{c['slots']:6.0f} slots {self.products():5.0f} products {c['mufu']:5.0f} MUFU {c['passes']:5.0f} passes "
                 f"{self.others():5.2f} others for each product")
 
     def over_limits(self):
         """What keeps the multiprocessor busier than products and exponentials do."""
         c = self.counts
-        units = max(model.HMMA * c["hmma"], c["mufu"] / MUFU_RATE)
+        units = max(model.HMMA * c.get("hmma", 0) + model.HGMMA * c.get("hgmma", 0), c["mufu"] / MUFU_RATE)
         most = next((limit for (name, kernel), limit in LIMITS.items()
                      if name in self.name and kernel == self.kernel), (1, 1))
         return [f"{self.name}, {self.kernel}: {what} take {cycles / units:.2f} of the units' cycles, at most {limit}"
@@ -73,11 +83,11 @@ class Tile:
         return predictions.matrix_ms(self.tile(), self.rows, self.keys, self.resident, causal)
 
     def row(self):
-        """A table's cells, under predictions.MATRIX_COLUMNS."""
+        """A table's cells, under predictions.MATRIX_COLUMNS or WGMMA_COLUMNS."""
         tile = self.tile()
         return [f"{self.name}, {self.kernel}", f"{self.rows} x {self.keys}", self.resident,
-                *(f"{x:.0f}" for x in (tile.slots, tile.hmma, self.counts["mufu"], tile.banks, tile.load_bytes,
-                                       tile.barriers, tile.waits)),
+                *(f"{x:.0f}" for x in (tile.slots, self.products(), tile.mufu, tile.banks, tile.load_bytes, tile.barriers,
+                                       tile.waits, *([tile.copied] if self.by_four else []))),
                 self.figures["registers"], f"{self.others():.2f}", f"{self.milliseconds():.3f}",
                 f"{self.milliseconds(True):.3f}"]
 
@@ -128,7 +138,7 @@ def measure(name, programs, plans, parameters=None):
                                      run.plan.steps if (step.source, tuple(step.options)) not in known]
     tiles = []
     for (step, program, fewer, _), (_, _, more, _) in zip(*runs):
-        if more["hmma"]:
+        if more["hmma"] + more["hgmma"]:
             further = (lengths[1][1] - lengths[0][1]) / (TILE_KEYS * get(step, "KEY_TILES"))
             tiles.append(Tile(name, step, program, (more, fewer), further))
     return tiles, faults

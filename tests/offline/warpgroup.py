@@ -48,6 +48,11 @@ class Form:
         return range(first, first + self.columns // 2)
 
     @property
+    def local_bytes(self):
+        """That the product reads."""
+        return (self.columns + (0 if self.left else WARPS * ROWS)) * self.depth * BYTES[self.kind]
+
+    @property
     def operands(self):
         """Registers of A."""
         first = int(self.left[1:]) if self.left else 0

@@ -36,6 +36,7 @@ LATENCY_AGAIN = 100
 LINE, LINES = 128, 8  # bytes of a line of the first-level cache. Loads of more lines stand in line there:
 LINE_CYCLES = 1       # cycles for each further line
 PIECE = 16            # bytes of a lane's largest load
+BANK_BYTES = 128      # of a pass through the banks of local memory
 SCHEDULERS = 4      # each issues an instruction of one of its warps in a cycle
 np.seterr(all="ignore")
 
@@ -682,8 +683,6 @@ class Warp:
         """D = A B + C of four warps, each of which has 16 of the 64 rows."""
         if not mask.all():
             raise Fault("not all lanes of a warp execute a product")
-        if not hasattr(one, "form"):
-            one.form = warpgroup.form_of(one)
         form, local, size = one.form, self.group.local, warpgroup.BYTES[one.form.kind]
         left, right = (int(self.ur[form.descriptors + i][0]) | int(self.ur[form.descriptors + i + 1][0]) << 32
                        for i in (0, 2))
@@ -816,8 +815,7 @@ def registers_of(one):
     """Numbers of the registers that an instruction reads or writes."""
     rows = set()
     if one.base == "HGMMA":
-        form = warpgroup.form_of(one)
-        return {*form.operands, *form.accumulators}
+        return {*one.form.operands, *one.form.accumulators}
     width = max({"64": 2, "128": 4, "WIDE": 2}.get(part, 1) for part in one.name.split("."))
     for part in one.parts:
         for row, pair in re.findall(r"\bR(\d+)(\.64)?", part):
@@ -843,6 +841,7 @@ def parsed(kernel):
             text = re.sub(r"\(\*.*?\*\)", "", one.operands)
             target = re.search(r"`\(([^)]*)\)", text)
             one.parts = [part.strip() for part in re.sub(r"`\([^)]*\)", target[1] if target else "", text).split(",")]
+            one.form = warpgroup.form_of(one) if one.base == "HGMMA" else None
             one.registers = registers_of(one)
             one.plain = plain_product(one) if one.name == "FFMA" else None
     return kernel.code, kernel.labels
@@ -995,7 +994,8 @@ class Group:
         elif one.name.startswith("HMMA"):
             self.counts["hmma"] += 1
         elif one.name.startswith("HGMMA"):
-            self.counts["hgmma"] += 1
+            self.counts["hgmma"] += one.form.columns // 8  # as many as HMMA would take
+            self.counts["passes"] += one.form.local_bytes / warpgroup.WARPS / BANK_BYTES
         elif one.name.startswith("LDSM"):
             at = warp.address(one.parts[1])
             for i in range(int(one.name.split(".")[-1])):
@@ -1003,6 +1003,7 @@ class Group:
         elif one.name.startswith("LDGSTS") and mask.any():
             self.counts["passes"] += self.passes(np.where(mask, warp.address(one.parts[0]), -1), 16)
             self.counts["copies"] += 1
+            self.counts["copied bytes"] += PIECE * int(mask.sum())
         elif one.name.startswith("BAR"):
             self.counts["barriers"] += 1
         elif one.name.startswith(("LDL", "STL")):
