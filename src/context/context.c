@@ -184,6 +184,7 @@ void clmgk_context_release(clmgk_context *context)
     pthread_mutex_unlock(&context->monitor.mutex);
     if (!last)
         return;
+    mgk_programs_release_wrong(context);
     mgk_monitor_destroy(&context->monitor);
     release_objects(context);
     free_context(context);

@@ -112,6 +112,10 @@ clmgk_status mgk_device_has_extension(cl_device_id device, const char *name, boo
 /* Intel's compilers: twice the registers for half the hardware threads, on processors with that choice. */
 #define MGK_MOST_REGISTERS "-cl-intel-256-GRF-per-thread"
 
+/* Ours: the binary that the compiler makes is edited (edited.h), for instructions that it refuses. Assemblers may
+ * miscompile such a program, so it needs a verdict. */
+#define MGK_EDITED_PTX "-DEDITED_PTX=1"
+
 /* NVIDIA's: so many registers for a work-item at most, in kernels that do not state the size of their work-group. */
 #define MGK_REGISTERS_LIMIT "-cl-nv-maxrregcount="
 
@@ -174,6 +178,11 @@ struct mgk_program {
     char *refused;               /* the option without which the compiler had to build; NULL: none */
     bool saved;                  /* the binary is on disk, or never will be */
     clmgk_error unsaved;         /* why the binary could not be saved; constant after mgk_program_save */
+
+    char *edited; /* what the driver got in place of its own binary; NULL: nothing */
+    size_t edited_length;
+    bool unverified;   /* needs a verdict of mgk_program_judge before it is used or saved; guarded by the mutex */
+    clmgk_error wrong; /* the verdict: why it must not be used; constant after mgk_program_judge */
 };
 
 /*
@@ -187,6 +196,13 @@ clmgk_status mgk_program_get(clmgk_context *context, const char *file, const cha
 /* Writes a program's binary to the cache, if it was built and not yet saved and the library is the keeper. Call it
  * after the program's first launch, when PoCL finishes compiling. A failure is noted in `unsaved`. */
 void mgk_program_save(mgk_program *program);
+
+/* Ends a program's need of a verdict. NULL: its results are right, and it is saved. Else why they are wrong: then this
+ * reason is saved in its place, and mgk_program_get fails with it, UNSUPPORTED, from now on. */
+void mgk_program_judge(mgk_program *program, const char *wrong);
+
+/* Releases the wrong programs, when no others are left. */
+void mgk_programs_release_wrong(clmgk_context *context);
 
 /* Writes the binaries of all programs of the context to a folder that can serve as a program_dir. *count (NULL: not
  * needed): the number of binaries written. */

@@ -3,6 +3,8 @@
 #include "device/device.h"
 
 #include "clmgk/version.h"
+#include "device/binary.h"
+#include "device/edited.h"
 #include "device/program_cache.h"
 
 #include <inttypes.h>
@@ -94,10 +96,11 @@ static const char *optional_of(const char *options, size_t *length)
     return NULL;
 }
 
-/* If the build fails with an option that the compiler may not know, builds without it, and names it in *refused
- * (mgk_free). */
-static cl_int build(const clmgk_context *context, cl_program program, const char *options, char **refused)
+/* If the build fails with an option that the compiler may not know, builds without it, and notes it. */
+static cl_int build(mgk_program *own, cl_program program)
 {
+    const clmgk_context *const context = own->context;
+    const char *const options = own->options;
     size_t length = 0;
     const cl_int code = clBuildProgram(program, 1, &context->device, options, NULL, NULL);
     const char *const place = optional_of(options, &length);
@@ -109,72 +112,151 @@ static cl_int build(const clmgk_context *context, cl_program program, const char
     const bool failed = rest.failed || option.failed;
     const cl_int again = failed ? code : clBuildProgram(program, 1, &context->device, rest.data, NULL, NULL);
     mgk_text_free(&rest);
-    if (again == CL_SUCCESS)
-        *refused = option.data;
+    if (again == CL_SUCCESS && own->refused == NULL)
+        own->refused = option.data;
     else
         mgk_text_free(&option);
     return again;
 }
 
-static clmgk_status build_source(const clmgk_context *context, const char *file, const mgk_text *source,
-                                 const char *options, cl_program *out, char **refused, clmgk_error *error)
+/* Builds, and releases the program after a failure. */
+static clmgk_status build_or_fail(mgk_program *own, const char *file, cl_program program, clmgk_error *error)
 {
-    cl_int code = CL_SUCCESS;
-    const char *const text = source->data;
-    cl_program program = clCreateProgramWithSource(context->context, 1, (const char **)&text, &source->length, &code);
-    MGK_TRY(mgk_check_cl(error, code, "clCreateProgramWithSource"));
-
-    code = build(context, program, options, refused);
-    if (code == CL_SUCCESS) {
-        *out = program;
+    const cl_int code = build(own, program);
+    if (code == CL_SUCCESS)
         return CLMGK_OK;
-    }
     /* NVIDIA's driver returns CL_INVALID_BINARY if its assembler failed */
     const bool from_compiler =
         code == CL_BUILD_PROGRAM_FAILURE || code == CL_INVALID_BUILD_OPTIONS || code == CL_INVALID_BINARY;
-    const clmgk_status status =
-        from_compiler ? fail_build(context, program, file, code, error) : mgk_fail_cl(error, code, "clBuildProgram");
+    const clmgk_status status = from_compiler ? fail_build(own->context, program, file, code, error)
+                                              : mgk_fail_cl(error, code, "clBuildProgram");
     clReleaseProgram(program);
     return status;
 }
 
-/* The program from a binary of the cache; NULL if there is none or it does not build. */
-static cl_program load_binary(const clmgk_context *context, const mgk_cache *cache, const char *key,
-                              const char *options, char **refused)
+/* ---- edited programs --------------------------------------------------------------------------------------- */
+
+/* The edited text of a built program; without a mark none. */
+static clmgk_status edit(mgk_program *own, cl_program program, clmgk_error *error)
+{
+    const clmgk_allocator *const allocator = &own->context->allocator;
+    mgk_text edited = {.allocator = allocator};
+    char *binary = NULL;
+    size_t length = 0, marks = 0;
+    MGK_TRY(mgk_binary_get(own->context, program, &binary, &length, error));
+    const clmgk_status status = mgk_ptx_edit(binary, length, &edited, &marks, error);
+    mgk_free(allocator, binary);
+    if (status != CLMGK_OK || marks == 0) {
+        mgk_text_free(&edited);
+        return status;
+    }
+    own->edited = edited.data;
+    own->edited_length = edited.length;
+    return CLMGK_OK;
+}
+
+/* Replaces a built program, which a failure releases, by its edited form. */
+static clmgk_status build_edited(mgk_program *own, const char *file, cl_program *program, clmgk_error *error)
+{
+    cl_program edited = NULL;
+    clmgk_error failure;
+    clmgk_status status = edit(own, *program, error);
+    if (status == CLMGK_OK && own->edited == NULL)
+        return CLMGK_OK;
+    clReleaseProgram(*program);
+    *program = NULL;
+    MGK_TRY(status);
+    status = mgk_binary_load(own->context, own->edited, own->edited_length, &edited, &failure);
+    if (status == CLMGK_OK)
+        status = build_or_fail(own, file, edited, &failure);
+    if (status != CLMGK_OK)
+        return mgk_fail_code(error, status, failure.opencl_code, "the driver refuses the edited program: %s",
+                             failure.message);
+    *program = edited;
+    return CLMGK_OK;
+}
+
+static clmgk_status build_source(mgk_program *own, const char *file, const mgk_text *source, cl_program *out,
+                                 clmgk_error *error)
+{
+    cl_int code = CL_SUCCESS;
+    const char *const text = source->data;
+    cl_program program =
+        clCreateProgramWithSource(own->context->context, 1, (const char **)&text, &source->length, &code);
+    MGK_TRY(mgk_check_cl(error, code, "clCreateProgramWithSource"));
+    MGK_TRY(build_or_fail(own, file, program, error));
+    if (own->unverified)
+        MGK_TRY(build_edited(own, file, &program, error));
+    *out = program;
+    return CLMGK_OK;
+}
+
+/* ---- loading ----------------------------------------------------------------------------------------------- */
+
+/* The beginning of an entry that holds in place of a binary why the program is wrong. */
+static const char wrong_mark[] = "clmgk: wrong: ";
+
+static void forget_edited(mgk_program *own)
+{
+    mgk_free(&own->context->allocator, own->edited);
+    own->edited = NULL;
+}
+
+/* Takes over an entry of an edited program: its text, or why it is wrong. False: there is no memory. */
+static bool take_edited(mgk_program *own, const char *entry, size_t length)
+{
+    const size_t mark = sizeof(wrong_mark) - 1;
+    if (length > mark && memcmp(entry, wrong_mark, mark) == 0) {
+        (void)mgk_fail(&own->wrong, CLMGK_ERROR_UNSUPPORTED, "%.*s", (int)(length - mark), entry + mark);
+        return true;
+    }
+    own->edited = mgk_alloc(&own->context->allocator, length, 1);
+    own->edited_length = length;
+    if (own->edited != NULL)
+        memcpy(own->edited, entry, length);
+    return own->edited != NULL;
+}
+
+static cl_program build_binary(mgk_program *own, const char *binary, size_t length)
+{
+    cl_program program = NULL;
+    if (mgk_binary_load(own->context, binary, length, &program, NULL) != CLMGK_OK || build(own, program) == CL_SUCCESS)
+        return program;
+    clReleaseProgram(program);
+    return NULL;
+}
+
+/* The program from a binary of the cache; NULL if there is none, it does not build, or it is known to be wrong. An
+ * edited program is only there after its verdict. */
+static cl_program load_binary(mgk_program *own, const mgk_cache *cache)
 {
     char *entry = NULL;
     const char *binary = NULL;
     size_t length = 0;
-    if (!mgk_cache_get(cache, key, &entry, &binary, &length))
+    if (!mgk_cache_get(cache, own->key, &entry, &binary, &length))
         return NULL;
-
-    cl_int status = CL_SUCCESS, code = CL_SUCCESS;
-    const unsigned char *const bytes = (const unsigned char *)binary;
-    cl_program program = clCreateProgramWithBinary(context->context, 1, &context->device, &length,
-                                                   (const unsigned char **)&bytes, &status, &code);
-    if (code == CL_SUCCESS && status == CL_SUCCESS)
-        code = build(context, program, options, refused);
-    if (program != NULL && (code != CL_SUCCESS || status != CL_SUCCESS)) {
-        clReleaseProgram(program);
-        program = NULL;
-    }
-    if (program == NULL)
-        mgk_cache_drop(cache, key);
-    mgk_free(&context->allocator, entry);
+    const bool taken = !own->unverified || take_edited(own, binary, length), wrong = own->wrong.status != CLMGK_OK;
+    cl_program program = taken && !wrong ? build_binary(own, binary, length) : NULL;
+    if (program != NULL)
+        own->unverified = false;
+    else
+        forget_edited(own);
+    if (program == NULL && !wrong)
+        mgk_cache_drop(cache, own->key);
+    mgk_free(&own->context->allocator, entry);
     return program;
 }
 
-/* The program and its origin, from the first place that has its binary; NULL and BUILT if no place has it. */
-static cl_program load(const clmgk_context *context, const char *key, const char *options, clmgk_program_origin *origin,
-                       char **refused)
+/* The program, with its origin, from the first place that has its binary; NULL and BUILT if no place has it. */
+static cl_program load(mgk_program *own)
 {
-    const mgk_cache shipped = shipped_of(context), cache = cache_of(context);
-    *origin = CLMGK_PROGRAM_SHIPPED;
-    cl_program program = load_binary(context, &shipped, key, options, refused);
-    if (program != NULL)
+    const mgk_cache shipped = shipped_of(own->context), cache = cache_of(own->context);
+    own->origin = CLMGK_PROGRAM_SHIPPED;
+    cl_program program = load_binary(own, &shipped);
+    if (program != NULL || own->wrong.status != CLMGK_OK)
         return program;
-    program = load_binary(context, &cache, key, options, refused);
-    *origin = program != NULL ? CLMGK_PROGRAM_DISK : CLMGK_PROGRAM_BUILT;
+    program = load_binary(own, &cache);
+    own->origin = program != NULL ? CLMGK_PROGRAM_DISK : CLMGK_PROGRAM_BUILT;
     return program;
 }
 
@@ -185,6 +267,7 @@ static void destroy(mgk_program *program)
     const clmgk_allocator *const allocator = &program->context->allocator;
     if (program->program != NULL)
         clReleaseProgram(program->program);
+    mgk_free(allocator, program->edited);
     mgk_free(allocator, program->options);
     mgk_free(allocator, program->refused);
     mgk_free(allocator, program->key);
@@ -199,6 +282,7 @@ static mgk_program *begin(clmgk_context *context, const char *options, const cha
         return NULL;
     program->context = context;
     program->references = 1;
+    program->unverified = strstr(options, MGK_EDITED_PTX) != NULL;
     program->key = mgk_strdup(&context->allocator, key);
     program->options = mgk_strdup(&context->allocator, options);
     if (program->key != NULL && program->options != NULL)
@@ -213,6 +297,12 @@ static void add(mgk_program *program)
     program->context->programs = program;
 }
 
+static clmgk_status fail_if_wrong(const mgk_program *program, clmgk_error *error)
+{
+    const clmgk_error *const wrong = &program->wrong;
+    return wrong->status != CLMGK_OK ? mgk_fail(error, wrong->status, "%s", wrong->message) : CLMGK_OK;
+}
+
 static void take_out(const mgk_program *program)
 {
     mgk_program **link = &program->context->programs;
@@ -225,15 +315,13 @@ static void take_out(const mgk_program *program)
 static clmgk_status finish(mgk_program *program, const char *file, const mgk_text *source, clmgk_error *error)
 {
     clmgk_context *const context = program->context;
-    clmgk_status status = CLMGK_OK;
-    char *refused = NULL;
-    cl_program made = load(context, program->key, program->options, &program->origin, &refused);
+    cl_program made = load(program);
+    clmgk_status status = fail_if_wrong(program, error);
     program->saved = made != NULL || context->keeper != CLMGK_KEEPER_LIBRARY;
-    if (made == NULL)
-        status = build_source(context, file, source, program->options, &made, &refused, error);
+    if (made == NULL && status == CLMGK_OK)
+        status = build_source(program, file, source, &made, error);
     pthread_mutex_lock(&context->monitor.mutex);
     program->program = made;
-    program->refused = refused;
     if (status != CLMGK_OK)
         take_out(program);
     pthread_cond_broadcast(&context->monitor.changed);
@@ -272,14 +360,16 @@ static clmgk_status find_or_create(clmgk_context *context, const char *file, con
         return mgk_fail_memory(error, "a program");
     pthread_mutex_lock(&context->monitor.mutex);
     mgk_program *const found = find_finished(context, key);
-    if (found != NULL)
-        ++found->references;
-    else
+    const clmgk_status status = found != NULL ? fail_if_wrong(found, error) : CLMGK_OK;
+    if (found == NULL)
         add(fresh);
+    else if (status == CLMGK_OK)
+        ++found->references;
     pthread_mutex_unlock(&context->monitor.mutex);
     if (found != NULL)
         destroy(fresh);
-    else
+    MGK_TRY(status);
+    if (found == NULL)
         MGK_TRY(finish(fresh, file, source, error));
     *out = found != NULL ? found : fresh;
     *origin = found != NULL ? CLMGK_PROGRAM_MEMORY : fresh->origin;
@@ -321,74 +411,16 @@ void mgk_program_release(mgk_program *program)
 
 /* ---- saving ------------------------------------------------------------------------------------------------ */
 
-/* One value per device of the program, in the order of CL_PROGRAM_DEVICES. */
-typedef struct program_devices {
-    cl_uint count;
-    cl_device_id *devices;
-    size_t *sizes;
-    unsigned char **binaries;
-} program_devices;
-
-static void free_devices(const clmgk_allocator *allocator, program_devices *list)
+/* Stores a program, which has its verdict if it needs one. */
+static clmgk_status put(const mgk_program *program, const mgk_cache *cache, clmgk_error *error)
 {
-    mgk_free(allocator, list->devices);
-    mgk_free(allocator, list->sizes);
-    mgk_free(allocator, list->binaries);
-}
-
-/* The caller frees the list, also after a failure. */
-static clmgk_status query_devices(const mgk_program *program, program_devices *list, clmgk_error *error)
-{
-    static const char call[] = "clGetProgramInfo";
-    const clmgk_allocator *const allocator = &program->context->allocator;
-    cl_int code = clGetProgramInfo(program->program, CL_PROGRAM_NUM_DEVICES, sizeof(list->count), &list->count, NULL);
-    MGK_TRY(mgk_check_cl(error, code, call));
-    list->devices = mgk_alloc(allocator, list->count, sizeof(cl_device_id));
-    list->sizes = mgk_alloc(allocator, list->count, sizeof(size_t));
-    list->binaries = mgk_alloc(allocator, list->count, sizeof(unsigned char *));
-    if (list->devices == NULL || list->sizes == NULL || list->binaries == NULL)
-        return mgk_fail_memory(error, "a program's binary");
-    code =
-        clGetProgramInfo(program->program, CL_PROGRAM_DEVICES, list->count * sizeof(cl_device_id), list->devices, NULL);
-    if (code == CL_SUCCESS)
-        code = clGetProgramInfo(program->program, CL_PROGRAM_BINARY_SIZES, list->count * sizeof(size_t), list->sizes,
-                                NULL);
-    return mgk_check_cl(error, code, call);
-}
-
-/* Reads only the binary for the context's device (mgk_free): the other devices' pointers stay NULL. */
-static clmgk_status read_binary(const mgk_program *program, const program_devices *list, char **binary, size_t *length,
-                                clmgk_error *error)
-{
-    const clmgk_context *const context = program->context;
-    cl_uint position = 0;
-    while (position < list->count && list->devices[position] != context->device)
-        ++position;
-    if (position == list->count || list->sizes[position] == 0)
-        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "device \"%s\": the driver provides no program binaries",
-                        context->facts.info.name);
-    unsigned char *const bytes = mgk_alloc(&context->allocator, list->sizes[position], 1);
-    if (bytes == NULL)
-        return mgk_fail_memory(error, "a program's binary");
-    list->binaries[position] = bytes;
-    const cl_int code = clGetProgramInfo(program->program, CL_PROGRAM_BINARIES, list->count * sizeof(unsigned char *),
-                                         list->binaries, NULL);
-    if (code != CL_SUCCESS) {
-        mgk_free(&context->allocator, bytes);
-        return mgk_fail_cl(error, code, "clGetProgramInfo");
-    }
-    *binary = (char *)bytes;
-    *length = list->sizes[position];
-    return CLMGK_OK;
-}
-
-static clmgk_status get_binary(const mgk_program *program, char **binary, size_t *length, clmgk_error *error)
-{
-    program_devices list = {0};
-    clmgk_status status = query_devices(program, &list, error);
-    if (status == CLMGK_OK)
-        status = read_binary(program, &list, binary, length, error);
-    free_devices(&program->context->allocator, &list);
+    char *binary = NULL;
+    size_t length = 0;
+    if (program->edited != NULL)
+        return mgk_cache_put(cache, program->key, program->edited, program->edited_length, error);
+    MGK_TRY(mgk_binary_get(program->context, program->program, &binary, &length, error));
+    const clmgk_status status = mgk_cache_put(cache, program->key, binary, length, error);
+    mgk_free(&program->context->allocator, binary);
     return status;
 }
 
@@ -396,25 +428,44 @@ void mgk_program_save(mgk_program *program)
 {
     clmgk_context *const context = program->context;
     const mgk_cache cache = cache_of(context);
-    char *binary = NULL;
-    size_t length = 0;
     pthread_mutex_lock(&context->monitor.mutex);
-    const bool wanted = !program->saved;
-    program->saved = true;
-    if (wanted && get_binary(program, &binary, &length, &program->unsaved) == CLMGK_OK)
-        (void)mgk_cache_put(&cache, program->key, binary, length, &program->unsaved);
+    if (!program->saved && !program->unverified) {
+        program->saved = true;
+        (void)put(program, &cache, &program->unsaved);
+    }
     pthread_mutex_unlock(&context->monitor.mutex);
-    mgk_free(&context->allocator, binary);
 }
 
-static clmgk_status ship(const mgk_program *program, const mgk_cache *folder, clmgk_error *error)
+/* Stores in a program's place why it is wrong. Nobody hears of a failure: the next process finds out again. */
+static void save_reason(const mgk_program *program)
 {
-    char *binary = NULL;
-    size_t length = 0;
-    MGK_TRY(get_binary(program, &binary, &length, error));
-    const clmgk_status status = mgk_cache_put(folder, program->key, binary, length, error);
-    mgk_free(&program->context->allocator, binary);
-    return status;
+    const mgk_cache cache = cache_of(program->context);
+    mgk_text entry = {.allocator = &program->context->allocator};
+    mgk_text_printf(&entry, "%s%s", wrong_mark, program->wrong.message);
+    if (!entry.failed)
+        (void)mgk_cache_put(&cache, program->key, entry.data, entry.length, NULL);
+    mgk_text_free(&entry);
+}
+
+void mgk_program_judge(mgk_program *program, const char *wrong)
+{
+    clmgk_context *const context = program->context;
+    pthread_mutex_lock(&context->monitor.mutex);
+    if (program->unverified && wrong != NULL) {
+        (void)mgk_fail(&program->wrong, CLMGK_ERROR_UNSUPPORTED, "%s", wrong);
+        ++program->references; /* the context's */
+        save_reason(program);
+    }
+    program->unverified = false;
+    pthread_mutex_unlock(&context->monitor.mutex);
+    if (wrong == NULL)
+        mgk_program_save(program);
+}
+
+void mgk_programs_release_wrong(clmgk_context *context)
+{
+    while (context->programs != NULL)
+        mgk_program_release(context->programs);
 }
 
 clmgk_status mgk_programs_ship(clmgk_context *context, const char *folder, size_t *count, clmgk_error *error)
@@ -427,9 +478,9 @@ clmgk_status mgk_programs_ship(clmgk_context *context, const char *folder, size_
     MGK_TRY(mgk_cache_make(&target, error));
     pthread_mutex_lock(&context->monitor.mutex);
     for (const mgk_program *program = context->programs; program != NULL; program = program->next) {
-        if (program->program == NULL)
+        if (program->program == NULL || program->unverified || program->wrong.status != CLMGK_OK)
             continue;
-        MGK_TRY_GOTO(status, ship(program, &target, error), cleanup);
+        MGK_TRY_GOTO(status, put(program, &target, error), cleanup);
         ++done;
     }
 cleanup:

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Edited programs. NVIDIA's OpenCL compiler targets sm_90 and refuses the instructions that only sm_90a has, but the
+ * driver's assembler takes them. Kernels write each of them as an inline assembly statement that begins with a mark:
+ * the compiler fills in its operands and copies it to the PTX as a comment. That PTX is the program's binary. Without
+ * the marks, and for sm_90a, it is given back to the driver. See docs/edited-programs.md.
+ */
+#ifndef MGK_EDITED_H
+#define MGK_EDITED_H
+
+#include "base/base.h"
+
+#define MGK_PTX_MARK "//@"
+
+/* Appends the PTX of `length` bytes, without its marks and for sm_90a in place of sm_90, to `edited`, and stores the
+ * number of marks. UNSUPPORTED, with the reason, if `binary` is not PTX for sm_90. */
+clmgk_status mgk_ptx_edit(const char *binary, size_t length, mgk_text *edited, size_t *marks, clmgk_error *error);
+
+#endif

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The edit that turns the driver's PTX into the program that the driver gets. */
+#include "device/edited.h"
+#include "harness/harness.h"
+
+#include <string.h>
+
+#define HEADER ".version 9.0\n.target sm_90"
+
+/* Edits a text with its NUL. */
+static clmgk_status edit(const char *ptx, mgk_text *edited, size_t *marks)
+{
+    return mgk_ptx_edit(ptx, strlen(ptx) + 1, edited, marks, &th_error);
+}
+
+static void expect_edited(const char *ptx, const char *expected, size_t expected_marks)
+{
+    mgk_text edited = {0};
+    size_t marks = 99;
+    th_expect_ok(edit(ptx, &edited, &marks));
+    assert_string_equal(edited.data, expected);
+    assert_int_equal(edited.length, strlen(expected));
+    assert_int_equal(marks, expected_marks);
+    mgk_text_free(&edited);
+}
+
+static void expect_refused(const char *ptx, size_t length, const char *reason)
+{
+    mgk_text edited = {0};
+    size_t marks;
+    th_expect_error(mgk_ptx_edit(ptx, length, &edited, &marks, &th_error), CLMGK_ERROR_UNSUPPORTED, reason);
+    mgk_text_free(&edited);
+}
+
+TH_HOST_TEST(marks_are_removed_and_the_target_raised)
+{
+    expect_edited(
+        "// Compiler\n//\n\n  .version 9.0\n.target sm_90, texmode_independent // a target\n.address_size 64\n"
+        ".visible .entry k( // @k\n\t// begin inline asm\n\t//@wgmma.fence;\n\t// end inline asm\n"
+        "mov.b32 %r1, 1; //@wgmma.a {%r1}, %r2;//@b\n // no //@ mark\n",
+        "// Compiler\n//\n\n  .version 9.0\n.target sm_90a, texmode_independent // a target\n.address_size 64\n"
+        ".visible .entry k( // @k\n\t// begin inline asm\n\twgmma.fence;\n\t// end inline asm\n"
+        "mov.b32 %r1, 1; wgmma.a {%r1}, %r2;//@b\n // no //@ mark\n",
+        2);
+    expect_edited(HEADER, HEADER "a", 0);
+    expect_edited(HEADER "\n/ @ /\n//", HEADER "a\n/ @ /\n//", 0);
+    expect_edited(HEADER "\r\n//@", HEADER "a\r\n", 1);
+}
+
+TH_HOST_TEST(other_binaries_are_refused)
+{
+    static const char no_ptx[] = "is not PTX: it does not begin with .version and .target";
+    static const char *const texts[] = {" \n",
+                                        "// only\n// comments",
+                                        ".target sm_90\n.version 9.0\n",
+                                        ".version 9.0\n",
+                                        ".version 9.0\n.address_size 64\n.target sm_90\n",
+                                        "; ModuleID = 'x'\n",
+                                        ".versions 9.0\n.target sm_90\n"};
+    for (size_t n = 0; n < TH_COUNT(texts); n++)
+        expect_refused(texts[n], strlen(texts[n]), no_ptx);
+    expect_refused("", 0, "it is no text");
+    expect_refused("\0\0", 2, "it is no text");
+    expect_refused(HEADER "\0\n", sizeof(HEADER) + 1, "it is no text");
+    expect_refused("\177ELF\2\1\1\0\1", 9, "it is no text");
+    expect_refused(HEADER "a\n", strlen(HEADER "a\n"), "PTX is for sm_90a, expected sm_90");
+    expect_refused(".version 9.0\n.target sm_100, x\n", 31, "PTX is for sm_100, expected sm_90");
+    expect_refused(".version 9.0\n.target // none\n", 29, "PTX is for , expected sm_90");
+}
+
+static void *no_memory(size_t bytes, void *user)
+{
+    (void)bytes;
+    (void)user;
+    return NULL;
+}
+
+static void release_nothing(void *memory, void *user)
+{
+    (void)user;
+    assert_null(memory);
+}
+
+TH_HOST_TEST(without_memory_it_fails)
+{
+    const clmgk_allocator allocator = {no_memory, release_nothing, NULL};
+    mgk_text edited = {.allocator = &allocator};
+    size_t marks;
+    th_expect_error(edit(HEADER, &edited, &marks), CLMGK_ERROR_OUT_OF_HOST_MEMORY, "an edited program");
+    mgk_text_free(&edited);
+}
