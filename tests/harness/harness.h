@@ -63,6 +63,7 @@ typedef struct th_session {
     const char *parameters[TH_ENGINES];
     const char *backward_parameters[TH_ENGINES];
     size_t engines;
+    bool named;   /* CLMGK_TEST_ENGINE names the engine */
     bool full;    /* CLMGK_TEST_FULL=1: sweep everything */
     size_t cases; /* runs compared with the reference */
     size_t plans;

@@ -123,9 +123,12 @@ static void run_statistics(th_session *session, rd_case *c, const clmgk_plan_opt
 
 /* ---- the whole --------------------------------------------------------------------------------------------------- */
 
-/* The case's engine, or the device's own if the device does not offer that one. */
+/* The case's engine, or the device's own if the device does not offer that one. The session lists engines that take
+ * f32 arrays: the matrix engine, which does not, is always offered. */
 static clmgk_engine engine_of(const th_session *session, const rd_case *c)
 {
+    if (c->engine == CLMGK_ENGINE_MATRIX && !session->named)
+        return c->engine;
     for (size_t n = 0; n < session->engines; n++)
         if (session->engine[n] == c->engine)
             return c->engine;

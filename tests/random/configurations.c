@@ -3,6 +3,7 @@
 
 #define LANE         .engine = CLMGK_ENGINE_LANE
 #define SIMT         .engine = CLMGK_ENGINE_SIMT
+#define MATRIX       .engine = CLMGK_ENGINE_MATRIX
 #define V(name)      .variant = CLMGK_VARIANT_##name
 #define SIZES(d, e)  .head_size = (d), .value_size = (e)
 #define F16          .dtype = CLMGK_DTYPE_F16
@@ -84,6 +85,28 @@ static const rd_configuration linears[] = {
     {LANE, .desc = {V(MLK), SIZES(16, 16), .components = 2, KEYS(F16), VALUES(BF16), PRIOR, ALL}}, /* several types */
 };
 
+/* Matrix engine: 16-bit types alone. The quick tier has the first two, because the emulation of its units compiles
+ * slowly. */
+static const rd_configuration matrices[] = {
+    {MATRIX, .desc = {V(GAUSSIAN), SIZES(16, 16), BF16, SINKS, .gradients = CLMGK_GRADIENT_Q}},
+    {MATRIX, .ratio = 2, .splits = 2, .desc = {V(MISH), SIZES(16, 16), .components = 2, F16, SINKS}},
+    {MATRIX, .splits = 4, .desc = {V(MGK), SIZES(16, 32), .components = 2, F16, PRIOR, SINKS, DROPOUT, ALL}},
+    {MATRIX, .ratio = 2, .desc = {V(FISH), SIZES(16, 16), .components = 2, BF16, SINKS, SOFTCAP, ALL}},
+    {MATRIX, .desc = {V(SMGK), SIZES(32, 16), .components = 2, BF16, PRIOR, VARIANCE, BIAS, PACKED, STATISTICS, ALL}},
+    {MATRIX, .ratio = 3, .splits = 2, .desc = {V(HARD_MISH), SIZES(16, 16), .components = 3, F16, ALIBI, PACKED, ALL}},
+    {MATRIX, .desc = {V(SOFTMAX), SIZES(16, 16), F16, BIAS, ALIBI, SOFTCAP, DROPOUT, ALL}},
+    {MATRIX, .desc = {V(GAUSSIAN), SIZES(16, 16), BF16, PRIOR, VARIANCE, SINKS, BIAS, .bias_length_k = 1, ALL}},
+    {MATRIX, .desc = {V(MGK), SIZES(16, 16), .components = 3, DOT, HARD, F16, PRIOR, VARIANCE, STATISTICS, ALL}},
+    {MATRIX, .ratio = 2, .desc = {V(MISH), SIZES(32, 16), .components = 2, BF16, BIAS, DROPOUT, ALL}},
+    {MATRIX, .ratio = 1,
+     .desc = {V(GFISH), SIZES(16, 32), .components = 3, F16, .use_mix_weight = 1, .use_mix_offset = 1, SINKS, ALL}},
+    {MATRIX, .ratio = 2,
+     .desc = {V(HARD_GFISH), SIZES(16, 16), .components = 2, BF16, .use_mix_weight = 1, ALIBI, PACKED, ALL}},
+    {MATRIX, .ratio = 3, .desc = {V(HARD_FISH), SIZES(16, 16), .components = 2, F16, BIAS, SINKS, DROPOUT, ALL}},
+    {MATRIX, .ratio = 1, .desc = {V(TALKING_HEADS), SIZES(16, 16), .components = 4, F16, BIAS, SOFTCAP, PACKED, ALL}},
+    {MATRIX, .few = 4, .splits = 4, .desc = {V(SOFTMAX), SIZES(16, 16), BF16, KEYS(F16), VALUES(F16), OUT(BF16)}},
+};
+
 /* Where an optimising compiler has most to rearrange; on the lane engine a program of each kind as it is used. The
  * quick tier has the even ones. */
 static const rd_configuration optimised[] = {
@@ -107,6 +130,12 @@ size_t rd_listed_linear(const rd_configuration **list)
 {
     *list = linears;
     return TH_COUNT(linears);
+}
+
+size_t rd_listed_matrix(const rd_configuration **list)
+{
+    *list = matrices;
+    return TH_COUNT(matrices);
 }
 
 /* ---- options ----------------------------------------------------------------------------------------------------- */
@@ -211,6 +240,18 @@ static void draw_types(clmgk_attention_desc *d, uint64_t *state)
         *types[n] = (clmgk_storage)th_pick(state, CLMGK_STORAGE_AS_Q, CLMGK_DTYPES);
 }
 
+/* For the matrix engine: 16-bit types, in its backward pass one for Q and K and one for V and O. */
+static void use_matrix_engine(rd_configuration *out, uint64_t *state)
+{
+    clmgk_attention_desc *const d = &out->desc;
+    const bool forward = d->gradients == 0 && d->statistics == 0;
+    out->engine = CLMGK_ENGINE_MATRIX;
+    d->dtype = th_chance(state, 2) ? CLMGK_DTYPE_F16 : CLMGK_DTYPE_BF16;
+    d->dtype_k = forward && th_chance(state, 3) ? CLMGK_STORAGE_F16 : CLMGK_STORAGE_AS_Q;
+    d->dtype_v = th_chance(state, 3) ? CLMGK_STORAGE_F16 : CLMGK_STORAGE_AS_Q;
+    d->dtype_o = d->dtype_v;
+}
+
 static rd_configuration random_configuration(uint64_t seed, uint64_t index)
 {
     static const int64_t sizes[] = {8, 16, 32, 64};
@@ -242,11 +283,15 @@ static rd_configuration random_configuration(uint64_t seed, uint64_t index)
     }
     if (th_chance(&state, 3)) /* last, so that the other draws stay as they are */
         draw_types(d, &state);
+    if (!linear && th_chance(&state, 4))
+        use_matrix_engine(&out, &state);
     return out;
 }
 
 rd_configuration rd_configuration_of(uint64_t seed, uint64_t number)
 {
+    if (number >= RD_MATRIX && number < RD_LISTED)
+        return matrices[(number - RD_MATRIX) % TH_COUNT(matrices)];
     if (number >= RD_LINEAR && number < RD_LISTED)
         return linears[number % TH_COUNT(linears)];
     if (number < RD_LISTED)

@@ -124,6 +124,10 @@ static const char *blocks_of(const rd_configuration *from, bool backward)
     const bool mixed = has_trait(&from->desc, CLMGK_TRAIT_ADMIXTURE);
     if (has_trait(&from->desc, CLMGK_TRAIT_LINEAR))
         return from->wide ? "chunk=64" : "chunk=16";
+    if (from->engine == CLMGK_ENGINE_MATRIX && from->wide)
+        return mixed ? "warps=2,row-tiles=2,key-tiles=4,heads=1" : "warps=2,row-tiles=2,key-tiles=4";
+    if (from->engine == CLMGK_ENGINE_MATRIX)
+        return mixed ? "warps=1,row-tiles=1,key-tiles=2,heads=2" : "warps=1,row-tiles=1,key-tiles=2";
     if (!lane)
         return mixed ? "rows=1,keys=1,heads=1" : "rows=1,keys=1";
     if (from->few > 0 && !backward)

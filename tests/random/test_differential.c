@@ -113,13 +113,14 @@ static void draw_range(th_session *session, uint64_t first, uint64_t count)
 TH_TEST(draws)
 {
     const rd_configuration *list = NULL;
-    const uint64_t listed = rd_listed(&list), linears = rd_listed_linear(&list);
+    const uint64_t listed = rd_listed(&list), linears = rd_listed_linear(&list), matrices = rd_listed_matrix(&list);
     failures = 0;
     if (arguments.ranged) {
         draw_range(session, arguments.first, arguments.count);
     } else if (session->full) {
         draw_range(session, 0, 100 * listed);
         draw_range(session, RD_LINEAR, 100 * linears);
+        draw_range(session, RD_MATRIX, 100 * matrices);
         draw_range(session, RD_LISTED, 100);
         draw_range(session, RD_OPTIMISED, UINT64_C(100) * RD_SHARED);
     } else if (arguments.optimised) {
@@ -128,6 +129,8 @@ TH_TEST(draws)
     } else {
         draw_range(session, 0, 12 * listed);
         draw_range(session, RD_LINEAR, linears / 2);
+        for (uint64_t n = 0; n < 8; n++)
+            draw_range(session, RD_MATRIX + n * matrices, 2);
     }
     if (failures > 0)
         fail_msg("%zu draws failed", failures);
