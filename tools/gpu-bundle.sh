@@ -69,7 +69,7 @@ prepare() {
     list_golden "$root/tests/golden" >"$bundle/golden.txt"
     grep -E '^(simt|simt-nvidia|matrix-nvidia) ' "$root/tests/offline/configurations.txt" | awk '!seen[$1, $3, substr($0, index($0, $4))]++' \
         >"$bundle/configurations.txt"
-    cp "$self" "$root/benchmarks/peers/gpu.py" "$root/docs/gpu.md" "$root/LICENSE" "$bundle/"
+    cp "$self" "$root/tools/gpu-tables.sh" "$root/benchmarks/peers/gpu.py" "$root/docs/gpu.md" "$root/LICENSE" "$bundle/"
     {
         echo "commit $(git -C "$root" describe --always --dirty 2>/dev/null || echo unknown)"
         echo "machine $(uname -m)"

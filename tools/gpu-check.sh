@@ -8,14 +8,14 @@ set -euo pipefail
 self=$(realpath "${BASH_SOURCE[0]}")
 here=$(dirname "$self")
 # In the order of their value: the card may be gone at any time.
-stages=(facts golden matrix numbers table builds tune profile bench peaks)
-short_stages=(facts golden matrix table)
-# Seconds: together 44 minutes, each below 9.
-declare -A limits=([facts]=120 [golden]=120 [matrix]=300 [numbers]=420 [table]=240 [builds]=360 [tune]=360 [profile]=240
+stages=(facts matrix golden numbers table builds tune profile bench peaks)
+short_stages=(facts matrix golden table builds)
+# Seconds: together 47 minutes, each below 9.
+declare -A limits=([facts]=120 [golden]=120 [matrix]=480 [numbers]=420 [table]=240 [builds]=360 [tune]=360 [profile]=240
     [bench]=360 [peaks]=120)
 # Of `short`: each stage, and all together, with half a minute to find the device and to end.
-declare -A short_limits=([facts]=45 [golden]=60 [matrix]=120 [table]=150)
-short_limit=270
+declare -A short_limits=([facts]=45 [matrix]=240 [golden]=60 [table]=120 [builds]=90)
+short_limit=450
 
 usage() {
     cat <<'TEXT'
@@ -27,9 +27,10 @@ usage: gpu-check.sh prepare [--build DIR] [--output DIR]
 
 stages, in order of value, each on its own or several in turn; a case that has a result already is left out:
   facts     what the device states, what its compiler takes, what that computes         facts.jsonl
-  golden    the golden cases                                                            golden.jsonl, golden.log
   matrix    the engine of matrix units by its name: golden cases with f16 and bf16
-            arrays, then attention at N = 8192 beside PyTorch where it is               matrix.jsonl, matrix-golden.jsonl
+            arrays, attention at N = 8192 and decoding beside PyTorch where it is, and
+            a table of both                                                             matrix.jsonl, matrix-golden.jsonl
+  golden    the golden cases                                                            golden.jsonl, golden.log
   numbers   numeric tests on the device's own engine                                    numbers.jsonl, numbers.log
   table     all families at square-64, both passes, beside PyTorch where it is          table.jsonl, peers.jsonl
   builds    all shipped configurations of GPUs: seconds, registers, spills, logs, and
@@ -39,8 +40,8 @@ stages, in order of value, each on its own or several in turn; a case that has a
             issue rate, stalls (by ncu where it is), resident work-groups               profile.jsonl, recordings/
   bench     square-32, -128, long, decode-64k, both passes; PyTorch where it is         bench.jsonl, peers.jsonl
   peaks     FMA, copying and reading 1 GiB, patterns of reading                         peaks.jsonl
-  all       all of these: 44 minutes at most
-  short     facts, golden, matrix, table: 5 minutes at most; says what it leaves out
+  all       all of these: 47 minutes at most
+  short     facts, matrix, golden, table, builds: 8 minutes at most; says what it leaves out
 
 options:
   --output DIR    folder of the results (default: gpu-results; of prepare: build/gpu-check)
@@ -68,7 +69,7 @@ say() {
 # ---- the bundle -----------------------------------------------------------------------------------------------
 
 # Numeric tests, the longest first.
-numeric=(test_linear test_admixture_backward test_backward test_admixture test_layer test_forward test_linear_backward
+numeric=(test_matrix test_linear test_admixture_backward test_backward test_admixture test_layer test_forward test_linear_backward
     test_layer_rows test_modifiers test_statistics test_values test_properties test_strides test_differential
     test_random test_combine test_gemm test_warm_up test_first_contact test_enqueue test_threads)
 programs=(clmgk-info clmgk-run clmgk-bench clmgk-tune gpu_probe gpu_replay listops "${numeric[@]}")
@@ -175,11 +176,18 @@ choose_device() {
     fi
 }
 
-# The configurations that plans use on this device; NVIDIA's GPUs have others.
+is_nvidia() {
+    grep -q '"vendor":"NVIDIA' "$work/device.jsonl"
+}
+
+# The configurations that plans use on this device; NVIDIA's GPUs have others, the first of them those that matter most.
 configurations() {
-    local plans=simt
-    ! grep -q '"vendor":"NVIDIA' "$work/device.jsonl" || plans='(simt|matrix)-nvidia'
-    grep -E "^$plans " "$bundle/configurations.txt"
+    if is_nvidia; then
+        grep -E '^matrix-nvidia ' "$bundle/configurations.txt"
+        grep -E '^simt-nvidia ' "$bundle/configurations.txt"
+    else
+        grep -E '^simt ' "$bundle/configurations.txt"
+    fi
 }
 
 # Caches that only these stages share: a stage finds the programs that earlier ones compiled.
@@ -217,7 +225,10 @@ json_case() { # FILE CASE SECONDS COMMAND...
     has "$1" "$2" && return
     say "$2"
     text=$(limited "${@:3}" 2>"$work/stderr" | tr -s ' \n\t' ' ') || status=$?
-    [[ $status -eq 0 ]] || sed 's/^/    /' "$work/stderr" >&2
+    if [[ $status -ne 0 ]]; then
+        sed 's/^/    /' "$work/stderr" >&2
+        { echo "==== $2, status $status" && cat "$work/stderr"; } >>"$results/${1%.jsonl}.log"
+    fi
     [[ $text == "{"*"} " ]] || text=null
     [[ $SECONDS -lt $deadline ]] || name+=" (cut off)"
     record "$1" "{\"case\":\"$name\",\"status\":$status,\"seconds\":$((SECONDS - start)),\"result\":$text}"
@@ -232,6 +243,9 @@ begin_job() { # COMMAND...
     end_in_time
     "$@" &
 }
+
+# shellcheck source=tools/gpu-tables.sh
+source "$here/gpu-tables.sh"
 
 # ---- stages -------------------------------------------------------------------------------------------------
 
@@ -330,50 +344,87 @@ stage_golden() {
     say "$(wc -l <"$results/golden.jsonl") golden cases, $failed failed"
 }
 
-# Golden cases that the matrix engine can do, with arrays of 16-bit numbers.
-matrix_golden() {
-    local name arguments dtype only=.
-    [[ $rehearse -eq 0 ]] || only=^softmax-align-lengths
-    for dtype in bf16 f16; do
-        while read -r name arguments; do
-            has matrix-golden.jsonl "$name $dtype" ||
-                begin_job golden_case matrix-golden "$name" "$arguments" "$dtype"
-        done < <(grep -E -- '--variant (softmax|gaussian|mgk|smgk) ' "$bundle/golden.txt" | grep -v -- --dtype |
-            grep -- "$only")
-    done
+# Golden cases of the families that the matrix engine has, half of them with bf16 arrays, the others with f16; then the
+# other way round.
+matrix_golden() { # 0|1
+    local name arguments dtype only=. number=$1 types=(bf16 f16)
+    [[ $rehearse -eq 0 ]] || only='^(softmax-align-lengths|hard-mish) '
+    touch "$results/matrix-golden.jsonl"
+    while read -r name arguments; do
+        dtype=${types[number++ % 2]}
+        has matrix-golden.jsonl "$name $dtype" ||
+            begin_job golden_case matrix-golden "$name" "$arguments" "$dtype"
+    done < <(grep -E -- "--variant ($matrix_variants) " "$bundle/golden.txt" | grep -v -- --dtype | grep -E -- "$only")
     wait
     end_in_time
-    local failed
-    failed=$(grep -vc '"status":0,' "$results/matrix-golden.jsonl") || true
-    say "$(wc -l <"$results/matrix-golden.jsonl") golden cases on the matrix engine, $failed failed"
-    failures=$((failures + failed))
+    say "$(wc -l <"$results/matrix-golden.jsonl") golden cases on the matrix engine," \
+        "$(grep -vc '"status":0,' "$results/matrix-golden.jsonl" || true) failed"
+}
+matrix_variants='softmax|gaussian|mgk|smgk|(hard-)?(fish|mish|gfish)|talking-heads'
+
+# Calls COMMAND NAME PASS VARIANTS OPTION... for each measurement by which the matrix engine is judged, in order of value:
+# softmax alone, families beside softmax with 8 heads, and decoding with 8 queries for each of 8 heads of keys.
+matrix_cases() { # PASS COMMAND...
+    local size square=(--length 8192 --head-size) families=softmax:8,mgk:4,smgk:4,hard-fish:2x8,hard-mish:2x8
+    for size in 64 128; do
+        "${@:2}" "matrix-$size" "$1" softmax:16 --heads 16 "${square[@]}" "$size"
+    done
+    "${@:2}" families-128 "$1" "$families" --heads 8 "${square[@]}" 128
+    [[ $1 == backward ]] || "${@:2}" decode-64k-128 "$1" softmax --batch 4 --heads 64 --kv-heads 8 --length 1 \
+        --length-k 65536 --head-size 128
+    for size in 64 128; do
+        "${@:2}" "matrix-$size-causal" "$1" softmax:16 --heads 16 "${square[@]}" "$size" --causal
+    done
+    "${@:2}" families-64 "$1" "$families" --heads 8 "${square[@]}" 64
 }
 
-# The sizes at which the matrix engine is judged: alike softmax, families beside softmax with 8 heads, and a cache of keys.
-stage_matrix() {
-    local size pass mask common=(--engine matrix --dtype bf16 --seconds 0.5)
-    choose_caches "$work/cache"
-    trap 'print_cases matrix.jsonl' EXIT
-    if [[ $rehearse -eq 1 ]]; then
-        bench_case matrix.jsonl small forward "${small_shape[@]}" --engine matrix --dtype bf16 --variants softmax:2 \
-            --seconds 0.1
-        matrix_golden
+# One of them. The driver's cache has its programs.
+matrix_case() { # NAME PASS VARIANTS OPTION...
+    bench_case matrix.jsonl "$1" "$2" --variants "${@:3}" --engine matrix --dtype bf16 --seconds 0.5 --keep-caches
+}
+
+# Has its programs compiled, those of all variants at the same time. Masks need no others.
+matrix_programs() { # NAME PASS VARIANTS OPTION...
+    local variant
+    if [[ $1 == *-causal ]] || has matrix.jsonl "$1 $2"; then
         return
     fi
-    for pass in forward backward; do
-        for size in 64 128; do
-            for mask in "" --causal; do
-                bench_case matrix.jsonl "matrix-$size${mask/--/-}" "$pass" "${common[@]}" --variants softmax --heads 16 \
-                    --length 8192 --head-size "$size" ${mask:+"$mask"}
-            done
-            bench_case matrix.jsonl "families-$size" "$pass" "${common[@]}" --variants softmax:8,mgk:4,smgk:4 \
-                --heads 8 --length 8192 --head-size "$size"
-        done
-        [[ $pass == backward ]] || bench_case matrix.jsonl decode-64k-128 "$pass" "${common[@]}" --variants softmax \
-            --batch 4 --heads 64 --kv-heads 8 --length 1 --length-k 65536 --head-size 128
-        bench_peers "matrix-64 matrix-64-causal matrix-128 matrix-128-causal" bf16 0.2
+    for variant in ${3//,/ }; do
+        begin_job limited 120 "$run" clmgk-bench --pass "$2" --variants "$variant" "${@:4}" --engine matrix --dtype bf16 \
+            --seconds 0.01 --keep-caches --json >/dev/null 2>&1
     done
-    matrix_golden
+}
+
+# Whether plans take the engine by themselves: whether its units' probe was right.
+has_matrix_units() {
+    grep -qs '^{"case":"choice".*"engine": "matrix"' "$results/matrix.jsonl"
+}
+
+stage_matrix() {
+    local pass inputs=$bundle/golden/softmax-plain
+    choose_caches "$work/cache"
+    json_case matrix.jsonl choice 60 "$run" clmgk-run --variant softmax --q "$inputs/q.npy" --k "$inputs/k.npy" \
+        --v "$inputs/v.npy" --dtype bf16 --json
+    if [[ $rehearse -eq 1 ]]; then
+        matrix_golden 0
+        matrix_case small forward softmax:2 "${small_shape[@]}"
+    elif has_matrix_units; then
+        trap 'print_cases matrix.jsonl; print_targets' EXIT # also when the time is over
+        matrix_golden 0
+        for pass in forward backward; do
+            matrix_cases "$pass" matrix_programs
+        done
+        wait
+        matrix_cases forward matrix_case
+        bench_peers "matrix-64 matrix-128 decode-64k-128 matrix-64-causal matrix-128-causal" bf16 0.2
+        matrix_cases backward matrix_case
+        matrix_golden 1
+    else
+        say "plans do not choose the matrix engine: $(sed -nE 's/.*"engine_reason": "([^"]*)".*/\1/p' "$results/matrix.jsonl")"
+        ! is_nvidia || failures=$((failures + 1))
+    fi
+    [[ ! -e $results/matrix-golden.jsonl ]] ||
+        failures=$((failures + $(grep -vc '"status":0,' "$results/matrix-golden.jsonl" || true)))
 }
 
 stage_numbers() {
@@ -399,57 +450,6 @@ stage_peaks() {
     fi
     grep -o '"peak_[a-z]*_g[a-z]*": [0-9.]*' "$results/peaks.jsonl" || true
     sed -nE 's/^\{"case":"(lane_[a-z_]*)".*"gbps":([0-9.]*).*/\1: \2 GB\/s/p' "$results/peaks.jsonl"
-}
-
-# Prints a line for each case of FILE, results of clmgk-bench: the measurement and its part of the peak, beside PyTorch's
-# fastest back end for softmax of the same shape, type and pass, if peers.jsonl has it.
-print_cases() { # FILE
-    touch "$results/peers.jsonl"
-    awk -v peers="$results/peers.jsonl" '
-        function value(text, name) {
-            if (!match(text, "\"" name "\": *(\"[^\"]*\"|[^,}]*)"))
-                return ""
-            text = substr(text, RSTART, RLENGTH)
-            sub("^\"" name "\": *", "", text)
-            gsub("\"", "", text)
-            return text
-        }
-        BEGIN {
-            while ((getline line < peers) > 0) {
-                split(value(line, "case"), word, " ")
-                ms = value(line, "ms")
-                key = word[1] " " word[3] " " word[2]
-                if (ms != "" && (!(key in best) || ms + 0 < best[key])) {
-                    best[key] = ms + 0
-                    by[key] = word[4]
-                }
-            }
-            printf "    %-17s %-14s %5s %-5s %-9s %11s %8s %8s  %s\n", "shape", "variant", "heads", "type", "pass",
-                "median", "TFLOP/s", "of peak", "PyTorch: softmax of the shape"
-        }
-        {
-            count = split($0, part, /\{ *"device": *[0-9]+, *"shape"/)
-            for (i = 2; i <= count; i++) {
-                text = "\"shape\"" part[i]
-                key = value(text, "shape") " " value(text, "dtype") " " value(text, "pass")
-                variant = value(text, "variant") (value(text, "causal") == "true" ? "-causal" : "")
-                beside = ""
-                shape = value(text, "shape")
-                if (shape == "null") { # it has the name of the case
-                    split(value($0, "case"), word, " ")
-                    shape = word[1]
-                    key = value(text, "variant") == "softmax" ? shape substr(key, 5) : ""
-                } else if (value(text, "causal") == "true") {
-                    key = ""
-                }
-                if (key in best)
-                    beside = sprintf("%.3f ms (%s)", best[key], by[key])
-                fraction = value(text, "fraction_of_peak")
-                printf "    %-17s %-14s %5s %-5s %-9s %8.3f ms %8.1f %8s  %s\n", shape, variant,
-                    value(text, "heads"), value(text, "dtype"), value(text, "pass"), value(text, "median"),
-                    value(text, "gflops") / 1000, fraction == "null" ? "-" : sprintf("%.3f", fraction), beside
-            }
-        }' "$results/$1"
 }
 
 bench_case() { # FILE NAME PASS OPTION...

@@ -15,7 +15,7 @@ import time
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-SHAPES = {  # batch, heads, N, S, D, and whether it is causal
+SHAPES = {  # batch, heads, N, S, D, whether it is causal, and the number of heads of keys where they are fewer
     "square-64": (1, 8, 4096, 4096, 64, False),
     "square-32": (1, 8, 4096, 4096, 32, False),
     "square-128": (1, 8, 4096, 4096, 128, False),
@@ -25,6 +25,7 @@ SHAPES = {  # batch, heads, N, S, D, and whether it is causal
     "matrix-64-causal": (1, 16, 8192, 8192, 64, True),
     "matrix-128": (1, 16, 8192, 8192, 128, False),
     "matrix-128-causal": (1, 16, 8192, 8192, 128, True),
+    "decode-64k-128": (4, 64, 1, 65536, 128, False, 8),
 }
 SMALL = {"small": (1, 2, 64, 64, 32, False)}
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
@@ -52,10 +53,12 @@ def timed(call, device, seconds):
 
 
 def measure(shape, dtype, back_end, backward, device, seconds):
-    batch, heads, rows, keys, size, causal = shape
-    q, k, v = (torch.randn(batch, heads, n, size, device=device, dtype=dtype, requires_grad=backward)
-               for n in (rows, keys, keys))
-    attend = functools.partial(torch.nn.functional.scaled_dot_product_attention, is_causal=causal)
+    batch, heads, rows, keys, size, causal, *shared = shape
+    key_heads = shared[0] if shared else heads
+    q, k, v = (torch.randn(batch, h, n, size, device=device, dtype=dtype, requires_grad=backward)
+               for h, n in ((heads, rows), (key_heads, keys), (key_heads, keys)))
+    grouped = {"enable_gqa": True} if shared else {}
+    attend = functools.partial(torch.nn.functional.scaled_dot_product_attention, is_causal=causal, **grouped)
     with sdpa_kernel(getattr(SDPBackend, back_end)):
         if not backward:
             with torch.no_grad():
@@ -66,7 +69,7 @@ def measure(shape, dtype, back_end, backward, device, seconds):
 
 
 def flops(shape, backward):
-    batch, heads, rows, keys, size, causal = shape
+    batch, heads, rows, keys, size, causal = shape[:6]
     return 4.0 * batch * heads * rows * keys * size * (2.5 if backward else 1) * (0.5 if causal else 1)
 
 

@@ -27,6 +27,7 @@ LANE = ("softmax-dropout", "mgk-tokens-first", "mgk-nll", "fish-noise-packed", "
 LANE_FORWARD = ("softmax-no-keys", "talking-heads-masked", "linear-favor-large")
 SIMT_FORWARD = ("softmax-f16-cache", "softmax-packed", "mgk-hard-prior", "gfish-noise", "lfish-noise")
 OPTIMISED = ("softmax-half", "fish-noise")
+MATRIX_FORWARD = ("talking-heads-masked",)  # its units are emulated, and compile slowly
 
 
 class Case:
@@ -48,9 +49,9 @@ class Case:
     def is_linear(self):
         return self.args[self.args.index("--variant") + 1] in LINEARS
 
-    def run(self, engine, target, environment):
+    def run(self, engine, target, environment, *more):
         """Runs it; the outputs go to the folder `target`."""
-        return run("clmgk-run", *self.args, *self.outputs_in(target), "--engine", engine, "--check", "--json",
+        return run("clmgk-run", *self.args, *self.outputs_in(target), "--engine", engine, "--check", "--json", *more,
                    cwd=self.folder, env=environment)
 
     def reference(self, target):
@@ -153,6 +154,21 @@ class Golden(unittest.TestCase):
         if not FULL:
             cases = [Case(GOLDEN / name, gradients=False) for name in SIMT_FORWARD]
         self.run_engine("simt", cases)
+
+    def test_matrix_engine(self):
+        """In 16 bits, half of the cases in each type, against the reference: the expected values are of f32 arrays."""
+        cases = [Case(folder) for folder in CASES]
+        cases = [case for case in cases if not case.is_linear() and not {"--layer", "--dtype"}.intersection(case.args)]
+        self.assertGreater(len(cases), 60)
+        if not FULL:
+            cases = [Case(GOLDEN / name, gradients=False) for name in MATRIX_FORWARD]
+        for n, case in enumerate(cases):
+            dtype = ("f16", "bf16")[n % 2]
+            with self.subTest(case=case.folder.name, dtype=dtype):
+                done = case.run("matrix", self.folder, QUICK, "--dtype", dtype)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                result = json.loads(done.stdout)
+                self.assertEqual((result["engine"], result["dtype"], result["check"]["ok"]), ("matrix", dtype, True))
 
 
 if __name__ == "__main__":

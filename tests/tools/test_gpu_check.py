@@ -11,7 +11,7 @@ import unittest
 from test_gpu_replay import PTX, recording
 
 BIN = pathlib.Path(os.environ["CLMGK_BIN"])
-SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "tools" / "gpu-check.sh"
+TOOLS = pathlib.Path(__file__).resolve().parents[2] / "tools"
 # A stand-in for NVIDIA's profiler: half the multiply-adds that four multiprocessors can do, stalls at barriers.
 NCU = r"""#!/bin/bash
 echo '==PROF== Connected to process 1'
@@ -22,6 +22,24 @@ for metric in smsp__sass_thread_inst_executed_op_ffma_pred_on.sum.per_cycle_elap
     smsp__average_warps_issue_stalled_wait_per_issue_active.ratio=0.01; do
     [[ $* != *${metric%=*}* ]] || echo "\"0\",\"kernel_name(a, b)\",\"${metric%=*}\",\"x\",\"${metric#*=}\""
 done
+"""
+# Stands in for clmgk-bench: notes its arguments, and says that each variant took as many milliseconds as its name has
+# letters, at a rate of 1 TFLOP/s for each.
+BENCH = r"""#!/usr/bin/env python3
+import json, os, sys
+words = sys.argv[1:]
+value = {name: words[words.index(name) + 1] for name in ("--variants", "--pass", "--head-size")}
+with open(os.environ["BENCH_LOG"], "a") as log:
+    print(*words, file=log)
+cases = [{"device": 0, "shape": None, "variant": name, "heads": 8, "dtype": "bf16", "pass": value["--pass"],
+          "causal": "--causal" in words, "time_ms": {"median": len(name)}, "gflops": 1000 * len(name),
+          "fraction_of_peak": None, "kv_fraction_of_read": 0.5}
+         for name in (variant.split(":")[0] for variant in value["--variants"].split(","))]
+print(json.dumps({"cases": cases}, indent=1))
+"""
+# Stands in for clmgk-run, on a device with matrix units.
+RUN = r"""#!/bin/bash
+echo '{ "engine": "matrix", "engine_reason": "made up" }'
 """
 
 
@@ -34,7 +52,8 @@ class GpuCheck(unittest.TestCase):
         for name in ("lib", "libc"):
             (self.bundle / name).mkdir(parents=True)
         (self.bundle / "bin").symlink_to(BIN)
-        (self.bundle / "gpu-check.sh").write_bytes(SCRIPT.read_bytes())
+        for name in ("gpu-check.sh", "gpu-tables.sh"):
+            (self.bundle / name).write_bytes((TOOLS / name).read_bytes())
         self.make_manifest(os.uname().machine)
 
     def make_manifest(self, machine):
@@ -56,7 +75,7 @@ class GpuCheck(unittest.TestCase):
     def test_help(self):
         done = self.run_script("--help")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
-        for word in ("prepare", "facts", "golden", "numbers", "table", "builds", "tune", "profile", "bench", "peaks",
+        for word in ("prepare", "facts", "matrix", "golden", "numbers", "table", "builds", "tune", "profile", "bench", "peaks",
                      "Exit status"):
             self.assertIn(word, done.stdout)
 
@@ -104,17 +123,69 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual([answer["case"] for answer in self.answers()[-1:]], ["device"])
         self.assertEqual(len(self.answers()), len(found))
 
-    def test_short_without_time(self):
-        """If clmgk-bench never ends, the stages still end in time and report the missing results."""
-        programs, results = self.bundle / "bin", self.folder / "gpu-results"
+    def replace_programs(self, **texts):
+        """Of the bundle, by scripts."""
+        programs = self.bundle / "bin"
         programs.unlink()
         programs.mkdir()
         for path in BIN.iterdir():
             (programs / path.name).symlink_to(path)
-        (programs / "clmgk-bench").unlink()
-        (programs / "clmgk-bench").write_text("#!/bin/bash\nexec sleep 600\n")
-        (programs / "clmgk-bench").chmod(0o755)
+        for name, text in texts.items():
+            path = programs / name.replace("_", "-")
+            path.unlink()
+            path.write_text(text)
+            path.chmod(0o755)
+
+    def test_matrix(self):
+        """The stage as on a card with matrix units: what it measures, in which order, and its table."""
+        results, log = self.folder / "gpu-results", self.folder / "log"
+        self.replace_programs(clmgk_bench=BENCH, clmgk_run=RUN)
+        names = ("softmax-plain --variant softmax", "mish-noise --variant mish", "linear-relu --variant linear",
+                 "softmax-half --variant softmax --dtype f16", "talking-heads --variant talking-heads")
+        (self.bundle / "golden.txt").write_text("".join(f"{name} --out x\n" for name in names))
+        for name in ("softmax-plain", "mish-noise", "talking-heads"):
+            (self.bundle / "golden" / name).mkdir(parents=True)
+        results.mkdir()
+        (results / "peers.jsonl").write_text('{"case": "matrix-64 forward bf16 FLASH_ATTENTION", "ms": 3.5, "gflops": 300100}\n'
+                                             '{"case": "matrix-64 backward bf16 FLASH_ATTENTION", "ms": 9, "gflops": 200000}\n')
+        done = self.run_script("matrix", "--device", "cpu", BENCH_LOG=str(log))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        found = [json.loads(line) for line in (results / "matrix.jsonl").read_text().splitlines()]
+        self.assertEqual({answer["status"] for answer in found}, {0})
+        squares = ["matrix-64", "matrix-128", "families-128"]
+        causal = ["matrix-64-causal", "matrix-128-causal", "families-64"]
+        self.assertEqual([answer["case"] for answer in found],
+                         ["choice", *(f"{name} forward" for name in [*squares, "decode-64k-128", *causal]),
+                          *(f"{name} backward" for name in squares + causal)])
+        golden = (results / "matrix-golden.jsonl").read_text()
+        for name in ("softmax-plain", "mish-noise", "talking-heads"):
+            for dtype in ("bf16", "f16"):
+                self.assertIn(f'"{name} {dtype}","status":0', golden)
+        self.assertEqual(golden.count("\n"), 6)
+        calls = log.read_text().splitlines()
+        self.assertEqual(sum("--seconds 0.01 " in call for call in calls), 25)  # compiled ahead, each program once
+        self.assertTrue(all("--engine matrix --dtype bf16" in call and "--keep-caches" in call for call in calls))
+        self.assertRegex(done.stdout, r"softmax forward, D = 64 +7 +330 +380 +300 +-\n")
+        self.assertRegex(done.stdout, r"backward, D = 64 +7 +200 +240 +200 +-\n")
+        self.assertRegex(done.stdout, r"backward, D = 128 +7 +x1 FA2 +x1.2 FA2 +- +-\n")
+        self.assertRegex(done.stdout, r"sMGK-4 / softmax-8, D = 128 +0.57 +0.65 +0.55")
+        self.assertRegex(done.stdout, r"hard MiSH 2x8 / softmax-8, D = 128 +1.29 +0.75 +0.60")
+        self.assertRegex(done.stdout, r"decoding 64k, D = 128, of the read rate +0.50 +0.85 +0.92 +- +-\n")
+
+    def test_no_matrix_units(self):
+        """Where plans choose another engine, the emulation is not measured."""
+        self.replace_programs(clmgk_bench="#!/bin/bash\nexit 9\n", clmgk_run=RUN.replace("matrix", "simt"))
         (self.bundle / "golden.txt").write_text("")
+        done = self.run_script("matrix", "--device", "cpu")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("plans do not choose the matrix engine: made up\n", done.stderr)
+
+    def test_short_without_time(self):
+        """If clmgk-bench never ends, the stages still end in time and report the missing results."""
+        results = self.folder / "gpu-results"
+        self.replace_programs(clmgk_bench="#!/bin/bash\nexec sleep 600\n", clmgk_run=RUN)
+        for name in ("golden.txt", "configurations.txt"):
+            (self.bundle / name).write_text("")
         facts = subprocess.run([BIN / "gpu_probe", "--list"], capture_output=True, text=True, check=True).stdout
         results.mkdir()
         (results / "golden.jsonl").write_text("")
@@ -126,7 +197,7 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual(done.returncode, 1, done.stderr)
         self.assertIn("table: out of time", done.stderr)
         self.assertIn("short left out: rest of the table's forward pass, rest of the table's backward pass, "
-                      "stage numbers, stage builds, stage tune, stage profile, stage bench, stage peaks\n", done.stderr)
+                      "stage numbers, stage tune, stage profile, stage bench, stage peaks\n", done.stderr)
         self.assertRegex(done.stdout, "shape +variant +heads")
 
     def test_profile(self):
