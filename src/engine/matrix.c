@@ -4,6 +4,8 @@
 #include "engine/matrix/tunables.h"
 #include "engine/shuffles.clh"
 
+#include <math.h>
+
 MGK_TUNABLE_TABLE(matrix, "matrix", MGK_MATRIX_TUNABLES, MGK_MATRIX_CONSTRAINTS);
 
 enum { WARP = 32, TILE_ROWS = 16, TILE_KEYS = 8, LEAST_WIDTH = 16, PADDING = 8, WIDEST = 256, MOST_HELD = 8 };
@@ -113,19 +115,83 @@ static void choose_mixed(const mgk_footprint *f, const mgk_device_facts *facts, 
     }
 }
 
+/* ---- the time of a block -------------------------------------------------------------------------------------- */
+
+/* A work-item's registers, estimated by what ptxas 13.0 gives to the forward kernels of tests/offline for sm_90: as
+ * many work-groups fit. */
+static int64_t registers_of(const mgk_footprint *f, const mgk_tunables *p)
+{
+    enum { MOST = 255, FIXED = 40, OF_SCORES = 85 };
+    if (f->held_heads > 0 || f->modified)
+        return MOST;
+    const int64_t head = width_of(f->narrowest + f->widest - f->value_size), value = width_of(f->value_size);
+    const int64_t row_tile = value / 2 + head / 4 + 6 * (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles));
+    const int64_t fragments = 5 * mgk_tunable_get(p, MGK_NAMED(row_tiles)) * row_tile / 4;
+    const int64_t registers = FIXED + fragments + (f->components > 1 || f->keys_read_again ? OF_SCORES : 0);
+    return registers < MOST ? registers : MOST;
+}
+
+/* Of the forward pass, on an H200 with mma.sync: what docs/gpu-bounds.md counts. A fragment of keys or values that a
+ * warp loads serves all of its rows. With few rows a tile is read from global memory once, its keys first, and then its
+ * values. */
+static mgk_pace pace_of(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
+{
+    enum { OF_PRODUCT = 16 * 8 * 16, BANKS_BYTES = 128, MEMORY_BYTES = 16 };
+    enum { TILE_LATENCY = 300, KEYS_LATENCY = 700, ENDS = 10000, MEMORY_LATENCY = 3000, FEW_ENDS = 5000 };
+    const mgk_unit unit = mgk_unit_of(facts);
+    if (unit.registers == 0 || facts->matrix_unit.unit == 0 || !f->forward)
+        return (mgk_pace){.resident = 0};
+    const double warps = mgk_tunable_get(p, MGK_NAMED(warps)), row_tiles = mgk_tunable_get(p, MGK_NAMED(row_tiles));
+    const double heads = f->held_heads > 0 ? mgk_tunable_get(p, MGK_NAMED(heads)) : 1;
+    const double keys = mgk_tunable_get(p, MGK_NAMED(key_tiles)) * TILE_KEYS, scores = (double)rows_of(p) * keys;
+    const double columns = (double)(f->products * width_of(f->narrowest + f->widest - f->value_size)) +
+                           heads * (double)width_of(f->value_size);
+    const double products = scores * (columns + heads * TILE_KEYS) / OF_PRODUCT; /* with the sums of rounded weights */
+    const double slots = 0.48 * products / row_tiles + 0.075 * scores * heads * (double)f->components;
+    const double units = slots + 1.66 * products, banks = keys * columns * 2.0 / BANKS_BYTES * (warps + 1.0);
+    mgk_pace pace = {.work = pow(pow(units, 6.0) + pow(banks, 6.0), 1.0 / 6.0),
+                     .latency = TILE_LATENCY + (f->keys_read_again ? KEYS_LATENCY : 0),
+                     .ends = ENDS};
+    if (f->rows <= rows_of(p)) {
+        pace.latency += fmax(MEMORY_LATENCY - pace.work, 0.0); /* products hide it */
+        pace.work = fmax(pace.work, keys * columns * 2.0 / MEMORY_BYTES);
+        pace.ends = FEW_ENDS;
+    }
+    pace.resident = mgk_resident_groups(&unit, (int64_t)warps * WARP, registers_of(f, p), local_bytes_of(f, facts, p));
+    return pace;
+}
+
+/* Cycles of the forward pass with so many fragments of rows for a warp. */
+static double time_with(const mgk_footprint *f, const mgk_device_facts *facts, int row_tiles, const mgk_tunables *given)
+{
+    mgk_tunables own = *given, *const p = &own;
+    mgk_tunable_default(p, MGK_NAMED(row_tiles), row_tiles);
+    mgk_tunable_default(p, MGK_NAMED(key_tiles), mgk_tunable_base(p, MGK_NAMED(key_tiles), facts->info.device_class));
+    const int64_t keys = (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles)) * TILE_KEYS;
+    const mgk_pace pace = pace_of(f, facts, p);
+    mgk_waves launch = {.pace = &pace,
+                        .units = (int64_t)facts->info.compute_units,
+                        .blocks = f->problems * f->heads * ((f->rows + rows_of(p) - 1) / rows_of(p)),
+                        .tiles = (double)f->streamed * f->seen / (double)keys,
+                        .unequal = f->seen < 1.0};
+    mgk_waves_combining(f, &launch);
+    const int splits = mgk_tunable_get(p, MGK_NAMED(splits));
+    return mgk_waves_time(&launch, splits > 0 ? splits : mgk_waves_splits(&launch));
+}
+
 /* Fragments of 16 rows of a warp: two share the loads of keys and values where registers hold the sums of both, found
- * by compiling (tests/offline), and where larger blocks still keep the device busy. */
+ * by compiling (tests/offline), and where larger blocks take no more time. */
 static int row_tiles_of(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
 {
-    enum { ROW_TILES = 2, WIDEST_SUMS = 64, RESIDENT = 2 };
+    enum { ROW_TILES = 2, WIDEST_SUMS = 64 };
     const int base = mgk_tunable_base(p, MGK_NAMED(row_tiles), facts->info.device_class);
     const bool is_plain = f->forward && f->held_heads == 0 && f->components == 1 && f->products == 1 &&
                           !f->keys_read_again && !f->modified && !f->priors && !f->variances;
     if (facts->matrix_unit.unit == 0 || !is_plain || width_of(f->widest) > WIDEST_SUMS)
         return base;
     const int64_t rows = (int64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * ROW_TILES * TILE_ROWS;
-    const int64_t blocks = f->rows / rows * f->heads * f->problems;
-    return blocks >= RESIDENT * (int64_t)facts->info.compute_units ? ROW_TILES : base;
+    const double once = time_with(f, facts, base, p), twice = time_with(f, facts, ROW_TILES, p);
+    return f->rows >= rows && once >= MGK_WAVES_GAIN * twice ? ROW_TILES : base;
 }
 
 static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
@@ -173,7 +239,8 @@ static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, m
     *block = (mgk_block){.rows = rows_of(p),
                          .tile = (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles)) * TILE_KEYS,
                          .threads = (size_t)threads,
-                         .local_bytes = local};
+                         .local_bytes = local,
+                         .pace = pace_of(f, facts, p)};
     return CLMGK_OK;
 }
 

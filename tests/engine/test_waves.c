@@ -52,6 +52,15 @@ static clmgk_attention_desc desc_of(clmgk_variant variant, int64_t heads, int64_
     return desc;
 }
 
+/* The same card where the matrix engine's units were found. */
+static mgk_device_facts h200_with_units(void)
+{
+    mgk_device_facts facts = h200();
+    facts.matrix_unit = (mgk_matrix_unit){.known = true, .unit = mgk_matrix_unit_of(&facts)};
+    assert_true(facts.matrix_unit.unit != 0);
+    return facts;
+}
+
 /* What a pass's plan makes of a device. */
 typedef struct planned {
     mgk_block block;
@@ -60,17 +69,19 @@ typedef struct planned {
     bool states;   /* it states the size of its work-groups */
 } planned;
 
+/* On the matrix engine, if its units are among the facts. */
 static clmgk_status try_plan(const mgk_device_facts *facts, clmgk_attention_desc desc, clmgk_pass pass,
                              const char *parameters, planned *out, clmgk_error *error)
 {
     const mgk_parameters given = {.text = parameters, .origin = MGK_ORIGIN_CALLER};
+    const clmgk_engine engine = facts->matrix_unit.unit != 0 ? CLMGK_ENGINE_MATRIX : CLMGK_ENGINE_SIMT;
     mgk_pass_plan *const plan = calloc(1, sizeof(*plan));
     assert_non_null(plan);
     if (pass == CLMGK_PASS_BACKWARD)
         desc.gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V;
     th_expect_ok(clmgk_attention_validate(&desc, &desc, &th_error));
     const clmgk_status status =
-        mgk_family_plan(mgk_family_of(desc.variant), &desc, facts, CLMGK_ENGINE_SIMT, given, pass, plan, error);
+        mgk_family_plan(mgk_family_of(desc.variant), &desc, facts, engine, given, pass, plan, error);
     if (status == CLMGK_OK) {
         const mgk_step *const step = &plan->steps.step[plan->steps.main];
         const char *const options = step->options.data, *const limit = strstr(options, MGK_REGISTERS_LIMIT);
@@ -367,6 +378,68 @@ TH_HOST_TEST(backward_on_an_h200)
     assert_int_equal(waves_of(&facts, &many), 2);
     assert_true(few.registers == 0 && many.registers == 0);
     assert_int_equal(plan_of(&facts, &small, CLMGK_PASS_BACKWARD, "row-threads=8").block.rows, 32);
+}
+
+/* ---- the matrix engine ------------------------------------------------------------------------------------------ */
+
+/* Blocks of 128 rows where one wave of them takes less time than a wave and a part of blocks of 64. */
+TH_HOST_TEST(matrix_forward_on_an_h200)
+{
+    static const struct {
+        int64_t heads, length, head_size, rows, resident, waves;
+    } cases[] = {{8, 4096, 64, 128, 2, 1},  {8, 4096, 128, 64, 2, 2}, {16, 8192, 64, 128, 2, 4},
+                 {16, 8192, 128, 64, 2, 8}, {8, 2048, 64, 128, 2, 1}, {8, 1024, 64, 64, 3, 1}};
+    const mgk_device_facts facts = h200_with_units();
+    for (size_t n = 0; n < TH_COUNT(cases); n++) {
+        clmgk_attention_desc desc =
+            desc_of(CLMGK_VARIANT_SOFTMAX, cases[n].heads, cases[n].length, cases[n].length, cases[n].head_size);
+        desc.dtype = CLMGK_DTYPE_BF16;
+        const planned made = plan_of(&facts, &desc, CLMGK_PASS_FORWARD, NULL);
+        assert_int_equal(made.block.rows, cases[n].rows);
+        assert_int_equal(made.block.pace.resident, cases[n].resident);
+        assert_int_equal(waves_of(&facts, &made), cases[n].waves);
+        assert_int_equal(made.splits, 1);
+    }
+}
+
+/* Few blocks: ranges of keys fill a wave, also where the queries of heads are packed for decoding. */
+TH_HOST_TEST(matrix_splits_on_an_h200)
+{
+    const mgk_device_facts facts = h200_with_units();
+    clmgk_attention_desc few = desc_of(CLMGK_VARIANT_SOFTMAX, 8, 128, 4096, 64),
+                         decoding = desc_of(CLMGK_VARIANT_SOFTMAX, 64, 1, 65536, 128);
+    decoding.kv_heads = 8;
+    for (decoding.batch = 1; decoding.batch <= 4; decoding.batch *= 4) {
+        decoding.dtype = CLMGK_DTYPE_BF16;
+        const planned made = plan_of(&facts, &decoding, CLMGK_PASS_FORWARD, NULL);
+        assert_int_equal(made.block.threads, 32); /* a warp: eight rows */
+        assert_int_equal(waves_of(&facts, &made), 1);
+        assert_true(made.groups > 4 * H200_UNITS); /* each with a tile of keys or values on its way */
+    }
+    few.dtype = CLMGK_DTYPE_BF16;
+    const planned made = plan_of(&facts, &few, CLMGK_PASS_FORWARD, NULL);
+    assert_int_equal(made.splits, 16);
+    assert_int_equal(waves_of(&facts, &made), 1);
+    assert_int_equal(plan_of(&facts, &few, CLMGK_PASS_FORWARD, "splits=2").splits, 2);
+}
+
+/* The emulation has no pace, so a plan for tests counts blocks. */
+TH_HOST_TEST(matrix_forward_without_units)
+{
+    mgk_device_facts facts = h200_with_units();
+    clmgk_attention_desc desc = desc_of(CLMGK_VARIANT_SOFTMAX, 8, 4096, 4096, 64);
+    desc.dtype = CLMGK_DTYPE_BF16;
+    const mgk_parameters none = {.text = NULL};
+    mgk_pass_plan *const plan = calloc(1, sizeof(*plan));
+    assert_non_null(plan);
+    facts.matrix_unit.unit = 0;
+    th_expect_ok(clmgk_attention_validate(&desc, &desc, &th_error));
+    th_expect_ok(mgk_family_plan(mgk_family_of(desc.variant), &desc, &facts, CLMGK_ENGINE_MATRIX, none,
+                                 CLMGK_PASS_FORWARD, plan, &th_error));
+    assert_int_equal(plan->block.pace.resident, 0);
+    assert_int_equal(plan->block.rows, 64);
+    mgk_steps_clear(&plan->steps, NULL);
+    free(plan);
 }
 
 /* ---- other devices -------------------------------------------------------------------------------------------- */
