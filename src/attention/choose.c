@@ -13,7 +13,7 @@ typedef struct engine_list {
     mgk_ranked ranked[MGK_ENGINES];
     bool refused[MGK_ENGINES];
     char reasons[CLMGK_ERROR_MESSAGE_SIZE]; /* of those that refused: "...; ..." */
-    const char *no_units;                   /* mgk_matrix_unit.why */
+    const char *no_units;                   /* why matrix units can't be used; NULL: they can, or are not asked for */
 } engine_list;
 
 /* The choice of a pass's parameters. */
@@ -81,7 +81,9 @@ static clmgk_status fail_all(engine_list *list, clmgk_error *error)
 static mgk_device_facts facts_of(const clmgk_plan *plan, bool exchanges)
 {
     mgk_device_facts facts = plan->context->facts;
-    if (mgk_engines_use_units(&plan->desc))
+    if (plan->no_units[0] != '\0')
+        facts.matrix_unit = (mgk_matrix_unit){.known = true, .why = plan->no_units};
+    else if (mgk_engines_use_units(&plan->desc))
         facts.matrix_unit = mgk_context_matrix_unit(plan->context);
     if (exchanges)
         facts.sub_group = mgk_context_sub_group(plan->context);
@@ -254,11 +256,29 @@ static clmgk_status choose_engine(clmgk_plan *plan, engine_list *list, clmgk_pas
     return fail_all(list, error);
 }
 
+/* Why matrix units that the device has can't be used for arrays of which one has a type of theirs; NULL: they can, or
+ * there is no such array. */
+static const char *why_no_units(const engine_list *list, const mgk_device_facts *facts,
+                                const clmgk_attention_desc *desc)
+{
+    const char *why = facts->matrix_unit.why;
+    for (size_t i = 0; why == NULL && mgk_matrix_unit_of(facts) != 0 && i < MGK_ENGINES; ++i) {
+        const mgk_ranked *const one = &list->ranked[i];
+        bool takes_some = false;
+        for (clmgk_array array = CLMGK_ARRAY_Q; array <= CLMGK_ARRAY_V; ++array)
+            takes_some = takes_some || (one->engine->dtypes >> mgk_array_dtype(desc, array) & 1U) != 0;
+        if (one->engine->matrix_units && one->rank.points == MGK_RANK_NONE && takes_some)
+            why = one->rank.reason;
+    }
+    return why;
+}
+
 static engine_list list_engines(const clmgk_plan *plan)
 {
     const mgk_device_facts facts = facts_of(plan, false);
-    engine_list list = {.reasons = "", .no_units = facts.matrix_unit.why};
+    engine_list list = {.reasons = ""};
     mgk_engines_rank(&facts, &plan->desc, list.ranked);
+    list.no_units = why_no_units(&list, &facts, &plan->desc);
     return list;
 }
 

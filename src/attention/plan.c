@@ -174,18 +174,34 @@ static bool is_tuned(const clmgk_plan *plan)
     return tuned;
 }
 
-/* Takes the defaults if kernels don't compile or run with tuned values, for example after a driver's update. */
+static bool uses_units(const clmgk_plan *plan)
+{
+    const mgk_compiled_pass *const forward = plan->pass[CLMGK_PASS_FORWARD];
+    return forward != NULL && mgk_engine_of(forward->engine)->matrix_units;
+}
+
+static bool may_try_again(clmgk_status status)
+{
+    return status != CLMGK_OK && status != CLMGK_ERROR_OUT_OF_HOST_MEMORY;
+}
+
+/* Takes the defaults if kernels don't compile or run with tuned values, for example after a driver's update; then does
+ * without matrix units, whose instructions few compilers have, unless the caller names the engine. */
 static clmgk_status make_passes(clmgk_plan *plan, const clmgk_plan_options *options, clmgk_error *error)
 {
-    clmgk_error failure = {.status = CLMGK_OK};
-    const clmgk_status status = choose_until_it_fits(plan, options, &failure);
-    if (status != CLMGK_OK && status != CLMGK_ERROR_OUT_OF_HOST_MEMORY && is_tuned(plan)) {
+    clmgk_error failure = {.status = CLMGK_OK}, other = failure;
+    clmgk_status status = choose_until_it_fits(plan, options, &failure);
+    if (may_try_again(status) && is_tuned(plan)) {
         plan->untuned = true;
-        return choose_until_it_fits(plan, options, error);
+        status = choose_until_it_fits(plan, options, &failure);
+    }
+    if (may_try_again(status) && options->engine == CLMGK_ENGINE_AUTO && uses_units(plan)) {
+        (void)snprintf(plan->no_units, sizeof(plan->no_units), "%s", failure.message);
+        status = choose_until_it_fits(plan, options, &other);
     }
     if (status != CLMGK_OK && error != NULL)
         *error = failure;
-    return status;
+    return status == CLMGK_OK ? status : failure.status;
 }
 
 static void list_arrays(clmgk_plan *plan)

@@ -27,7 +27,8 @@ struct clmgk_plan {
     clmgk_attention_desc desc; /* resolved */
     mgk_plan_array array[CLMGK_ARRAYS];
     const mgk_family *family;
-    bool untuned; /* ignore tuned values, which do not work here */
+    bool untuned;                            /* ignore tuned values, which do not work here */
+    char no_units[CLMGK_ERROR_MESSAGE_SIZE]; /* why kernels for matrix units do not work here; empty: they may */
     mgk_limits limits;
     mgk_compiled_pass *pass[CLMGK_PASSES]; /* NULL: not requested by the descriptor */
     char engine_reason[2 * CLMGK_ERROR_MESSAGE_SIZE];

@@ -126,7 +126,7 @@ static int64_t registers_of(const mgk_footprint *f, const mgk_tunables *p)
         return MOST;
     const int64_t head = width_of(f->narrowest + f->widest - f->value_size), value = width_of(f->value_size);
     const int64_t row_tile = value / 2 + head / 4 + 6 * (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles));
-    const int64_t fragments = 5 * mgk_tunable_get(p, MGK_NAMED(row_tiles)) * row_tile / 4;
+    const int64_t fragments = 5 * row_tile * mgk_tunable_get(p, MGK_NAMED(row_tiles)) / 4;
     const int64_t registers = FIXED + fragments + (f->components > 1 || f->keys_read_again ? OF_SCORES : 0);
     return registers < MOST ? registers : MOST;
 }
@@ -272,6 +272,23 @@ static const char *why_not_types(const clmgk_attention_desc *desc)
                : NULL;
 }
 
+static bool are_pieces(const clmgk_layout *layout, int64_t size)
+{
+    enum { PIECE = 8 }; /* numbers: TILE_PIECE in cl/engine/matrix/layout.clh */
+    return (size % PIECE | layout->batch % PIECE | layout->head % PIECE | layout->component % PIECE |
+            layout->token % PIECE) == 0;
+}
+
+/* Whether rows of all tiles begin and end at multiples of 16 bytes, if the arrays do. Kernels find out for each array.
+ */
+static bool copies_pieces(const clmgk_attention_desc *desc)
+{
+    const int64_t head = desc->head_size, value = desc->value_size;
+    const bool backward = desc->gradients != 0 || desc->statistics != 0;
+    return are_pieces(&desc->k, head) && are_pieces(&desc->v, value) &&
+           (!backward || (are_pieces(&desc->q, head) && are_pieces(&desc->grad_o, value)));
+}
+
 /* Above or below the engine that is made for such devices without matrix units. */
 static mgk_rank rank(const mgk_device_facts *facts, const clmgk_attention_desc *desc)
 {
@@ -290,6 +307,10 @@ static mgk_rank rank(const mgk_device_facts *facts, const clmgk_attention_desc *
         return (mgk_rank){BELOW, "its matrix units multiply f16 and bf16"};
     if (desc->length < TILE_ROWS && mgk_packed_heads(&mgk_engine_matrix, desc) < HEADS_WORTH)
         return (mgk_rank){BELOW, "there are fewer queries than a fragment has rows"};
+    if (!copies_pieces(desc))
+        return (mgk_rank){ABOVE,
+                          "its products run on matrix units, but rows are copied number by number, because their "
+                          "sizes or strides are no multiples of 16 bytes"};
     return (mgk_rank){ABOVE, "its products run on matrix units"};
 }
 

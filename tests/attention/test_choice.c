@@ -167,6 +167,22 @@ TH_HOST_TEST(ranks)
         mgk_engines_rank(&facts, &problems[n], ranked);
         assert_int_equal(ranked[0].engine->value, CLMGK_ENGINE_SIMT);
     }
+    /* rows that are no whole pieces of 16 bytes are told, where their array's copies are slow for them */
+    const struct {
+        clmgk_attention_desc desc;
+        bool slow;
+    } rows[] = {{{.dtype = CLMGK_DTYPE_F16, .length = 16, .head_size = 24, .value_size = 8, .k = {.token = 72}}, false},
+                {{.dtype = CLMGK_DTYPE_F16, .length = 16, .head_size = 20, .value_size = 8}, true},
+                {{.dtype = CLMGK_DTYPE_F16, .length = 16, .head_size = 24, .value_size = 9}, true},
+                {{.dtype = CLMGK_DTYPE_F16, .length = 16, .head_size = 24, .v = {.head = 804}}, true},
+                {{.dtype = CLMGK_DTYPE_F16, .length = 16, .head_size = 24, .q = {.token = 25}}, false},
+                {{.dtype = CLMGK_DTYPE_F16, .length = 16, .q = {.token = 25}, .gradients = CLMGK_GRADIENT_Q}, true}};
+    for (size_t n = 0; n < TH_COUNT(rows); n++) {
+        facts.matrix_unit.unit = 1;
+        const mgk_rank rank = mgk_engine_rank(&mgk_engine_matrix, &facts, &rows[n].desc);
+        assert_true(rank.points > MGK_RANK_MADE_FOR);
+        assert_true((strstr(rank.reason, "number by number") != NULL) == rows[n].slow);
+    }
     /* an engine of other storage types can't */
     mgk_engine other = mgk_engine_simt;
     other.dtypes = 1U << CLMGK_DTYPE_F16;

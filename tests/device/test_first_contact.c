@@ -17,13 +17,14 @@
 
 static cl_int build_code; /* what clBuildProgram answers, if not success */
 static const char *build_log = "";
-static bool knows_registers = true; /* the compiler takes MGK_MOST_REGISTERS and MGK_REGISTERS_LIMIT */
-static const char *build_without;   /* an option that the compiler takes, but PoCL does not know; NULL: none */
-static size_t group_limit;          /* of every kernel; 0: what the driver says */
-static cl_ulong local_memory[2];    /* of the next two kernels, likewise */
-static const char *extensions;      /* of the device; NULL: what the driver says */
-static const char *shuffle;         /* what its compiler takes for an extension's shuffle; NULL: what it has */
-static size_t probes;               /* programs that shuffle and were given to the compiler */
+static bool knows_registers = true;  /* the compiler takes MGK_MOST_REGISTERS and MGK_REGISTERS_LIMIT */
+static const char *build_fails_with; /* an option; NULL: none */
+static const char *build_without;    /* an option that the compiler takes, but PoCL does not know; NULL: none */
+static size_t group_limit;           /* of every kernel; 0: what the driver says */
+static cl_ulong local_memory[2];     /* of the next two kernels, likewise */
+static const char *extensions;       /* of the device; NULL: what the driver says */
+static const char *shuffle;          /* what its compiler takes for an extension's shuffle; NULL: what it has */
+static size_t probes;                /* programs that shuffle and were given to the compiler */
 
 /* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp): names that the linker's --wrap gives */
 cl_int __real_clBuildProgram(cl_program program, cl_uint count, const cl_device_id *devices, const char *options,
@@ -52,6 +53,8 @@ cl_int __wrap_clBuildProgram(cl_program program, cl_uint count, const cl_device_
     }
     if (build_code != CL_SUCCESS)
         return build_code;
+    if (build_fails_with && strstr(options, build_fails_with))
+        return CL_BUILD_PROGRAM_FAILURE;
     if (!knows_registers && (strstr(options, MGK_MOST_REGISTERS) || strstr(options, MGK_REGISTERS_LIMIT)))
         return CL_INVALID_BUILD_OPTIONS;
     const bool stands_in = shuffle && (strstr(options, "-DSHUFFLE=1 ") || strstr(options, "-DSHUFFLE=2 "));
@@ -213,28 +216,72 @@ TH_TEST(matrix_units)
         {"unknown(products);", CLMGK_ENGINE_SIMT, "; no matrix units: the compiler or the device refuses mma.sync"},
     };
 #undef SUMS
+    static const struct {
+        clmgk_dtype q;
+        clmgk_storage k;
+        const char *reason;
+    } types[] = {{CLMGK_DTYPE_F32, CLMGK_STORAGE_AS_Q, ""},
+                 {CLMGK_DTYPE_F32, CLMGK_STORAGE_BF16, "; no matrix units: it has no kernels for this storage type"},
+                 {CLMGK_DTYPE_BF16, CLMGK_STORAGE_AS_Q, NULL}};
     clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 16, 6);
     char folder[SCRATCH_PATH];
+    desc.gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K;
     th_expect_ok(clmgk_attention_validate(&desc, &desc, &th_error));
     scratch_create(folder);
     for (size_t n = 0; n < TH_COUNT(cases); n++) {
         const clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
         clmgk_context *const context = nvidia_context(session, folder, cases[n].body);
         clmgk_plan plan = {0};
-        for (int halves = 0; halves < 2; halves++) {
-            desc.dtype = halves ? CLMGK_DTYPE_BF16 : CLMGK_DTYPE_F32;
+        for (size_t i = 0; i < TH_COUNT(types); i++) {
+            const bool halves = types[i].q != CLMGK_DTYPE_F32;
+            desc.dtype = types[i].q;
+            desc.dtype_k = types[i].k;
             mgk_plan_begin(&plan, context, &desc);
             th_expect_ok(mgk_plan_choose(&plan, &options, &th_error));
             assert_true(context->matrix_unit.known == halves); /* f32 needs no probe */
-            if (halves) {
-                assert_int_equal(plan.pass[CLMGK_PASS_FORWARD]->engine, cases[n].engine);
-                assert_non_null(strstr(plan.engine_reason, cases[n].reason));
-            }
+            const clmgk_engine engine = halves ? cases[n].engine : CLMGK_ENGINE_SIMT;
+            assert_int_equal(plan.pass[CLMGK_PASS_FORWARD]->engine, engine);
+            assert_int_equal(plan.pass[CLMGK_PASS_BACKWARD]->engine, engine);
+            assert_non_null(strstr(plan.engine_reason, halves ? cases[n].reason : types[i].reason));
+            assert_true(i > 0 || !strstr(plan.engine_reason, "units"));
             mgk_plan_free_passes(&plan);
         }
         clmgk_context_release(context);
     }
     scratch_remove(folder);
+}
+
+/* The probe is right, but a kernel does not compile: both passes take another engine, unless the caller names this one.
+ */
+TH_TEST(kernels_for_matrix_units_that_do_not_compile)
+{
+    const clmgk_context_options no_files = {.struct_size = sizeof(no_files), .cache_dir = ""};
+    clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 16, 6);
+    clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
+    clmgk_context *context = NULL;
+    clmgk_plan *plan = NULL;
+    clmgk_plan_info info = CLMGK_PLAN_INFO_INIT;
+    desc.dtype = CLMGK_DTYPE_BF16;
+    desc.gradients = CLMGK_GRADIENT_V;
+    th_expect_ok(clmgk_context_create(session->cl, session->info.device_id, &no_files, &context, &th_error));
+    context->facts.info.device_class = CLMGK_DEVICE_GPU;
+    context->facts.simd_vectors = false;
+    context->sub_group.known = true; /* none */
+    context->matrix_unit = (mgk_matrix_unit){.known = true, .unit = 1};
+    build_fails_with = "-DMATRIX_UNIT=1";
+    build_log = "ptxas fatal: unknown instruction\n";
+    th_expect_ok(clmgk_plan_create(context, &desc, NULL, &plan, &th_error));
+    th_expect_ok(clmgk_plan_get_info(plan, &info, &th_error));
+    assert_int_equal(info.engine, CLMGK_ENGINE_SIMT);
+    assert_int_equal(info.backward_engine, CLMGK_ENGINE_SIMT);
+    assert_non_null(strstr(info.engine_reason, "; no matrix units: "));
+    assert_non_null(strstr(info.engine_reason, "ptxas fatal: unknown instruction"));
+    clmgk_plan_release(plan);
+    options.engine = CLMGK_ENGINE_MATRIX;
+    th_expect_error(clmgk_plan_create(context, &desc, &options, &plan, &th_error), CLMGK_ERROR_COMPILE,
+                    "unknown instruction");
+    build_fails_with = NULL;
+    clmgk_context_release(context);
 }
 
 /* Whether the options leave all operations as the text has them. */

@@ -414,7 +414,7 @@ TH_HOST_TEST(matrix_splits_on_an_h200)
         const planned made = plan_of(&facts, &decoding, CLMGK_PASS_FORWARD, NULL);
         assert_int_equal(made.block.threads, 32); /* a warp: eight rows */
         assert_int_equal(waves_of(&facts, &made), 1);
-        assert_true(made.groups > 4 * H200_UNITS); /* each with a tile of keys or values on its way */
+        assert_true(made.groups > INT64_C(4) * H200_UNITS); /* each with a tile of keys or values on its way */
     }
     few.dtype = CLMGK_DTYPE_BF16;
     const planned made = plan_of(&facts, &few, CLMGK_PASS_FORWARD, NULL);
