@@ -133,13 +133,21 @@ static clmgk_status try_measured(const choice *c, const mgk_tuning_choice *entry
     return entry->choice != NULL ? try_engine(c, engine, entry->parameters, origin, error) : choose_default(c, error);
 }
 
+/* Whether measured values may name an engine: an entry of another driver must not lead to an emulation. */
+static bool may_be_measured(const mgk_ranked *one)
+{
+    return one->rank.points > MGK_RANK_TESTS;
+}
+
 /* The engine of an entry, which says nothing of it where the defaults were the fastest; NULL: the plan can't take it.
  */
 static const mgk_engine *engine_of_entry(const choice *c, const mgk_tuning_choice *entry)
 {
     const mgk_engine *const named = entry->choice != NULL ? mgk_engine_named(entry->choice) : c->list->ranked[0].engine;
+    const size_t place = named != NULL ? place_of(c->list, named) : MGK_ENGINES;
     const bool fits =
-        named != NULL && (c->wanted != NULL ? c->wanted == named : may_try(c->list, place_of(c->list, named)));
+        named != NULL &&
+        (c->wanted != NULL ? c->wanted == named : may_try(c->list, place) && may_be_measured(&c->list->ranked[place]));
     return fits ? named : NULL;
 }
 
@@ -357,7 +365,9 @@ clmgk_status mgk_plan_try(clmgk_context *context, const clmgk_attention_desc *de
         return mgk_fail_memory(error, "a plan");
     mgk_plan_begin(plan, context, desc);
     engine_list list = list_engines(plan);
-    const clmgk_status status = try_tuned(plan, &list, which, engine, parameters, error);
+    const mgk_ranked *const own = &list.ranked[place_of(&list, mgk_engine_of(engine))];
+    const clmgk_status status =
+        may_be_measured(own) ? try_tuned(plan, &list, which, engine, parameters, error) : fail_by_rank(own, error);
     mgk_plan_free_passes(plan);
     mgk_free(&context->allocator, plan);
     if (status == CLMGK_ERROR_UNSUPPORTED && error != NULL)

@@ -95,7 +95,12 @@ typedef struct mgk_rank {
     int points;         /* one of the values below, or any number above 0; 0: the engine can't */
     const char *reason; /* a constant text, for people: "the device has local memory" */
 } mgk_rank;
-enum { MGK_RANK_NONE = 0, MGK_RANK_LAST_RESORT = 10, MGK_RANK_MADE_FOR = 100 };
+enum {
+    MGK_RANK_NONE = 0,
+    MGK_RANK_TESTS = 1, /* only for callers that name it: measured values can't */
+    MGK_RANK_LAST_RESORT = 10,
+    MGK_RANK_MADE_FOR = 100
+};
 
 /* Sums over features that both passes of a plan compute, and must round alike. */
 typedef enum mgk_sums {

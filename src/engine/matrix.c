@@ -294,7 +294,6 @@ static mgk_rank rank(const mgk_device_facts *facts, const clmgk_attention_desc *
 {
     enum {
         HEADS_WORTH = 4, /* the other engine reads keys once for each */
-        FOR_TESTS = 1,
         BELOW = MGK_RANK_MADE_FOR - 10,
         ABOVE = MGK_RANK_MADE_FOR + 10
     };
@@ -302,7 +301,7 @@ static mgk_rank rank(const mgk_device_facts *facts, const clmgk_attention_desc *
     if (reason != NULL)
         return (mgk_rank){MGK_RANK_NONE, reason};
     if (facts->matrix_unit.unit == 0)
-        return (mgk_rank){FOR_TESTS, "emulates matrix units, for tests"};
+        return (mgk_rank){MGK_RANK_TESTS, "emulates matrix units, for tests"};
     if (desc == NULL)
         return (mgk_rank){BELOW, "its matrix units multiply f16 and bf16"};
     if (desc->length < TILE_ROWS && mgk_packed_heads(&mgk_engine_matrix, desc) < HEADS_WORTH)

@@ -22,6 +22,8 @@ static clmgk_status choose_tuned(const mgk_device_facts *facts, const char *fold
     memset(context, 0, sizeof(*context));
     memset(plan, 0, sizeof(*plan));
     context->facts = *facts;
+    context->matrix_unit = facts->matrix_unit;
+    context->matrix_unit.known = true;
     if (folder)
         th_expect_ok(mgk_tuning_read(NULL, folder, &context->tuning, &th_error));
     context->sub_group.known = true; /* none */
@@ -113,6 +115,43 @@ TH_HOST_TEST(passes_follow_a_measured_engine)
     assert_int_equal(plan.pass[CLMGK_PASS_BACKWARD]->engine, CLMGK_ENGINE_SIMT);
     assert_string_equal(plan.engine_reason, "named by measured values");
     discard(&context, &plan);
+    scratch_remove(folder);
+}
+
+/* Measured values name the engine of matrix units, also with parameters of its own, where there are such units. Where
+ * there are none, or the types of a problem have none, the tuner does not try it, and a plan passes its entries over.
+ */
+TH_HOST_TEST(measured_values_of_matrix_units)
+{
+    mgk_device_facts facts = th_facts(CLMGK_DEVICE_GPU);
+    const clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
+    const clmgk_tuned tuned = {"matrix", "key-tiles=4,warps=2", 1.0, 2.0};
+    clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 40, 40);
+    clmgk_context context;
+    clmgk_plan plan;
+    char folder[SCRATCH_PATH];
+    desc.dtype = CLMGK_DTYPE_BF16;
+    th_expect_ok(clmgk_attention_validate(&desc, &desc, &th_error));
+    const mgk_tuning_key key = mgk_attention_key(&desc, CLMGK_PASS_FORWARD);
+    scratch_create(folder);
+    th_expect_ok(mgk_tuning_write(NULL, folder, &facts, &key, &tuned, &th_error));
+    for (int unit = 1; unit >= 0; unit--) {
+        const clmgk_engine expected = unit ? CLMGK_ENGINE_MATRIX : CLMGK_ENGINE_SIMT;
+        facts.matrix_unit = (mgk_matrix_unit){.known = true, .unit = unit};
+        th_expect_ok(choose_tuned(&facts, folder, &desc, &options, &context, &plan, &th_error));
+        const mgk_compiled_pass *const forward = plan.pass[CLMGK_PASS_FORWARD];
+        assert_int_equal(forward->engine, expected);
+        assert_int_equal(forward->source, unit ? CLMGK_TUNING_BUCKET : CLMGK_TUNING_CLASS);
+        assert_true(!unit || mgk_tunable_get(&forward->plan.tunables, (mgk_tunable_name){"warps"}) == 2);
+        const clmgk_status status = mgk_plan_try(&context, &plan.desc, CLMGK_PASS_FORWARD, CLMGK_ENGINE_MATRIX,
+                                                 "key-tiles=4,warps=2", &th_error);
+        assert_int_equal(status, unit ? CLMGK_OK : CLMGK_ERROR_INVALID_VALUE);
+        assert_true(unit || strstr(th_error.message, "emulates"));
+        plan.desc.dtype = CLMGK_DTYPE_F32;
+        th_expect_error(mgk_plan_try(&context, &plan.desc, CLMGK_PASS_FORWARD, CLMGK_ENGINE_MATRIX, "", &th_error),
+                        CLMGK_ERROR_INVALID_VALUE, "storage type");
+        discard(&context, &plan);
+    }
     scratch_remove(folder);
 }
 
