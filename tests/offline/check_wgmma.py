@@ -280,6 +280,22 @@ class Machine(unittest.TestCase):
         copied = next(case for case in CASES if case.left)
         self.check_fault("whose copy is under way", copied, edited(self.kernels[copied.name], "DEPBAR"))
 
+    def test_groups(self):
+        """A group's products end together, when no more than so many groups behind it are left."""
+        products, nothing = warpgroup.Products(), np.zeros(0, int)
+        products.arrive()
+        for register, closes in ((24, ""), (40, ", gsb0"), (56, ", gsb0")):
+            one = sass.Instruction(0, "", "HGMMA.64x32x16.F32.BF16", f"R{register}, gdesc[UR4], RZ, !UPT{closes}")
+            one.parts = one.operands.split(", ")
+            products.begin(warpgroup.form_of(one), nothing)
+            if register == 40:
+                self.assertEqual(products.wait(1), [])
+        self.assertEqual(len(products.wait(1)), 2)
+        products.check_read(24)
+        products.check_read(55)
+        with self.assertRaises(warpgroup.Fault):
+            products.check_read(56)
+
     def test_four_warps(self):
         case = CASES[0]
         self.check_fault("different instructions, descriptors", case, self.kernels[case.name], skew=64)
