@@ -73,7 +73,7 @@ for name in sorted({entry["file"] for entry in json.load(open("build/compile_com
 lint() {
     local status=0
     lint_format || status=1
-    shellcheck tools/*.sh tests/*/*.sh .ci/run || status=1
+    shellcheck tools/*.sh tests/*/*.sh python/*.sh .ci/run || status=1
     lint_tidy || status=1
     tests/lint/circles.py || status=1
     return "$status"
@@ -98,12 +98,14 @@ stage gcc build gcc
 stage lint lint
 stage tests run_tests
 if [[ $full -eq 1 ]]; then
+    stage python python/test.sh --full
     stage clang check_preset clang -L quick
     for preset in asan asan-clang tsan tsan-gcc; do
         stage "$preset" check_preset "$preset" -L quick
     done
     stage mutations tests/mutations/run.py
 else
+    stage python python/test.sh
     export CLMGK_FAULT_STEP=96
     stage asan check_part asan cheap_tests -L quick -LE costly
     # The only build by Clang has the thread sanitizer; clang-tidy (lint) gives its warnings about the rest of the code.

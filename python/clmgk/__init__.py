@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention with richer heads, as fused OpenCL kernels.
+
+>>> import clmgk, numpy as np
+>>> q, k, v = (np.random.randn(1, 4, 1000, 32).astype(np.float32) for _ in range(3))
+>>> o = clmgk.attention(q, k, v, causal=True)
+
+`attention` and `linear_attention` compute every variant of the library on NumPy arrays, `attention_backward` and
+`linear_attention_backward` their gradients, `statistics` what expectation and maximisation need. A `Plan` is one problem,
+compiled once. ``clmgk.torch`` has the same for PyTorch with autograd, ``clmgk.opencl`` for OpenCL arrays.
+"""
+from ._context import Context, Device, devices
+from ._descriptor import Descriptor, Layout
+from ._functions import (State, attention, attention_backward, combine, draw_projection, dropout_mask, linear_attention,
+                         linear_attention_backward, statistics)
+from ._library import (DeviceError, Error, FileError, InvalidValueError, OutOfMemoryError, UnsupportedError, lib as _lib,
+                       text as _text)
+from ._options import LinearOptions, Options
+from ._plan import Plan, PlanInfo
+
+__version__ = _text(_lib.clmgk_version())
+
+__all__ = ["Context", "Descriptor", "Device", "DeviceError", "Error", "FileError", "InvalidValueError", "Layout",
+           "LinearOptions", "Options", "OutOfMemoryError", "Plan", "PlanInfo", "State", "UnsupportedError", "attention",
+           "attention_backward", "combine", "devices", "draw_projection", "dropout_mask", "linear_attention",
+           "linear_attention_backward", "statistics"]

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Devices and contexts."""
+from __future__ import annotations
+
+import collections
+import importlib.util
+import pathlib
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ._library import NULL, call, ffi, initialised, is_usable, lib, name_of, text, use_opencl
+
+if TYPE_CHECKING:
+    from ._plan import Plan
+
+_MOST_PLANS = 256  # that a context keeps for the functions without a plan
+
+
+class Device(NamedTuple):
+    """A device, as ``clmgk.devices()`` lists it."""
+
+    selector: str  #: "PLATFORM:DEVICE", for the argument `device` of all functions
+    name: str
+    platform: str
+    vendor: str
+    driver: str
+    device_class: str  #: "cpu", "gpu" or "other"
+    engine: str  #: the default engine of plans
+    architecture: str
+    compute_units: int
+    global_memory_bytes: int
+    max_allocation_bytes: int
+
+
+def _device(info: Any) -> Device:
+    return Device(f"{info.platform_index}:{info.device_index}", text(info.name), text(info.platform), text(info.vendor),
+                  text(info.driver), name_of("device_class", info.device_class), name_of("engine", info.engine),
+                  text(info.architecture), info.compute_units, info.global_memory_bytes, info.max_allocation_bytes)
+
+
+def find_runtime() -> None:
+    """Where no platform has a device, loads the CPU runtime of the package's extra [cpu], if it is installed."""
+    use_opencl()
+    if lib.binding_has_device():
+        return
+    spec = importlib.util.find_spec("pocl_binary_distribution")
+    if spec is None or spec.origin is None:
+        return
+    packages = pathlib.Path(spec.origin).parent.parent
+    for path in sorted(packages.glob("pyopencl/.libs/libpocl*.so*")):
+        call(lib.binding_use_runtime, str(path).encode())
+        return
+
+
+def device_infos() -> list[Any]:
+    """The C structures of all devices."""
+    find_runtime()
+    count = ffi.new("size_t *")
+    call(lib.clmgk_list_devices, NULL, 0, count)
+    infos = ffi.new("clmgk_device_info[]", max(1, count[0]))
+    infos[0].struct_size = ffi.sizeof("clmgk_device_info")
+    call(lib.clmgk_list_devices, infos, count[0], count)
+    return [infos[i] for i in range(count[0])]
+
+
+def devices() -> list[Device]:
+    """Lists the usable OpenCL devices.
+
+    Returns
+    -------
+    list of Device
+        In the order of the platforms. Empty on a machine without OpenCL.
+    """
+    return [_device(info) for info in device_infos()]
+
+
+def _close(native: Any) -> None:
+    if is_usable():
+        lib.binding_close(native)
+
+
+class Opened:
+    """An open device. It is closed when the context and all plans on it are gone."""
+
+    __slots__ = ("native", "__weakref__")
+
+    def __init__(self, native: Any) -> None:
+        self.native = native
+        weakref.finalize(self, _close, native)
+
+
+class Context:
+    """A device with the plans and the compiled programs on it.
+
+    The functions of this package make one for each device they are asked for, and keep it; a program needs its own only
+    for other options, or for an OpenCL context of its own (``clmgk.opencl``).
+
+    Parameters
+    ----------
+    device : str, optional
+        "PLATFORM:DEVICE" (two indices), "cpu", "gpu", or a part of a device's or a platform's name. Default: the
+        environment variable ``CLMGK_DEVICE``, else the first GPU, else the first CPU, else the first device.
+    cache_dir, cache_max_bytes, kernel_dir, tuning_dir, untuned, program_dir
+        As in ``clmgk_context_options`` (include/clmgk/context.h).
+
+    Raises
+    ------
+    RuntimeError
+        No device, or none matches; the process was forked after it used OpenCL.
+    ValueError
+        `device` matches several devices.
+    """
+
+    def __init__(self, device: str | None = None, *, cache_dir: str | None = None, cache_max_bytes: int = 0,
+                 kernel_dir: str | None = None, tuning_dir: str | None = None, untuned: bool = False,
+                 program_dir: str | None = None) -> None:
+        find_runtime()
+        options = initialised("clmgk_context_options")
+        options.cache_max_bytes = cache_max_bytes
+        options.untuned = untuned
+        kept = []  # the strings, until the library has copied them
+        for name, folder in (("cache_dir", cache_dir), ("kernel_dir", kernel_dir), ("tuning_dir", tuning_dir),
+                             ("program_dir", program_dir)):
+            if folder is not None:
+                kept.append(ffi.new("char[]", folder.encode()))
+                setattr(options, name, kept[-1])
+        native = ffi.new("binding_device *")
+        try:
+            call(lib.binding_open, NULL if device is None else device.encode(), options, native)
+        except BaseException:
+            lib.binding_close(native)
+            raise
+        self._own(native)
+
+    def _own(self, native: Any) -> None:
+        self._opened = Opened(native)
+        self._plans: collections.OrderedDict[Any, Plan] = collections.OrderedDict()
+        self._lock = threading.Lock()
+
+    @classmethod
+    def _adopt(cls, context: int, device: int) -> Context:
+        """On the caller's cl_context and cl_device_id."""
+        use_opencl()
+        native = ffi.new("binding_device *")
+        try:
+            call(lib.binding_adopt, ffi.cast("cl_context", context), ffi.cast("cl_device_id", device), NULL, native)
+        except BaseException:
+            lib.binding_close(native)
+            raise
+        self = cls.__new__(cls)
+        self._own(native)
+        return self
+
+    @property
+    def device(self) -> Device:
+        """The facts of the context's device."""
+        info = initialised("clmgk_device_info")
+        call(lib.clmgk_get_device_info, self._opened.native.id, info)
+        return _device(info)
+
+    def _find(self, key: Any) -> Plan | None:
+        with self._lock:
+            plan = self._plans.get(key)
+            if plan is not None:
+                self._plans.move_to_end(key)
+            return plan
+
+    def _keep(self, key: Any, plan: Plan) -> Plan:
+        """Keeps a plan, and drops the one that was not used for longest. A call that uses it holds it."""
+        with self._lock:
+            self._plans[key] = plan
+            if len(self._plans) > _MOST_PLANS:
+                self._plans.popitem(last=False)
+        return plan
+
+    def clear(self) -> None:
+        """Drops the plans that functions without a plan made on this context, with their compiled programs."""
+        with self._lock:
+            self._plans.clear()
+
+    def __repr__(self) -> str:
+        return f"<clmgk.Context on {self.device.name}>"
+
+
+_contexts: dict[str | None, Context] = {}
+_contexts_lock = threading.Lock()
+
+
+def context_of(device: str | Context | None) -> Context:
+    """The context of the argument `device` of a function."""
+    found = _contexts.get(device) if device is None or isinstance(device, str) else device
+    if found is None:
+        if not (device is None or isinstance(device, str)):
+            raise TypeError(f"device: {type(device).__name__}: expected a selector, a Context or None")
+        with _contexts_lock:
+            found = _contexts.get(device)
+            if found is None:
+                found = _contexts[device] = Context(device)
+    if not isinstance(found, Context):
+        raise TypeError(f"device: {type(found).__name__}: expected a selector, a Context or None")
+    return found

@@ -1,0 +1,434 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention on NumPy arrays, without a plan: the problem is read off the arrays, and its plan is made once and kept."""
+from __future__ import annotations
+
+from typing import Any, Iterable, Mapping, NamedTuple, Sequence, Unpack
+
+import numpy as np
+
+from ._context import Context, context_of
+from ._library import GRADIENTS, call, ffi, lib
+from ._options import Call, LinearOptions, Options, parameter, storage_array, traits_of
+from ._plan import Plan
+from ._slots import Array, dtype_name
+
+
+class State(NamedTuple):
+    """The state of linear attention: sums over all keys so far (include/clmgk/attention.h)."""
+
+    c: Array  #: [B,H,F,E]; variants with mixed heads [B,H,M,F,E]
+    z: Array  #: [B,H,F]; variants with mixed heads [B,M,F]
+    m: Array | None = None  #: log scale [B,H] ([B]) of the features exp and favor
+
+
+_OPTIONS = frozenset(Options.__annotations__)
+_LINEAR_OPTIONS = frozenset(LinearOptions.__annotations__)
+
+
+def _check_family(variant: str, linear: bool) -> None:
+    if bool(traits_of(variant) & lib.CLMGK_TRAIT_LINEAR) != linear:
+        wanted = "attention" if linear else "linear_attention"
+        raise ValueError(f"variant: {variant!r} belongs to clmgk.{wanted}")
+
+
+def _storage_of(**arrays: Array | None) -> dict[str, Array]:
+    return {name: storage_array(name, array) for name, array in arrays.items() if array is not None}
+
+
+def _f32(name: str, array: Array | None) -> dict[str, Array]:
+    return {} if array is None else {name: parameter(name, array)}
+
+
+# ---- attention
+
+
+def attention(q: Array, k: Array, v: Array, *, return_lse: bool = False, out: Array | None = None,
+              **options: Unpack[Options]) -> Any:
+    """Computes attention of any variant but the linear ones.
+
+    With the score s_ijr of query i, key j and component r (`variant` and `score`; include/clmgk/variants.h has all
+    formulas), the prior π and the values v::
+
+        w_ij = log Σ_r exp(s_ijr)          s_ijr = log π_r(j) - |q_i - k_jr|² / (2 σ_r²)   (MGK)
+        o_i  = Σ_j softmax_j(w_ij) v_j                w_ij = q_i·k_j / √D                  (softmax)
+
+    Axes: B batch, H query heads, G key/value heads (a divisor of H), N queries, S keys, D and E head sizes, M components
+    of a key. All arrays may lack B. Arrays may have any strides with a contiguous innermost axis; none is copied.
+
+    Parameters
+    ----------
+    q : array [B,H,N,D] of float32, float16 or bfloat16 (ml_dtypes)
+        Queries. Variants with mixed heads: [B,M,N,D].
+    k : array [B,G,S,D]
+        Keys. MGK: [B,G,M,S,D]; variants with mixed heads: [B,M,S,D].
+    v : array [B,G,S,E]
+        Values. q, k and v may have different element types.
+    return_lse : bool
+        Also returns the log-sum-exp of each row's weights, which `attention_backward` needs.
+    out : array [B,H,N,E], optional
+        Receives the result; it may have another element type than q.
+    variant : str
+        "softmax" (default), "gaussian", "mgk", "smgk", "fish", "hard-fish", "mish", "hard-mish", "gfish", "hard-gfish" or
+        "talking-heads".
+    score : {"default", "dot", "gaussian"}
+        Of "mgk" and "smgk"; "default" is "gaussian" there.
+    estep : {"soft", "hard"}
+        Sums over a key's components, or takes the largest.
+    prior : array [M], [H,M] or [H,M,S], optional
+        π ≥ 0. Default: 1/M.
+    variance : float, or array [M] or [H,M], optional
+        σ² > 0. Default: √D.
+    shift : array [H,M,D]
+        b of "smgk", whose keys are k_jr = k_j + b_r.
+    causal : bool
+        Hides keys beyond the query's diagonal.
+    alignment : {"bottom-right", "top-left", "lengths"}
+        Of the diagonal: the last query sees the last key (default); query i sees keys up to i (PyTorch); the last query
+        sees the last key of `lengths`.
+    window_left, window_right : int, optional
+        The largest distance of a key that a query sees to the left and right of its diagonal. Default: no limit.
+    lengths, lengths_q : array [B] of int, optional
+        Numbers of keys and queries of each batch; the others are padding.
+    offsets, offsets_k : array [T+1] of int, optional
+        Packed sequences: where each begins along N (and S), and the end. The batch is 1.
+    bias : array [B,H,N,S], or any axis 1 or missing, optional
+        Is added to the scores; -inf hides a key.
+    slopes : array [H], optional
+        ALiBi: adds -slope |j - i|.
+    sinks : array [H], optional
+        A logit of each head without a key.
+    softcap : float
+        c > 0: a score s becomes c tanh(s/c). 0: none.
+    dropout : float
+        Probability of dropping a weight.
+    seed : int
+        Of dropout and noise.
+    heads : int, optional
+        H of "mish" and "hard-mish". Default: the number of v's heads.
+    mix : array [H,M]; "mish" and "hard-mish" [M]
+        The mixing p of the variants with mixed heads.
+    mix_weight, mix_offset : array [H,M] and [H], optional
+        w and c of "gfish" and "hard-gfish". Default: 1 and 0.
+    noise : array [M]
+        The noise σ ≥ 0 of "fish", "mish" and "gfish".
+    shared_noise : bool
+        All heads use the same random numbers.
+    engine : {"auto", "lane", "simt", "matrix"}
+        The kernel engine.
+    device : str or Context, optional
+        As in `clmgk.Context`.
+
+    Returns
+    -------
+    o : array [B,H,N,E]
+        Of q's element type, unless `out` is given; 0 in rows without visible keys.
+    lse : array [B,H,N] of float32
+        With return_lse. -inf in rows without visible keys.
+
+    Raises
+    ------
+    ValueError
+        Shapes, strides or values do not fit; the message names the array, its value and the expected value.
+    TypeError
+        An array has elements of another type, or is no array; an argument is unknown.
+    NotImplementedError
+        The combination is legal, but not offered.
+    RuntimeError
+        No OpenCL device, or OpenCL failed; the process was forked after it used OpenCL.
+
+    Notes
+    -----
+    The first call of a kind compiles kernels, which takes seconds; compiled programs are kept on disk. `Plan` makes
+    that choice of time explicit.
+    """
+    _check_family(options.get("variant", "softmax"), linear=False)
+    made = Call(_storage_of(q=q, k=k, v=v, o=out), options, _OPTIONS)
+    plan = made.plan({})
+    outputs = plan._call(plan._pass("forward"), made.arrays, () if return_lse else ("lse",), seed=made.seed)
+    return (outputs["o"], outputs["lse"]) if return_lse else outputs["o"]
+
+
+def _gradients(made: Call, gradients: Iterable[str] | None) -> tuple[str, ...]:
+    if gradients is not None:
+        return (gradients,) if isinstance(gradients, str) else tuple(gradients)
+    return tuple([name for name in GRADIENTS if name in made.arrays])
+
+
+def attention_backward(grad_o: Array, q: Array, k: Array, v: Array, o: Array, lse: Array, *,
+                       grad_lse: Array | None = None, gradients: Iterable[str] | None = None,
+                       **options: Unpack[Options]) -> dict[str, Array]:
+    """Computes gradients of `attention`.
+
+    No array of the size N·S is made: the weights P_ij = exp(w_ij - lse_i) are recomputed, and with
+    dP_ij = dO_i·v_j and δ_i = dO_i·O_i::
+
+        dw_ij = P_ij (dP_ij - δ_i + dlse_i)          dv_j = Σ_i P_ij dO_i
+
+    from which the chain rule gives the other gradients (include/clmgk/attention.h).
+
+    Parameters
+    ----------
+    grad_o : array [B,H,N,E], type of o
+        The gradient of o.
+    q, k, v : array
+        As in `attention`.
+    o, lse : array
+        The results of `attention` with return_lse.
+    grad_lse : array [B,H,N] of float32, optional
+        The gradient of lse.
+    gradients : iterable of str, optional
+        Names among "q", "k", "v", "prior", "variance", "shift", "bias", "sinks", "mix", "mix_weight", "mix_offset",
+        "noise". Default: those of all arrays that are given.
+    **options
+        As in the call of `attention`, including the seed.
+
+    Returns
+    -------
+    dict
+        The gradients by these names, each of its array's shape. Without an array of priors [M], without one of variances
+        [1].
+
+    Raises
+    ------
+    ValueError, TypeError, NotImplementedError, RuntimeError
+        As in `attention`.
+    """
+    _check_family(options.get("variant", "softmax"), linear=False)
+    made = Call(_storage_of(q=q, k=k, v=v, o=o, grad_o=grad_o), options, _OPTIONS)
+    made.arrays |= {**_f32("lse", lse), **_f32("grad_lse", grad_lse)}
+    return _backward(made, _gradients(made, gradients))
+
+
+def _backward(made: Call, gradients: tuple[str, ...]) -> dict[str, Array]:
+    plan = made.plan({"gradients": gradients})
+    outputs = plan._call(plan._pass("backward"), made.arrays, (), seed=made.seed)
+    return {name.removeprefix("grad_"): array for name, array in outputs.items()}
+
+
+def statistics(q: Array, k: Array, *, statistics: Iterable[str] = ("responsibilities", "new_prior", "nll"),
+               **options: Unpack[Options]) -> dict[str, Array]:
+    """Computes the statistics of expectation and maximisation (MGK paper, section 2.3).
+
+    ::
+
+        γ_ijr    = exp(s_ijr - w_ij)
+        N_r(j)   = Σ γ_ijr over batches and queries (and keys for a prior [H,M], and heads for [M])
+        new π_r  = N_r / Σ_r' N_r'
+        nll      = -(1/N) Σ_i log( (1/S) Σ_jr π_r(j) N(q_i; k_jr, σ_r² I) )
+
+    Parameters
+    ----------
+    q, k : array
+        As in `attention`.
+    statistics : iterable of str
+        Among "responsibilities" (γ, [B,H,M,N,S]), "counts" (N), "new_prior" and "nll" ([B,H], Gaussian scores only).
+    **options
+        As in `attention`.
+
+    Returns
+    -------
+    dict
+        The statistics by name, float32.
+
+    Raises
+    ------
+    ValueError, TypeError, NotImplementedError, RuntimeError
+        As in `attention`.
+    """
+    _check_family(options.get("variant", "softmax"), linear=False)
+    made = Call(_storage_of(q=q, k=k), options, _OPTIONS)
+    names = (statistics,) if isinstance(statistics, str) else tuple(statistics)
+    plan = made.plan({"statistics": names})
+    return plan._call(plan._pass("statistics"), made.arrays, (), seed=made.seed)
+
+
+def combine(parts_o: Array, parts_lse: Array, *, device: str | Context | None = None) -> tuple[Array, Array]:
+    """Combines attentions over disjoint ranges of keys into the attention over all keys.
+
+    ::
+
+        lse_i = log Σ_p exp(lse_i^p)          o_i = Σ_p exp(lse_i^p - lse_i) o_i^p
+
+    Parameters
+    ----------
+    parts_o : array [parts,B,H,N,E] of float32, float16 or bfloat16, dense
+    parts_lse : array [parts,B,H,N] of float32, dense
+    device : str or Context, optional
+        As in `clmgk.Context`.
+
+    Returns
+    -------
+    o, lse : array
+        [B,H,N,E] and [B,H,N].
+
+    Raises
+    ------
+    ValueError, TypeError, RuntimeError
+        As in `attention`.
+    """
+    parts_o = storage_array("parts_o", parts_o)
+    if parts_o.ndim != 5:
+        raise ValueError(f"parts_o: shape {parts_o.shape}: expected [parts,B,H,N,E]")
+    context = context_of(device)
+    key = ("combine", parts_o.shape[1:], parts_o.dtype)
+    plan = context._find(key)
+    if plan is None:
+        _, batch, heads, length, size = parts_o.shape
+        plan = context._keep(key, Plan(device=context, dtype=dtype_name("parts_o", parts_o), batch=batch, heads=heads,
+                                       length=length, length_k=1, head_size=size, combine=True))
+    outputs = plan.combine(parts_o=parts_o, parts_lse=parameter("parts_lse", parts_lse))
+    return outputs["o"], outputs["lse"]
+
+
+# ---- linear attention
+
+
+def _states(state: State | None, letter: str = "state") -> dict[str, Array]:
+    if state is None:
+        return {}
+    return {f"{letter}_{name}": parameter(f"{letter}_{name}", array)
+            for name, array in zip(State._fields, state) if array is not None}
+
+
+def _linear_call(storage: dict[str, Array], state: State | None, options: Mapping[str, Any]) -> Call:
+    _check_family(options.get("variant", "linear"), linear=True)
+    made = Call(storage, {"variant": "linear", **options}, _LINEAR_OPTIONS)
+    made.arrays |= _states(state)
+    if "projection" in made.arrays:
+        made.scalars["features"] = made.arrays["projection"].shape[0]
+    made.key.append(state is not None)
+    return made
+
+
+def linear_attention(q: Array, k: Array, v: Array, *, state: State | None = None, return_state: bool = False,
+                     return_denominator: bool = False, out: Array | None = None,
+                     **options: Unpack[LinearOptions]) -> Any:
+    """Computes linear attention, in time and memory that grow as N + S.
+
+    With the feature map φ, the components' prior π, and sums over the keys that query i sees::
+
+        C_i = Σ_j Σ_r π_r(j) φ(k_jr) v_j^T          z_i = Σ_j Σ_r π_r(j) φ(k_jr)
+        o_i = C_i^T φ(q_i) / (z_i·φ(q_i) + guard)
+
+    Parameters
+    ----------
+    q, k, v : array
+        As in `attention`; k of "mlk" is [B,G,M,S,D].
+    state : State, optional
+        The state after earlier keys, which every query sees.
+    return_state : bool
+        Also returns the state after all keys, from which decoding continues.
+    return_denominator : bool
+        Also returns the denominators, which `linear_attention_backward` needs.
+    out : array [B,H,N,E], optional
+        Receives the result.
+    variant : str
+        "linear" (default), "mlk", "smlk", "lfish", "lhard-fish", "lmish", "lhard-mish", "lgfish" or "lhard-gfish".
+    feature : {"elu1", "relu", "exp", "dpfp", "favor"}
+        φ (include/clmgk/variants.h).
+    feature_order : int
+        ν of "dpfp", 1 to 3.
+    projection : array [R,D]
+        Of "favor"; see `draw_projection`.
+    guard : float
+        Is added to every denominator.
+    prior, shift, causal, alignment, lengths, lengths_q, offsets, offsets_k, seed, heads, mix, mix_weight, noise, \
+    shared_noise, engine, device
+        As in `attention`.
+
+    Returns
+    -------
+    o : array [B,H,N,E]
+        Then, if asked for, the state and the denominators [B,H,N,2] of float32, in a tuple.
+
+    Raises
+    ------
+    ValueError, TypeError, NotImplementedError, RuntimeError
+        As in `attention`.
+    """
+    made = _linear_call(_storage_of(q=q, k=k, v=v, o=out), state, options)
+    plan = made.plan({"use_new_state": True} if return_state else {})
+    outputs = plan._call(plan._pass("forward"), made.arrays, () if return_denominator else ("denominator",),
+                         seed=made.seed)
+    results: list[Any] = [outputs["o"]]
+    if return_state:
+        results.append(State(outputs["new_state_c"], outputs["new_state_z"], outputs.get("new_state_m")))
+    if return_denominator:
+        results.append(outputs["denominator"])
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def linear_attention_backward(grad_o: Array, q: Array, k: Array, v: Array, o: Array, denominator: Array, *,
+                              state: State | None = None, grad_new_state: State | None = None,
+                              gradients: Iterable[str] | None = None,
+                              **options: Unpack[LinearOptions]) -> dict[str, Array]:
+    """Computes gradients of `linear_attention`.
+
+    Parameters
+    ----------
+    grad_o : array [B,H,N,E]
+        The gradient of o.
+    q, k, v, state
+        As in `linear_attention`.
+    o, denominator : array
+        The results of `linear_attention` with return_denominator.
+    grad_new_state : State, optional
+        The gradients of the returned state's c and z.
+    gradients : iterable of str, optional
+        Names among "q", "k", "v", "prior", "shift", "mix", "mix_weight", "noise", "state_c", "state_z". Default: those of
+        all arrays that are given.
+    **options
+        As in the call of `linear_attention`.
+
+    Returns
+    -------
+    dict
+        The gradients by these names.
+
+    Raises
+    ------
+    ValueError, TypeError, NotImplementedError, RuntimeError
+        As in `attention`.
+    """
+    made = _linear_call(_storage_of(q=q, k=k, v=v, o=o, grad_o=grad_o), state, options)
+    made.arrays |= {**_f32("denominator", denominator), **_states(grad_new_state, "grad_new_state")}
+    names = _gradients(made, gradients)
+    if grad_new_state is None:
+        return _backward(made, names)
+    plan = made.plan({"gradients": names, "use_new_state": True})
+    outputs = plan._call(plan._pass("backward"), made.arrays, (), seed=made.seed)
+    return {name.removeprefix("grad_"): array for name, array in outputs.items()}
+
+
+# ---- random numbers
+
+
+def draw_projection(features: int, head_size: int, *, seed: int = 0) -> Array:
+    """Draws the projection [features, head_size] of the feature map "favor": orthogonal blocks, lengths as of normal
+    vectors. Raises ValueError for sizes that the library does not offer."""
+    projection = np.empty((max(0, features), max(0, head_size)), np.float32)
+    call(lib.clmgk_draw_projection, seed, features, head_size, ffi.cast("float *", projection.ctypes.data))
+    return projection
+
+
+def dropout_mask(dropout: float, *, seed: int, heads: int, b: int, h: int, rows: Sequence[int] | range,
+                 keys: Sequence[int] | range) -> Array:
+    """The dropout mask of batch b and head h that the kernels draw: 1 for a kept, 0 for a dropped weight.
+
+    Parameters
+    ----------
+    dropout, seed, heads
+        As in the call of `attention`.
+    b, h : int
+        Batch (or packed sequence) and head.
+    rows, keys : range
+        The rows and keys, ranges of step 1.
+
+    Returns
+    -------
+    array [len(rows), len(keys)] of uint8
+    """
+    mask = np.empty((len(rows), len(keys)), np.uint8)
+    call(lib.clmgk_dropout_mask, dropout, seed, heads, b, h, rows[0] if len(rows) else 0, len(rows),
+         keys[0] if len(keys) else 0, len(keys), ffi.cast("uint8_t *", mask.ctypes.data))
+    return mask

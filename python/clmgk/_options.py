@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments of the functions without a plan, and the problem that they describe."""
+from __future__ import annotations
+
+from typing import Any, Mapping, TypedDict
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ._context import Context, context_of
+from ._descriptor import Layout
+from ._library import from_name, lib
+from ._plan import Plan
+from ._slots import Array, dtype_name
+
+
+class Options(TypedDict, total=False):
+    """Arguments of `attention` and of its backward pass and statistics: a description is at `attention`."""
+
+    variant: str
+    score: str
+    estep: str
+    prior: ArrayLike | None
+    variance: ArrayLike | None
+    shift: ArrayLike | None
+    causal: bool
+    alignment: str
+    window_left: int | None
+    window_right: int | None
+    lengths: ArrayLike | None
+    lengths_q: ArrayLike | None
+    offsets: ArrayLike | None
+    offsets_k: ArrayLike | None
+    bias: ArrayLike | None
+    slopes: ArrayLike | None
+    sinks: ArrayLike | None
+    softcap: float
+    dropout: float
+    seed: int
+    heads: int
+    mix: ArrayLike | None
+    mix_weight: ArrayLike | None
+    mix_offset: ArrayLike | None
+    noise: ArrayLike | None
+    shared_noise: bool
+    engine: str
+    device: str | Context | None
+
+
+class LinearOptions(TypedDict, total=False):
+    """Arguments of `linear_attention` and its backward pass: a description is at `linear_attention`."""
+
+    variant: str
+    feature: str
+    feature_order: int
+    projection: ArrayLike | None
+    guard: float
+    prior: ArrayLike | None
+    shift: ArrayLike | None
+    causal: bool
+    alignment: str
+    lengths: ArrayLike | None
+    lengths_q: ArrayLike | None
+    offsets: ArrayLike | None
+    offsets_k: ArrayLike | None
+    seed: int
+    heads: int
+    mix: ArrayLike | None
+    mix_weight: ArrayLike | None
+    noise: ArrayLike | None
+    shared_noise: bool
+    engine: str
+    device: str | Context | None
+
+
+# ---- arguments
+
+# Options that are arrays of numbers: f32, but these.
+_INTEGERS = frozenset(("lengths", "lengths_q", "offsets", "offsets_k"))
+_PARAMETERS = frozenset(("prior", "variance", "shift", "lengths", "lengths_q", "offsets", "offsets_k", "bias", "slopes",
+                         "sinks", "mix", "mix_weight", "mix_offset", "noise", "projection"))
+# Fields of the descriptor that arrays switch on.
+_SWITCHES = {"lengths": "use_lengths", "lengths_q": "use_lengths_q", "offsets_k": "use_offsets_k", "bias": "use_bias",
+             "slopes": "use_alibi", "sinks": "use_sinks", "mix_weight": "use_mix_weight", "mix_offset": "use_mix_offset",
+             "state_c": "use_state"}
+_CALL_OPTIONS = frozenset(("seed", "device", "engine"))
+
+
+def parameter(name: str, value: ArrayLike) -> Array:
+    """An array of parameters as C takes it: dense, f32 or int32. Copies only if it is something else."""
+    target = np.int32 if name in _INTEGERS else np.float32
+    array = np.asarray(value)
+    if array.dtype != target:
+        if not np.can_cast(array.dtype, target, "same_kind"):
+            raise TypeError(f"{name}: elements of type {array.dtype}: expected {np.dtype(target)}")
+        array = array.astype(target)
+    return np.ascontiguousarray(array) if not array.flags.c_contiguous else array
+
+
+def storage_array(name: str, array: Array) -> Array:
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"{name}: {type(array).__name__}: expected a NumPy array")
+    return array
+
+
+def _layout(name: str, array: Array, has_components: bool) -> Layout | None:
+    """The layout of an array [B,H,(M,)N,D] or without B; None if it is dense."""
+    if array.flags.c_contiguous:
+        return None
+    strides = [0 if size <= 1 else stride for size, stride in zip(array.shape, array.strides)]
+    if strides[-1] not in (0, array.itemsize) or (strides[-1] == 0 and array.shape[-1] > 1):
+        raise ValueError(f"{name}: the innermost axis has a stride of {array.strides[-1]} bytes: expected contiguous "
+                         f"elements, as in numpy.ascontiguousarray({name})")
+    if any(stride < 0 or stride % array.itemsize for stride in strides):
+        raise ValueError(f"{name}: strides of {array.strides} bytes: expected multiples of the {array.itemsize} bytes of "
+                         f"an element, not negative")
+    elements = [stride // array.itemsize for stride in strides[:-1]]
+    token = elements.pop()
+    component = elements.pop() if has_components else 0
+    head = elements.pop()
+    return Layout(elements.pop() if elements else 0, head, token, component)
+
+
+def traits_of(variant: str) -> int:
+    return int(lib.clmgk_variant_traits(from_name("variant", variant)))
+
+
+class Call:
+    """The arrays of a call and the options that are none, and the key of its plan."""
+
+    def __init__(self, storage: Mapping[str, Array], options: Mapping[str, Any], allowed: frozenset[str]) -> None:
+        self.storage = storage
+        self.arrays = dict(storage)
+        self.scalars: dict[str, Any] = {}
+        self.seed, self.device, self.engine = 0, None, "auto"
+        key: list[Any] = [(name, a.shape, a.strides, a.dtype) for name, a in storage.items()]
+        for name, value in options.items():
+            if name not in allowed:
+                raise TypeError(f"unexpected argument {name!r}: expected one of {', '.join(sorted(allowed))}")
+            if name in _CALL_OPTIONS:
+                setattr(self, name, value)
+            elif value is None:
+                continue
+            elif name in _PARAMETERS and not (name == "variance" and np.ndim(value) == 0):
+                array = parameter(name, value)
+                if name == "bias" and array.ndim < 4:
+                    array = array.reshape((1,) * (4 - array.ndim) + array.shape)
+                self.arrays[name] = array
+                key.append((name, array.shape))
+            else:
+                self.scalars[name] = value
+                key.append((name, value))
+        key.append(self.engine)
+        self.key = key
+
+    def plan(self, extra: Mapping[str, Any]) -> Plan:
+        """The plan of the call, with these fields besides."""
+        context = context_of(self.device)
+        key = (*self.key, *extra.items())
+        found = context._find(key)
+        if found is not None:
+            return found
+        plan = Plan._of(context, self.engine, {**self.fields(), **extra}, self.storage["q"].ndim == 4)
+        return context._keep(key, plan)
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of the descriptor that the arrays and options determine."""
+        variant = self.scalars.get("variant", "softmax")
+        traits = traits_of(variant)
+        mixed = bool(traits & lib.CLMGK_TRAIT_ADMIXTURE)
+        q, k = self.storage["q"], self.storage["k"]
+        v = self.storage.get("v")
+        batched = self._batched(traits)
+        fields: dict[str, Any] = {name: value for name, value in self.scalars.items()
+                                  if name not in ("window_left", "window_right", "variance")}
+        head = 1 if batched else 0
+        fields.update(variant=variant, dtype=dtype_name("q", q), dtype_k=dtype_name("k", k), length=q.shape[-2],
+                      length_k=k.shape[-2] or lib.CLMGK_NO_KEYS, head_size=q.shape[-1],
+                      batch=q.shape[0] if batched else 1)
+        if v is not None:
+            fields.update(dtype_v=dtype_name("v", v), value_size=v.shape[-1])
+        if "o" in self.storage:
+            fields["dtype_o"] = dtype_name("o", self.storage["o"])
+        if mixed:
+            fields.update(self._mixed_heads(traits, q.shape[head], v.shape[head] if v is not None else 0))
+        else:
+            fields.update(heads=q.shape[head], kv_heads=k.shape[head])
+        if traits & lib.CLMGK_TRAIT_KEYS:
+            fields["components"] = k.shape[-3]
+        if "shift" in self.arrays and self.arrays["shift"].ndim == 3:
+            fields["components"] = self.arrays["shift"].shape[1]
+        for name, array in self.storage.items():
+            if name in ("q", "k", "v", "grad_o"):
+                has_components = name == "k" and bool(traits & lib.CLMGK_TRAIT_KEYS)
+                fields[name] = _layout(name, array, has_components)
+            elif name == "o" or name.startswith("grad_"):
+                fields[name] = _layout(name, array, name == "grad_k" and bool(traits & lib.CLMGK_TRAIT_KEYS))
+        self._parameters(fields)
+        return fields
+
+    def _batched(self, traits: int) -> bool:
+        """Checks the numbers of axes."""
+        batched = self.storage["q"].ndim == 4
+        for name, array in self.storage.items():
+            if name in ("q", "k", "v"):
+                axes = 3 + batched + (name == "k" and bool(traits & lib.CLMGK_TRAIT_KEYS))
+                if array.ndim != axes:
+                    what = "[B,G,M,S,D]" if axes == 4 + batched else {"q": "[B,H,N,D]", "k": "[B,G,S,D]"}.get(
+                        name, "[B,G,S,E]")
+                    raise ValueError(f"{name}: shape {array.shape}: expected {what}, or all arrays without B")
+                if 0 in (array.shape[-1], array.shape[batched]):
+                    raise ValueError(f"{name}: shape {array.shape}: expected at least one head, of size 1 or more")
+        return batched
+
+    def _mixed_heads(self, traits: int, components: int, value_heads: int) -> dict[str, Any]:
+        fields: dict[str, Any] = {"components": components}
+        mix = self.arrays.get("mix")
+        if mix is not None and mix.ndim == 2:
+            fields["heads"] = mix.shape[0]
+        elif "heads" not in self.scalars:
+            fields["heads"] = value_heads
+        if value_heads:
+            fields["kv_heads"] = value_heads
+        return fields
+
+    def _parameters(self, fields: dict[str, Any]) -> None:
+        """Fields that follow from the arrays of parameters."""
+        for name, switch in _SWITCHES.items():
+            if name in self.arrays:
+                fields[switch] = True
+        variance = self.scalars.get("variance")
+        if variance is not None:
+            fields["variance"] = float(variance)
+            if not fields["variance"] > 0:
+                raise ValueError(f"variance: {variance}: expected a positive number")
+        for name, ranks in (("prior", (None, "m", "hm", "hms")), ("variance", (None, "m", "hm"))):
+            if name in self.arrays:
+                rank = self.arrays[name].ndim
+                if not 1 <= rank < len(ranks):
+                    raise ValueError(f"{name}: shape {self.arrays[name].shape}: expected [M] or [H,M]"
+                                     + (" or [H,M,S]" if name == "prior" else ""))
+                fields[f"{name}_shape"] = ranks[rank]
+        if "bias" in self.arrays:
+            axes = ("bias_batch", "bias_heads", "bias_length", "bias_length_k")
+            fields.update(zip(axes, self.arrays["bias"].shape, strict=True))
+        if "offsets" in self.arrays:
+            fields["sequences"] = self.arrays["offsets"].size - 1
+        if "window_left" in self.scalars or "window_right" in self.scalars:
+            fields.update(use_window=True, window_left=self.scalars.get("window_left", -1),
+                          window_right=self.scalars.get("window_right", -1))

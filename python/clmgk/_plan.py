@@ -1,0 +1,354 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans: one problem on one device, compiled, and its passes on arrays in host memory."""
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any, Container, Iterable, Mapping, NamedTuple, Unpack
+
+import numpy as np
+
+from ._context import Context, Opened, context_of
+from ._descriptor import Descriptor, describe
+from ._library import (ARRAYS, GRADIENTS, NULL, bits, call, check, ffi, from_name, initialised, is_usable, lib, name_of,
+                       new_error, text, use_opencl)
+from ._slots import Array, Pass
+
+
+class PlanInfo(NamedTuple):
+    """The choices that the library made for a plan, as ``clmgk_plan_info``."""
+
+    engine: str
+    engine_reason: str
+    origin: str
+    compile_ms: float
+    workspace_bytes: int
+    parameters: str
+    backward_parameters: str
+    tuning: str
+    backward_tuning: str
+    keeper: str
+
+
+def _release(pointer: Any, opened: Opened) -> None:
+    if is_usable():
+        lib.clmgk_plan_release(pointer)
+
+
+class Handle:
+    """A C plan with its idle workspaces. It is released when no plan and no call holds it any more."""
+
+    __slots__ = ("pointer", "opened", "workspace_bytes", "workspaces", "__weakref__")
+
+    def __init__(self, pointer: Any, opened: Opened) -> None:
+        self.pointer, self.opened = pointer, opened
+        self.workspace_bytes = lib.clmgk_plan_workspace_size(pointer)
+        self.workspaces: list[Any] = []
+        weakref.finalize(self, _release, pointer, opened)
+
+    def take_workspace(self) -> Any:
+        """A workspace that no other call uses; append it to `workspaces` after the call."""
+        if self.workspace_bytes == 0:
+            return NULL
+        try:
+            return self.workspaces.pop()
+        except IndexError:
+            memory = ffi.new("cl_mem *")
+            call(lib.binding_create_buffer, self.opened.native, self.workspace_bytes, memory)
+            return ffi.gc(memory[0], _release_buffer)
+
+
+def _release_buffer(memory: Any) -> None:
+    if is_usable():
+        lib.binding_release_buffer(memory)
+
+
+def _create(opened: Opened, desc: Any, options: Any) -> Handle:
+    """Makes a C plan. Compiling takes seconds on some devices and cannot be interrupted; so the main thread has another
+    thread do it, and Ctrl-C ends the wait (Python exits when the compiler has finished)."""
+    out = ffi.new("clmgk_plan **")
+    error = new_error()
+    result: list[Handle | int] = []
+    done = threading.Event()
+
+    def make() -> None:
+        try:
+            status = lib.clmgk_plan_create(opened.native.clmgk, desc, options, out, error)
+            result.append(Handle(out[0], opened) if status == lib.CLMGK_OK else status)
+        finally:
+            done.set()
+
+    if threading.current_thread() is threading.main_thread():
+        threading.Thread(target=make, name="clmgk-compile").start()
+        done.wait()  # not join(): in Python 3.11 an interrupted join takes the thread for ended
+    else:
+        make()
+    made = result[0]
+    if not isinstance(made, Handle):
+        check(made, error)
+        raise AssertionError(made)
+    return made
+
+
+class Plan:
+    """One attention problem on one device, compiled once, for many calls.
+
+    A plan is immutable, and threads may share it. `forward`, `backward`, `statistics` and `combine` run its passes on
+    NumPy arrays; ``clmgk.opencl`` enqueues them on OpenCL arrays. The functions ``clmgk.attention`` and others make plans
+    themselves and keep the last ones; a plan of one's own saves their look at the arguments, and gives access to every
+    field of the C library's descriptor.
+
+    Parameters
+    ----------
+    device : str or Context, optional
+        As in ``clmgk.Context``.
+    engine : {"auto", "lane", "simt", "matrix"}
+        The kernel engine of all passes.
+    parameters, backward_parameters : str, optional
+        Kernel parameters, "name=value,name=value", as in ``clmgk_plan_options``.
+    **fields
+        The problem: the fields of ``clmgk_attention_desc``; see `Descriptor`.
+
+    Raises
+    ------
+    ValueError
+        A field has a value that is not legal; the message names the field, its value and the expected value.
+    TypeError
+        A field has another type, or there is no such field.
+    NotImplementedError
+        The problem is legal, but not offered.
+    RuntimeError
+        No device; a kernel failed to compile.
+
+    Examples
+    --------
+    >>> plan = clmgk.Plan(variant="mgk", heads=4, length=1000, head_size=32, gradients=["q", "k", "v"])
+    >>> forward = plan.forward(q=q, k=k, v=v)
+    >>> forward["o"].shape, forward["lse"].shape
+    ((1, 4, 1000, 32), (1, 4, 1000))
+    >>> gradients = plan.backward(q=q, k=k, v=v, **forward, grad_o=grad_o)
+    >>> gradients["grad_q"].shape
+    (1, 4, 1000, 32)
+    """
+
+    def __init__(self, *, device: str | Context | None = None, engine: str = "auto", parameters: str | None = None,
+                 backward_parameters: str | None = None, **fields: Unpack[Descriptor]) -> None:
+        self._make(device, engine, parameters, backward_parameters, fields, batched=True)
+
+    def _make(self, device: str | Context | None, engine: str, parameters: str | None, backward_parameters: str | None,
+              fields: Mapping[str, Any], batched: bool) -> None:
+        use_opencl()
+        desc = describe(fields)
+        self._resolved = initialised("clmgk_attention_desc")
+        call(lib.clmgk_attention_validate, desc, self._resolved)
+        options = initialised("clmgk_plan_options")
+        options.engine = lib.CLMGK_ENGINE_AUTO if engine == "auto" else from_name("engine", engine)
+        kept = [None if words is None else ffi.new("char[]", words.encode())
+                for words in (parameters, backward_parameters)]
+        options.parameters, options.backward_parameters = (NULL if words is None else words for words in kept)
+        self._batched = batched
+        self._passes: dict[tuple[str, int], Pass] = {}
+        self._handle: Handle | None = _create(context_of(device)._opened, desc, options)
+
+    @classmethod
+    def _of(cls, device: str | Context | None, engine: str, fields: Mapping[str, Any], batched: bool) -> Plan:
+        """A plan for arrays that may lack the axis of the batch."""
+        self = cls.__new__(cls)
+        self._make(device, engine, None, None, fields, batched)
+        return self
+
+    # ---- passes
+
+    def _use(self) -> Handle:
+        use_opencl()
+        handle = self._handle
+        if handle is None:
+            raise RuntimeError("the plan was released")
+        return handle
+
+    def _pass(self, name: str, parts: int = 0) -> Pass:
+        found = self._passes.get((name, parts))
+        if found is None:
+            found = self._passes[name, parts] = Pass(self._resolved, name, self._batched, parts)
+        return found
+
+    def run(self, pass_: Pass, pointers: list[int], *, seed: int = 0, accumulate: int = 0) -> None:
+        """Runs a pass on memory at these addresses, in the order of ``pass_.slots``; 0: no array."""
+        handle = self._use()
+        args = initialised("clmgk_attention_args")
+        args.seed, args.accumulate, args.parts = seed, accumulate, pass_.parts
+        workspace = handle.take_workspace()
+        error = new_error()
+        status = lib.binding_run(handle.opened.native, handle.pointer, pass_.number, args, workspace, pass_.native,
+                                 pointers, len(pointers), error)
+        if workspace != NULL:
+            handle.workspaces.append(workspace)
+        check(status, error)
+
+    def _call(self, pass_: Pass, arrays: Mapping[str, Array | None], unwanted: Container[str], *, seed: int = 0,
+              accumulate: int = 0) -> dict[str, Array]:
+        """Runs a pass on arrays; makes the outputs that are not given, but the `unwanted`. Returns the outputs."""
+        outputs: dict[str, Array] = {}
+        pointers = pass_.empty.copy()
+        given = 0
+        for i, slot in enumerate(pass_.slots):
+            array = arrays.get(slot.name)
+            if array is not None:
+                given += 1
+                slot.check(array)
+            elif slot.is_output and slot.name not in unwanted:
+                array = slot.new()
+            elif slot.required and slot.bytes > 0:
+                raise ValueError(f"{slot.name}: missing: the pass {pass_.name} needs it")
+            else:
+                continue
+            if slot.is_output:
+                outputs[slot.name] = array
+            pointers[i] = array.__array_interface__["data"][0]
+        if given < len(arrays):
+            _refuse(self, pass_, arrays)
+        if given and any(name in arrays for name in outputs):
+            _check_aliases(arrays, outputs)
+        self.run(pass_, pointers, seed=seed, accumulate=accumulate)
+        return outputs
+
+    def forward(self, *, seed: int = 0, **arrays: Array) -> dict[str, Array]:
+        """Computes O.
+
+        Parameters
+        ----------
+        seed : int
+            Of dropout and noise; the same for forward and backward of one training step.
+        **arrays
+            The inputs by their names in C (``clmgk_attention_args``): q, k, v, prior, lengths, ... An output that is given
+            is written and returned; the others are made.
+
+        Returns
+        -------
+        dict
+            Every output of the pass: "o", and "lse" (log-sum-exp; the linear family: "denominator"), "new_state_c", ...
+
+        Raises
+        ------
+        ValueError
+            An array is missing, not used by the plan, or has another shape or other strides; a value is not legal.
+        TypeError
+            An array has elements of another type.
+        RuntimeError
+            The plan was released; the process was forked after it used OpenCL.
+        """
+        return self._call(self._pass("forward"), arrays, (), seed=seed)
+
+    def backward(self, *, seed: int = 0, accumulate: Iterable[str] = (), **arrays: Array) -> dict[str, Array]:
+        """Computes the gradients that the plan was made for.
+
+        Parameters
+        ----------
+        seed : int
+            The forward pass's.
+        accumulate : iterable of str
+            Gradients ("q", "k", ...) that are added to the values in their arrays, which must be given (grad_q, grad_k,
+            ...).
+        **arrays
+            The inputs of the forward pass, its outputs o and lse (the linear family: o and denominator), grad_o, and
+            optionally grad_lse. A gradient that is given is written and returned.
+
+        Returns
+        -------
+        dict
+            "grad_q", "grad_k", ...
+
+        Raises
+        ------
+        ValueError, TypeError, RuntimeError
+            As in `forward`.
+        """
+        if not self._resolved.gradients:
+            raise ValueError("gradients: the plan was made without any")
+        names = [accumulate] if isinstance(accumulate, str) else list(accumulate)
+        for name in names:
+            if f"grad_{name}" not in arrays:
+                raise ValueError(f"grad_{name}: missing: accumulate adds to it")
+        return self._call(self._pass("backward"), arrays, (), seed=seed,
+                          accumulate=bits("accumulate", names, GRADIENTS))
+
+    def statistics(self, *, seed: int = 0, **arrays: Array) -> dict[str, Array]:
+        """Computes the statistics that the plan was made for: responsibilities, counts, new_prior, nll.
+
+        The arguments are the forward pass's without v. Raises as `forward`.
+        """
+        if not self._resolved.statistics:
+            raise ValueError("statistics: the plan was made without any")
+        return self._call(self._pass("statistics"), arrays, (), seed=seed)
+
+    def combine(self, *, parts_o: Array, parts_lse: Array, **arrays: Array) -> dict[str, Array]:
+        """Combines attentions over disjoint ranges of keys into the attention over all; the plan has combine=True.
+
+        Parameters
+        ----------
+        parts_o : array [parts,B,H,N,E], dense
+            The outputs of the parts.
+        parts_lse : array [parts,B,H,N], dense
+            Their log-sum-exps.
+
+        Returns
+        -------
+        dict
+            "o" and "lse".
+        """
+        if not self._resolved.combine:
+            raise ValueError("combine: the plan was made without it")
+        if not isinstance(parts_o, np.ndarray) or parts_o.ndim == 0:
+            raise TypeError(f"parts_o: {type(parts_o).__name__}: expected a NumPy array of parts")
+        return self._call(self._pass("combine", parts_o.shape[0]),
+                          {"parts_o": parts_o, "parts_lse": parts_lse, **arrays}, ())
+
+    @property
+    def info(self) -> PlanInfo:
+        """The choices that the library made."""
+        info = initialised("clmgk_plan_info")
+        call(lib.clmgk_plan_get_info, self._use().pointer, info)
+        return PlanInfo(name_of("engine", info.engine), text(info.engine_reason), name_of("program_origin", info.origin),
+                        info.compile_ms, info.workspace_bytes, text(info.parameters), text(info.backward_parameters),
+                        name_of("tuning_source", info.tuning), name_of("tuning_source", info.backward_tuning),
+                        name_of("program_keeper", info.keeper))
+
+    def release(self) -> None:
+        """Releases the plan's programs, once the calls in progress have ended. Later calls raise RuntimeError."""
+        self._handle = None
+
+    def __enter__(self) -> Plan:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.release()
+
+
+def _refuse(plan: Plan, pass_: Pass, arrays: Mapping[str, Array | None]) -> None:
+    """Raises for arrays that the pass does not use; ignores those of other passes, as the C library does."""
+    for name, array in arrays.items():
+        if name not in ARRAYS or name == "workspace":
+            raise TypeError(f"{name}: no such array: expected one of {', '.join(pass_.by_name)}")
+        is_of_pass = lib.clmgk_array_shape(plan._resolved, ARRAYS[name]).rank > 0
+        if array is not None and name not in pass_.by_name and not is_of_pass:
+            raise ValueError(f"{name}: given, but the plan does not use it")
+
+
+def _check_aliases(arrays: Mapping[str, Array | None], outputs: Mapping[str, Array]) -> None:
+    """Raises if an output that the caller gave shares memory with another array."""
+    for output in outputs:
+        for name, array in arrays.items():
+            if output in arrays and name != output and array is not None and _shares_memory(outputs[output], array):
+                raise ValueError(f"{output}: shares memory with {name}")
+
+
+def _shares_memory(a: Array, b: Array) -> bool:
+    """As the C library does for buffers, accepts layouts for which the search would take long."""
+    if not np.may_share_memory(a, b):
+        return False
+    try:
+        return np.shares_memory(a, b, max_work=10**5)  # type: ignore[arg-type]
+    except Exception as error:  # NumPy's TooHardError, which has moved between its modules
+        if type(error).__name__ == "TooHardError":
+            return False
+        raise

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The arrays of a pass: what a plan expects, and checks of what it gets."""
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._library import ARRAYS, PASSES, ffi, lib, name_of, text
+
+Array = NDArray[Any]
+
+# Element types of arrays, by their names in C.
+_NAMES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+
+
+@functools.lru_cache(maxsize=None)
+def numpy_dtype(name: Any) -> np.dtype[Any]:
+    """NumPy's element type of one of C's."""
+    if name == "bf16":
+        try:
+            import ml_dtypes
+        except ImportError:
+            raise RuntimeError("bfloat16 arrays need the package ml_dtypes") from None
+        name = ml_dtypes.bfloat16
+    found: np.dtype[Any] = np.dtype(_NAMES.get(name, name))
+    return found
+
+
+def dtype_name(argument: str, array: Array) -> str:
+    """The C name of an array's element type."""
+    for name, known in _NAMES.items():
+        if array.dtype.name == known and array.dtype.isnative:
+            return name
+    raise TypeError(f"{argument}: elements of type {array.dtype}: expected float32, float16 or bfloat16 (ml_dtypes): "
+                    f"convert it by {argument}.astype(numpy.float32)")
+
+
+def _out_of_range(array: Array, low: float, high: float) -> bool:
+    return bool(array.size) and not bool(((array >= low) & (array <= high)).all())
+
+
+def _check_ascending(name: str, array: Array, end: int) -> None:
+    if array[0] != 0 or array[-1] != end or bool((np.diff(array) < 0).any()):
+        raise ValueError(f"{name}: {array}: expected offsets that ascend from 0 to {end}")
+
+
+_LARGEST = float(np.finfo(np.float32).max)
+_LEAST = float(np.finfo(np.float32).smallest_subnormal)
+# The least and the largest legal value, and the words for them.
+_RANGES = {
+    lib.CLMGK_VALUES_FINITE: (-_LARGEST, _LARGEST, "finite numbers"),
+    lib.CLMGK_VALUES_NOT_NEGATIVE: (0.0, _LARGEST, "finite numbers, 0 or more"),
+    lib.CLMGK_VALUES_POSITIVE: (_LEAST, _LARGEST, "positive finite numbers"),
+    lib.CLMGK_VALUES_NOT_RAISED: (-np.inf, _LARGEST, "numbers or -inf"),
+}
+
+
+def _value_check(name: str, values: int, end: int) -> Callable[[Array], None] | None:
+    """The check of an input's values, as the C calls on host arrays make it; None if all are legal."""
+    if values == lib.CLMGK_VALUES_ANY:
+        return None
+    if values == lib.CLMGK_VALUES_OFFSETS:
+        return lambda array: _check_ascending(name, array, end)
+    low, high, words = (0, end, f"0 to {end}") if values == lib.CLMGK_VALUES_LENGTHS else _RANGES[values]
+
+    def check_range(array: Array) -> None:
+        if _out_of_range(array, low, high):
+            raise ValueError(f"{name}: a value is out of range: expected {words}")
+
+    return check_range
+
+
+class Slot:
+    """An array of a pass: what the plan expects."""
+
+    def __init__(self, desc: Any, pass_: int, name: str, batched: bool, parts: int) -> None:
+        index = ARRAYS[name]
+        info = lib.clmgk_array_get_info(index)
+        shape = lib.clmgk_array_shape(desc, index)
+        letters = text(shape.axes)
+        axes = list(range(shape.rank))
+        if not batched and letters.startswith("B"):
+            axes = axes[1:]
+        self.name, self.index = name, index
+        self.letters = "".join(letters[i] for i in axes)
+        self.required = lib.clmgk_array_presence(desc, pass_, index) == lib.CLMGK_REQUIRED
+        self.is_output = bool(lib.binding_is_output(pass_, index))
+        self.dtype = numpy_dtype("int32" if info.element == lib.CLMGK_ELEMENT_I32
+                                 else name_of("dtype", lib.clmgk_array_dtype(desc, index)))
+        self.shape = tuple(shape.size[i] for i in axes)
+        self.strides = tuple(shape.stride[i] * self.dtype.itemsize for i in axes)
+        self.bytes = lib.clmgk_array_bytes(desc, index)
+        if name.startswith("parts_"):  # C describes one part
+            self.letters, self.shape = "P" + self.letters, (parts, *self.shape)
+            self.strides = (self.bytes, *self.strides)
+            self.bytes *= parts
+        self.is_dense = self.bytes == math.prod(self.shape) * self.dtype.itemsize
+        end = desc.length_k if name in ("lengths", "offsets_k") else desc.length
+        self.check_values = None if self.is_output else _value_check(name, info.values, end)
+
+    def _explain_shape(self) -> str:
+        return ", ".join(f"{letter}={size}" for letter, size in zip(self.letters, self.shape))
+
+    def has_strides(self, strides: Sequence[int]) -> bool:
+        """Whether strides in bytes are the plan's, where they matter."""
+        return all(size <= 1 or actual == expected
+                   for size, actual, expected in zip(self.shape, strides, self.strides))
+
+    def check(self, array: Any) -> None:
+        """Raises unless the pass can use the array as it is."""
+        name = self.name
+        if not isinstance(array, np.ndarray):
+            raise TypeError(f"{name}: {type(array).__name__}: expected a NumPy array")
+        if array.dtype != self.dtype:
+            raise TypeError(f"{name}: elements of type {array.dtype}: expected {self.dtype}")
+        if array.shape != self.shape:
+            raise ValueError(f"{name}: shape {array.shape}: expected {self.shape} ({self._explain_shape()})")
+        if array.strides != self.strides and self.bytes > 0 and not self.has_strides(array.strides):
+            raise ValueError(f"{name}: strides of {array.strides} bytes: the plan expects {self.strides}")
+        if not array.flags.aligned:
+            raise ValueError(f"{name}: its elements are not aligned in memory: copy it")
+        if self.is_output and not array.flags.writeable:
+            raise ValueError(f"{name}: read-only: expected an array that can be written")
+        if self.check_values is not None:
+            self.check_values(array)
+
+    def new(self) -> Array:
+        """A new array in the plan's layout."""
+        if self.is_dense:
+            array = np.empty(self.shape, self.dtype)
+            if array.strides == self.strides or self.has_strides(array.strides):
+                return array
+        memory = np.empty(self.bytes // self.dtype.itemsize, self.dtype)
+        return np.lib.stride_tricks.as_strided(memory, self.shape, self.strides)
+
+
+class Pass:
+    """A pass of a plan: its arrays."""
+
+    def __init__(self, desc: Any, name: str, batched: bool, parts: int) -> None:
+        self.name, self.number, self.parts = name, PASSES[name], parts
+        self.slots = [Slot(desc, self.number, array, batched, parts) for array, index in ARRAYS.items()
+                      if array != "workspace" and lib.clmgk_array_presence(desc, self.number, index) != lib.CLMGK_ABSENT]
+        self.by_name = {slot.name: slot for slot in self.slots}
+        self.native = ffi.new("binding_slot[]", [(slot.index, slot.is_output, slot.bytes) for slot in self.slots])
+        self.empty = [0] * len(self.slots)

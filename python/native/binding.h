@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the Python package adds to the C interface: devices opened by name, and passes on arrays in host memory.
+ *
+ * All functions may run without Python's lock, on several threads at once.
+ */
+#ifndef BINDING_H
+#define BINDING_H
+
+#include <clmgk/clmgk.h>
+
+/* A device with the objects that every call on it uses. The queue is in order. */
+typedef struct binding_device {
+    cl_context context;
+    cl_device_id id;
+    cl_command_queue queue;
+    clmgk_context *clmgk;
+    int32_t in_place; /* 1: kernels use the caller's memory; 0: arrays are copied to the device and back */
+} binding_device;
+
+/* An array of a pass. */
+typedef struct binding_slot {
+    clmgk_array array;
+    int32_t is_output;
+    uint64_t bytes; /* from the first element to one past the last; 0: no elements */
+} binding_slot;
+
+/* Opens the device that `selector` picks (clmgk_select_device). `options` may be NULL. The caller closes it, also after
+ * a failure. */
+clmgk_status binding_open(const char *selector, const clmgk_context_options *options, binding_device *device,
+                          clmgk_error *error);
+
+/* Opens a device of the caller's OpenCL context, which is retained. No queue is made. */
+clmgk_status binding_adopt(cl_context context, cl_device_id id, const clmgk_context_options *options,
+                           binding_device *device, clmgk_error *error);
+
+void binding_close(binding_device *device);
+
+/*
+ * Runs a pass on host memory and waits for it. pointers[i] is the address of the first element of the array slots[i], 0
+ * if it is not given. Outputs are read too: gradients may be added to them, and gaps between strides keep their values.
+ * `args` has the seed and the other numbers of the call; this function sets its buffers. `workspace`, of
+ * clmgk_plan_workspace_size bytes, may be NULL if that is 0; the call uses it alone.
+ */
+clmgk_status binding_run(const binding_device *device, clmgk_plan *plan, clmgk_pass pass, clmgk_attention_args *args,
+                         cl_mem workspace, const binding_slot *slots, const uintptr_t *pointers, size_t count,
+                         clmgk_error *error);
+
+clmgk_status binding_create_buffer(const binding_device *device, size_t bytes, cl_mem *memory, clmgk_error *error);
+void binding_release_buffer(cl_mem memory);
+
+/* Whether the pass writes the array. */
+int32_t binding_is_output(clmgk_pass pass, clmgk_array array);
+
+/* 1: some platform that the OpenCL loader lists has a device, or binding_use_runtime gave one. */
+int32_t binding_has_device(void);
+
+/*
+ * Loads an OpenCL implementation that the loader does not list: the shared library `path`. Its platform follows those
+ * of the loader, for this package alone. It stays loaded until the process ends.
+ */
+clmgk_status binding_use_runtime(const char *path, clmgk_error *error);
+
+#endif

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every misuse is an exception whose message names the argument."""
+import numpy as np
+import pytest
+
+import clmgk
+
+F32 = np.float32
+
+
+def arrays(h=2, n=9, d=16):
+    return [np.ones((1, h, n, d), F32) for _ in range(3)]
+
+
+def attend(change=None, **options):
+    q, k, v = arrays()
+    if change is not None:
+        q, k, v = change(q, k, v)
+    return clmgk.attention(q, k, v, **options)
+
+
+def read_only():
+    out = np.ones((1, 2, 9, 16), F32)
+    out.flags.writeable = False
+    return out
+
+
+def unaligned(shape=(1, 2, 9, 16)):
+    memory = np.zeros(4 * int(np.prod(shape)) + 1, np.uint8)
+    return memory[1:].view(F32).reshape(shape)
+
+
+MISUSES = [
+    # arrays
+    (TypeError, "q: list", lambda: attend(lambda q, k, v: (q.tolist(), k, v))),
+    (TypeError, "q: elements of type float64", lambda: attend(lambda q, k, v: (q.astype(float), k, v))),
+    (TypeError, "k: elements of type int32", lambda: attend(lambda q, k, v: (q, k.astype(int).astype(np.int32), v))),
+    (TypeError, "v: elements of type >f4", lambda: attend(lambda q, k, v: (q, k, v.astype(">f4")))),
+    (ValueError, "q: shape", lambda: attend(lambda q, k, v: (q[0, 0], k, v))),
+    (ValueError, "k: shape", lambda: attend(lambda q, k, v: (q, k[0], v))),
+    (ValueError, "v: shape", lambda: attend(lambda q, k, v: (q, k, v[:, :, :5]))),
+    (ValueError, "k: shape", lambda: attend(lambda q, k, v: (q, k[..., :8], v))),
+    (ValueError, "v: shape", lambda: attend(lambda q, k, v: (q, k, v[:, :1]))),
+    (ValueError, "kv_heads", lambda: attend(lambda q, k, v: (q, np.ones((1, 3, 9, 16), F32), v))),
+    (ValueError, "k: shape", lambda: attend(lambda q, k, v: (q, np.ones((2, 2, 9, 16), F32), v))),
+    (ValueError, "at least one head", lambda: attend(lambda q, k, v: (q[..., :0], k, v))),
+    (ValueError, "head_size", lambda: attend(lambda q, k, v: [np.ones((1, 1, 2, 513), F32)] * 3)),
+    (ValueError, "q: the innermost axis", lambda: attend(lambda q, k, v: (q[..., ::2], k[..., :8], v))),
+    (ValueError, "q: the innermost axis", lambda: attend(lambda q, k, v: (q[..., ::-1], k, v))),
+    (ValueError, "q: strides", lambda: attend(lambda q, k, v: (q[:, :, ::-1], k, v))),
+    (ValueError, "q: its elements are not aligned", lambda: attend(lambda q, k, v: (unaligned(), k, v))),
+    (ValueError, "k: shape", lambda: attend(variant="mgk")),
+    # outputs
+    (ValueError, "o: read-only", lambda: attend(out=read_only())),
+    (ValueError, "o: shape", lambda: attend(out=np.ones((1, 2, 8, 16), F32))),
+    (TypeError, "o: elements of type float64", lambda: attend(out=np.ones((1, 2, 9, 16)))),
+    (ValueError, "o: ", lambda: attend(out=np.broadcast_to(np.ones(16, F32), (1, 2, 9, 16)))),
+    (ValueError, "o: shares memory with q", lambda: attend(lambda q, k, v: (out_of(q), k, v), out=SHARED)),
+    # options
+    (TypeError, "casual", lambda: attend(casual=True)),
+    (ValueError, "variant", lambda: attend(variant="sofmax")),
+    (ValueError, "linear_attention", lambda: attend(variant="linear")),
+    (ValueError, "attention", lambda: clmgk.linear_attention(*arrays(), variant="mgk")),
+    (TypeError, "variant", lambda: attend(variant=3)),
+    (ValueError, "alignment", lambda: attend(alignment="left")),
+    (ValueError, "dropout", lambda: attend(dropout=1.0)),
+    (TypeError, "dropout", lambda: attend(dropout="much")),
+    (ValueError, "softcap", lambda: attend(softcap=-1.0)),
+    (ValueError, "variance", lambda: attend(variance=0.0)),
+    (ValueError, "variance: a value", lambda: attend(variant="gaussian", variance=[-1.0])),
+    (ValueError, "prior", lambda: attend(prior=[0.5])),
+    (ValueError, "prior: shape", lambda: attend(lambda q, k, v: (q, k[:, :, None], v), variant="mgk", prior=[0.5, 0.5])),
+    (ValueError, "prior: a value", lambda: attend(lambda q, k, v: (q, k[:, :, None], v), variant="mgk", prior=[-0.5])),
+    (ValueError, "lengths: a value", lambda: attend(lengths=[10])),
+    (ValueError, "lengths: shape", lambda: attend(lengths=[9, 9])),
+    (TypeError, "lengths: elements", lambda: attend(lengths=[1.5])),
+    (ValueError, "offsets", lambda: attend(offsets=[0, 5, 4, 9])),
+    (ValueError, "bias", lambda: attend(bias=np.ones((2, 3), F32))),
+    (ValueError, "bias: a value", lambda: attend(bias=np.full((9, 9), np.nan))),
+    (ValueError, "slopes: shape", lambda: attend(slopes=[1.0])),
+    (ValueError, "mix: missing", lambda: attend(variant="hard-fish")),
+    (ValueError, "shift: missing", lambda: attend(variant="smgk")),
+    (ValueError, "mix", lambda: attend(mix=[[1.0]])),
+    (ValueError, "engine", lambda: attend(engine="warp")),
+    (RuntimeError, "matches", lambda: attend(device="no such device")),
+    (TypeError, "device: int", lambda: attend(device=3)),
+    (ValueError, "gradients", lambda: clmgk.attention_backward(*arrays()[:1], *arrays(), *arrays()[:1],
+                                                              np.ones((1, 2, 9), F32), gradients=["w"])),
+    (ValueError, "statistics", lambda: clmgk.statistics(*arrays()[:2], statistics=["mean"])),
+    (ValueError, "parts_o", lambda: clmgk.combine(arrays()[0], arrays()[0])),
+    # plans
+    (TypeError, "hed_size", lambda: clmgk.Plan(length=9, hed_size=16)),
+    (ValueError, "head_size", lambda: clmgk.Plan(length=9)),
+    (ValueError, "length", lambda: clmgk.Plan(length=2**70, head_size=16)),
+    (TypeError, "length", lambda: clmgk.Plan(length="long", head_size=16)),
+    (ValueError, "prior_shape", lambda: clmgk.Plan(length=9, head_size=16, prior_shape="hmsx")),
+    (ValueError, "nonsense", lambda: clmgk.Plan(length=9, head_size=16, parameters="nonsense=1")),
+    (ValueError, "v: missing", lambda: plan().forward(q=one(), k=one())),
+    (TypeError, "no such array", lambda: plan().forward(q=one(), k=one(), v=one(), w=one())),
+    (ValueError, "bias: given", lambda: plan().forward(q=one(), k=one(), v=one(), bias=one())),
+    (ValueError, "gradients", lambda: plan().backward(q=one(), k=one(), v=one())),
+    (ValueError, "statistics", lambda: plan().statistics(q=one(), k=one())),
+    (ValueError, "combine", lambda: plan().combine(parts_o=one(), parts_lse=one())),
+    (ValueError, "q: strides", lambda: plan().forward(q=np.ones((1, 9, 1, 20), F32)[..., :16].swapaxes(1, 2), k=one(), v=one())),
+]
+SHARED = np.ones((1, 2, 9, 16), F32)
+
+
+def out_of(_):
+    return SHARED
+
+
+def one():
+    return np.ones((1, 1, 9, 16), F32)
+
+
+def plan():
+    return clmgk.Plan(length=9, head_size=16)
+
+
+@pytest.mark.parametrize("exception, words, call", MISUSES, ids=[f"{i}-{m[1]}" for i, m in enumerate(MISUSES)])
+def test_misuse(exception, words, call):
+    with pytest.raises(exception) as caught:
+        call()
+    assert words in str(caught.value)
+    # The next call works.
+    assert np.isfinite(attend()).all()
+
+
+def test_error_of_the_library():
+    with pytest.raises(clmgk.Error) as caught:
+        attend(dropout=1.0)
+    assert caught.value.status == "ERROR_INVALID_VALUE" and caught.value.opencl_code == 0
+
+
+def test_unsupported():
+    with pytest.raises(NotImplementedError, match="matrix"):
+        attend(engine="matrix")

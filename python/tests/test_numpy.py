@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions and plans on NumPy arrays: formulas in double precision, types, layouts, outputs."""
+import numpy as np
+import pytest
+
+import clmgk
+from conftest import normal
+
+TOLERANCE = dict(rtol=2e-5, atol=2e-5)
+
+
+def softmax(w):
+    p = np.exp(w - w.max(-1, keepdims=True))
+    return p / p.sum(-1, keepdims=True)
+
+
+def mgk_weights(q, k, prior, variance):
+    """w [B,H,N,S] of MGK; prior and variance [H,M]."""
+    q, k = q.astype(float), k.astype(float)
+    distance = ((q[:, :, None, :, None] - k[:, :, :, None]) ** 2).sum(-1)  # [B,H,M,N,S]
+    score = np.log(prior)[None, :, :, None, None] - distance / (2 * variance[None, :, :, None, None])
+    return np.logaddexp.reduce(score, axis=2)
+
+
+def hidden(n, s, causal=True, alignment="bottom-right", left=None, right=None):
+    i, j = np.arange(n)[:, None], np.arange(s)
+    diagonal = i + (s - n if alignment == "bottom-right" else 0)
+    hide = (j > diagonal) & causal
+    hide |= (diagonal - j > left) if left is not None else False
+    return hide | ((j - diagonal > right) if right is not None else False)
+
+
+@pytest.mark.parametrize("mask", [{}, {"causal": True}, {"causal": True, "alignment": "top-left"},
+                                  {"causal": True, "window_left": 3}, {"window_left": 4, "window_right": 2}])
+def test_softmax(rng, mask):
+    q, k, v = normal(rng, 2, 3, 9, 16), normal(rng, 2, 3, 13, 16), normal(rng, 2, 3, 13, 16)
+    o, lse = clmgk.attention(q, k, v, return_lse=True, **mask)
+    w = q.astype(float) @ k.astype(float).swapaxes(-1, -2) / 4
+    hide = hidden(9, 13, mask.get("causal", False), mask.get("alignment", "bottom-right"), mask.get("window_left"),
+                  mask.get("window_right"))
+    w = np.where(hide, -np.inf, w)
+    np.testing.assert_allclose(o, softmax(w) @ v, **TOLERANCE)
+    np.testing.assert_allclose(lse, np.logaddexp.reduce(w, axis=-1), **TOLERANCE)
+
+
+def test_mgk_and_its_gradients(rng):
+    """The gradient along a random direction is the derivative of a random projection of O and L."""
+    q, k, v = normal(rng, 1, 2, 11, 16), normal(rng, 1, 2, 2, 11, 16), normal(rng, 1, 2, 11, 16)
+    prior, variance = rng.uniform(0.2, 1, (2, 2)), rng.uniform(2, 8, (2, 2))
+    options = dict(variant="mgk", prior=prior, variance=variance)
+    o, lse = clmgk.attention(q, k, v, return_lse=True, **options)
+    grad_o, grad_lse = normal(rng, *o.shape), normal(rng, *lse.shape)
+    gradients = clmgk.attention_backward(grad_o, q, k, v, o, lse, grad_lse=grad_lse, **options)
+    assert list(gradients) == ["q", "k", "v", "prior", "variance"]
+
+    def formula(q, k, v, prior, variance):
+        w = mgk_weights(q, k, prior, variance)
+        return softmax(w) @ v, np.logaddexp.reduce(w, axis=-1)
+
+    inputs = dict(q=q.astype(float), k=k.astype(float), v=v.astype(float), prior=prior, variance=variance)
+    for actual, expected in zip((o, lse), formula(**inputs)):
+        np.testing.assert_allclose(actual, expected, **TOLERANCE)
+    for name in inputs:
+        direction = rng.standard_normal(inputs[name].shape)
+        ends = []
+        for step in (1e-6, -1e-6):
+            values = formula(**{**inputs, name: inputs[name] + step * direction})
+            ends.append((values[0] * grad_o).sum() + (values[1] * grad_lse).sum())
+        expected = (ends[0] - ends[1]) / 2e-6
+        assert gradients[name].shape == inputs[name].shape
+        np.testing.assert_allclose((gradients[name] * direction).sum(), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_linear(rng):
+    q, k, v = (normal(rng, 1, 2, 10, 16) for _ in range(3))
+    phi = lambda x: np.where(x > 0, x + 1, np.exp(np.minimum(x, 0)))  # noqa: E731
+    w = np.tril(phi(q.astype(float)) @ phi(k.astype(float)).swapaxes(-1, -2))
+    expected = w @ v / w.sum(-1, keepdims=True)
+    np.testing.assert_allclose(clmgk.linear_attention(q, k, v, causal=True), expected, **TOLERANCE)
+    # The second half continues from the first one's state.
+    first = [a[:, :, :5] for a in (q, k, v)]
+    second = [a[:, :, 5:] for a in (q, k, v)]
+    _, state = clmgk.linear_attention(*first, causal=True, return_state=True)
+    o, _ = clmgk.linear_attention(*second, causal=True, state=state, return_state=True)
+    np.testing.assert_allclose(o, expected[:, :, 5:], **TOLERANCE)
+
+
+def test_statistics(rng):
+    q, k = normal(rng, 1, 2, 8, 16), normal(rng, 1, 2, 2, 8, 16)
+    found = clmgk.statistics(q, k, variant="mgk", prior=[0.3, 0.7])
+    assert list(found) == ["responsibilities", "new_prior", "nll"]
+    np.testing.assert_allclose(found["responsibilities"].sum(2), 1, rtol=1e-5)
+    counts = found["responsibilities"].astype(float).sum((0, 1, 3, 4))
+    np.testing.assert_allclose(found["new_prior"], counts / counts.sum(), rtol=1e-4)
+    assert found["nll"].shape == (1, 2)
+
+
+def test_combine(rng):
+    q, k, v = (normal(rng, 1, 3, 9, 16) for _ in range(3))
+    whole, lse = clmgk.attention(q, k, v, return_lse=True)
+    parts = [clmgk.attention(q, k[:, :, part], v[:, :, part], return_lse=True) for part in (slice(4), slice(4, 9))]
+    o, combined = clmgk.combine(*(np.stack(arrays) for arrays in zip(*parts)))
+    np.testing.assert_allclose(o, whole, **TOLERANCE)
+    np.testing.assert_allclose(combined, lse, **TOLERANCE)
+
+
+@pytest.mark.parametrize("name, tolerance", [("float16", 2e-3), ("bfloat16", 2e-2)])
+def test_types_of_16_bits(rng, name, tolerance):
+    dtype = np.dtype(name if name == "float16" else pytest.importorskip("ml_dtypes").bfloat16)
+    q, k, v = (normal(rng, 1, 2, 9, 16).astype(dtype) for _ in range(3))
+    o = clmgk.attention(q, k, v)
+    assert o.dtype == dtype
+    expected = clmgk.attention(*(a.astype(np.float32) for a in (q, k, v)))
+    np.testing.assert_allclose(o.astype(float), expected, rtol=tolerance, atol=tolerance)
+
+
+def test_mixed_types(rng):
+    """float32 queries over a float16 cache, into a float16 result."""
+    q, k, v = normal(rng, 1, 2, 3, 16), normal(rng, 1, 2, 9, 16, dtype=np.float16), normal(rng, 1, 2, 9, 16, dtype=np.float16)
+    out = np.empty(q.shape, np.float16)
+    assert clmgk.attention(q, k, v, out=out) is out
+    expected = clmgk.attention(q, k.astype(np.float32), v.astype(np.float32))
+    np.testing.assert_allclose(out.astype(float), expected, rtol=2e-3, atol=2e-3)
+
+
+# ---- layouts
+
+
+def test_layouts(rng):
+    """Tokens first, packed, with gaps and broadcast: the bits of dense arrays, read where they lie."""
+    packed = normal(rng, 2, 9, 3, 4, 16)  # [B,N,(q,k,v),H,D]
+    q, k, v = (packed[:, :, i].swapaxes(1, 2) for i in range(3))
+    dense = clmgk.attention(*(np.ascontiguousarray(a) for a in (q, k, v)), causal=True)
+    np.testing.assert_array_equal(clmgk.attention(q, k, v, causal=True), dense)
+    out = np.full((2, 9, 4, 20), 7, np.float32)
+    clmgk.attention(q, k, v, causal=True, out=out[..., :16].swapaxes(1, 2))
+    np.testing.assert_array_equal(out[..., :16].swapaxes(1, 2), dense)
+    assert (out[..., 16:] == 7).all()
+    one = k[:, :1]
+    np.testing.assert_array_equal(clmgk.attention(q, np.broadcast_to(one, k.shape), v),
+                                  clmgk.attention(q, np.repeat(one, 4, axis=1), v))
+
+
+def test_without_a_batch(rng):
+    q, k, v = (normal(rng, 3, 9, 16) for _ in range(3))
+    o, lse = clmgk.attention(q, k, v, return_lse=True)
+    expected, expected_lse = clmgk.attention(q[None], k[None], v[None], return_lse=True)
+    np.testing.assert_array_equal(o, expected[0])
+    np.testing.assert_array_equal(lse, expected_lse[0])
+    gradients = clmgk.attention_backward(o, q, k, v, o, lse)
+    assert {name: a.shape for name, a in gradients.items()} == {name: q.shape for name in "qkv"}
+
+
+def test_sizes_without_elements(rng):
+    q, k, v = normal(rng, 1, 2, 5, 16), normal(rng, 1, 2, 0, 16), normal(rng, 1, 2, 0, 16)
+    o, lse = clmgk.attention(q, k, v, return_lse=True)
+    assert (o == 0).all() and np.isneginf(lse).all()
+    assert clmgk.attention(q[:, :, :0], q, q).shape == (1, 2, 0, 16)
+
+
+def test_bias_broadcasts(rng):
+    q, k, v = (normal(rng, 2, 3, 9, 16) for _ in range(3))
+    bias = normal(rng, 9, 9)
+    full = np.broadcast_to(bias, (2, 3, 9, 9)).copy()
+    np.testing.assert_array_equal(clmgk.attention(q, k, v, bias=bias), clmgk.attention(q, k, v, bias=full))
+    np.testing.assert_array_equal(clmgk.attention(q, k, v, bias=full.astype(np.float64)),
+                                  clmgk.attention(q, k, v, bias=full))
+
+
+def test_copied_to_the_device(rng):
+    """A device that does not share the host's memory gets copies: the same bits."""
+    context = clmgk.Context()
+    q, k, v = (normal(rng, 1, 2, 9, 16) for _ in range(3))
+    o = normal(rng, 1, 2, 9, 20)[..., :16]  # with gaps
+    expected = clmgk.attention(q, k, v)
+    assert context._opened.native.in_place == 1
+    context._opened.native.in_place = 0
+    np.testing.assert_array_equal(clmgk.attention(q, k, v, device=context, out=o), expected)
+
+
+# ---- plans
+
+
+def test_plan(rng):
+    q, k, v = (normal(rng, 1, 2, 9, 16) for _ in range(3))
+    with clmgk.Plan(heads=2, length=9, head_size=16, gradients=["q", "k", "v"]) as plan:
+        forward = plan.forward(q=q, k=k, v=v)
+        assert set(forward) == {"o", "lse"}
+        np.testing.assert_array_equal(forward["o"], clmgk.attention(q, k, v))
+        first = plan.backward(q=q, k=k, v=v, **forward, grad_o=v)
+        total = {name: array.copy() for name, array in first.items()}
+        plan.backward(q=q, k=k, v=v, **forward, grad_o=v, accumulate=["q", "k", "v"], **total)
+        for name in first:
+            np.testing.assert_allclose(total[name], 2 * first[name], rtol=1e-5, atol=1e-6)
+        assert plan.info.engine in plan.info.engine_reason or plan.info.engine_reason
+    with pytest.raises(RuntimeError, match="released"):
+        plan.forward(q=q, k=k, v=v)
+
+
+def test_plan_with_layouts(rng):
+    """An output that the plan makes has the plan's layout."""
+    q = normal(rng, 1, 9, 2, 16).swapaxes(1, 2)
+    tokens_first = clmgk.Layout(batch=288, head=16, token=32)
+    plan = clmgk.Plan(heads=2, length=9, head_size=16, q=tokens_first, k=tokens_first, v=tokens_first, o=tokens_first)
+    o = plan.forward(q=q, k=q, v=q)["o"]
+    assert o.swapaxes(1, 2).flags.c_contiguous
+    np.testing.assert_array_equal(o, clmgk.attention(q, q, q))
+
+
+def test_devices():
+    devices = clmgk.devices()
+    assert devices and clmgk.Context(devices[0].selector).device == devices[0]
+
+
+def test_random_numbers(rng):
+    q, k, v = (normal(rng, 1, 2, 9, 16) for _ in range(3))
+    options = dict(dropout=0.5, seed=7)
+    mask = np.stack([clmgk.dropout_mask(0.5, seed=7, heads=2, b=0, h=h, rows=range(9), keys=range(9)) for h in range(2)])
+    p = softmax(q.astype(float) @ k.swapaxes(-1, -2) / 4) * mask * 2
+    np.testing.assert_allclose(clmgk.attention(q, k, v, **options), p @ v, **TOLERANCE)
+    assert clmgk.draw_projection(24, 16, seed=3).shape == (24, 16)

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Threads, forks, interrupts, the interpreter's end, and memory."""
+import os
+import subprocess
+import sys
+import threading
+import time
+import tracemalloc
+
+import numpy as np
+import pytest
+
+import clmgk
+from conftest import normal
+
+START = """
+import os, signal, sys, threading, time
+import numpy as np, clmgk
+q = np.random.default_rng(1).standard_normal((1, 2, 9, 16)).astype(np.float32)
+"""
+
+
+def run(program, **environment):
+    done = subprocess.run([sys.executable, "-c", START + program], capture_output=True, text=True, timeout=120,
+                          env={**os.environ, **environment})
+    return done.returncode, done.stdout.strip(), done.stderr
+
+
+def check(program, expected="ok", **environment):
+    code, out, err = run(program, **environment)
+    assert (code, out) == (0, expected), err
+
+
+def test_threads(rng):
+    q, k, v = (normal(rng, 1, 2, 9, 16) for _ in range(3))
+    expected = clmgk.attention(q, k, v)
+    with clmgk.Plan(heads=2, length=9, head_size=16, gradients=["q", "k", "v"]) as plan:
+        forward = plan.forward(q=q, k=k, v=v)
+        gradients = plan.backward(q=q, k=k, v=v, **forward, grad_o=q)
+        wrong = []
+
+        def work():
+            for _ in range(25):
+                if not np.array_equal(clmgk.attention(q, k, v), expected):
+                    wrong.append("attention")
+                again = plan.backward(q=q, k=k, v=v, **forward, grad_o=q)
+                wrong.extend(name for name in again if not np.array_equal(again[name], gradients[name]))
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not wrong
+
+
+def test_calls_release_the_lock(rng):
+    """Another thread runs Python while a call computes."""
+    q = normal(rng, 1, 8, 700, 16)
+    clmgk.attention(q, q, q)
+    ticks, stop = [], threading.Event()
+
+    def tick():
+        while not stop.is_set():
+            ticks.append(time.perf_counter())
+            time.sleep(0.0005)
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    start = time.perf_counter()
+    clmgk.attention(q, q, q)
+    end = time.perf_counter()
+    stop.set()
+    thread.join()
+    assert sum(start < t < end for t in ticks) >= 3
+
+
+def test_a_plan_is_released_during_calls(rng):
+    q = normal(rng, 1, 2, 200, 16)
+    plan = clmgk.Plan(heads=2, length=200, head_size=16)
+    failures = []
+
+    def work():
+        try:
+            while True:
+                plan.forward(q=q, k=q, v=q)
+        except RuntimeError as error:
+            failures.append(str(error))
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.05)
+    plan.release()
+    for thread in threads:
+        thread.join()
+    assert failures == ["the plan was released"] * 3
+
+
+def test_forked_after_use():
+    """The child of a process that used OpenCL gets an exception, and both end well."""
+    check("""
+o = clmgk.attention(q, q, q)
+plan = clmgk.Plan(heads=2, length=9, head_size=16)
+if os.fork() == 0:
+    for call in (lambda: clmgk.attention(q, q, q), lambda: plan.forward(q=q, k=q, v=q), clmgk.devices, clmgk.Context):
+        try:
+            call()
+        except RuntimeError as error:
+            assert "fork" in str(error), error
+        else:
+            os._exit(3)
+    plan.release()
+    os._exit(0)
+_, status = os.wait()
+assert status == 0, status
+assert (clmgk.attention(q, q, q) == o).all()
+print("ok")
+""")
+
+
+def test_forked_before_use():
+    check("""
+child = os.fork()
+o = clmgk.attention(q, q, q)
+if child == 0:
+    sys.exit(0)
+_, status = os.wait()
+assert status == 0, status
+print("ok")
+""")
+
+
+def test_end_of_the_interpreter():
+    """With plans, contexts and a thread in a call."""
+    check("""
+plan = clmgk.Plan(heads=2, length=9, head_size=16)
+context = clmgk.Context()
+clmgk.attention(q, q, q, device=context)
+def work():
+    while True:
+        plan.forward(q=q, k=q, v=q)
+threading.Thread(target=work, daemon=True).start()
+time.sleep(0.05)
+print("ok")
+""")
+
+
+def test_interrupted_while_compiling(tmp_path):
+    """The exception comes while the compiler runs, and the process goes on, and ends, as if nothing had happened."""
+    check("""
+clmgk.Context()
+threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    clmgk.Plan(variant="mgk", heads=2, length=9, head_size=16, gradients=["q", "k", "v"])
+except KeyboardInterrupt:
+    compiling = [t for t in threading.enumerate() if t.name == "clmgk-compile" and t.is_alive()]
+    print("ok" if compiling else "too late")
+clmgk.attention(q, q, q)
+""", POCL_CACHE_DIR=str(tmp_path), CLMGK_CACHE_DIR="")
+
+
+def test_no_growth(rng):
+    """1,000 calls keep nothing, neither in Python nor in C."""
+    q = normal(rng, 1, 2, 9, 16)
+
+    def calls(count):
+        for _ in range(count):
+            o, lse = clmgk.attention(q, q, q, return_lse=True, causal=True)
+            clmgk.attention_backward(o, q, q, q, o, lse, causal=True)
+
+    def resident():
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    calls(100)
+    tracemalloc.start()
+    try:
+        calls(20)
+        before, memory = tracemalloc.take_snapshot(), resident()
+        calls(1000)
+        growth = sum(line.size_diff for line in tracemalloc.take_snapshot().compare_to(before, "filename")
+                     if "tracemalloc" not in line.traceback[0].filename)
+    finally:
+        tracemalloc.stop()
+    assert growth < 20_000
+    assert resident() - memory < 8 << 20
+
+
+def test_plans_are_few(rng):
+    """A context drops the plans that were not used for longest, and those that its owner drops."""
+    context = clmgk.Context()
+    for n in range(1, 6):
+        q = normal(rng, 1, 1, n, 16)
+        clmgk.attention(q, q, q, device=context)
+    assert len(context._plans) == 5
+    context.clear()
+    assert not context._plans
+    with pytest.raises(RuntimeError):
+        clmgk.Context("no such device")
