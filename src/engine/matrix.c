@@ -87,7 +87,8 @@ static int most_heads(const mgk_footprint *f, const mgk_device_facts *facts)
 {
     enum { MOST_HEADS = 4, FEW_HEADS = 2, FEW_SCORES = 2, WIDE = 64, MOST_SUMS = 256, MOST_WIDE_SUMS = 192 };
     const bool is_cpu = facts->info.device_class == CLMGK_DEVICE_CPU, few = is_cpu || held_of(f) > FEW_SCORES;
-    const int64_t width = width_of(f->value_size), most_sums = width > WIDE ? MOST_WIDE_SUMS : MOST_SUMS;
+    const bool has_room = width_of(f->value_size) <= WIDE || (f->forward && !few);
+    const int64_t width = width_of(f->value_size), most_sums = has_room ? MOST_SUMS : MOST_WIDE_SUMS;
     const int most = is_long(f) && !is_cpu ? 1 : few ? FEW_HEADS : MOST_HEADS;
     int heads = 1;
     while (heads < most && heads < f->held_heads && 2 * width * heads <= most_sums)

@@ -46,6 +46,7 @@ CLANG_PTX_LIMITED = 192
 # spills on sm_80 or sm_90, by configuration and file. The plan ranks the engine last.
 MATRIX_SPILLS = {
     ("mgk2-bf16-128", "forward"): 16, ("smgk2-bf16-128", "forward"): 88,
+    ("hard-fish2-bf16-64", "forward"): 40, ("hard-fish2-bf16-128", "forward"): 76,
     ("backward-softmax-bf16-64", "backward"): 60, ("backward-softmax-f16-64", "backward"): 60,
     ("backward-softmax-bf16-128", "backward"): 60, ("backward-softmax-f16-128", "backward"): 80,
     ("backward-mgk2-bf16-64", "backward"): 88, ("backward-mgk2-bf16-128", "backward"): 700,

@@ -21,6 +21,7 @@ LIMITS = {("smgk2-bf16-64", "forward"): (1.55, 1.95), ("smgk2-bf16-128", "forwar
           ("softmax", "backward"): (1.25, 2.1), ("softmax", "backward_queries"): (1.25, 1.5),
           ("smgk2", "backward"): (1.8, 2.15), ("smgk2", "backward_queries"): (2.35, 2.05),
           ("mgk2", "backward"): (2.0, 2.3), ("mgk2", "backward_queries"): (2.0, 2.0),
+          ("hard-fish2-bf16-128", "admixture_forward"): (2.0, 2.35),
           ("hard-fish", "admixture_forward"): (2.15, 2.3), ("hard-mish", "admixture_forward"): (1.5, 1.7),
           ("hard-fish", "admixture_backward"): (2.7, 2.65), ("hard-fish", "admixture_backward_queries"): (2.4, 2.25)}
 
