@@ -8,7 +8,7 @@ import numpy as np
 
 from ._context import Context, context_of
 from ._library import GRADIENTS, call, ffi, lib
-from ._options import Call, LinearOptions, Options, parameter, storage_array, traits_of
+from ._options import LINEAR_OPTIONS, OPTIONS, Call, LinearOptions, Options, parameter, storage_array, traits_of
 from ._plan import Plan
 from ._slots import Array, dtype_name
 
@@ -21,8 +21,6 @@ class State(NamedTuple):
     m: Array | None = None  #: log scale [B,H] ([B]) of the features exp and favor
 
 
-_OPTIONS = frozenset(Options.__annotations__)
-_LINEAR_OPTIONS = frozenset(LinearOptions.__annotations__)
 
 
 def _check_family(variant: str, linear: bool) -> None:
@@ -142,7 +140,7 @@ def attention(q: Array, k: Array, v: Array, *, return_lse: bool = False, out: Ar
     that choice of time explicit.
     """
     _check_family(options.get("variant", "softmax"), linear=False)
-    made = Call(_storage_of(q=q, k=k, v=v, o=out), options, _OPTIONS)
+    made = Call(_storage_of(q=q, k=k, v=v, o=out), options, OPTIONS)
     plan = made.plan({})
     outputs = plan._call(plan._pass("forward"), made.arrays, () if return_lse else ("lse",), seed=made.seed)
     return (outputs["o"], outputs["lse"]) if return_lse else outputs["o"]
@@ -194,7 +192,7 @@ def attention_backward(grad_o: Array, q: Array, k: Array, v: Array, o: Array, ls
         As in `attention`.
     """
     _check_family(options.get("variant", "softmax"), linear=False)
-    made = Call(_storage_of(q=q, k=k, v=v, o=o, grad_o=grad_o), options, _OPTIONS)
+    made = Call(_storage_of(q=q, k=k, v=v, o=o, grad_o=grad_o), options, OPTIONS)
     made.arrays |= {**_f32("lse", lse), **_f32("grad_lse", grad_lse)}
     return _backward(made, _gradients(made, gradients))
 
@@ -236,7 +234,7 @@ def statistics(q: Array, k: Array, *, statistics: Iterable[str] = ("responsibili
         As in `attention`.
     """
     _check_family(options.get("variant", "softmax"), linear=False)
-    made = Call(_storage_of(q=q, k=k), options, _OPTIONS)
+    made = Call(_storage_of(q=q, k=k), options, OPTIONS)
     names = (statistics,) if isinstance(statistics, str) else tuple(statistics)
     plan = made.plan({"statistics": names})
     return plan._call(plan._pass("statistics"), made.arrays, (), seed=made.seed)
@@ -292,7 +290,7 @@ def _states(state: State | None, letter: str = "state") -> dict[str, Array]:
 
 def _linear_call(storage: dict[str, Array], state: State | None, options: Mapping[str, Any]) -> Call:
     _check_family(options.get("variant", "linear"), linear=True)
-    made = Call(storage, {"variant": "linear", **options}, _LINEAR_OPTIONS)
+    made = Call(storage, {"variant": "linear", **options}, LINEAR_OPTIONS)
     made.arrays |= _states(state)
     if "projection" in made.arrays:
         made.scalars["features"] = made.arrays["projection"].shape[0]

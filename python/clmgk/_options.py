@@ -73,6 +73,9 @@ class LinearOptions(TypedDict, total=False):
     device: str | Context | None
 
 
+OPTIONS = frozenset(Options.__annotations__)
+LINEAR_OPTIONS = frozenset(LinearOptions.__annotations__)
+
 # ---- arguments
 
 # Options that are arrays of numbers: f32, but these.
