@@ -7,11 +7,14 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-packages=(cffi ml_dtypes mypy numpy pytest 'scikit-build-core>=0.11')
+packages=(cffi ml_dtypes mypy numpy pocl-binary-distribution pyopencl pytest 'scikit-build-core>=0.11')
+# Types of clmgk.torch are checked where PyTorch is.
+types=(--exclude clmgk/torch/)
 name=python
 if [[ ${1:-} == --full ]]; then
     export CLMGK_TEST_FULL=1
     packages+=(torch)
+    types=()
     name="python-full"
 fi
 folder=${XDG_CACHE_HOME:-$HOME/.cache}/clmgk-test/$name
@@ -30,7 +33,7 @@ fi
 "$python" -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --force-reinstall .
 
 cd python
-"$python" -m mypy
+"$python" -m mypy "${types[@]}"
 # Unoptimised programs, as in the other quick tests (tests/CMakeLists.txt).
 POCL_EXTRA_BUILD_FLAGS=-cl-opt-disable CLMGK_CACHE_DIR=$PWD/../build/tests/cache-unoptimised \
     CLMGK_BIN=$PWD/../build/bin "$python" -m pytest -q -p no:cacheprovider --import-mode=append

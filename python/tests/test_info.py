@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `python -m clmgk` prints, and what importing costs."""
+import importlib.util
 import os
 import pathlib
 import subprocess
@@ -23,12 +24,31 @@ def test_the_lines_of_clmgk_info():
 
 
 def test_without_a_device(tmp_path):
-    """The reason, and a package that brings a device."""
-    done = run(sys.executable, "-m", "clmgk", OCL_ICD_VENDORS=str(tmp_path), PYTHONNOUSERSITE="1")
-    if "pocl_binary" in done.stdout or done.returncode == 0:
-        pytest.skip("the extra [cpu] is installed")
+    """The reason, and the extra that brings a device."""
+    program = ("import sys; sys.modules['pocl_binary_distribution'] = None; from clmgk.__main__ import main; "
+               "sys.argv = ['clmgk']; sys.exit(main())")
+    done = run(sys.executable, "-c", program, OCL_ICD_VENDORS=str(tmp_path))
     assert done.returncode == 3
     assert f"libclmgk {clmgk.__version__}" in done.stdout and "pip install" in done.stdout
+
+
+def test_the_runtime_of_the_extra_cpu(tmp_path):
+    """Where the loader lists no device, a runtime from PyPI computes, and the environment stays as it is."""
+    if importlib.util.find_spec("pocl_binary_distribution") is None:
+        pytest.skip("pocl-binary-distribution is not installed")
+    done = run(sys.executable, "-c", """
+import os
+import numpy as np, clmgk
+before = dict(os.environ)
+device, = clmgk.devices()
+q = np.random.default_rng(1).standard_normal((1, 2, 9, 16)).astype(np.float32)
+w = q.astype(float) @ q.swapaxes(-1, -2) / 4
+p = np.exp(w - w.max(-1, keepdims=True))
+assert np.abs(clmgk.attention(q, q, q) - p / p.sum(-1, keepdims=True) @ q).max() < 1e-5
+assert os.environ == before and os.environ["OCL_ICD_VENDORS"] == os.environ["HERE"]
+print(device.device_class)
+""", OCL_ICD_VENDORS=str(tmp_path), HERE=str(tmp_path), POCL_CACHE_DIR=str(tmp_path))
+    assert (done.returncode, done.stdout) == (0, "cpu\n"), done.stderr
 
 
 def test_imports():

@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention on PyTorch tensors, with autograd.
-
-`attention` computes every variant but the linear ones and is differentiable in every tensor. `scaled_dot_product_attention`
-takes PyTorch's arguments, `MultiheadAttention` is a module like ``torch.nn.MultiheadAttention`` with any of the variants.
-Tensors on the CPU are used in place. Tensors on other devices are refused: copy them by ``.cpu()``.
-"""
+"""The operators and functions on PyTorch's tensors."""
 from __future__ import annotations
 
 import ast
@@ -16,16 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ._context import Context, context_of, devices
-from ._library import GRADIENTS, lib, name_of
-from ._options import OPTIONS, Call, traits_of
-from ._plan import Pass, Plan
-from ._slots import numpy_dtype
-
-__all__ = ["MultiheadAttention", "attention", "scaled_dot_product_attention"]
+from .._context import Context, context_of, devices
+from .._library import GRADIENTS, lib, name_of
+from .._options import OPTIONS, Call, traits_of
+from .._plan import Plan
+from .._slots import Pass, numpy_dtype
 
 _DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
-_TENSORS = {np.dtype(np.float32): torch.float32, np.dtype(np.float16): torch.float16, np.dtype(np.int32): torch.int32}
 _STORAGE = ("q", "k", "v")
 _EXTRAS = ("prior", "variance", "shift", "lengths", "lengths_q", "offsets", "offsets_k", "bias", "slopes", "sinks", "mix",
            "mix_weight", "mix_offset", "noise")
@@ -37,7 +29,7 @@ _TEXTS = frozenset(OPTIONS) - frozenset(_EXTRAS) - {"seed", "device"} | {"varian
 
 
 @functools.lru_cache(maxsize=None)
-def _context() -> Context:
+def cpu_context() -> Context:
     """The device for CPU tensors: CLMGK_DEVICE, else a CPU, which uses them in place, else any."""
     if not os.environ.get("CLMGK_DEVICE"):
         for device in devices():
@@ -62,7 +54,7 @@ def _like(tensor: Tensor) -> np.ndarray[Any, Any]:
 
 def _find_plan(options: str, gradients: str, tensors: Mapping[str, Tensor]) -> Plan:
     """The plan of a problem; `tensors` are those with layouts of their own, and the parameters."""
-    context = _context()
+    context = cpu_context()
     key = ("torch", options, gradients, *[(name, t.shape, t.stride(), t.dtype) for name, t in tensors.items()])
     found = context._find(key)
     if found is not None:
@@ -81,7 +73,7 @@ def _run(plan: Plan, pass_: Pass, tensors: Mapping[str, Tensor], seed: Optional[
         if tensor is not None:
             if tuple(tensor.shape) != slot.shape:
                 raise ValueError(f"{slot.name}: shape {tuple(tensor.shape)}: expected {slot.shape} "
-                                 f"({slot._explain_shape()})")
+                                 f"({slot.explain_shape()})")
             pointers[i] = tensor.data_ptr()
         elif slot.required and slot.bytes > 0:
             raise ValueError(f"{slot.name}: missing: variant {_variant(plan)} needs it")
@@ -320,7 +312,7 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     elif scale is not None:
         q, options["variance"] = q * scale, 1.0
     if attn_mask is not None:
-        options["bias"] = _bias(attn_mask, q, lead, key.shape[-2])
+        options["bias"] = as_bias(attn_mask, q, lead, key.shape[-2])
     o: Tensor = attention(q, k, v, **options)
     return o.reshape(*lead, *o.shape[-2:])
 
@@ -341,7 +333,7 @@ def _heads_first(tensors: Sequence[Tensor], grouped: bool) -> tuple[tuple[int, .
     return full[0], four
 
 
-def _bias(mask: Tensor, q: Tensor, lead: Sequence[int], keys: int) -> Tensor:
+def as_bias(mask: Tensor, q: Tensor, lead: Sequence[int], keys: int) -> Tensor:
     """A mask as a bias [B or 1,H or 1,N or 1,S or 1]."""
     if mask.dtype == torch.bool:
         mask = torch.zeros(mask.shape, dtype=torch.float32).masked_fill(~mask, -torch.inf)
