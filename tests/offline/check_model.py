@@ -123,6 +123,17 @@ class Model(unittest.TestCase):
         self.assertGreater(times[0], times[1])
         self.assertAlmostEqual(times[1], model.kernel_ms(self.tile, 1, [64]))
 
+    def test_residents_of_unequal_length(self):
+        """A long work-group has its multiprocessor for itself when the short one beside it has ended, which it does at
+        half of the pace; the next begins where one has ended."""
+        short, long = model.kernel_ms(self.tile, 2, [1]), model.kernel_ms(self.tile, 2, [64])
+        beside = model.kernel_ms(self.tile, 2, [64] * 132 + [1] * 132)
+        self.assertGreater(beside, long + 0.5 * short)
+        self.assertLess(beside, long + short)
+        next_ones = model.kernel_ms(self.tile, 2, [64] * 132 + [1] * 5 * 132)
+        self.assertGreater(next_ones, long + 2.5 * short)
+        self.assertLess(next_ones, long + 5 * short)
+
 
 class Launches(unittest.TestCase):
     def test_tiles(self):

@@ -3,7 +3,7 @@
 it). docs/gpu-bounds.md explains the terms; their constants were fitted to the kernels measured there."""
 import dataclasses
 import heapq
-import math
+import itertools
 
 MULTIPROCESSORS = 132
 HERTZ = 1.98e9
@@ -77,32 +77,62 @@ def between_tiles(busy, alone, resident):
     return between
 
 
-def waves_cycles(tile, resident, groups, tiles):
-    """Of equal work-groups: the last wave may have fewer on a multiprocessor."""
-    cycles = 0.0
-    while groups > 0:
-        most = min(resident, math.ceil(groups / MULTIPROCESSORS))
-        cycles += most * (tiles * tile_cycles(tile, most) + constants(tile)[2])
-        groups -= most * MULTIPROCESSORS
-    return cycles
+@dataclasses.dataclass
+class Multiprocessor:
+    """`steps`: cycles from tile to tile, by the number of its work-groups; `groups`: what they still have to do, cycles
+    of their beginnings and ends, and tiles."""
+    steps: list
+    now: float = 0.0
+    groups: list = dataclasses.field(default_factory=list)
+
+    def first_end(self):
+        step, count = self.steps[len(self.groups)], len(self.groups)
+        return self.now + count * min(ends + step * tiles for ends, tiles in self.groups)
+
+    def advance(self, to):
+        """Work-groups end that have less left than a cycle's rounding."""
+        count = len(self.groups)
+        own, left = (to - self.now) / count, []
+        for ends, tiles in self.groups:
+            begun = min(ends, own)
+            ends, tiles = ends - begun, tiles - (own - begun) / self.steps[count]
+            if ends + tiles * self.steps[count] > 1e-6 * to:
+                left.append((ends, tiles))
+        self.now, self.groups = to, left
 
 
-def ordered_cycles(tile, resident, lengths):
-    """Of work-groups with these numbers of tiles, each of which begins where the first one ends."""
-    places = [0.0] * (MULTIPROCESSORS * resident)
-    step = tile_cycles(tile, resident)
-    for tiles in lengths:
-        heapq.heapreplace(places, places[0] + resident * (tiles * step + constants(tile)[2]))
-    return max(places)
+def launch_cycles(tile, resident, lengths):
+    """Of work-groups with these numbers of tiles. Each begins where one before it ends; where several end at a time, on
+    the multiprocessor that has the fewest then."""
+    steps = [0.0] + [tile_cycles(tile, count) for count in range(1, resident + 1)]
+    units = [Multiprocessor(steps) for _ in range(MULTIPROCESSORS)]
+    work = [(constants(tile)[2], tiles) for tiles in lengths]
+    for i, group in enumerate(work[:MULTIPROCESSORS * resident]):
+        units[i % MULTIPROCESSORS].groups.append(group)
+    waiting = iter(work[MULTIPROCESSORS * resident:])
+    ends = [(unit.first_end(), i) for i, unit in enumerate(units) if unit.groups]
+    heapq.heapify(ends)
+    now = 0.0
+    while ends:
+        now, first = heapq.heappop(ends)
+        at_once = [first]
+        while ends and ends[0][0] <= now * (1 + 1e-9):
+            at_once.append(heapq.heappop(ends)[1])
+        for i in at_once:
+            units[i].advance(now)
+        for count in range(resident):
+            for i in at_once:
+                if len(units[i].groups) == count:
+                    units[i].groups.extend(itertools.islice(waiting, 1))
+        for i in at_once:
+            if units[i].groups:
+                heapq.heappush(ends, (units[i].first_end(), i))
+    return now
 
 
 def kernel_ms(tile, resident, lengths):
     """`resident` work-groups fit a multiprocessor; `lengths`: tiles of each work-group, in the order of its number."""
-    if min(lengths) == max(lengths):
-        cycles = waves_cycles(tile, resident, len(lengths), lengths[0])
-    else:
-        cycles = ordered_cycles(tile, resident, lengths)
-    return OVERHEAD * cycles / HERTZ * 1e3
+    return OVERHEAD * launch_cycles(tile, resident, lengths) / HERTZ * 1e3
 
 
 def combine_ms(rows, size, splits):
