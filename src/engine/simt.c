@@ -121,8 +121,7 @@ static bool is_cpu(const mgk_device_facts *facts)
 static bool may_double_rows(const mgk_footprint *f)
 {
     enum { MOST_COMPONENTS = 2 };
-    return f->components <= MOST_COMPONENTS && f->products == f->components && !f->modified && !f->priors &&
-           !f->variances;
+    return f->components <= MOST_COMPONENTS && !f->modified && !f->priors && !f->variances;
 }
 
 /* Modifiers take the registers of rows; so do more than two components, except with NVIDIA's compiler, which keeps four
