@@ -238,27 +238,33 @@ typedef struct bench_shape {
     int64_t components, heads, length, size;
     bool causal;
     clmgk_pass pass;
+    bool state; /* with an incoming and a new state */
 } bench_shape;
 
 static const bench_shape bench_shapes[] = {
-    {"square-32-softmax", CLMGK_VARIANT_SOFTMAX, 1, 8, 4096, 32, false, CLMGK_PASS_FORWARD},
-    {"square-32-softmax-causal", CLMGK_VARIANT_SOFTMAX, 1, 8, 4096, 32, true, CLMGK_PASS_FORWARD},
-    {"square-32-mgk", CLMGK_VARIANT_MGK, 2, 4, 4096, 32, false, CLMGK_PASS_FORWARD},
-    {"square-32-smgk", CLMGK_VARIANT_SMGK, 2, 4, 4096, 32, false, CLMGK_PASS_FORWARD},
-    {"square-64-softmax", CLMGK_VARIANT_SOFTMAX, 1, 8, 4096, 64, false, CLMGK_PASS_FORWARD},
-    {"square-64-softmax-causal", CLMGK_VARIANT_SOFTMAX, 1, 8, 4096, 64, true, CLMGK_PASS_FORWARD},
-    {"square-64-mgk", CLMGK_VARIANT_MGK, 2, 4, 4096, 64, false, CLMGK_PASS_FORWARD},
-    {"square-64-smgk", CLMGK_VARIANT_SMGK, 2, 4, 4096, 64, false, CLMGK_PASS_FORWARD},
-    {"square-64-hard-fish", CLMGK_VARIANT_HARD_FISH, 2, 8, 4096, 64, false, CLMGK_PASS_FORWARD},
-    {"square-64-softmax", CLMGK_VARIANT_SOFTMAX, 1, 8, 4096, 64, false, CLMGK_PASS_BACKWARD},
-    {"square-64-mgk", CLMGK_VARIANT_MGK, 2, 4, 4096, 64, false, CLMGK_PASS_BACKWARD},
-    {"square-128-softmax", CLMGK_VARIANT_SOFTMAX, 1, 8, 4096, 128, false, CLMGK_PASS_FORWARD},
-    {"square-128-softmax-causal", CLMGK_VARIANT_SOFTMAX, 1, 8, 4096, 128, true, CLMGK_PASS_FORWARD},
-    {"square-128-mgk", CLMGK_VARIANT_MGK, 2, 4, 4096, 128, false, CLMGK_PASS_FORWARD},
-    {"square-128-smgk", CLMGK_VARIANT_SMGK, 2, 4, 4096, 128, false, CLMGK_PASS_FORWARD},
-    {"long-softmax", CLMGK_VARIANT_SOFTMAX, 1, 8, 16384, 64, false, CLMGK_PASS_FORWARD},
-    {"long-mgk", CLMGK_VARIANT_MGK, 2, 4, 16384, 64, false, CLMGK_PASS_FORWARD},
-    {"long-smgk", CLMGK_VARIANT_SMGK, 2, 4, 16384, 64, false, CLMGK_PASS_FORWARD},
+    {"square-32-softmax", CLMGK_VARIANT_SOFTMAX, 1, 8, 4096, 32, false, CLMGK_PASS_FORWARD, false},
+    {"square-32-softmax-causal", CLMGK_VARIANT_SOFTMAX, 1, 8, 4096, 32, true, CLMGK_PASS_FORWARD, false},
+    {"square-32-mgk", CLMGK_VARIANT_MGK, 2, 4, 4096, 32, false, CLMGK_PASS_FORWARD, false},
+    {"square-32-smgk", CLMGK_VARIANT_SMGK, 2, 4, 4096, 32, false, CLMGK_PASS_FORWARD, false},
+    {"square-64-softmax", CLMGK_VARIANT_SOFTMAX, 1, 8, 4096, 64, false, CLMGK_PASS_FORWARD, false},
+    {"square-64-softmax-causal", CLMGK_VARIANT_SOFTMAX, 1, 8, 4096, 64, true, CLMGK_PASS_FORWARD, false},
+    {"square-64-mgk", CLMGK_VARIANT_MGK, 2, 4, 4096, 64, false, CLMGK_PASS_FORWARD, false},
+    {"square-64-smgk", CLMGK_VARIANT_SMGK, 2, 4, 4096, 64, false, CLMGK_PASS_FORWARD, false},
+    {"square-64-hard-fish", CLMGK_VARIANT_HARD_FISH, 2, 8, 4096, 64, false, CLMGK_PASS_FORWARD, false},
+    {"square-64-softmax", CLMGK_VARIANT_SOFTMAX, 1, 8, 4096, 64, false, CLMGK_PASS_BACKWARD, false},
+    {"square-64-mgk", CLMGK_VARIANT_MGK, 2, 4, 4096, 64, false, CLMGK_PASS_BACKWARD, false},
+    {"square-128-softmax", CLMGK_VARIANT_SOFTMAX, 1, 8, 4096, 128, false, CLMGK_PASS_FORWARD, false},
+    {"square-128-softmax-causal", CLMGK_VARIANT_SOFTMAX, 1, 8, 4096, 128, true, CLMGK_PASS_FORWARD, false},
+    {"square-128-mgk", CLMGK_VARIANT_MGK, 2, 4, 4096, 128, false, CLMGK_PASS_FORWARD, false},
+    {"square-128-smgk", CLMGK_VARIANT_SMGK, 2, 4, 4096, 128, false, CLMGK_PASS_FORWARD, false},
+    {"long-softmax", CLMGK_VARIANT_SOFTMAX, 1, 8, 16384, 64, false, CLMGK_PASS_FORWARD, false},
+    {"long-mgk", CLMGK_VARIANT_MGK, 2, 4, 16384, 64, false, CLMGK_PASS_FORWARD, false},
+    {"long-smgk", CLMGK_VARIANT_SMGK, 2, 4, 16384, 64, false, CLMGK_PASS_FORWARD, false},
+    {"linear-16k", CLMGK_VARIANT_LINEAR, 1, 8, 16384, 64, false, CLMGK_PASS_FORWARD, false},
+    {"linear-16k", CLMGK_VARIANT_LINEAR, 1, 8, 16384, 64, false, CLMGK_PASS_BACKWARD, false},
+    {"linear-16k-causal", CLMGK_VARIANT_LINEAR, 1, 8, 16384, 64, true, CLMGK_PASS_FORWARD, false},
+    {"linear-16k-causal", CLMGK_VARIANT_LINEAR, 1, 8, 16384, 64, true, CLMGK_PASS_BACKWARD, false},
+    {"linear-step", CLMGK_VARIANT_LINEAR, 1, 8, 1, 64, true, CLMGK_PASS_FORWARD, true},
 };
 
 static const char *const pass_names[CLMGK_PASSES] = {[CLMGK_PASS_FORWARD] = "",
@@ -532,6 +538,7 @@ static int print_launches(const bench_shape *p, const mgk_device_facts *facts)
     desc.length = desc.length_k = p->length;
     desc.head_size = desc.value_size = p->size;
     desc.causal = p->causal;
+    desc.use_state = desc.use_new_state = p->state;
     if (p->pass == CLMGK_PASS_BACKWARD)
         desc.gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V;
     clmgk_error error = {0};

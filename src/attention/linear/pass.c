@@ -50,9 +50,9 @@ static bool halve(mgk_tunables *p, mgk_tunable_name name)
     return true;
 }
 
-static bool halve_values(mgk_linear_pass *x)
+static bool halve_values(mgk_linear_pass *x, const mgk_linear_costs *costs)
 {
-    if (x->value_block % 32 != 0)
+    if (costs->whole_values || x->value_block % 32 != 0)
         return false;
     x->value_block /= 2;
     return true;
@@ -71,7 +71,7 @@ static clmgk_status choose_tiles(mgk_linear_pass *x, const mgk_linear_costs *cos
     x->value_block = x->request->traits.value_size;
     const int64_t limit = engine->tile_limit(x->request->facts);
     while (local_bytes(x, costs) > limit &&
-           (halve_values(x) || halve(p, MGK_NAMED(chunk)) || halve(p, MGK_NAMED(feature_block))))
+           (halve_values(x, costs) || halve(p, MGK_NAMED(chunk)) || halve(p, MGK_NAMED(feature_block))))
         continue;
     const int64_t bytes = local_bytes(x, costs);
     if (bytes > limit)
