@@ -149,13 +149,15 @@ static share share_of_backward(const mgk_footprint *f, const mgk_device_facts *f
     return (share){.row_part = (half_rows ? 2 : 1) * (quarter_rows && half_rows ? 2 : 1), .key_part = halved ? 2 : 1};
 }
 
+enum { MANY_SCORES = 8 }; /* of mixed heads: a row and key have one for each global head */
+
 /* NVIDIA's compiler gives a work-item more registers, hence a larger block of scores with fewer loads for each. The
  * sums of each head then limit the number of heads with small values. Where many scores are held, a work-item keeps two
  * rows and fewer heads: other work-groups compute the products again, but a single row would need three loads for each
  * multiply-add. Noise, relu and modifiers take further registers. */
 static share share_of_heads_forward(const mgk_footprint *f, const mgk_device_facts *facts)
 {
-    const bool large = mgk_gpu_of(facts) == MGK_GPU_NVIDIA, many = large && f->scores >= 8;
+    const bool large = mgk_gpu_of(facts) == MGK_GPU_NVIDIA, many = large && f->scores >= MANY_SCORES;
     const int64_t scores = many ? 64 : large ? 32 : 16, head_sums = large && f->value_size < 64 ? 32 : 64;
     const int more = (f->noise || f->generalised ? 4 : 1) * (f->modified ? 2 : 1);
     return (share){.row_part = 1,
@@ -428,17 +430,18 @@ static double time_of(const mgk_footprint *f, const mgk_device_facts *facts, con
     return mgk_waves_time(&launch, splits > 0 ? splits : mgk_waves_splits(&launch));
 }
 
-/* The form with the least time; a later form must gain something. Few rows, and mixed heads, whose
- * registers limit the block, have one form. */
+/* The form with the least time; a later form must gain something. Few rows have one form, and so have mixed heads in
+ * the backward pass or with many scores, whose code would spill in smaller work-groups. */
 static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
 {
     enum { MOST_ROW_THREADS = 16, LEAST_ROW_THREADS = 4 };
-    const bool nvidia = mgk_gpu_of(facts) == MGK_GPU_NVIDIA && f->scores > 0 && !has_heads(f) && mgk_few_rows(f) == 0;
+    const bool one = mgk_few_rows(f) > 0 || (has_heads(f) && (!f->forward || f->scores >= MANY_SCORES));
+    const bool nvidia = mgk_gpu_of(facts) == MGK_GPU_NVIDIA && f->scores > 0 && !one;
     const mgk_tunables given = *p;
     const block_form usual = {.double_rows = false, .row_threads = MOST_ROW_THREADS};
     double best = 0.0;
     choose_with(f, facts, &usual, p);
-    for (int twice = 1; nvidia && twice >= 0; --twice) {
+    for (int twice = has_heads(f) ? 0 : 1; nvidia && twice >= 0; --twice) {
         for (int threads = MOST_ROW_THREADS; threads >= LEAST_ROW_THREADS; threads /= 2) {
             const block_form form = {.double_rows = twice == 1, .row_threads = threads};
             mgk_tunables own = given;
