@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# make install: headers, both libraries, the programs, the CMake package clmgk and the pkg-config file clmgk.
+# cmake --install: headers, both libraries, the programs with manual pages and completion, the documents and examples, the
+# CMake package clmgk and the pkg-config file clmgk. The target `uninstall` removes what was installed.
 include(CMakePackageConfigHelpers)
 
 install(DIRECTORY include/clmgk DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
@@ -30,3 +31,48 @@ file(RELATIVE_PATH CLMGK_PC_LIBDIR ${CMAKE_INSTALL_PREFIX} ${CMAKE_INSTALL_FULL_
 list(TRANSFORM CMAKE_DL_LIBS PREPEND " -l" OUTPUT_VARIABLE CLMGK_PC_DL)
 configure_file(cmake/clmgk.pc.in ${PROJECT_BINARY_DIR}/clmgk.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/clmgk.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+install(FILES LICENSE README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.md" PATTERN "*.svg")
+install(FILES benchmarks/README.md DESTINATION ${CMAKE_INSTALL_DOCDIR}/benchmarks)
+install(DIRECTORY examples DESTINATION ${CMAKE_INSTALL_DOCDIR}
+        FILES_MATCHING REGEX "\\.(c|cpp|h|hpp|md)$" PATTERN Makefile PATTERN CMakeLists.txt)
+
+# Manual pages are the programs' --help, so a build for another machine has none.
+set(program_names clmgk-run clmgk-analyze clmgk-info clmgk-bench clmgk-tune)
+foreach(program ${program_names})
+  if(NOT TARGET ${program})
+    continue()
+  endif()
+  install(FILES cmake/completion.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME ${program})
+  if(NOT CMAKE_CROSSCOMPILING AND NOT CLMGK_SANITIZE)
+    set(manual ${PROJECT_BINARY_DIR}/man/${program}.1)
+    add_custom_command(OUTPUT ${manual}
+                       COMMAND ${CMAKE_COMMAND} -DPROGRAM=$<TARGET_FILE:${program}> -DMANUAL=${manual}
+                               -P ${PROJECT_SOURCE_DIR}/cmake/manual.cmake
+                       DEPENDS ${program} cmake/manual.cmake VERBATIM)
+    list(APPEND manuals ${manual})
+  endif()
+endforeach()
+if(manuals)
+  add_custom_target(manuals ALL DEPENDS ${manuals})
+  install(FILES ${manuals} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+endif()
+
+add_custom_target(uninstall COMMAND ${CMAKE_COMMAND} -DMANIFEST=${PROJECT_BINARY_DIR}/install_manifest.txt
+                                    -P ${PROJECT_SOURCE_DIR}/cmake/uninstall.cmake VERBATIM)
+
+# cpack: a Debian package. dpkg finds the libraries that it needs; an OpenCL implementation is the user's choice.
+set(CPACK_GENERATOR DEB)
+set(CPACK_PACKAGE_NAME libclmgk)
+set(CPACK_PACKAGE_CONTACT "the libclmgk developers")
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SECTION libdevel)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${CMAKE_LIBRARY_OUTPUT_DIRECTORY})
+set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON) # with it the package runs ldconfig
+set(CPACK_DEBIAN_PACKAGE_DEPENDS "ocl-icd-opencl-dev | opencl-dev")
+set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "pocl-opencl-icd | opencl-icd, libclblast1, gnuplot-nox | gnuplot")
+include(CPack)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Choices of a build, and the warnings and sanitizers that apply to all of it.
 
-option(CLMGK_BUILD_TESTS "build the tests (needs cmocka)" ON)
+option(CLMGK_BUILD_TESTS "build the tests (needs cmocka); the presets turn it on" OFF)
 set(CLMGK_WITH_CLBLAST ON CACHE STRING "matrix products by CLBlast: ON, OFF or AUTO (where it is found)")
 set(CLMGK_WITH_OPENBLAS AUTO CACHE STRING "matrix products by OpenBLAS on the host's CPU: ON, OFF or AUTO")
 set(CLMGK_WITH_ONEDNN AUTO CACHE STRING "matrix products by oneDNN 2 on the host's CPU: ON, OFF or AUTO")

@@ -19,6 +19,18 @@ for program in clmgk-run clmgk-analyze clmgk-info clmgk-bench; do
     "$prefix/bin/$program" --version
 done
 
+echo "== documents, manual pages, completion"
+for file in doc/clmgk/LICENSE doc/clmgk/docs/training.md doc/clmgk/examples/training.c; do
+    [[ -s $prefix/share/$file ]] || { echo "$file is not installed" >&2; exit 1; }
+done
+for program in clmgk-run clmgk-info clmgk-bench clmgk-tune; do
+    completion=$prefix/share/bash-completion/completions/$program
+    PATH=$prefix/bin:$PATH bash -c "source $completion; COMP_WORDS=($program --dev); COMP_CWORD=1; _clmgk $program
+        [[ \${COMPREPLY[*]} == --device ]]" || { echo "$program: completion does not find --device" >&2; exit 1; }
+    manual=$prefix/share/man/man1/$program.1 # not where sanitizers or another machine's compiler build it
+    [[ ! -e $manual ]] || grep -q '^  \\-\\-device' "$manual" || { echo "$manual lacks --device" >&2; exit 1; }
+done
+
 echo "== CMake package"
 cmake -S "$source/tests/install/consumer" -B "$work/consumer" -DCMAKE_PREFIX_PATH="$prefix" >"$work/cmake.log" ||
     { cat "$work/cmake.log"; exit 1; }
@@ -83,3 +95,11 @@ done
 rm "$lib_folder"/libclmgk.so*
 build_and_run pc_c_static gcc -std=c11 "${flags[@]}" "$consumer.c" "${static[@]}"
 build_and_run pc_cxx_static g++ -std=c++11 "${flags[@]}" "$consumer.cpp" "${static[@]}"
+
+echo "== uninstall"
+cmake --build "$build" --target uninstall >"$work/uninstall.log" || { cat "$work/uninstall.log"; exit 1; }
+if [[ -n $(find "$prefix" -not -type d) || -e $prefix/share/doc/clmgk ]]; then
+    echo "uninstall leaves:" >&2
+    find "$prefix" -not -type d >&2
+    exit 1
+fi
