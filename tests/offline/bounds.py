@@ -3,6 +3,7 @@
 """Times of the SIMT engine's kernels on an NVIDIA H200, predicted without a card.
 
     bounds.py [--markdown]                                          what the plans launch: launches.txt
+    bounds.py --linear [--markdown]                                 of these, calls of the linear family
     bounds.py --measured [--markdown]                               what was measured: measured.txt
     bounds.py --configurations softmax-64,linear-64 [--markdown]    what a tile takes: configurations.txt
 
@@ -40,7 +41,9 @@ RATES = {"slots": 4, "fma": 4, "passes": 1, "load passes": 1, "mufu": 0.5}
 MOST_PASSES = {"forward": 1.25, "backward": 3.5, "linear": 2.0}
 # Kernels that spill so many bytes and use them in the loop over tiles, to keep one more work-group on a multiprocessor.
 SPILLS = {"backward-softmax-64, mixture_backward": 24, "backward-smgk2-64, mixture_backward": 32,
-          "linear-causal-64, linear_apply": 28, "backward-linear-causal-64, linear_apply": 24}
+          "linear-causal-64, linear_apply": 28, "backward-linear-causal-64, linear_apply": 24,
+          "linear-16k-causal, linear_apply": 28, "backward-linear-16k-causal, linear_apply": 24,
+          "backward-linear-16k, linear_backward_rows": 8, "backward-linear-16k, linear_backward_keys": 16}
 # Least share of multiply-adds in the cycles of the busiest unit, and the banks' most cycles for loads to those of the
 # multiply-adds, by a kernel's title. The products of the backward pass have 1; the terms of keys come on top.
 LIMITS = {r"(softmax|mgk2)-\d+, mixture_forward": (0.80, 0.80), r"smgk2-\d+, mixture_forward": (0.67, 1.10),
@@ -95,7 +98,8 @@ def judge(title, kernel, problem, counts, figures, held, faults):
     if held:
         faults += over_limits(title, problem, cycles)
     tile = model.Tile(cycles["slots"], cycles["fma"], cycles["passes"], further["load bytes"],
-                      further["barriers"] * 32 / problem.threads, further["waits"])
+                      further["barriers"] * 32 / problem.threads, further["waits"],
+                      ends=model.LINEAR_GROUP if problem.linear else model.GROUP)
     figures |= {"name": title, "kernel": kernel.name, "tile": tile, "rows": problem.rows, "keys": problem.keys,
                 **cycles}
     return figures, [f"{title}: {fault}" for fault in faults]
@@ -142,6 +146,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--configurations", help="names separated by commas, in place of the launches")
     parser.add_argument("--measured", action="store_true", help="the launches that were measured")
+    parser.add_argument("--linear", action="store_true", help="calls of the linear family, beside their bound")
     parser.add_argument("--kernels", type=pathlib.Path, default=offline.KERNELS, help="another folder of kernels")
     parser.add_argument("--markdown", action="store_true", help="the table of docs/gpu-bounds.md")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
@@ -157,10 +162,13 @@ def main():
     else:
         launches = list(predictions.read_launches(predictions.MEASURED_LAUNCHES if arguments.measured
                                                   else predictions.LAUNCHES))
+        launches = [launch for launch in launches if launch.linear == arguments.linear]
         programs = {launch.program: launch.shape for launch in reversed(launches)
                     if re.search(WITH_TILES, launch.source)}
         chosen = [(name, source, list(options)) for (source, options), name in programs.items()]
     columns = predictions.LAUNCH_COLUMNS if arguments.measured else predictions.LAUNCH_COLUMNS[:-2]
+    if arguments.linear:
+        columns = predictions.LINEAR_COLUMNS
     if arguments.configurations:
         columns = ["configuration, kernel", *predictions.COUNTS]
     print_row(columns, arguments.markdown)
@@ -176,7 +184,11 @@ def main():
                 failed += bool(faults)
                 if faults:
                     print(f"FAILED: {', '.join(faults)}", file=sys.stderr, flush=True)
-    if not arguments.configurations:
+    if arguments.linear:
+        for shape in dict.fromkeys(launch.shape for launch in launches):
+            own = [launch for launch in launches if launch.shape == shape]
+            print_row(predictions.linear_row(shape, own, found), arguments.markdown)
+    elif not arguments.configurations:
         times = predictions.measured() if arguments.measured else {}
         for row in rows_of_launches(launches, times, found):
             print_row(row[:len(columns)], arguments.markdown)

@@ -10,6 +10,7 @@ HERTZ = 1.98e9
 # Cycles: register ports, for each cycle of multiply-adds; a barrier; a wait, for each cycle by warps.py, which knows the
 # latencies of idle memory; a work-group's beginning and end.
 PORTS, BARRIER, WAIT, GROUP = 0.16, 200, 1.7, 40000
+LINEAR_GROUP = 10000  # of the linear family's, which have no block of rows to load: as MATRIX_GROUP, not fitted
 OVERHEAD = 1.03
 # Of kernels with matrix products: cycles of a multiprocessor for an instruction of a warp of 16 x 8 x 16 products, from
 # the 646 TFLOP/s of mma.sync alone; a barrier; the exponent with which the banks of local memory join; a work-group's
@@ -22,6 +23,8 @@ HGMMA = 2 * 16 * 8 * 16 * MULTIPROCESSORS * HERTZ / 970e12
 EXPONENTIAL, SECOND_LEVEL = 0.9, 44
 LINE = 128  # bytes that the first-level cache delivers in a cycle
 COMBINE_RATE = 0.85e12  # bytes a second that attention_combine reads and writes, as measured
+COPY_RATE, PEAK = 4.28e12, 65.3e12  # bytes, and f32 operations of multiply-adds, a second, as measured
+MEMORY_KERNEL = 8000  # cycles of a kernel that only moves numbers, beside those of its bytes
 
 
 @dataclasses.dataclass
@@ -38,11 +41,12 @@ class Tile:
     hgmma: float = 0   # the same products by wgmma
     mufu: float = 0    # instructions
     copied: float = 0  # bytes copied to local memory
+    ends: float = GROUP  # of a work-group without matrix products
 
 
 def constants(tile):
     """The exponent, and cycles of a barrier and of a work-group's beginning and end."""
-    return (MATRIX_EXPONENT, MATRIX_BARRIER, MATRIX_GROUP) if tile.hmma or tile.hgmma else (4, BARRIER, GROUP)
+    return (MATRIX_EXPONENT, MATRIX_BARRIER, MATRIX_GROUP) if tile.hmma or tile.hgmma else (4, BARRIER, tile.ends)
 
 
 def tile_cycles(tile, resident):
@@ -138,3 +142,8 @@ def kernel_ms(tile, resident, lengths):
 def combine_ms(rows, size, splits):
     """attention_combine: a row of f32 for each range of keys, and the result."""
     return rows * size * 4 * (splits + 1) / COMBINE_RATE * 1e3
+
+
+def moving_ms(count):
+    """A kernel that moves so many bytes."""
+    return count / COPY_RATE * 1e3 + MEMORY_KERNEL / HERTZ * 1e3

@@ -265,6 +265,7 @@ static const bench_shape bench_shapes[] = {
     {"linear-16k-causal", CLMGK_VARIANT_LINEAR, 1, 8, 16384, 64, true, CLMGK_PASS_FORWARD, false},
     {"linear-16k-causal", CLMGK_VARIANT_LINEAR, 1, 8, 16384, 64, true, CLMGK_PASS_BACKWARD, false},
     {"linear-step", CLMGK_VARIANT_LINEAR, 1, 8, 1, 64, true, CLMGK_PASS_FORWARD, true},
+    {"linear-steps", CLMGK_VARIANT_LINEAR, 1, 512, 1, 64, true, CLMGK_PASS_FORWARD, true}, /* 8 heads of 64 sequences */
 };
 
 static const char *const pass_names[CLMGK_PASSES] = {[CLMGK_PASS_FORWARD] = "",

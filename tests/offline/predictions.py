@@ -3,6 +3,7 @@
 measured. launches.txt has those of the present plans, measured.txt those that were measured."""
 import json
 import pathlib
+import re
 import typing
 
 import model
@@ -46,6 +47,10 @@ class Launch(typing.NamedTuple):
         return program_of(self.source, self.options)
 
     @property
+    def linear(self):
+        return "linear/" in self.source
+
+    @property
     def problems(self):
         """Heads, or groups of heads where a work-group has several."""
         heads = self.heads
@@ -60,7 +65,11 @@ def read_launches(path):
 
 
 def lengths_of(launch, figures):
-    """Tiles of each work-group, in their order (cl/attention/view.clh): the longest first, of all heads or of each."""
+    """Tiles of each work-group, in their order (cl/attention/view.clh): the longest first, of all heads or of each. Of
+    the linear family: chunks of a range."""
+    if launch.linear:
+        chunks, splits = -(-launch.queries // figures["rows"]), launch.groups // launch.heads
+        return [-(-chunks // splits)] * launch.groups
     blocks, tiles = -(-launch.queries // figures["rows"]), -(-launch.keys // figures["keys"])
     if launch.mask == "full":
         return [launch.problems * blocks * tiles / launch.groups] * launch.groups
@@ -77,6 +86,32 @@ def predict(launch, figures):
         return ms
     splits = launch.groups // (launch.problems * -(-launch.queries // figures["rows"]))
     return ms + model.combine_ms(launch.heads * launch.queries, offline.tunable(launch.options, "VALUE_SIZE", 64), splits)
+
+
+# Products of a token with the state's F x E numbers that no linear pass can do without: forward the state and O;
+# backward the state again, and the gradients of the state, of both features and of V. Arrays of [N][D] that it reads and
+# writes: Q, K, V, O; backward dO, dQ, dK, dV too.
+LINEAR_PRODUCTS, LINEAR_ARRAYS = {"forward": 2, "backward": 5}, {"forward": 4, "backward": 8}
+LINEAR_COLUMNS = ["shape", "products ms", "other kernels", "ms", "bytes ms", "operations ms", "ms / aim"]
+
+
+def linear_row(shape, launches, found):
+    """A table's cells for a call of the linear family: the launches of a shape, and the figures of programs."""
+    one = launches[0]
+    size = offline.tunable(one.options, "HEAD_SIZE", 64)
+    state, kind = 4 * one.heads * size * (size + 1), "backward" if shape.startswith("backward") else "forward"
+    splits = max(launch.groups for launch in launches if "prefix" not in launch.kernel) // one.heads
+    products = sum(predict(launch, figures) for launch in launches for figures in found.get(launch.program, [])
+                   if figures["kernel"] == launch.kernel)
+    tokens = 4 * one.heads * one.queries * size * LINEAR_ARRAYS[kind]
+    states = 2 * state if "step" in shape else 0
+    others = [model.moving_ms(tokens + states if "steps" in launch.kernel else 2 * splits * state)
+              for launch in launches if re.search("prefix|steps", launch.kernel)]
+    operations = 2 * LINEAR_PRODUCTS[kind] * one.heads * one.queries * size * size
+    moved, computed = (tokens + states) / model.COPY_RATE * 1e3, operations / (0.6 * model.PEAK) * 1e3
+    ms = products + sum(others)
+    return [shape, f"{products:.3f}", f"{sum(others):.3f}", f"{ms:.3f}", f"{moved:.3f}", f"{computed:.3f}",
+            f"{ms / (1.5 * max(moved, computed)):.1f}"]
 
 
 def matrix_ms(tile, rows, keys, resident, causal=False):
