@@ -7,12 +7,9 @@ import importlib.util
 import pathlib
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from ._library import NULL, call, ffi, initialised, is_usable, lib, name_of, text, use_opencl
-
-if TYPE_CHECKING:
-    from ._plan import Plan
+from ._library import NULL, call, drain_at_exit, ffi, initialised, is_usable, lib, name_of, text, use_opencl
 
 _MOST_PLANS = 256  # that a context keeps for the functions without a plan
 
@@ -88,6 +85,7 @@ class Opened:
     def __init__(self, native: Any) -> None:
         self.native = native
         weakref.finalize(self, _close, native)
+        drain_at_exit()
 
 
 class Context:
@@ -135,7 +133,7 @@ class Context:
 
     def _own(self, native: Any) -> None:
         self._opened = Opened(native)
-        self._plans: collections.OrderedDict[Any, Plan] = collections.OrderedDict()
+        self._plans: collections.OrderedDict[Any, Any] = collections.OrderedDict()
         self._lock = threading.Lock()
 
     @classmethod
@@ -159,15 +157,15 @@ class Context:
         call(lib.clmgk_get_device_info, self._opened.native.id, info)
         return _device(info)
 
-    def _find(self, key: Any) -> Plan | None:
+    def _find(self, key: Any) -> Any:
         with self._lock:
             plan = self._plans.get(key)
             if plan is not None:
                 self._plans.move_to_end(key)
             return plan
 
-    def _keep(self, key: Any, plan: Plan) -> Plan:
-        """Keeps a plan, and drops the one that was not used for longest. A call that uses it holds it."""
+    def _keep(self, key: Any, plan: Any) -> Any:
+        """Keeps a plan, or what holds one, and drops the one that was not used for longest. A call that uses it holds it."""
         with self._lock:
             self._plans[key] = plan
             if len(self._plans) > _MOST_PLANS:

@@ -2,10 +2,12 @@
 """The C library: loading, errors as exceptions, names of its enumerations."""
 from __future__ import annotations
 
+import atexit
 import ctypes
 import functools
 import os
 import pathlib
+import time
 from typing import Any, Callable, Iterable
 
 
@@ -82,8 +84,11 @@ def text(pointer: Any) -> str:
     return "" if pointer == NULL else ffi.string(pointer).decode("utf-8", "replace")
 
 
+_ERROR = ffi.typeof("clmgk_error *")
+
+
 def new_error() -> Any:
-    return ffi.new("clmgk_error *")
+    return ffi.new(_ERROR)
 
 
 def check(status: int, error: Any) -> None:
@@ -163,6 +168,43 @@ def is_usable() -> bool:
 def _after_fork() -> None:
     global _forked
     _forked = _opened
+    _calls.clear()
+
+
+# ---- the interpreter's end
+
+_calls: set[object] = set()  # a token for each call in progress
+_ending = False
+_drains = False
+
+
+def begin_call() -> object:
+    """To be called before a call that uses OpenCL; end_call follows in any case."""
+    token = object()
+    _calls.add(token)
+    if _ending:
+        _calls.discard(token)
+        raise RuntimeError("the interpreter is ending")
+    return token
+
+
+end_call = _calls.discard
+
+
+def drain_at_exit() -> None:
+    """At the interpreter's end, calls of other threads must be over before weakref's finalizers release plans and devices
+    (and drivers their own objects). This runs before the finalizers that exist by now."""
+    global _drains
+    if not _drains:
+        _drains = True
+        atexit.register(_drain)
+
+
+def _drain() -> None:
+    global _ending
+    _ending = True
+    while _calls:
+        time.sleep(0.001)
 
 
 os.register_at_fork(after_in_child=_after_fork)

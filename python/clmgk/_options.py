@@ -160,11 +160,11 @@ class Call:
         """The plan of the call, with these fields besides."""
         context = context_of(self.device)
         key = (*self.key, *extra.items())
-        found = context._find(key)
-        if found is not None:
-            return found
-        plan = Plan._of(context, self.engine, {**self.fields(), **extra}, self.storage["q"].ndim == 4)
-        return context._keep(key, plan)
+        plan: Plan | None = context._find(key)
+        if plan is None:
+            plan = Plan._of(context, self.engine, {**self.fields(), **extra}, self.storage["q"].ndim == 4)
+            context._keep(key, plan)
+        return plan
 
     def fields(self) -> dict[str, Any]:
         """The fields of the descriptor that the arrays and options determine."""

@@ -10,8 +10,8 @@ import numpy as np
 
 from ._context import Context, Opened, context_of
 from ._descriptor import Descriptor, describe
-from ._library import (ARRAYS, GRADIENTS, NULL, bits, call, check, ffi, from_name, initialised, is_usable, lib, name_of,
-                       new_error, text, use_opencl)
+from ._library import (ARRAYS, GRADIENTS, NULL, begin_call, bits, call, check, end_call, ffi, from_name, initialised,
+                       is_usable, lib, name_of, new_error, text, use_opencl)
 from ._slots import Array, Pass
 
 
@@ -72,10 +72,13 @@ def _create(opened: Opened, desc: Any, options: Any) -> Handle:
     done = threading.Event()
 
     def make() -> None:
+        token = None
         try:
+            token = begin_call()
             status = lib.clmgk_plan_create(opened.native.clmgk, desc, options, out, error)
             result.append(Handle(out[0], opened) if status == lib.CLMGK_OK else status)
         finally:
+            end_call(token)
             done.set()
 
     if threading.current_thread() is threading.main_thread():
@@ -83,6 +86,8 @@ def _create(opened: Opened, desc: Any, options: Any) -> Handle:
         done.wait()  # not join(): in Python 3.11 an interrupted join takes the thread for ended
     else:
         make()
+    if not result:
+        raise RuntimeError("the interpreter is ending")
     made = result[0]
     if not isinstance(made, Handle):
         check(made, error)
@@ -175,14 +180,19 @@ class Plan:
     def run(self, pass_: Pass, pointers: list[int], *, seed: int = 0, accumulate: int = 0) -> None:
         """Runs a pass on memory at these addresses, in the order of ``pass_.slots``; 0: no array."""
         handle = self._use()
-        args = initialised("clmgk_attention_args")
-        args.seed, args.accumulate, args.parts = seed, accumulate, pass_.parts
-        workspace = handle.take_workspace()
+        if not 0 <= seed < 2**64:
+            raise ValueError(f"seed: {seed}: expected 0 to 2^64 - 1")
         error = new_error()
-        status = lib.binding_run(handle.opened.native, handle.pointer, pass_.number, args, workspace, pass_.native,
-                                 pointers, len(pointers), error)
-        if workspace != NULL:
-            handle.workspaces.append(workspace)
+        numbers = [(seed, accumulate, pass_.parts)]
+        token = begin_call()
+        try:
+            workspace = handle.take_workspace()
+            status = lib.binding_run(handle.opened.native, handle.pointer, pass_.number, numbers, workspace,
+                                     pass_.native, pointers, len(pointers), error)
+            if workspace != NULL:
+                handle.workspaces.append(workspace)
+        finally:
+            end_call(token)
         check(status, error)
 
     def _call(self, pass_: Pass, arrays: Mapping[str, Array | None], unwanted: Container[str], *, seed: int = 0,

@@ -102,8 +102,10 @@ class Slot:
         end = desc.length_k if name in ("lengths", "offsets_k") else desc.length
         self.check_values = None if self.is_output else _value_check(name, info.values, end)
 
-    def explain_shape(self) -> str:
-        return ", ".join(f"{letter}={size}" for letter, size in zip(self.letters, self.shape))
+    def check_shape(self, shape: tuple[int, ...]) -> None:
+        if shape != self.shape:
+            axes = ", ".join(f"{letter}={size}" for letter, size in zip(self.letters, self.shape))
+            raise ValueError(f"{self.name}: shape {shape}: expected {self.shape} ({axes})")
 
     def has_strides(self, strides: Sequence[int]) -> bool:
         """Whether strides in bytes are the plan's, where they matter."""
@@ -118,7 +120,7 @@ class Slot:
         if array.dtype != self.dtype:
             raise TypeError(f"{name}: elements of type {array.dtype}: expected {self.dtype}")
         if array.shape != self.shape:
-            raise ValueError(f"{name}: shape {array.shape}: expected {self.shape} ({self.explain_shape()})")
+            self.check_shape(array.shape)
         if array.strides != self.strides and self.bytes > 0 and not self.has_strides(array.strides):
             raise ValueError(f"{name}: strides of {array.strides} bytes: the plan expects {self.strides}")
         if not array.flags.aligned:

@@ -15,7 +15,8 @@ import pyopencl
 import pyopencl.array
 
 from ._context import Context
-from ._library import ARRAYS, GRADIENTS, NULL, bits, call, check, ffi, initialised, lib, new_error
+from ._library import (ARRAYS, GRADIENTS, NULL, begin_call, bits, call, check, end_call, ffi, initialised, lib,
+                       new_error)
 from ._plan import Plan
 from ._slots import Pass, Slot
 
@@ -48,8 +49,7 @@ def _buffer(slot: Slot, array: Any) -> tuple[int, int]:
     if isinstance(array, pyopencl.array.Array):
         if array.dtype != slot.dtype:
             raise TypeError(f"{slot.name}: elements of type {array.dtype}: expected {slot.dtype}")
-        if array.shape != slot.shape:
-            raise ValueError(f"{slot.name}: shape {array.shape}: expected {slot.shape} ({slot.explain_shape()})")
+        slot.check_shape(array.shape)
         if not slot.has_strides(array.strides):
             raise ValueError(f"{slot.name}: strides of {array.strides} bytes: the plan expects {slot.strides}")
         if array.base_data is None:
@@ -74,17 +74,21 @@ def _enqueue(plan: Plan, pass_: Pass, queue: pyopencl.CommandQueue, arrays: Mapp
         memory, offset = _buffer(pass_.by_name[name], array)
         field = getattr(args, name)
         field.memory, field.offset = ffi.cast("cl_mem", memory), offset
-    # OpenCL keeps a buffer that was released until the commands that use it have finished.
-    workspace = ffi.new("cl_mem *")
-    if handle.workspace_bytes > 0:
-        call(lib.binding_create_buffer, handle.opened.native, handle.workspace_bytes, workspace)
-        args.workspace.memory = workspace[0]
     waits = ffi.new("cl_event[]", [ffi.cast("cl_event", event.int_ptr) for event in wait_for or ()])
     event, error = ffi.new("cl_event *"), new_error()
-    status = getattr(lib, f"clmgk_enqueue_{pass_.name}")(handle.pointer, ffi.cast("cl_command_queue", queue.int_ptr), args,
-                                                         len(waits), waits if len(waits) else NULL, event, error)
-    if workspace[0] != NULL:
-        lib.binding_release_buffer(workspace[0])
+    workspace = ffi.new("cl_mem *")
+    token = begin_call()
+    try:
+        if handle.workspace_bytes > 0:
+            call(lib.binding_create_buffer, handle.opened.native, handle.workspace_bytes, workspace)
+            args.workspace.memory = workspace[0]
+        enqueue = getattr(lib, f"clmgk_enqueue_{pass_.name}")
+        status = enqueue(handle.pointer, ffi.cast("cl_command_queue", queue.int_ptr), args, len(waits),
+                         waits if len(waits) else NULL, event, error)
+        if workspace[0] != NULL:  # OpenCL keeps it until the commands that use it have finished
+            lib.binding_release_buffer(workspace[0])
+    finally:
+        end_call(token)
     check(status, error)
     return pyopencl.Event.from_int_ptr(int(ffi.cast("uintptr_t", event[0])), retain=False)
 

@@ -25,6 +25,13 @@ typedef struct binding_slot {
     uint64_t bytes; /* from the first element to one past the last; 0: no elements */
 } binding_slot;
 
+/* The numbers of a call: the fields of clmgk_attention_args. */
+typedef struct binding_numbers {
+    uint64_t seed;
+    uint32_t accumulate;
+    int64_t parts;
+} binding_numbers;
+
 /* Opens the device that `selector` picks (clmgk_select_device). `options` may be NULL. The caller closes it, also after
  * a failure. */
 clmgk_status binding_open(const char *selector, const clmgk_context_options *options, binding_device *device,
@@ -39,12 +46,11 @@ void binding_close(binding_device *device);
 /*
  * Runs a pass on host memory and waits for it. pointers[i] is the address of the first element of the array slots[i], 0
  * if it is not given. Outputs are read too: gradients may be added to them, and gaps between strides keep their values.
- * `args` has the seed and the other numbers of the call; this function sets its buffers. `workspace`, of
- * clmgk_plan_workspace_size bytes, may be NULL if that is 0; the call uses it alone.
+ * `workspace`, of clmgk_plan_workspace_size bytes, may be NULL if that is 0; the call uses it alone.
  */
-clmgk_status binding_run(const binding_device *device, clmgk_plan *plan, clmgk_pass pass, clmgk_attention_args *args,
-                         cl_mem workspace, const binding_slot *slots, const uintptr_t *pointers, size_t count,
-                         clmgk_error *error);
+clmgk_status binding_run(const binding_device *device, clmgk_plan *plan, clmgk_pass pass,
+                         const binding_numbers *numbers, cl_mem workspace, const binding_slot *slots,
+                         const uintptr_t *pointers, size_t count, clmgk_error *error);
 
 clmgk_status binding_create_buffer(const binding_device *device, size_t bytes, cl_mem *memory, clmgk_error *error);
 void binding_release_buffer(cl_mem memory);

@@ -187,15 +187,19 @@ static clmgk_status read_outputs(const call *c, clmgk_error *error)
     return code == CL_SUCCESS ? CLMGK_OK : fail_cl(error, code, "clWaitForEvents");
 }
 
-clmgk_status binding_run(const binding_device *device, clmgk_plan *plan, clmgk_pass pass, clmgk_attention_args *args,
-                         cl_mem workspace, const binding_slot *slots, const uintptr_t *pointers, size_t count,
-                         clmgk_error *error)
+clmgk_status binding_run(const binding_device *device, clmgk_plan *plan, clmgk_pass pass,
+                         const binding_numbers *numbers, cl_mem workspace, const binding_slot *slots,
+                         const uintptr_t *pointers, size_t count, clmgk_error *error)
 {
-    const call c = {.device = device, .args = args, .slots = slots, .pointers = pointers, .count = count};
-    args->workspace.memory = workspace;
+    clmgk_attention_args args = CLMGK_ATTENTION_ARGS_INIT;
+    args.seed = numbers->seed;
+    args.accumulate = numbers->accumulate;
+    args.parts = numbers->parts;
+    args.workspace.memory = workspace;
+    const call c = {.device = device, .args = &args, .slots = slots, .pointers = pointers, .count = count};
     clmgk_status status = create_buffers(&c, error);
     if (status == CLMGK_OK)
-        status = enqueue_functions[pass](plan, device->queue, args, 0, NULL, NULL, error);
+        status = enqueue_functions[pass](plan, device->queue, &args, 0, NULL, NULL, error);
     if (status == CLMGK_OK)
         status = read_outputs(&c, error);
     if (status != CLMGK_OK) /* the caller may free the arrays when this call returns */

@@ -79,7 +79,7 @@ class Case:
         q = self.types.get("dtype", np.float16 if self.arrays["q"].dtype == np.float16 else np.float32)
         for name in self.arrays:
             dtype = self.types.get({"grad_o": "dtype_o"}.get(name, f"dtype_{name}"), q)
-            array = self.arrays[name].astype(dtype)
+            array = self.arrays[name].astype(dtype, order="C")
             if self.tokens_first:  # the heads' axis first, in place
                 array = array.swapaxes(1, 2) if array.ndim == 4 else np.moveaxis(array, 1, -2)
             self.arrays[name] = array

@@ -65,6 +65,8 @@ MISUSES = [
     (ValueError, "alignment", lambda: attend(alignment="left")),
     (ValueError, "dropout", lambda: attend(dropout=1.0)),
     (TypeError, "dropout", lambda: attend(dropout="much")),
+    (ValueError, "seed", lambda: attend(dropout=0.5, seed=-1)),
+    (TypeError, "<", lambda: attend(dropout=0.5, seed="now")),
     (ValueError, "softcap", lambda: attend(softcap=-1.0)),
     (ValueError, "variance", lambda: attend(variance=0.0)),
     (ValueError, "variance: a value", lambda: attend(variant="gaussian", variance=[-1.0])),

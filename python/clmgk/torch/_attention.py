@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from .._context import Context, context_of, devices
-from .._library import GRADIENTS, lib, name_of
+from .._library import lib, name_of
 from .._options import OPTIONS, Call, traits_of
 from .._plan import Plan
-from .._slots import Pass, numpy_dtype
+from .._slots import numpy_dtype
 
 _DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 _STORAGE = ("q", "k", "v")
@@ -39,6 +39,11 @@ def cpu_context() -> Context:
 
 
 @functools.lru_cache(maxsize=1024)
+def _mixes_heads(options: str) -> bool:
+    return bool(traits_of(_parse(options).get("variant", "softmax")) & lib.CLMGK_TRAIT_ADMIXTURE)
+
+
+@functools.lru_cache(maxsize=1024)
 def _parse(options: str) -> dict[str, Any]:
     return {name: ast.literal_eval(value) for name, value in (option.split("=", 1) for option in options.split(";") if option)}
 
@@ -52,36 +57,47 @@ def _like(tensor: Tensor) -> np.ndarray[Any, Any]:
     return np.lib.stride_tricks.as_strided(np.zeros(1, dtype), tuple(tensor.shape), strides)
 
 
-def _find_plan(options: str, gradients: str, tensors: Mapping[str, Tensor]) -> Plan:
-    """The plan of a problem; `tensors` are those with layouts of their own, and the parameters."""
+class _Prepared:
+    """A pass of a plan for tensors of certain shapes and layouts, which were checked."""
+
+    def __init__(self, options: str, gradients: str, pass_name: str, tensors: Mapping[str, Tensor]) -> None:
+        storage = {name: _like(t) for name, t in tensors.items() if name not in _EXTRAS and not _has_no_layout(name)}
+        extras = {name: np.zeros(tuple(t.shape), np.int32 if name in _INTEGERS else np.float32)
+                  for name, t in tensors.items() if name in _EXTRAS}
+        made = Call(storage, {**_parse(options), **extras}, OPTIONS)
+        fields = {**made.fields(), **({"gradients": gradients.split(",")} if gradients else {})}
+        self.plan = Plan._of(cpu_context(), made.engine, fields, True)
+        self.pass_ = self.plan._pass(pass_name)
+        for slot in self.pass_.slots:
+            if slot.name in tensors:
+                slot.check_shape(tuple(tensors[slot.name].shape))
+            elif slot.required and slot.bytes > 0:
+                raise ValueError(f"{slot.name}: missing: variant {name_of('variant', self.plan._resolved.variant)} needs it")
+        unused = [name for name in tensors if name not in self.pass_.by_name]
+        if unused:
+            raise ValueError(f"{unused[0]}: given, but the problem does not use it")
+        self.places = [(i, slot.name) for i, slot in enumerate(self.pass_.slots) if slot.name in tensors]
+
+    def run(self, tensors: Mapping[str, Tensor], seed: Optional[Tensor]) -> None:
+        pointers = self.pass_.empty.copy()
+        for i, name in self.places:
+            pointers[i] = tensors[name].data_ptr()
+        self.plan.run(self.pass_, pointers, seed=0 if seed is None else int(seed.item()) % 2**64)
+
+
+def _has_no_layout(name: str) -> bool:
+    """Whether an array is always dense, so that the problem follows from the others."""
+    return name in ("lse", "grad_lse") or (name.startswith("grad_") and name[5:] in _EXTRAS)
+
+
+def _run(options: str, gradients: str, pass_name: str, tensors: dict[str, Tensor], seed: Optional[Tensor]) -> None:
+    """Runs a pass on tensors; the first time for their shapes and layouts, makes its plan."""
     context = cpu_context()
-    key = ("torch", options, gradients, *[(name, t.shape, t.stride(), t.dtype) for name, t in tensors.items()])
-    found = context._find(key)
-    if found is not None:
-        return found
-    made = Call({name: _like(t) for name, t in tensors.items() if name not in _EXTRAS},
-                {**_parse(options), **{name: np.zeros(tuple(t.shape), np.int32 if name in _INTEGERS else np.float32)
-                                       for name, t in tensors.items() if name in _EXTRAS}}, OPTIONS)
-    fields = {**made.fields(), **({"gradients": gradients.split(",")} if gradients else {})}
-    return context._keep(key, Plan._of(context, made.engine, fields, True))
-
-
-def _run(plan: Plan, pass_: Pass, tensors: Mapping[str, Tensor], seed: Optional[Tensor]) -> None:
-    pointers = pass_.empty.copy()
-    for i, slot in enumerate(pass_.slots):
-        tensor = tensors.get(slot.name)
-        if tensor is not None:
-            if tuple(tensor.shape) != slot.shape:
-                raise ValueError(f"{slot.name}: shape {tuple(tensor.shape)}: expected {slot.shape} "
-                                 f"({slot.explain_shape()})")
-            pointers[i] = tensor.data_ptr()
-        elif slot.required and slot.bytes > 0:
-            raise ValueError(f"{slot.name}: missing: variant {_variant(plan)} needs it")
-    plan.run(pass_, pointers, seed=0 if seed is None else int(seed.item()) % 2**64)
-
-
-def _variant(plan: Plan) -> str:
-    return name_of("variant", plan._resolved.variant)
+    key = (options, gradients, pass_name, *[(name, t.shape, t.stride(), t.dtype) for name, t in tensors.items()])
+    prepared = context._find(key)
+    if prepared is None:
+        prepared = context._keep(key, _Prepared(options, gradients, pass_name, tensors))
+    prepared.run(tensors, seed)
 
 
 def _given(values: Sequence[Optional[Tensor]]) -> dict[str, Tensor]:
@@ -93,10 +109,9 @@ def _given(values: Sequence[Optional[Tensor]]) -> dict[str, Tensor]:
 
 def _new_output(q: Tensor, k: Tensor, v: Tensor, mix: Optional[Tensor], options: str) -> tuple[Tensor, Tensor]:
     """O and L. O has the order of q's axes in memory."""
-    scalars = _parse(options)
     heads = q.shape[1]
-    if traits_of(scalars.get("variant", "softmax")) & lib.CLMGK_TRAIT_ADMIXTURE:
-        heads = mix.shape[0] if mix is not None and mix.ndim == 2 else scalars.get("heads", v.shape[1])
+    if _mixes_heads(options):
+        heads = mix.shape[0] if mix is not None and mix.ndim == 2 else _parse(options).get("heads", v.shape[1])
     batch, length, size = q.shape[0], q.shape[2], v.shape[-1]
     if q.stride(1) < q.stride(2):
         o = q.new_empty((batch, length, heads, size)).transpose(1, 2)
@@ -114,9 +129,7 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, prior: Optional[Tensor], varianc
     extras = _given((prior, variance, shift, lengths, lengths_q, offsets, offsets_k, bias, slopes, sinks, mix, mix_weight,
                      mix_offset, noise))
     o, lse = _new_output(q, k, v, mix, options)
-    tensors = {"q": q, "k": k, "v": v, "o": o, **extras}
-    plan = _find_plan(options, gradients, tensors)
-    _run(plan, plan._pass("forward"), {**tensors, "lse": lse}, seed)
+    _run(options, gradients, "forward", {"q": q, "k": k, "v": v, "o": o, "lse": lse, **extras}, seed)
     return o, lse
 
 
@@ -144,10 +157,8 @@ def _attention_backward(grad_o: Tensor, grad_lse: Optional[Tensor], o: Tensor, l
     tensors = {"q": q, "k": k, "v": v, **extras}
     found = _new_gradients(names, tensors)
     outputs = {f"grad_{name}": gradient for name, gradient in zip(names, found)}
-    layouts = {f"grad_{name}": outputs[f"grad_{name}"] for name in _STORAGE if name in names}
-    plan = _find_plan(options, gradients, {**tensors, "o": o, "grad_o": grad_o, **layouts})
     given = {} if grad_lse is None else {"grad_lse": grad_lse}
-    _run(plan, plan._pass("backward"), {**tensors, "o": o, "lse": lse, "grad_o": grad_o, **given, **outputs}, seed)
+    _run(options, gradients, "backward", {**tensors, "o": o, "lse": lse, "grad_o": grad_o, **given, **outputs}, seed)
     return found
 
 
@@ -236,9 +247,10 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, return_lse: bool = False, seed
         q, k, v = (t.to(torch.get_autocast_dtype("cpu")) for t in (q, k, v))
     q, k, v = _usable(q), _usable(k), _usable(v)
     extras, scalars = _split(options)
-    named = {"q": q, "k": k, "v": v, **extras}
-    gradients = ",".join(name for name in GRADIENTS if name in named and named[name].requires_grad) \
-        if torch.is_grad_enabled() else ""
+    gradients = ""
+    if torch.is_grad_enabled():
+        named = {"q": q, "k": k, "v": v, **extras}
+        gradients = ",".join([name for name, tensor in named.items() if tensor.requires_grad])
     drawn = None
     if seed is not None:
         drawn = torch.tensor(seed if seed < 2**63 else seed - 2**64)
