@@ -240,18 +240,6 @@ static void draw_types(clmgk_attention_desc *d, uint64_t *state)
         *types[n] = (clmgk_storage)th_pick(state, CLMGK_STORAGE_AS_Q, CLMGK_DTYPES);
 }
 
-/* For the matrix engine: 16-bit types, in its backward pass one for Q and K and one for V and O. */
-static void use_matrix_engine(rd_configuration *out, uint64_t *state)
-{
-    clmgk_attention_desc *const d = &out->desc;
-    const bool forward = d->gradients == 0 && d->statistics == 0;
-    out->engine = CLMGK_ENGINE_MATRIX;
-    d->dtype = th_chance(state, 2) ? CLMGK_DTYPE_F16 : CLMGK_DTYPE_BF16;
-    d->dtype_k = forward && th_chance(state, 3) ? CLMGK_STORAGE_F16 : CLMGK_STORAGE_AS_Q;
-    d->dtype_v = th_chance(state, 3) ? CLMGK_STORAGE_F16 : CLMGK_STORAGE_AS_Q;
-    d->dtype_o = d->dtype_v;
-}
-
 static rd_configuration random_configuration(uint64_t seed, uint64_t index)
 {
     static const int64_t sizes[] = {8, 16, 32, 64};
@@ -283,13 +271,28 @@ static rd_configuration random_configuration(uint64_t seed, uint64_t index)
     }
     if (th_chance(&state, 3)) /* last, so that the other draws stay as they are */
         draw_types(d, &state);
-    if (!linear && th_chance(&state, 4))
-        use_matrix_engine(&out, &state);
+    return out;
+}
+
+/* For the matrix engine: of its families, with 16-bit types, in the backward pass one for Q and K and one for V and O.
+ */
+static rd_configuration random_matrix_configuration(uint64_t seed, uint64_t index)
+{
+    rd_configuration out = random_configuration(seed, 4 * index); /* none of the linear family */
+    clmgk_attention_desc *const d = &out.desc;
+    uint64_t state = seed ^ index;
+    const bool forward = d->gradients == 0 && d->statistics == 0;
+    out.engine = CLMGK_ENGINE_MATRIX;
+    d->dtype = th_chance(&state, 2) ? CLMGK_DTYPE_F16 : CLMGK_DTYPE_BF16;
+    d->dtype_k = forward && th_chance(&state, 3) ? CLMGK_STORAGE_F16 : CLMGK_STORAGE_AS_Q;
+    d->dtype_o = d->dtype_v = th_chance(&state, 3) ? CLMGK_STORAGE_F16 : CLMGK_STORAGE_AS_Q;
     return out;
 }
 
 rd_configuration rd_configuration_of(uint64_t seed, uint64_t number)
 {
+    if (number >= RD_MATRIX_RANDOM && number < RD_LISTED)
+        return random_matrix_configuration(seed, (number - RD_MATRIX_RANDOM) / RD_SHARED);
     if (number >= RD_MATRIX && number < RD_LISTED)
         return matrices[(number - RD_MATRIX) % TH_COUNT(matrices)];
     if (number >= RD_LINEAR && number < RD_LISTED)

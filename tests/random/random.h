@@ -38,11 +38,19 @@ uint32_t rd_options_of(const rd_configuration *configuration);
 /*
  * Configuration of problem number `number`: up to RD_LINEAR one of a list, in turn, that holds every pair of options;
  * up to RD_MATRIX one of the linear family's, which has few of them;
- * up to RD_LISTED one of the matrix engine's, of all families that it has;
+ * up to RD_MATRIX_RANDOM one of the matrix engine's, of all families that it has; up to RD_LISTED a random one for that
+ * engine, which RD_SHARED consecutive problems share;
  * up to RD_OPTIMISED one of a few that are worth a compiler's optimisation; from there on a random
  * one, which RD_SHARED consecutive problems share.
  */
-enum { RD_LINEAR = 25000, RD_MATRIX = 37500, RD_LISTED = 50000, RD_OPTIMISED = 100000, RD_SHARED = 25 };
+enum {
+    RD_LINEAR = 25000,
+    RD_MATRIX = 37500,
+    RD_MATRIX_RANDOM = 43750,
+    RD_LISTED = 50000,
+    RD_OPTIMISED = 100000,
+    RD_SHARED = 25
+};
 rd_configuration rd_configuration_of(uint64_t seed, uint64_t number);
 size_t rd_listed(const rd_configuration **list);
 size_t rd_listed_linear(const rd_configuration **list);

@@ -3,9 +3,10 @@
  * Random problems against the reference, all options drawn together (random/random.h). A draw that fails is made as
  * small as possible and printed as a command of clmgk-run, with its arrays in a folder under $TMPDIR.
  *
- *     test_differential [--seed S] [--first N] [--count N] [--optimised] [--list] [--keep-going]
+ *     test_differential [--seed S] [--first N] [--count N] [--optimised] [--matrix] [--list] [--keep-going]
  *
- * CLMGK_TEST_SEED replaces the default seed. --optimised draws from the configurations that are worth it; --list only
+ * CLMGK_TEST_SEED replaces the default seed. --optimised draws from the configurations that are worth it, --matrix
+ * from those of the matrix engine, whose programs compilers take minutes to optimise on a CPU; --list only
  * says what is drawn; --keep-going tells of every draw that fails and makes none smaller.
  */
 #include "random/random.h"
@@ -28,6 +29,7 @@ static struct {
     bool list;
     bool keep_going;
     bool optimised;
+    bool matrix;
 } arguments = {.seed = DEFAULT_SEED};
 
 /* How many failures are made smaller: each takes up to a minute. */
@@ -117,10 +119,12 @@ TH_TEST(draws)
     failures = 0;
     if (arguments.ranged) {
         draw_range(session, arguments.first, arguments.count);
+    } else if (arguments.matrix) {
+        draw_range(session, RD_MATRIX, 100 * matrices);
+        draw_range(session, RD_MATRIX_RANDOM, UINT64_C(20) * RD_SHARED);
     } else if (session->full) {
         draw_range(session, 0, 100 * listed);
         draw_range(session, RD_LINEAR, 100 * linears);
-        draw_range(session, RD_MATRIX, 100 * matrices);
         draw_range(session, RD_LISTED, 100);
         draw_range(session, RD_OPTIMISED, UINT64_C(100) * RD_SHARED);
     } else if (arguments.optimised) {
@@ -164,7 +168,7 @@ TH_TEST(other_gradients_change_no_values)
     static const uint64_t lines[] = {10, 7}; /* shifted keys, packed sequences; with priors */
     const rd_configuration *list = NULL;
     const uint64_t listed = rd_listed(&list);
-    for (uint64_t n = 0; n < (arguments.ranged || arguments.optimised ? 0 : 40); n++) {
+    for (uint64_t n = 0; n < (arguments.ranged || arguments.optimised || arguments.matrix ? 0 : 40); n++) {
         const uint64_t number = lines[n % TH_COUNT(lines)] + listed * (n / TH_COUNT(lines));
         rd_case c = rd_draw(arguments.seed, number);
         c.accumulate = c.problem.accumulate = 0;
@@ -211,6 +215,8 @@ static bool parse(int argc, char **argv)
             arguments.keep_going = true;
         else if (strcmp(argv[n], "--optimised") == 0)
             arguments.optimised = true;
+        else if (strcmp(argv[n], "--matrix") == 0)
+            arguments.matrix = true;
         else
             return false;
     }
@@ -220,7 +226,8 @@ static bool parse(int argc, char **argv)
 int main(int argc, char **argv)
 {
     if (!parse(argc, argv)) {
-        fprintf(stderr, "usage: %s [--seed S] [--first N] [--count N] [--optimised] [--list] [--keep-going]\n",
+        fprintf(stderr,
+                "usage: %s [--seed S] [--first N] [--count N] [--optimised] [--matrix] [--list] [--keep-going]\n",
                 argv[0]);
         return 2;
     }
