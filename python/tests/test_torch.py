@@ -199,6 +199,7 @@ def test_misuse(exception, words, call):
 def test_devices_other_than_the_cpu():
     class Elsewhere(torch.Tensor):
         device = torch.device("cuda:0")
+        is_cpu = False
 
     q = torch.ones(1, 2, 7, 16)
     with pytest.raises(RuntimeError, match=r"q: a tensor on cuda:0.*\.cpu\(\)"):

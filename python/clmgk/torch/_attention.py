@@ -21,6 +21,7 @@ _DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 _STORAGE = ("q", "k", "v")
 _EXTRAS = ("prior", "variance", "shift", "lengths", "lengths_q", "offsets", "offsets_k", "bias", "slopes", "sinks", "mix",
            "mix_weight", "mix_offset", "noise")
+_NO_EXTRAS = (None,) * len(_EXTRAS)
 _INTEGERS = ("lengths", "lengths_q", "offsets", "offsets_k")
 _TEXTS = frozenset(OPTIONS) - frozenset(_EXTRAS) - {"seed", "device"} | {"variance"}
 
@@ -198,13 +199,13 @@ _attention_backward.register_autograd(_refuse_second)
 
 def _usable(tensor: Tensor) -> Tensor:
     """A tensor in a layout that the library takes: the innermost axis is contiguous."""
-    return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous()
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
 def _check_device(name: str, tensor: Any) -> None:
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name}: {type(tensor).__name__}: expected a tensor")
-    if tensor.device.type not in ("cpu", "meta"):
+    if not tensor.is_cpu and tensor.device.type not in ("cpu", "meta"):
         raise RuntimeError(f"{name}: a tensor on {tensor.device}: clmgk.torch computes on CPU tensors as yet: copy it by "
                            f"{name}.cpu()")
 
@@ -238,25 +239,27 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, return_lse: bool = False, seed
     ValueError, TypeError, NotImplementedError, RuntimeError
         As in ``clmgk.attention``. RuntimeError also for a tensor that is not on the CPU, and for a gradient of a gradient.
     """
-    for name, tensor in zip(_STORAGE, (q, k, v)):
-        _check_device(name, tensor)
+    _check_device("q", q)
+    _check_device("k", k)
+    _check_device("v", v)
     if q.ndim == 3:
         results = attention(q[None], k[None], v[None], return_lse=True, seed=seed, **options)
         return (results[0][0], results[1][0]) if return_lse else results[0][0]
     if torch.is_autocast_enabled("cpu"):
         q, k, v = (t.to(torch.get_autocast_dtype("cpu")) for t in (q, k, v))
     q, k, v = _usable(q), _usable(k), _usable(v)
-    extras, scalars = _split(options)
+    extras, scalars = _split(options) if options else ({}, {})
     gradients = ""
     if torch.is_grad_enabled():
-        named = {"q": q, "k": k, "v": v, **extras}
-        gradients = ",".join([name for name, tensor in named.items() if tensor.requires_grad])
+        gradients = ",".join([name for name, tensor in (("q", q), ("k", k), ("v", v), *extras.items())
+                              if tensor.requires_grad])
     drawn = None
     if seed is not None:
         drawn = torch.tensor(seed if seed < 2**63 else seed - 2**64)
     elif scalars.get("dropout") or "noise" in extras:
         drawn = torch.randint(2**63 - 1, ())
-    o, lse = _attention(q, k, v, *[extras.get(name) for name in _EXTRAS], drawn, ";".join(f"{name}={scalars[name]!r}" for name in sorted(scalars)),
+    given = [extras.get(name) for name in _EXTRAS] if extras else _NO_EXTRAS
+    o, lse = _attention(q, k, v, *given, drawn, ";".join(f"{name}={scalars[name]!r}" for name in sorted(scalars)),
                         gradients)
     return (o, lse) if return_lse else o
 
