@@ -96,12 +96,18 @@ static void set_default(int64_t *field, int64_t value)
 }
 
 /* From here on length_k is the number of keys. */
-static void resolve_keys(clmgk_attention_desc *d)
+static clmgk_status resolve_keys(clmgk_attention_desc *d, clmgk_error *error)
 {
+    if (d->length_k < CLMGK_NO_KEYS)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                        "length_k: %" PRId64 ": expected 1 to %" PRId64
+                        ", 0 for as many as queries, or CLMGK_NO_KEYS (%d)",
+                        d->length_k, MAX_AXIS, CLMGK_NO_KEYS);
     set_default(&d->length_k, d->length);
     if (d->length_k == CLMGK_NO_KEYS)
         d->length_k = 0;
     d->resolved = 1;
+    return CLMGK_OK;
 }
 
 static clmgk_status resolve_axes(clmgk_attention_desc *d, clmgk_error *error)
@@ -111,7 +117,7 @@ static clmgk_status resolve_axes(clmgk_attention_desc *d, clmgk_error *error)
     set_default(&d->kv_heads, d->heads);
     set_default(&d->value_size, d->head_size);
     if (!d->resolved)
-        resolve_keys(d);
+        MGK_TRY(resolve_keys(d, error));
     MGK_TRY(check_count("batch", d->batch, 1, error));
     MGK_TRY(check_count("heads", d->heads, 1, error));
     MGK_TRY(check_count("kv_heads", d->kv_heads, 1, error));
@@ -165,10 +171,25 @@ static clmgk_status resolve_window_side(const char *field, int64_t *side, clmgk_
     return CLMGK_OK;
 }
 
+/* A field that says nothing unless a switch is on. */
+static clmgk_status check_idle(const char *field, int64_t value, bool idle, const char *needed, clmgk_error *error)
+{
+    return idle ? CLMGK_OK
+                : mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: %" PRId64 ": expected 0, or %s = 1 with it", field,
+                           value, needed);
+}
+
+static clmgk_status check_no_window(const char *field, int64_t side, clmgk_error *error)
+{
+    return check_idle(field, side, side == 0 || side == -1, "use_window", error);
+}
+
 static clmgk_status resolve_window(clmgk_attention_desc *d, clmgk_error *error)
 {
-    if (!d->use_window)
-        return CLMGK_OK;
+    if (!d->use_window) {
+        MGK_TRY(check_no_window("window_left", d->window_left, error));
+        return check_no_window("window_right", d->window_right, error);
+    }
     MGK_TRY(resolve_window_side("window_left", &d->window_left, error));
     return resolve_window_side("window_right", &d->window_right, error);
 }
@@ -207,10 +228,24 @@ static clmgk_status resolve_bias_axis(const char *field, int64_t *axis, int64_t 
     return CLMGK_OK;
 }
 
+static clmgk_status check_no_bias(const clmgk_attention_desc *d, clmgk_error *error)
+{
+    const struct {
+        const char *field;
+        int64_t size;
+    } axes[] = {{"bias_batch", d->bias_batch},
+                {"bias_heads", d->bias_heads},
+                {"bias_length", d->bias_length},
+                {"bias_length_k", d->bias_length_k}};
+    for (size_t i = 0; i < MGK_COUNT(axes); ++i)
+        MGK_TRY(check_idle(axes[i].field, axes[i].size, axes[i].size == 0, "use_bias", error));
+    return CLMGK_OK;
+}
+
 static clmgk_status resolve_bias(clmgk_attention_desc *d, clmgk_error *error)
 {
     if (!d->use_bias)
-        return CLMGK_OK;
+        return check_no_bias(d, error);
     set_default(&d->bias_batch, d->batch);
     MGK_TRY(check_count("bias_batch", d->bias_batch, 1, error));
     if (d->batch % d->bias_batch != 0)

@@ -263,6 +263,18 @@ static clmgk_status host_begin(host_call *call, clmgk_pass pass, const clmgk_att
     return CLMGK_OK;
 }
 
+/* Before anything is compiled: whether the device can allocate each array. */
+static clmgk_status check_room(const host_call *call, clmgk_error *error)
+{
+    const clmgk_device_info *const info = &call->context->facts.info;
+    for (int i = 0; i < CLMGK_ARRAY_WORKSPACE; ++i)
+        if (call->bytes[i] > info->max_allocation_bytes)
+            return mgk_fail(error, CLMGK_ERROR_OUT_OF_DEVICE_MEMORY,
+                            "%s: %zu bytes: expected at most %" PRIu64 ", the largest buffer of the device \"%s\"",
+                            clmgk_array_name((clmgk_array)i), call->bytes[i], info->max_allocation_bytes, info->name);
+    return CLMGK_OK;
+}
+
 static clmgk_status host_run(const char *selector, clmgk_pass pass, const clmgk_attention_desc *desc,
                              const clmgk_host_args *args, clmgk_error *error)
 {
@@ -270,6 +282,7 @@ static clmgk_status host_run(const char *selector, clmgk_pass pass, const clmgk_
     clmgk_status status;
     MGK_TRY(host_begin(&call, pass, desc, args, error));
     MGK_TRY_GOTO(status, open_device(&call, selector, error), done);
+    MGK_TRY_GOTO(status, check_room(&call, error), done);
     MGK_TRY_GOTO(status, clmgk_plan_create(call.context, &call.desc, NULL, &call.plan, error), done);
     MGK_TRY_GOTO(status, create_buffers(&call, error), done);
     MGK_TRY_GOTO(status, run(&call, error), done);

@@ -108,7 +108,8 @@ void mgk_text_free(mgk_text *text)
     *text = (mgk_text){.allocator = text->allocator};
 }
 
-enum { MAX_STRUCT_BYTES = 4096 }; /* more than any version will need: a larger struct_size is uninitialised memory */
+/* More than any version will need: a larger struct_size is uninitialised memory. */
+static const size_t MAX_STRUCT_BYTES = 4096;
 
 static size_t size_of_struct(const void *structure)
 {
@@ -121,8 +122,8 @@ static clmgk_status check_struct_size(size_t size, const char *name, size_t leas
 {
     if (size >= least && size <= MAX_STRUCT_BYTES)
         return CLMGK_OK;
-    return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
-                    "%s.struct_size: %zu: expected at least %zu (CLMGK_..._INIT sets it)", name, size, least);
+    return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s.struct_size: %zu: expected %s %zu (CLMGK_..._INIT sets it)",
+                    name, size, size < least ? "at least" : "at most", size < least ? least : MAX_STRUCT_BYTES);
 }
 
 clmgk_status mgk_struct_read(const void *source, const char *name, size_t least, void *target, size_t size,

@@ -41,11 +41,13 @@ static clmgk_status open_in_folder(const expansion *run, const char *name, sourc
     mgk_text_printf(&path, "%s/%s", run->kernel_dir, name);
     if (path.failed)
         return mgk_fail_memory(run->error, "a kernel file's path");
+    clmgk_error reason = {0};
     const clmgk_status status =
-        mgk_file_read(path.allocator, path.data, MAX_SOURCE_BYTES, &file->owned, &file->length, run->error);
+        mgk_file_read(path.allocator, path.data, MAX_SOURCE_BYTES, &file->owned, &file->length, &reason);
     file->text = file->owned;
     mgk_text_free(&path);
-    return status;
+    return status == CLMGK_OK ? CLMGK_OK
+                              : mgk_fail(run->error, status, "kernel_dir, or CLMGK_KERNEL_DIR: %s", reason.message);
 }
 
 /* The file that an include line names; `engine_file`: a file of the engine. */

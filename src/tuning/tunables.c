@@ -159,12 +159,25 @@ static clmgk_status read_item(mgk_tunables *tunables, const char *item, size_t l
     return fail_name(tunables, item, length, error);
 }
 
+/* Whether an item before `item` in the list has the name of the `length` characters there. */
+static bool is_repeated(const char *text, const char *item, size_t length)
+{
+    const char *const equals = memchr(item, '=', length);
+    for (const char *at = text; equals != NULL && at < item; at += strcspn(at, ",") + 1)
+        if (strncmp(at, item, (size_t)(equals - item) + 1) == 0)
+            return true;
+    return false;
+}
+
 static clmgk_status read_text(mgk_tunables *tunables, const char *text, mgk_origin origin, clmgk_error *error)
 {
-    while (text != NULL && *text != '\0') {
-        const size_t length = strcspn(text, ",");
-        MGK_TRY(read_item(tunables, text, length, origin, error));
-        text += length + (text[length] == ',' ? 1 : 0);
+    for (const char *item = text; item != NULL && *item != '\0';) {
+        const size_t length = strcspn(item, ",");
+        MGK_TRY(read_item(tunables, item, length, origin, error));
+        if (is_repeated(text, item, length))
+            return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "parameters: \"%.*s\": expected each name once",
+                            (int)length, item);
+        item += length + (item[length] == ',' ? 1 : 0);
     }
     return CLMGK_OK;
 }

@@ -219,8 +219,8 @@ TH_TEST(packed_query_heads)
         desc.causal = n % 2 == 1;
         desc.use_lengths = n % 4 == 1;
         desc.use_window = n % 4 == 2;
-        desc.window_left = 20;
-        desc.window_right = 2;
+        desc.window_left = desc.use_window ? 20 : 0;
+        desc.window_right = desc.use_window ? 2 : 0;
         if (shapes[n / 4].tokens_first)
             th_put_tokens_first(&desc, desc.heads, desc.kv_heads, 1, 3, false);
         TH_PROBLEM problem = th_problem_make(&desc, n);

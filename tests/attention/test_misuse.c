@@ -85,6 +85,7 @@ static const bad_desc bad_descs[] = {
     {{DESC(variant, CLMGK_VARIANT_MGK), DESC(components, 1025)}, VALUE, "components", "1025"},
     {{DESC(length, -1)}, VALUE, "length", "-1"},
     {{DESC(length_k, -7)}, VALUE, "length_k", "-7"},
+    {{DESC(length_k, -2)}, VALUE, "length_k", "CLMGK_NO_KEYS"},
     {{DESC(length_k, CLMGK_NO_KEYS), DESC(resolved, 1)}, VALUE, "length_k", "-1"},
     {{DESC(resolved, 2)}, VALUE, "resolved", "2"},
     {{DESC(head_size, 0)}, VALUE, "head_size", "0"},
@@ -121,6 +122,12 @@ static const bad_desc bad_descs[] = {
 
     {{DESC(use_window, 2)}, VALUE, "use_window", "2"},
     {{DESC(use_window, 1), DESC(window_left, -2)}, VALUE, "window_left", "-2"},
+    {{DESC(window_left, 64)}, VALUE, "window_left", "use_window = 1"},
+    {{DESC(window_right, -5)}, VALUE, "window_right", "use_window = 1"},
+    {{DESC(bias_batch, 1)}, VALUE, "bias_batch", "use_bias = 1"},
+    {{DESC(bias_heads, 4)}, VALUE, "bias_heads", "use_bias = 1"},
+    {{DESC(bias_length, 1)}, VALUE, "bias_length", "use_bias = 1"},
+    {{DESC(bias_length_k, 1)}, VALUE, "bias_length_k", "use_bias = 1"},
     {{DESC(use_window, 1), DESC(window_left, -1), DESC(window_right, INT64_MIN)},
      VALUE,
      "window_right",
@@ -380,8 +387,7 @@ TH_TEST(modifiers_are_resolved)
     th_expect_ok(clmgk_attention_validate(&resolved, &resolved, &th_error)); /* and again */
 
     clmgk_attention_desc unused = good_desc(); /* fields that say nothing without their flag */
-    unused.window_left = -5;
-    unused.bias_heads = 3;
+    unused.window_left = -1;
     unused.grad_k.strided = 1; /* overlapping, were there a gradient */
     th_expect_ok(clmgk_attention_validate(&unused, &resolved, &th_error));
 
@@ -489,7 +495,7 @@ TH_TEST(newer_callers)
     newer.added[1] = 1;
     th_expect_refusal(clmgk_attention_validate(&newer.known, NULL, &th_error), VALUE, "struct_size", "");
     newer.known.struct_size = SIZE_MAX;
-    th_expect_refusal(clmgk_attention_validate(&newer.known, NULL, &th_error), VALUE, "struct_size", "");
+    th_expect_refusal(clmgk_attention_validate(&newer.known, NULL, &th_error), VALUE, "struct_size", "at most");
 }
 
 /* A caller that was compiled when the descriptor ended with the query lengths: what lies behind is not its. */
@@ -582,6 +588,12 @@ TH_TEST(bad_parameters)
                               "parameters", values[n]);
             assert_null(plan);
         }
+        char twice[512];
+        snprintf(twice, sizeof(twice), "%s,%s", info.parameters, info.parameters);
+        options.parameters = twice;
+        th_expect_refusal(clmgk_plan_create(session->context, &desc, &options, &plan, &th_error), VALUE, "parameters",
+                          "expected each name once");
+        assert_null(plan);
         clmgk_plan_release(good);
     }
 }

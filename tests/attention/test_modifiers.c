@@ -108,8 +108,8 @@ TH_TEST(shared_biases)
         th_set_bias_axes(&desc, n % 3 == 2 ? 1 : 0);
         desc.bias_batch = n % 2 == 0 ? 2 : 1;
         desc.use_window = n % 3 == 2;
-        desc.window_left = 15;
-        desc.window_right = 40;
+        desc.window_left = desc.use_window ? 15 : 0;
+        desc.window_right = desc.use_window ? 40 : 0;
         desc.use_lengths = desc.use_lengths_q = n % 2 == 1;
         TH_PROBLEM problem = th_problem_make(&desc, n);
         hide_third_rows(&problem, &desc);
@@ -227,7 +227,7 @@ TH_TEST(split_keys)
         clmgk_attention_desc desc = th_small_desc(variants[n / 5], shape[n % 5][0], shape[n % 5][1]);
         th_set_split(&desc, n);
         desc.use_window = n % 4 == 3;
-        desc.window_left = 150;
+        desc.window_left = desc.use_window ? 150 : -1;
         desc.window_right = -1;
         split_problem(session, &desc, n);
     }

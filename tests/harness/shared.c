@@ -55,8 +55,8 @@ void th_set_packing(clmgk_attention_desc *desc, int64_t sequences, int64_t keys,
     desc->length_k = keys > 0 ? keys : desc->length;
     desc->causal = n / 2 % 2 == 1;
     desc->use_window = n % 4 == 3;
-    desc->window_left = 11;
-    desc->window_right = 2;
+    desc->window_left = desc->use_window ? 11 : 0;
+    desc->window_right = desc->use_window ? 2 : 0;
     desc->heads = 4;
     desc->kv_heads = 2;
 }
@@ -87,6 +87,8 @@ void th_set_random_masks(clmgk_attention_desc *desc, int64_t most_kv_heads, uint
     desc->use_window = th_chance(state, 2);
     desc->window_left = th_pick(state, -1, 90);
     desc->window_right = th_pick(state, -1, 90);
+    if (!desc->use_window)
+        desc->window_left = desc->window_right = 0;
     if (desc->use_bias)
         th_set_bias_axes(desc, (size_t)th_pick(state, 0, 7));
     desc->bias_batch = desc->use_bias && th_chance(state, 2) ? 1 : 0;

@@ -19,6 +19,8 @@ void th_set_shape(clmgk_attention_desc *desc, size_t number, uint64_t *state)
     desc->use_window = th_chance(state, 3);
     desc->window_left = th_pick(state, -1, 70);
     desc->window_right = th_pick(state, -1, 70);
+    if (!desc->use_window)
+        desc->window_left = desc->window_right = 0;
     desc->use_lengths = !packed && th_chance(state, 2);
     desc->use_lengths_q = !packed && th_chance(state, 3);
     desc->alignment = (clmgk_alignment)th_pick(state, 0, desc->use_lengths ? 2 : 1);

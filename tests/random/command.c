@@ -210,7 +210,7 @@ static void add_options(command *out, const rd_case *c)
         add(out, " --shared-noise");
     if (d->causal)
         add(out, " --causal");
-    if (d->alignment != CLMGK_ALIGN_BOTTOM_RIGHT)
+    if (d->alignment != CLMGK_ALIGN_BOTTOM_RIGHT && (d->causal || d->use_window || d->use_alibi))
         add(out, " --causal-align %s", clmgk_alignment_name(d->alignment));
     if (d->use_window)
         add(out, " --window %lld,%lld", (long long)d->window_left, (long long)d->window_right);

@@ -61,6 +61,8 @@ static void draw_masks(clmgk_attention_desc *d, uint64_t *state)
     d->use_window = th_chance(state, 4) && !linear;
     d->window_left = th_pick(state, -1, 30);
     d->window_right = th_pick(state, -1, 30);
+    if (!d->use_window)
+        d->window_left = d->window_right = 0;
     d->use_lengths = !packed && th_chance(state, 3);
     d->use_lengths_q = !packed && th_chance(state, 4);
     d->alignment = (clmgk_alignment)th_pick(state, 0, d->use_lengths ? 2 : 1);

@@ -250,6 +250,12 @@ static bool drop_lengths(rd_case *c)
     return clear(&c->desc.use_lengths);
 }
 
+static bool drop_window(rd_case *c)
+{
+    c->desc.window_left = c->desc.window_right = 0;
+    return clear(&c->desc.use_window);
+}
+
 static bool drop_bias(rd_case *c)
 {
     c->desc.gradients &= ~(uint32_t)CLMGK_GRADIENT_BIAS;
@@ -351,7 +357,7 @@ static bool try_drop(search *x, const option *o)
 /* Options of a call, which cost no program. */
 static bool drop_masks(search *x)
 {
-    static const option options[] = {DROP(layout),   FIELD(use_window),    FIELD(causal),        FIELD(alignment),
+    static const option options[] = {DROP(layout),   DROP(window),         FIELD(causal),        FIELD(alignment),
                                      DROP(lengths),  FIELD(use_lengths_q), DROP(splits),         DROP(accumulation),
                                      DROP(grad_lse), DROP(state),          FIELD(use_new_state), DROP(guard)};
     bool any = false;

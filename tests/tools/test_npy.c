@@ -46,6 +46,11 @@ TH_HOST_TEST(parses_other_orders_and_spaces)
     assert_true(header.fortran_order);
     assert_int_equal(header.axes, 1);
     assert_int_equal(header.count, 7);
+
+    const size_t of_python_2 = make_header("{'descr': '<f4', 'fortran_order': False, 'shape': (2L, 3L), }\n", bytes);
+    assert_null(npy_parse_header(bytes, of_python_2, &header));
+    assert_int_equal(header.axes, 2);
+    assert_int_equal(header.count, 6);
 }
 
 /* Every beginning of a header is refused, and nothing beyond the given bytes is read. */

@@ -27,6 +27,10 @@ class Shapes(RunTest):
                 with self.subTest(name=name, axes=wrong.ndim):
                     self.refuse_array(name, wrong, axes)
 
+    def test_lacking_axes(self):
+        self.refuse_array("q", self.normal(5, 8), "[B,H,N,D]; with NumPy, x[None, None] has two more axes")
+        self.refuse_array("k", self.normal(2, 7, 8), "[B,G,S,D]; with NumPy, x[None] has one more axis")
+
     def test_tokens_first_ranks(self):
         self.refuse_array("q", self.arrays["q"][0], "[B,N,H,D]", layout="bnhd")
 
@@ -85,6 +89,14 @@ class Shapes(RunTest):
             ):
                 with self.subTest(option=name, array=array):
                     self.refuse_array(name, array, word, **{name: self.save("bad", array)})
+
+    def test_lists_of_lengths(self):
+        self.refuse_run("--lengths 201:", "B = 2", lengths="201")
+        self.refuse_run("--lengths 7,8:", "element 1 is 8", lengths="7,8")
+        self.refuse_run("--lengths absent: No such file", lengths="absent")
+        self.accept_run(lengths=self.save("lengths", np.array([7, 3])), out="file.npy")
+        self.accept_run(lengths="7,3", out="list.npy")
+        self.assertEqual((self.folder / "file.npy").read_bytes(), (self.folder / "list.npy").read_bytes())
 
     def test_gradients_of_outputs(self):
         for shape, word in (((4, 5, 6), "[B,H,N,E]"), ((2, 4, 5, 8), "E = 6 as in --v"), ((2, 4, 7, 6), "N = 5"),

@@ -168,6 +168,17 @@ class Usage(RunTest):
                 self.refuse_run(f"--{option} does not apply to packed sequences", offsets="o.npy",
                                 **{option: "lengths.npy"})
 
+    def test_an_alignment_of_nothing(self):
+        self.refuse_run("--causal-align top-left: expected --causal, --window or --alibi", causal_align="top-left")
+
+    def test_outputs_are_files(self):
+        self.refuse_run("--out -: expected a file name", out="-")
+
+    def test_a_folder_of_kernels_that_is_none(self):
+        done = self.run_program(*self.arguments(), env={**QUICK, "CLMGK_KERNEL_DIR": "/nonexistent"})
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("CLMGK_KERNEL_DIR: /nonexistent", done.stderr)
+
     def test_bad_values(self):
         for option, value in (
             ("layout", "nbhd"), ("layout", ""), ("dtype", "f64"), ("dtype", "F32"), ("dtype_k", "f64"), ("dtype_v", ""), ("dtype_o", "q"), ("engine", "fast"),

@@ -169,6 +169,7 @@ static const char *parse_shape(cursor *text, npy_header *header)
             return "has too many axes";
         if (!take_axis(text, &header->shape[header->axes++]))
             return "has an axis that is not a whole number from 0 to 2^63 - 1";
+        take(text, 'L'); /* Python 2 writes (2L, 3L) */
         comma = take(text, ',');
     }
     if (header->axes == 1 && !comma)

@@ -271,6 +271,11 @@ static tool_exit check_target(const output_file *file, tool_error *error)
 tool_exit tool_outputs_add(tool_outputs *outputs, const char *option, const char *path, size_t *index,
                            tool_error *error)
 {
+    if (strcmp(path, "-") == 0)
+        return tool_fail(error, TOOL_BAD_INPUT,
+                         "--%s -: expected a file name: arrays are not written to stdout (./- is a "
+                         "file of that name)",
+                         option);
     if (path[0] == '\0' || path[strlen(path) - 1] == '/')
         return tool_fail(error, TOOL_BAD_INPUT, "--%s '%s': expected a file name", option, path);
     if (outputs->count == TOOL_MAX_OUTPUTS)

@@ -164,8 +164,10 @@ static tool_exit parse_sizes(const char *const *values, bench_shape *shape, tool
                               [BENCH_SIZE_LENGTH] = &shape->length,       [BENCH_SIZE_LENGTH_K] = &shape->length_k,
                               [BENCH_SIZE_HEAD_SIZE] = &shape->head_size, [BENCH_SIZE_VALUE_SIZE] = &shape->value_size};
     if (!values[BENCH_SIZE_LENGTH] || !values[BENCH_SIZE_HEAD_SIZE])
-        return tool_fail(error, TOOL_BAD_INPUT, "--%s is given: expected --length and --head-size with it",
-                         bench_given_size(values));
+        return tool_fail(error, TOOL_BAD_INPUT, "--%s is given: expected %s%s%s with it", bench_given_size(values),
+                         values[BENCH_SIZE_LENGTH] ? "" : "--length",
+                         values[BENCH_SIZE_LENGTH] || values[BENCH_SIZE_HEAD_SIZE] ? "" : " and ",
+                         values[BENCH_SIZE_HEAD_SIZE] ? "" : "--head-size");
     for (size_t i = 0; i < TOOL_COUNT(sizes); i++) {
         TOOL_TRY(tool_parse_integer(size_options[i].name, values[i], 1, INT32_MAX, sizes[i], error));
     }

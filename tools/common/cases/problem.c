@@ -71,10 +71,10 @@ static void take_modifiers(const bench_modifiers *modifiers, clmgk_attention_des
     desc->window_right = modifiers->window_right;
     desc->sequences = modifiers->sequences;
     desc->use_bias = modifiers->bias;
-    desc->bias_batch = !modifiers->bias_axis[0];
-    desc->bias_heads = !modifiers->bias_axis[1];
-    desc->bias_length = !modifiers->bias_axis[2];
-    desc->bias_length_k = !modifiers->bias_axis[3];
+    desc->bias_batch = modifiers->bias && !modifiers->bias_axis[0];
+    desc->bias_heads = modifiers->bias && !modifiers->bias_axis[1];
+    desc->bias_length = modifiers->bias && !modifiers->bias_axis[2];
+    desc->bias_length_k = modifiers->bias && !modifiers->bias_axis[3];
     desc->use_alibi = modifiers->alibi;
     desc->use_sinks = modifiers->sinks;
     desc->dropout = modifiers->dropout;
@@ -193,7 +193,9 @@ static size_t list_extra_cases(const bench_request *request, bench_pass pass, co
             descs[count++] = describe(request, group, &softmax, (clmgk_dtype)dtype);
     if (shape->with & BENCH_WITH_FULL) {
         descs[count] = plain;
-        descs[count++].use_window = 0;
+        descs[count].use_window = 0;
+        descs[count].window_left = descs[count].window_right = 0;
+        count++;
     }
     if ((shape->with & BENCH_WITH_F16_CACHE) && pass == BENCH_FORWARD) {
         descs[count] = plain;

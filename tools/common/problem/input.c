@@ -7,8 +7,10 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 tool_exit input_fail_shape(const npy_file *file, const char *expected, tool_error *error)
 {
@@ -89,6 +91,18 @@ static tool_exit fold_list(tool_problem *problem, clmgk_array array, tool_error 
     return TOOL_DONE;
 }
 
+/* Arrays of a single head or sequence lack axes of 1. */
+static tool_exit fail_rank(const npy_file *file, const char *axes, tool_error *error)
+{
+    const int lacking = (int)strlen(axes) - file->header.axes;
+    char expected[128];
+    snprintf(expected, sizeof expected, "%s%s", input_axes_text(axes).text,
+             strlen(axes) < 4 || lacking < 1 || lacking > 2 ? ""
+             : lacking == 1 ? "; with NumPy, x[None] has one more axis, of size 1, in front"
+                            : "; with NumPy, x[None, None] has two more axes, of size 1, in front");
+    return input_fail_shape(file, expected, error);
+}
+
 tool_exit input_expect(tool_problem *problem, clmgk_array array, const char *axes, tool_error *error)
 {
     const npy_file *const file = &problem->file[array];
@@ -96,7 +110,7 @@ tool_exit input_expect(tool_problem *problem, clmgk_array array, const char *axe
     if (!file->stream && rank == 2)
         TOOL_TRY(fold_list(problem, array, error));
     if (file->header.axes != rank)
-        return input_fail_shape(file, input_axes_text(axes).text, error);
+        return fail_rank(file, axes, error);
     for (int tokens = 0; tokens < 2; tokens++) { /* last, wherever the file has them */
         for (int axis = 0; axis < rank; axis++)
             if ((axes[axis] == 'N' || axes[axis] == 'S') == tokens)
@@ -154,6 +168,29 @@ static tool_exit take_list(tool_problem *problem, clmgk_array array, const char 
     return status;
 }
 
+/* Whole numbers where a file is expected, unless there is a file of that name. */
+static bool is_list_of_integers(const char *text)
+{
+    return text[0] != '\0' && strspn(text, "0123456789,-") == strlen(text) && access(text, F_OK) != 0;
+}
+
+/* A list of lengths or offsets. */
+static tool_exit take_integers(tool_problem *problem, clmgk_array array, const char *text, tool_error *error)
+{
+    TOOL_TRY(take_list(problem, array, text, error));
+    tool_slot *const slot = &problem->slot[array];
+    for (size_t i = 0; i < slot->count; i++) { /* in place: a float has as many bytes */
+        float number;
+        memcpy(&number, (const float *)slot->host + i, sizeof number);
+        if (fabsf(number) > 16777216.0f)
+            return tool_fail(error, TOOL_BAD_INPUT, "--%s %s: expected numbers up to 2^24; a file takes larger ones",
+                             problem->file[array].option, text);
+        const int32_t integer = (int32_t)number;
+        memcpy((int32_t *)slot->host + i, &integer, sizeof integer);
+    }
+    return TOOL_DONE;
+}
+
 tool_exit input_open(const tool_problem_arguments *arguments, tool_problem *problem, clmgk_array array,
                      tool_error *error)
 {
@@ -162,6 +199,8 @@ tool_exit input_open(const tool_problem_arguments *arguments, tool_problem *prob
     const bool integers = clmgk_array_get_info(array)->element == CLMGK_ELEMENT_I32;
     if (tool_takes_numbers(array) && !is_file(text))
         return take_list(problem, array, text, error);
+    if (integers && is_list_of_integers(text))
+        return take_integers(problem, array, text, error);
     TOOL_TRY(npy_open(tool_array_option(array), text, file, error));
     if (npy_is_float(file->header.type) == integers)
         return tool_fail(error, TOOL_BAD_INPUT, "--%s %s: holds %s; expected %s", file->option, text,

@@ -244,6 +244,12 @@ static tool_exit parse_choices(const char *const *values, tool_problem_arguments
     TOOL_TRY(tool_parse_alignment("causal-align", values[TOOL_OPTION_CAUSAL_ALIGN], &arguments->alignment, error));
     if (arguments->alignment == CLMGK_ALIGN_LENGTHS && !values[TOOL_OPTION_ARRAYS + CLMGK_ARRAY_LENGTHS])
         return tool_fail(error, TOOL_BAD_INPUT, "--causal-align lengths needs --lengths");
+    if (values[TOOL_OPTION_CAUSAL_ALIGN] && !values[TOOL_OPTION_CAUSAL] && !values[TOOL_OPTION_WINDOW] &&
+        !values[TOOL_OPTION_ARRAYS + CLMGK_ARRAY_SLOPES])
+        return tool_fail(
+            error, TOOL_BAD_INPUT,
+            "--causal-align %s: expected --causal, --window or --alibi with it: nothing else has a diagonal",
+            values[TOOL_OPTION_CAUSAL_ALIGN]);
     return TOOL_DONE;
 }
 
