@@ -98,7 +98,8 @@ FUNCTION void block_queries(const key_block *b)
     }
     for (int i0 = begin; i0 < end; i0 += TILE_STREAMED) {
         const int stop = min(i0 + TILE_STREAMED, p->valid);
-        query_tile tile = {i0, min(p->rows - i0, TILE_STREAMED), stop - i0, false, false};
+        const int next = met_tile(b, i0 + TILE_STREAMED, end);
+        query_tile tile = {i0, min(p->rows - i0, TILE_STREAMED), stop - i0, false, false, next};
 #if ROWS_INSIDE
         int first, last;
         tile_blocks(a, p, i0, stop, &first, &last);
@@ -107,7 +108,6 @@ FUNCTION void block_queries(const key_block *b)
         tile.first = b->k0 == first;
         tile.last = b->k0 == last;
 #endif
-        const int next = met_tile(b, i0 + TILE_STREAMED, end);
 #if ROWS_INSIDE
         if (next >= 0)
             tile_ahead(b, next);

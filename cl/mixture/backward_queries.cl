@@ -77,17 +77,40 @@ FUNCTION void block_scores(const query_block *b, int panel, int sub)
     COPIES(SCORES, PRODUCTS);
 }
 
-/* What bias, ALiBi and mask add to the score of an entry, and log_i. */
-FUNCTION entry_terms terms_of(const query_block *b, int sub, int u, int v)
+/* What bias, ALiBi and mask add to the score of an entry, and log_i; `masked`: some row does not see some key. */
+FUNCTION entry_terms terms_of(const query_block *b, const bool masked, int sub, int u, int v)
 {
     const engine *const e = &b->g->base;
     const tile_view *const view = b->view;
     real log = b->query->log[v];
-    if (sub < view->whole_begin || sub >= view->whole_end)
+    if (masked)
         log = is_hidden(e, view, sub, u, v) ? (real)(-INFINITY) : log;
     entry_terms c = terms_of_log(log, HAS_LSE_LOW ? b->query->log_low[v] : (real)(0.0f));
     add_modifiers(e, &b->x->modifiers, view, sub, u, v, &c);
     return c;
+}
+
+/* Gradients of all scores of a sub-tile, from their products d and keep, into the slots, and the sums over its keys. */
+FUNCTION void pairs_gradients(const query_block *b, const bool masked, int panel, int sub, real (*d)[BLOCK_ROWS],
+                              real (*keep)[BLOCK_ROWS], real (*sums)[BLOCK_ROWS])
+{
+    KEYS_FOR(u)
+        ROWS_FOR(v) {
+            real row[COMPONENTS];
+            COMPONENTS_FOR(r)
+                row[r] = (real)(0.0f);
+            entry n = {panel, sub, u, v, terms_of(b, masked, sub, u, v), (real)(0.0f), keep[u][v]};
+            n.t = fma(d[u][v], n.keep, b->query->delta[v]);
+            entry_sums own;
+            own.key = 0;
+            own.row = row;
+            entry_gradients(b, &n, b->view->factored, &own);
+            if (HAS_ROW_SUMS)
+                COMPONENTS_FOR(r)
+                    sums[r][v] += row[r];
+            if (BIAS_SUMS_APART)
+                b->query->bias[v] += own.gradient;
+        }
 }
 
 /* Scores of a sub-tile, their gradients into the slots, and the sums over its keys. */
@@ -104,23 +127,19 @@ FUNCTION void sub_tile_gradients(const query_block *b, int panel, int sub, real 
 #if HAS_DROPOUT
     drop_weights(&b->g->base, &b->x->modifiers, b->view, sub, keep);
 #endif
-    KEYS_FOR(u)
-        ROWS_FOR(v) {
-            real row[COMPONENTS];
-            COMPONENTS_FOR(r)
-                row[r] = (real)(0.0f);
-            entry n = {panel, sub, u, v, terms_of(b, sub, u, v), (real)(0.0f), keep[u][v]};
-            n.t = fma(d[u][v], n.keep, b->query->delta[v]);
-            entry_sums own;
-            own.key = 0;
-            own.row = row;
-            entry_gradients(b, &n, b->view->factored, &own);
-            if (HAS_ROW_SUMS)
-                COMPONENTS_FOR(r)
-                    sums[r][v] += row[r];
-            if (BIAS_SUMS_APART)
-                b->query->bias[v] += own.gradient;
-        }
+    const bool masked = sub < b->view->whole_begin || sub >= b->view->whole_end;
+    if (SUMS_BY_SUB_TILE && !masked) /* few pairs: two texts of them are short */
+        pairs_gradients(b, false, panel, sub, d, keep, sums);
+    else
+        pairs_gradients(b, masked, panel, sub, d, keep, sums);
+}
+
+/* The products of the slots with keys. */
+FUNCTION void slots_accumulate(const query_block *b, int panel)
+{
+#define ACCUMULATE_QUERIES(r) accumulate_queries(b->g, panel, r, r)
+    if (WANT_Q)
+        COPIES(ACCUMULATE_QUERIES, PRODUCTS);
 }
 
 /* A panel's part in the gradients of a tile. */
@@ -130,8 +149,11 @@ FUNCTION void tile_gradients(const query_block *b, int panel)
     COMPONENTS_FOR(r)
         ROWS_FOR(v)
             sums[r][v] = (real)(0.0f);
-    for (int sub = b->view->begin; sub < b->view->end; ++sub)
+    for (int sub = b->view->begin; sub < b->view->end; ++sub) {
         sub_tile_gradients(b, panel, sub, sums);
+        if (SUMS_BY_SUB_TILE)
+            slots_accumulate(b, panel);
+    }
 #if HAS_ROW_SUMS
     COMPONENTS_FOR(r)
         ROWS_FOR(v)
@@ -142,9 +164,8 @@ FUNCTION void tile_gradients(const query_block *b, int panel)
             b->query->sum[r][v] += sums[r][v];
 #endif
 #endif
-#define ACCUMULATE_QUERIES(r) accumulate_queries(b->g, panel, r, r)
-    if (WANT_Q)
-        COPIES(ACCUMULATE_QUERIES, PRODUCTS);
+    if (!SUMS_BY_SUB_TILE)
+        slots_accumulate(b, panel);
 }
 
 /* Where the block's (b, h) finds its results: element 0 of its rows. */

@@ -8,7 +8,16 @@
 
 MGK_TUNABLE_TABLE(matrix, "matrix", MGK_MATRIX_TUNABLES, MGK_MATRIX_CONSTRAINTS);
 
-enum { WARP = 32, TILE_ROWS = 16, TILE_KEYS = 8, LEAST_WIDTH = 16, PADDING = 8, WIDEST = 256, MOST_HELD = 8 };
+enum {
+    WARP = 32,
+    TILE_ROWS = 16,
+    TILE_KEYS = 8,
+    LEAST_WIDTH = 16,
+    PADDING = 8,
+    WIDEST = 256,
+    MOST_HELD = 8,
+    MOST_TILE_TERMS = 3
+};
 
 static int64_t width_of(int64_t size)
 {
@@ -27,6 +36,27 @@ static int64_t rows_of(const mgk_tunables *p)
     return (int64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * mgk_tunable_get(p, MGK_NAMED(row_tiles)) * TILE_ROWS;
 }
 
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Bytes of the tiles, and of what a work-group of the kernel of keys holds, of a backward pass without mixed heads.
+ * Layout: cl/engine/matrix/backward.clh; TILE_RING in block.clh states when registers hold keys and values. */
+static int64_t backward_bytes_of(const mgk_footprint *f, const mgk_tunables *p)
+{
+    enum { STEP = 16, STAGES = 2 };
+    const int64_t most_held_steps = f->components == 1 ? 16 : 8;
+    const int64_t keys = (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles)) * TILE_KEYS, rows = rows_of(p);
+    const int64_t head_size = f->narrowest + f->widest - f->value_size;
+    const int64_t head = row_bytes(head_size), value = row_bytes(f->value_size);
+    const int64_t steps = mgk_tunable_get(p, MGK_NAMED(row_tiles)) * (width_of(head_size) + width_of(f->value_size));
+    const bool in_registers = f->products == 1 && steps <= most_held_steps * STEP;
+    const int64_t of_keys = in_registers ? larger(STAGES * keys * (head + value), rows * larger(head, value))
+                                         : rows * (f->products * head + value) + keys * (head + value);
+    return larger(of_keys, STAGES * keys * (f->products * head + value));
+}
+
 /* Layout: cl/engine/matrix/block.clh, backward.clh. Mixed heads: queries are in local memory, as dO in the kernel of
  * queries; the forward pass has the values of all heads of a block, the kernel of keys dO of two. It holds the values
  * of one head, except on a CPU, where one kernel makes all gradients. */
@@ -38,11 +68,13 @@ static uint64_t local_bytes_of(const mgk_footprint *f, const mgk_device_facts *f
     const int64_t rows = rows_of(p), heads = mixed ? mgk_tunable_get(p, MGK_NAMED(heads)) : 1;
     const int64_t head = row_bytes(f->narrowest + f->widest - f->value_size), value = row_bytes(f->value_size);
     const int64_t held = rows * (f->products * head + (is_cpu ? heads : 1) * value);
-    const int64_t of_keys = held + keys * (mixed ? f->products * head + 2 * value : head + value);
+    const int64_t of_keys = held + keys * (f->products * head + 2 * value);
     const int64_t staged = mixed ? rows * (f->products * head + (f->forward ? 0 : value)) : 0;
     const int64_t of_queries = staged + keys * (f->products * head + (f->forward ? heads : 1) * value);
-    const int64_t tiles = f->forward || of_queries > of_keys ? of_queries : of_keys;
-    const int64_t terms = keys * f->tile.terms * (int64_t)sizeof(float);
+    const int64_t mixed_or_forward = f->forward ? of_queries : larger(of_queries, of_keys);
+    const int64_t tiles = mixed || f->forward ? mixed_or_forward : backward_bytes_of(f, p);
+    const int64_t ahead = f->forward ? 0 : MOST_TILE_TERMS;
+    const int64_t terms = keys * (f->tile.terms + ahead) * (int64_t)sizeof(float);
     const int64_t own = 2 * (int64_t)mgk_tunable_get(p, MGK_NAMED(row_tiles)); /* rows of a work-item */
     const int64_t exchange = threads * (is_cpu ? 128 : own) * (int64_t)sizeof(float);
     return (uint64_t)(tiles + terms + exchange) + 64;
@@ -195,11 +227,27 @@ static int row_tiles_of(const mgk_footprint *f, const mgk_device_facts *facts, c
     return f->rows >= rows && once >= MGK_WAVES_GAIN * twice ? ROW_TILES : base;
 }
 
+/* The same in the backward pass, whose kernel of keys has the sums of dK and dV, and keys and values, in registers. */
+static int backward_row_tiles_of(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
+{
+    enum { ROW_TILES = 2, WIDEST_SUMS = 64, RESIDENT = 2 };
+    const int base = mgk_tunable_base(p, MGK_NAMED(row_tiles), facts->info.device_class);
+    const bool is_plain =
+        f->held_heads == 0 && f->components == 1 && !f->keys_read_again && !f->modified && !f->priors && !f->variances;
+    if (facts->matrix_unit.unit == 0 || !is_plain || width_of(f->widest) > WIDEST_SUMS)
+        return base;
+    const int64_t rows = (int64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * ROW_TILES * TILE_ROWS;
+    const int64_t of_keys = f->rows / rows * (f->heads / f->shared_heads), of_queries = f->streamed / rows * f->heads;
+    const int64_t fewer = of_keys < of_queries ? of_keys : of_queries;
+    return fewer * f->problems >= RESIDENT * (int64_t)facts->info.compute_units ? ROW_TILES : base;
+}
+
 static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
 {
     const clmgk_device_class kind = facts->info.device_class;
     mgk_tunable_default(p, MGK_NAMED(warps), mgk_tunable_base(p, MGK_NAMED(warps), kind));
-    mgk_tunable_default(p, MGK_NAMED(row_tiles), row_tiles_of(f, facts, p));
+    mgk_tunable_default(p, MGK_NAMED(row_tiles),
+                        f->forward ? row_tiles_of(f, facts, p) : backward_row_tiles_of(f, facts, p));
     mgk_tunable_default(p, MGK_NAMED(key_tiles), mgk_tunable_base(p, MGK_NAMED(key_tiles), kind));
     const int64_t usual_rows = rows_of(p);
     bool halved = true;

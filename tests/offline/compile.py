@@ -49,10 +49,10 @@ CLANG_PTX_WIDE = {"smgk2-128": 240}
 MATRIX_SPILLS = {
     ("mgk2-bf16-128", "forward"): 16, ("smgk2-bf16-128", "forward"): 88,
     ("hard-fish2-bf16-64", "forward"): 40, ("hard-fish2-bf16-128", "forward"): 76,
-    ("backward-softmax-bf16-64", "backward"): 60, ("backward-softmax-f16-64", "backward"): 60,
-    ("backward-softmax-bf16-128", "backward"): 60, ("backward-softmax-f16-128", "backward"): 80,
-    ("backward-mgk2-bf16-64", "backward"): 88, ("backward-mgk2-bf16-128", "backward"): 700,
-    ("backward-smgk2-bf16-64", "backward"): 40, ("backward-smgk2-bf16-128", "backward"): 92,
+    ("backward-softmax-bf16-64", "backward"): 308, ("backward-softmax-f16-64", "backward"): 532,
+    ("backward-softmax-bf16-128", "backward"): 232, ("backward-softmax-f16-128", "backward"): 364,
+    ("backward-mgk2-bf16-64", "backward"): 40, ("backward-mgk2-bf16-128", "backward"): 864,
+    ("backward-smgk2-bf16-64", "backward"): 88, ("backward-smgk2-bf16-128", "backward"): 124,
 }
 MATRIX_RESIDENTS = 2  # work-groups of the matrix engine that a multiprocessor must hold
 # Parts of a CUDA toolkit that PyPI has.
@@ -393,6 +393,18 @@ def share(lists, of):
     return samples
 
 
+def promoted_bytes(source, options):
+    """Private memory of a work-item for the matrix engine's sums of more than 4,096 products each
+    (cl/engine/matrix/backward.clh)."""
+    if "-DENGINE=matrix" not in options or not source.startswith("mixture/backward"):
+        return 0
+    head, value = (max(16, tunable(options, name, 64)) for name in ("HEAD_SIZE", "VALUE_SIZE"))
+    products = 1 if "-DKEYS_SHIFTED=1" in options else tunable(options, "COMPONENTS", 1)
+    of_keys = products * head * ("-DWANT_K=1" in options) + value * ("-DWANT_V=1" in options)
+    columns = head if source == "mixture/backward_queries.cl" else of_keys
+    return 4 * 2 * tunable(options, "ROW_TILES", 1) * columns // 4
+
+
 def limits(name, kind, configuration, source, options):
     """The most of each figure that has a limit."""
     spills = CLANG_PTX_LIMIT.get((source, name), 0)
@@ -404,7 +416,8 @@ def limits(name, kind, configuration, source, options):
         spills = CLANG_PTX_LIMITED
     if kind == "cuda":
         spills = CUDA_LIMIT
-    return {"spilled": spills, "B spilled": spills, "B stack": FEW_REGISTERS.get(name, 2 * spills)}
+    stack = 2 * spills + promoted_bytes(source, options)
+    return {"spilled": spills, "B spilled": spills, "B stack": FEW_REGISTERS.get(name, stack)}
 
 
 def compile_one(job):

@@ -731,15 +731,16 @@ class Warp:
             self.write(f"R{to + i}", low | high << np.uint64(16), mask)
 
     def LDGSTS(self, one, modifiers, x, mask):
-        """Copies 16 bytes, or zeros where the predicate is false."""
-        if "128" not in modifiers:
+        """Copies 16 or 4 bytes, or zeros where the predicate is false."""
+        size = self.width(modifiers)
+        if size not in (4, PIECE):
             raise NotImplementedError(one)
         to, source = self.address(x[0]).astype(np.int64), self.global_place(x[1]).astype(np.int64)
         full = self.predicate(x[2]) if len(x) > 2 else np.ones(32, bool)
-        self.group.check_read(self, self.group.memory, source[mask & full], 16)
-        self.group.copy_begins(self, to[mask])
+        self.group.check_read(self, self.group.memory, source[mask & full], size)
+        self.group.copy_begins(self, to[mask], size)
         for lane in np.flatnonzero(mask):
-            data = self.group.memory[source[lane]:source[lane] + 16].copy() if full[lane] else np.zeros(16, np.uint8)
+            data = self.group.memory[source[lane]:source[lane] + size].copy() if full[lane] else np.zeros(size, np.uint8)
             self.copies[-1].append((int(to[lane]), data))
 
     def LDGDEPBAR(self, one, modifiers, x, mask):
@@ -751,8 +752,8 @@ class Warp:
             raise NotImplementedError(one)
         while len(self.copies) - 1 > int(x[1], 0):
             for to, data in self.copies.pop(0):
-                self.group.local[to:to + 16] = data
-                self.group.copy_ends(self, to)
+                self.group.local[to:to + len(data)] = data
+                self.group.copy_ends(self, to, len(data))
 
     def F2FP(self, one, modifiers, x, mask):
         """Two floats as 16-bit numbers, rounded to nearest even; the second is the lower half."""
@@ -936,13 +937,13 @@ class Group:
         self.writer[words], self.written[words] = warp.number, self.barriers
         self.unfenced[words[changed]] = True
 
-    def copy_begins(self, warp, at):
-        words = self.words(at, PIECE)
+    def copy_begins(self, warp, at, size):
+        words = self.words(at, size)
         self.local_written(warp, words, np.ones(len(words), bool), "begins to copy to")
         self.pending[words] = True
 
-    def copy_ends(self, warp, at):
-        words = np.arange(at // 4, (at + PIECE) // 4)
+    def copy_ends(self, warp, at, size):
+        words = np.arange(at // 4, (at + size) // 4)
         self.pending[words] = False
         self.writer[words], self.written[words] = warp.number, self.barriers
 
