@@ -87,13 +87,14 @@ class MatrixEngine(unittest.TestCase):
                 self.assertLess(abs(error), 10)
 
     def test_rows(self):
-        found = list(rows(predictions.MATRIX_COLUMNS))
-        for row in found:
-            tile = matrix_tile(row)
-            for column, causal in (("ms", False), ("causal", True)):
-                ms = predictions.matrix_ms(*tile, causal)
-                self.assertAlmostEqual(float(row[column]), ms, delta=0.001 + 2e-3 * ms, msg=row)
-        self.assertGreater(len(found), 4)
+        for columns in (predictions.MATRIX_COLUMNS, predictions.WGMMA_COLUMNS):
+            found = list(rows(columns))
+            for row in found:
+                tile = matrix_tile(row)
+                for column, causal in (("ms", False), ("causal", True)):
+                    ms = predictions.matrix_ms(*tile, causal)
+                    self.assertAlmostEqual(float(row[column]), ms, delta=0.001 + 2e-3 * ms, msg=row)
+            self.assertGreater(len(found), 4)
 
 
 class Model(unittest.TestCase):

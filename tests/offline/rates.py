@@ -24,6 +24,14 @@ LIMITS = {("smgk2-bf16-64", "forward"): (1.55, 1.95), ("smgk2-bf16-128", "forwar
           ("hard-fish2-bf16-128", "admixture_forward"): (2.0, 2.35),
           ("hard-fish", "admixture_forward"): (2.15, 2.3), ("hard-mish", "admixture_forward"): (1.5, 1.7),
           ("hard-fish", "admixture_backward"): (2.7, 2.65), ("hard-fish", "admixture_backward_queries"): (2.4, 2.25)}
+# The same where four warps multiply together, which takes two thirds of the cycles.
+WGMMA_LIMITS = {("softmax", "forward"): (1.05, 0.95), ("mgk4", "forward"): (1.55, 1.0), ("smgk2", "forward"): (2.15, 1.6),
+                ("mgk2", "forward"): (1.6, 1.15), ("hard-fish2-bf16-128", "admixture_forward"): (2.0, 2.2),
+                ("hard-fish", "admixture_forward"): (2.55, 1.15), ("hard-mish", "admixture_forward"): (1.75, 1.3),
+                ("softmax", "backward"): (1.9, 1.85), ("softmax", "backward_queries"): (1.5, 0.9),
+                ("smgk2", "backward"): (2.4, 2.2), ("smgk2", "backward_queries"): (2.6, 2.0),
+                ("mgk2", "backward"): (1.35, 1.1), ("mgk2", "backward_queries"): (1.25, 1.0),
+                ("hard-fish", "admixture_backward"): (3.7, 2.7), ("hard-fish", "admixture_backward_queries"): (3.3, 2.1)}
 
 
 class Tile:
@@ -68,13 +76,13 @@ class Tile:
         c = self.counts
         return (f"{self.rows} x {self.keys} {self.resident} resident {self.figures['registers']:4d} registers "
                 f"{c['slots']:6.0f} slots {self.products():5.0f} products {c['mufu']:5.0f} MUFU {c['passes']:5.0f} passes "
-                f"{self.others():5.2f} others for each product")
+                f"{self.others():5.2f} others for each product, {c.get('stack', 0):.0f} of spilled registers")
 
     def over_limits(self):
         """What keeps the multiprocessor busier than products and exponentials do."""
         c = self.counts
         units = max(model.HMMA * c.get("hmma", 0) + model.HGMMA * c.get("hgmma", 0), c["mufu"] / MUFU_RATE)
-        most = next((limit for (name, kernel), limit in LIMITS.items()
+        most = next((limit for (name, kernel), limit in (WGMMA_LIMITS if self.by_four else LIMITS).items()
                      if name in self.name and kernel == self.kernel), (1, 1))
         return [f"{self.name}, {self.kernel}: {what} take {cycles / units:.2f} of the units' cycles, at most {limit}"
                 for what, cycles, limit in (("issue slots", c["slots"] / 4, most[0]),
