@@ -362,6 +362,13 @@ def read_configurations():
                 yield engine, name, source, options
 
 
+def configurations_of(target):
+    """Those of its engines; instructions of sm_90a would be comments on older NVIDIA GPUs."""
+    by_four = "-DMATRIX_UNIT=2"
+    return [one for one in read_configurations()
+            if one[0] in target.engines and (by_four not in one[3] or getattr(target, "architecture", "sm_90") == "sm_90")]
+
+
 def is_flag(option):
     return option.endswith("=1") or option.startswith("-DENGINE=")
 
@@ -454,7 +461,7 @@ def main():
         jobs, failed, samples = [], 0, {}
         if not chosen:
             targets = {name: make_target(name, work) for name in QUICK_GPU}
-            samples = share({name: [one for one in read_configurations() if one[0] in target.engines]
+            samples = share({name: configurations_of(target)
                              for name, target in targets.items() if target.missing() is None}, parts)
             samples |= share({"lint": [one for one in read_configurations() if one[0] in Lint.engines]}, pairs)
         for name in names:
@@ -467,7 +474,7 @@ def main():
                 continue
             if isinstance(target, Amd):
                 target.prepare()
-            mine = samples.get(name) or [one for one in read_configurations() if one[0] in target.engines]
+            mine = samples.get(name) or configurations_of(target)
             mine = [one for one in mine if not one[2].startswith(getattr(target, "left_out", ())) and
                     arguments.engine in (None, one[0])]
             if not chosen and name == "x86":
