@@ -127,19 +127,6 @@ TH_TEST(gradients_of_all_sizes_in_f16)
     }
 }
 
-/* Sums of more products than matrix units may add up, in dK and dV, and in dQ. */
-TH_TEST(long_sums_in_f16)
-{
-    enum { FEW = 5, MANY = 4200 };
-    for (int n = 0; n < 2; n++) {
-        clmgk_attention_desc desc = softmax_f16;
-        desc.length = n == 0 ? MANY : FEW;
-        desc.length_k = n == 0 ? FEW : MANY;
-        TH_PROBLEM problem = th_problem_make(&desc, 1);
-        expect(session, &problem, NULL);
-    }
-}
-
 /* Scores whose maxima grow from tile to tile by less and by more than a lazy maximum allows. */
 TH_TEST(growing_scores_in_f16)
 {

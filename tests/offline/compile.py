@@ -49,10 +49,11 @@ CLANG_PTX_WIDE = {"smgk2-128": 240}
 MATRIX_SPILLS = {
     ("mgk2-bf16-128", "forward"): 16, ("smgk2-bf16-128", "forward"): 88,
     ("hard-fish2-bf16-64", "forward"): 40, ("hard-fish2-bf16-128", "forward"): 76,
-    ("backward-softmax-bf16-64", "backward"): 308, ("backward-softmax-f16-64", "backward"): 532,
-    ("backward-softmax-bf16-128", "backward"): 232, ("backward-softmax-f16-128", "backward"): 364,
-    ("backward-mgk2-bf16-64", "backward"): 40, ("backward-mgk2-bf16-128", "backward"): 864,
-    ("backward-smgk2-bf16-64", "backward"): 88, ("backward-smgk2-bf16-128", "backward"): 124,
+    ("backward-softmax-bf16-64", "backward"): 320, ("backward-softmax-f16-64", "backward"): 540,
+    ("backward-softmax-bf16-64", "backward_queries"): 4, ("backward-softmax-f16-64", "backward_queries"): 8,
+    ("backward-softmax-bf16-128", "backward"): 240, ("backward-softmax-f16-128", "backward"): 380,
+    ("backward-mgk2-bf16-64", "backward"): 48, ("backward-mgk2-bf16-128", "backward"): 880,
+    ("backward-smgk2-bf16-64", "backward"): 96, ("backward-smgk2-bf16-128", "backward"): 132,
 }
 MATRIX_RESIDENTS = 2  # work-groups of the matrix engine that a multiprocessor must hold
 # Parts of a CUDA toolkit that PyPI has.
