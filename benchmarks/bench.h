@@ -5,7 +5,7 @@
  *     options.c   the command line           peak.c      the most a device can do
  *     measure.c   first calls, and runs of a shape's cases in turn
  *     report.c    text for people            json.c      the stable object
- *     compare.c   two of them                plot.c      a picture
+ *     compare.c   two of them                plot.c      a picture        side_by_side.c  several devices
  *     products.c  matrix products            crossing.c  from which length on linear attention is faster
  *     layer.c     the multi-head layer       counts.c    the papers' figures: figures.c, figures_text.c, figures_plot.c
  *     call.c      one call of a small problem
@@ -22,6 +22,7 @@
 /* ---- what is to be measured -------------------------------------------------------------------------------- */
 
 #define BENCH_MAX_CROSSINGS 8
+#define BENCH_MAX_FILES     16 /* of --compare */
 
 typedef struct bench_options {
     const char *device;
@@ -41,8 +42,9 @@ typedef struct bench_options {
     bool counts, measure;                         /* figures; with measured layers */
     const char *folder;                           /* of the figures; NULL: none */
     bool json;
-    const char *plot;    /* NULL: none */
-    const char *compare; /* NULL: none */
+    const char *plot;                     /* NULL: none */
+    const char *compare[BENCH_MAX_FILES]; /* one: an earlier run; several: to be shown side by side */
+    size_t compare_count;
     tool_product products[TOOL_MAX_PRODUCTS];
     size_t product_count; /* 0: attention */
 } bench_options;
@@ -50,6 +52,9 @@ typedef struct bench_options {
 extern const tool_program bench_program;
 
 tool_exit bench_parse_options(int argc, char **argv, bench_options *options, bool *finished, tool_error *error);
+
+/* Shows the files of --compare side by side: nothing is measured. */
+tool_exit bench_compare_files(const bench_options *options, tool_error *error);
 
 /* ---- devices ------------------------------------------------------------------------------------------------ */
 
@@ -189,8 +194,22 @@ tool_exit bench_give_results(const bench_results *results, bool ended_early, too
 /* Reads an earlier object. */
 tool_exit bench_load_json(const char *path, json_t **out, tool_error *error);
 
-/* Prints what changed beyond noise to `stream`; TOOL_CHECK_FAILED: something became slower beyond the threshold. */
-tool_exit bench_compare(const json_t *before, const json_t *now, double threshold, FILE *stream, tool_error *error);
+/* Prints what changed beyond noise to `stream`; TOOL_CHECK_FAILED: something became slower beyond the threshold.
+ * `before`, of the file `path`, from another device: side by side, without a judgement. */
+tool_exit bench_compare(const json_t *before, const char *path, const json_t *now, double threshold, FILE *stream,
+                        tool_error *error);
+
+/* Two cases of objects: whether they measure the same work; a case's median, and its noise as a fraction (false: no
+ * times); its name. */
+bool bench_is_same_work(const json_t *old, const json_t *one);
+bool bench_read_time(const json_t *one, double *median, double *noise);
+void bench_name_case(const json_t *one, char *name, size_t size);
+
+/* Objects of files side by side: a table, and a picture in output number `output`. */
+tool_exit bench_show_side_by_side(const json_t *const *objects, const char *const *paths, size_t count, FILE *stream,
+                                  tool_error *error);
+tool_exit bench_plot_side_by_side(const json_t *const *objects, const char *const *paths, size_t count,
+                                  tool_outputs *outputs, size_t output, tool_error *error);
 
 /* Draws into output number `output`. */
 tool_exit bench_plot(const bench_options *options, const bench_device *devices, size_t device_count,

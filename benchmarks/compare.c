@@ -20,8 +20,8 @@ static bool same_value(const json_t *old, const json_t *one)
     return absent ? !one || json_is_null(one) : json_equal(old, one);
 }
 
-/* Whether two cases measure the same work on the same device. (Engine and parameters may have been tuned meanwhile.) */
-static bool same_case(const json_t *before, const json_t *old, const json_t *now, const json_t *one)
+/* Engine and parameters may have been tuned meanwhile. */
+bool bench_is_same_work(const json_t *old, const json_t *one)
 {
     static const char *const keys[] = {
         "variant",    "dtype",  "dtype_k",  "dtype_v",   "dtype_o",    "pass",     "batch",     "heads",  "kv_heads",
@@ -31,7 +31,13 @@ static bool same_case(const json_t *before, const json_t *old, const json_t *now
         if (!same_value(json_object_get(old, keys[i]), json_object_get(one, keys[i])))
             return false;
     }
-    return strcmp(device_name(before, old), device_name(now, one)) == 0;
+    return true;
+}
+
+/* Whether two cases measure the same work on the same device. */
+static bool same_case(const json_t *before, const json_t *old, const json_t *now, const json_t *one)
+{
+    return bench_is_same_work(old, one) && strcmp(device_name(before, old), device_name(now, one)) == 0;
 }
 
 static const json_t *find_case(const json_t *before, const json_t *now, const json_t *one)
@@ -47,7 +53,7 @@ static const json_t *find_case(const json_t *before, const json_t *now, const js
 }
 
 /* Median, and how far it lies above the smallest as a fraction: what chance adds. False: not a case's times. */
-static bool read_time(const json_t *one, double *median, double *noise)
+bool bench_read_time(const json_t *one, double *median, double *noise)
 {
     const json_t *time = json_object_get(one, "time_ms");
     *median = json_number_value(json_object_get(time, "median"));
@@ -63,15 +69,22 @@ static int int_of(const json_t *one, const char *key)
     return (int)json_integer_value(json_object_get(one, key));
 }
 
+void bench_name_case(const json_t *one, char *name, size_t size)
+{
+    snprintf(name, size, "%-13s %-8s M %d %2d heads %-4s N %-6d S %-6d D %-4d%s%s",
+             json_string_value(json_object_get(one, "variant")), json_string_value(json_object_get(one, "pass")),
+             int_of(one, "components"), int_of(one, "heads"), json_string_value(json_object_get(one, "dtype")),
+             int_of(one, "length"), int_of(one, "length_k"), int_of(one, "head_size"),
+             json_is_true(json_object_get(one, "causal")) ? " causal" : "       ",
+             json_is_array(json_object_get(one, "window")) ? " window" : "       ");
+}
+
 static void print_change(const json_t *one, double old_ms, double new_ms, const char *word, FILE *stream)
 {
-    fprintf(stream, "  %-13s %-8s M %d %2d heads %-4s N %-6d S %-6d D %-4d%s%s %10.3f -> %10.3f ms  %+6.1f %%  %s\n",
-            json_string_value(json_object_get(one, "variant")), json_string_value(json_object_get(one, "pass")),
-            int_of(one, "components"), int_of(one, "heads"), json_string_value(json_object_get(one, "dtype")),
-            int_of(one, "length"), int_of(one, "length_k"), int_of(one, "head_size"),
-            json_is_true(json_object_get(one, "causal")) ? " causal" : "       ",
-            json_is_array(json_object_get(one, "window")) ? " window" : "       ", old_ms, new_ms,
-            100 * (new_ms / old_ms - 1), word);
+    char name[128];
+    bench_name_case(one, name, sizeof name);
+    fprintf(stream, "  %s %10.3f -> %10.3f ms  %+6.1f %%  %s\n", name, old_ms, new_ms, 100 * (new_ms / old_ms - 1),
+            word);
 }
 
 typedef struct tally {
@@ -81,7 +94,7 @@ typedef struct tally {
 static void compare_case(const json_t *old, const json_t *one, double threshold, tally *count, FILE *stream)
 {
     double old_ms = 0, new_ms = 0, old_noise = 0, new_noise = 0;
-    if (!old || !read_time(old, &old_ms, &old_noise) || !read_time(one, &new_ms, &new_noise)) {
+    if (!old || !bench_read_time(old, &old_ms, &old_noise) || !bench_read_time(one, &new_ms, &new_noise)) {
         count->unknown++;
         return;
     }
@@ -101,9 +114,31 @@ static void compare_case(const json_t *old, const json_t *one, double threshold,
     }
 }
 
-tool_exit bench_compare(const json_t *before, const json_t *now, double threshold, FILE *stream, tool_error *error)
+/* Whether a device of one object is one of the other's. */
+static bool share_a_device(const json_t *before, const json_t *now)
+{
+    size_t i, n;
+    const json_t *old, *one;
+    json_array_foreach(json_object_get(before, "devices"), i, old)
+    {
+        json_array_foreach(json_object_get(now, "devices"), n, one)
+        {
+            if (json_equal(json_object_get(old, "name"), json_object_get(one, "name")))
+                return true;
+        }
+    }
+    return false;
+}
+
+tool_exit bench_compare(const json_t *before, const char *path, const json_t *now, double threshold, FILE *stream,
+                        tool_error *error)
 {
     tally count = {0};
+    if (!share_a_device(before, now)) { /* no regression: another device */
+        const json_t *const objects[] = {before, now};
+        const char *const paths[] = {path, "this run"};
+        return bench_show_side_by_side(objects, paths, TOOL_COUNT(objects), stream, error);
+    }
     size_t index;
     const json_t *one;
     fprintf(stream, "\nAgainst the earlier run, changes beyond noise:\n");

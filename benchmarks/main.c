@@ -148,7 +148,8 @@ static tool_exit give_results(const bench_run *run, tool_error *error)
         TOOL_TRY_GOTO(status,
                       bench_plot(&run->options, run->devices, run->device_count, run->outputs, run->plot, error), done);
     if (run->before) /* beside an object, the comparison is for people: it does not belong into it */
-        status = bench_compare(run->before, now, run->options.threshold, run->options.json ? stderr : stdout, error);
+        status = bench_compare(run->before, run->options.compare[0], now, run->options.threshold,
+                               run->options.json ? stderr : stdout, error);
     if (status == TOOL_DONE)
         status = tool_flush_stdout(error);
     if (status == TOOL_DONE)
@@ -181,8 +182,8 @@ static tool_exit check_request(bench_run *run, tool_error *error)
     bench_group *groups = NULL;
     TOOL_TRY(bench_make_groups(&run->options.request, run->options.short_batches, &groups, error));
     bench_free_groups(&run->options.request, groups);
-    if (run->options.compare)
-        TOOL_TRY(bench_load_json(run->options.compare, &run->before, error));
+    if (run->options.compare_count == 1)
+        TOOL_TRY(bench_load_json(run->options.compare[0], &run->before, error));
     TOOL_TRY(tool_outputs_create(&run->outputs, error));
     if (!run->options.plot)
         return TOOL_DONE;
@@ -291,6 +292,8 @@ static tool_exit bench(bench_run *run, tool_error *error)
         return count_figures(run, error);
     if (run->options.product_count > 0 || run->options.crossing_count > 0 || run->options.layer || run->options.call)
         return measure_others(run, error);
+    if (run->options.compare_count > 1)
+        return bench_compare_files(&run->options, error);
     TOOL_TRY(check_request(run, error));
     TOOL_TRY(print_and_leave(run, "", NULL, NULL, error)); /* opening devices may take long */
     if (!run->options.keep_caches)

@@ -51,7 +51,10 @@
       "first call")                                                                                                    \
     X(UNTUNED, "untuned", NULL, "use default parameters instead of tuned ones")                                        \
     X(PLOT, "plot", "F.svg", "draw times and rates with gnuplot")                                                      \
-    X(COMPARE, "compare", "OLD.json", "show changes beyond noise since an earlier --json; exit 1 on a regression")     \
+    X(COMPARE, "compare", "F.json...",                                                                                 \
+      "show changes beyond noise since an earlier --json; exit 1 on a regression; another\n"                           \
+      "device's file is shown beside this run. Several files: one table, and one picture with\n"                       \
+      "--plot, of the cases in them; nothing is measured")                                                             \
     X(THRESHOLD, "threshold", "X", "a slow-down by more than X percent, and beyond noise, is a regression; default 5") \
     X(ENGINE, "engine", "NAME", TOOL_ENGINE_NAMES)                                                                     \
     X(PARAMETERS, "parameters", "P", "kernel parameters, name=value,...: for work on the kernels")                     \
@@ -109,7 +112,8 @@ static tool_exit parse_manner(const char *const *values, bench_options *options,
     options->keep_caches = values[OPTION_KEEP_CACHES] != NULL;
     options->json = values[TOOL_OPTION_JSON] != NULL;
     options->plot = values[OPTION_PLOT];
-    options->compare = values[OPTION_COMPARE];
+    if (values[OPTION_COMPARE])
+        options->compare[options->compare_count++] = values[OPTION_COMPARE];
     return TOOL_DONE;
 }
 
@@ -241,13 +245,54 @@ static tool_exit parse_products(const char *const *values, bench_options *option
     return TOOL_DONE;
 }
 
+/* Takes the files that follow the first one of --compare out of the arguments. */
+static tool_exit take_files(int *argc, char **argv, const char **files, size_t *count, tool_error *error)
+{
+    int kept = 0;
+    bool follows = false; /* a value of --compare stands before */
+    for (int i = 0; i < *argc; i++) {
+        const bool own = i > 0 && strcmp(argv[i - 1], "--compare") == 0;
+        if (!follows || own || argv[i][0] == '-') {
+            follows = own || strncmp(argv[i], "--compare=", 10) == 0;
+            argv[kept++] = argv[i];
+            continue;
+        }
+        if (*count + 1 == BENCH_MAX_FILES)
+            return tool_fail(error, TOOL_BAD_INPUT, "--compare: expected at most %d files", BENCH_MAX_FILES);
+        files[(*count)++] = argv[i];
+    }
+    argv[kept] = NULL;
+    *argc = kept;
+    return TOOL_DONE;
+}
+
+/* Files that are shown side by side: what they hold was measured with options of its own. */
+static tool_exit parse_files(const char *const *values, const char *const *more, size_t count, bench_options *options,
+                             tool_error *error)
+{
+    for (int i = 0; i < OPTION_COUNT; i++)
+        if (values[i] && i != OPTION_COMPARE && i != OPTION_PLOT)
+            return tool_fail(error, TOOL_BAD_INPUT,
+                             "--%s is given: expected only --plot with several files of --compare",
+                             options_table[i].name);
+    options->plot = values[OPTION_PLOT];
+    options->compare[options->compare_count++] = values[OPTION_COMPARE];
+    for (size_t i = 0; i < count; i++)
+        options->compare[options->compare_count++] = more[i];
+    return TOOL_DONE;
+}
+
 tool_exit bench_parse_options(int argc, char **argv, bench_options *options, bool *finished, tool_error *error)
 {
-    const char *values[OPTION_COUNT];
+    const char *values[OPTION_COUNT], *files[BENCH_MAX_FILES];
+    size_t file_count = 0;
     *options = (bench_options){.threshold = 0.05};
+    TOOL_TRY(take_files(&argc, argv, files, &file_count, error));
     TOOL_TRY(tool_parse_options(&bench_program, argc, argv, values, finished, error));
     if (*finished)
         return TOOL_DONE;
+    if (file_count > 0)
+        return parse_files(values, files, file_count, options, error);
     if (values[OPTION_GEMM])
         return parse_products(values, options, error);
     if (values[OPTION_SUITE] && strcmp(values[OPTION_SUITE], "layer") == 0)

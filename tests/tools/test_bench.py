@@ -626,6 +626,41 @@ class Comparison(BenchTest):
         self.assertEqual(len(json.loads(done.stdout)["cases"]), 1)
         self.assertIn("1 faster", done.stderr)
 
+    def test_another_device(self):
+        self.earlier(2)
+        found = json.loads((self.folder / "old.json").read_text())
+        found["devices"][0]["name"] = "a card"
+        (self.folder / "card.json").write_text(json.dumps(found))
+        done = self.accept(*SIZES, *SHORT, "--variants", "softmax", "--compare", "card.json")
+        self.assertIn("A: a card (card.json)", done.stdout)
+        self.assertRegex(done.stdout, r"B: .* \(this run\)\n")
+        self.assertNotIn("earlier run", done.stdout)
+
+    def test_several_files(self):
+        def write(name, device, *cases):
+            device = {"name": device}
+            cases = [{"device": 0, "variant": variant, "pass": "forward", "dtype": "f32", "components": 1, "heads": 8,
+                      "length": 64, "length_k": 64, "head_size": 32, "causal": False,
+                      "time_ms": {"median": time, "min": 0.9 * time, "max": 1.5 * time}} for variant, time in cases]
+            (self.folder / name).write_text(json.dumps({"devices": [device], "cases": cases}))
+        write("a.json", "it's one", ("softmax", 8.0), ("mgk", 4.0))
+        write("b.json", "two", ("softmax", 2.0))
+        write("c.json", "three", ("softmax", 8.5), ("smgk", 1.0))
+        done = self.accept("--compare", "a.json", "b.json", "c.json", "--plot", "x.svg")
+        self.assertIn("  A: it's one (a.json)\n  B: two (b.json)\n  C: three (c.json)\n", done.stdout)
+        rows = {line.split()[0]: line.split()[line.split().index("32") + 1:] for line in done.stdout.splitlines()
+                if " forward " in line}
+        self.assertEqual(rows["softmax"], ["8.000", "2.000", "0.25", "8.500", "1.06~"])
+        self.assertEqual(rows["mgk"], ["4.000", "-", "-"])
+        self.assertEqual(rows["smgk"], ["-", "-", "1.000"])
+        picture = (self.folder / "x.svg").read_text()
+        for word in ("one (a.json)", "two (b.json)", "three (c.json)", "smgk forward M 1 8 heads f32 N 64 S 64 D 32"):
+            self.assertIn(word, picture)
+        self.assertEqual(done.stdout, self.accept("--plot=y.svg", "--compare=a.json", "b.json", "c.json").stdout)
+        self.refuse(2, "--compare", "a.json", "b.json", "--suite", "quick", words=["--suite", "only --plot"])
+        self.refuse(2, "--compare", "a.json", "absent.json", words=["--compare absent.json: No such file"])
+        self.refuse(2, "--compare", *(17 * ["a.json"]), words=["at most 16 files"])
+
     def test_not_an_object(self):
         (self.folder / "damaged.json").write_text('{"cases": [')
         (self.folder / "other.json").write_text('{"cases": 3}')

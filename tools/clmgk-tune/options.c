@@ -5,6 +5,9 @@
 
 #define OPTIONS_BEFORE_SIZES(X)                                                                                        \
     X(ALL_DEVICES, "all-devices", NULL, "every device, one after another")                                             \
+    X(PRESET, "preset", "NAME",                                                                                        \
+      "quick: a first minute, for what is used most: softmax and mgk, D = 64, no products; the\n"                      \
+      "sizes near it profit too. In place of --suite, --shapes and sizes")                                             \
     X(VARIANTS, "variants", "A,B:H,C:MxH,...",                                                                         \
       "as in clmgk-bench; default: softmax, and mgk and smgk with half the heads; for the suite\n"                     \
       "admixture softmax and that family; for the suite linear that family")                                           \
@@ -44,11 +47,11 @@ const tool_program tune_program = {
 static tool_exit check_action(const char *const *values, tool_error *error)
 {
     static const int actions[] = {OPTION_SHOW, OPTION_RESET, OPTION_EXPORT, OPTION_IMPORT, OPTION_PROGRAMS};
-    static const int measuring[] = {OPTION_BUDGET,   OPTION_CANDIDATE_LIMIT, OPTION_SEARCH,        OPTION_RESUME,
-                                    OPTION_PRODUCTS, OPTION_VARIANTS,        OPTION_SHAPES,        OPTION_SUITE,
-                                    OPTION_PASS,     OPTION_DTYPE,           OPTION_DTYPE_K,       OPTION_DTYPE_V,
-                                    OPTION_DTYPE_O,  OPTION_FEATURE,         OPTION_FEATURE_ORDER, OPTION_FEATURES};
-    enum { WITHOUT_CASES = 5 };
+    static const int measuring[] = {
+        OPTION_PRESET,   OPTION_BUDGET,  OPTION_CANDIDATE_LIMIT, OPTION_SEARCH,        OPTION_RESUME,  OPTION_PRODUCTS,
+        OPTION_VARIANTS, OPTION_SHAPES,  OPTION_SUITE,           OPTION_PASS,          OPTION_DTYPE,   OPTION_DTYPE_K,
+        OPTION_DTYPE_V,  OPTION_DTYPE_O, OPTION_FEATURE,         OPTION_FEATURE_ORDER, OPTION_FEATURES};
+    enum { WITHOUT_CASES = 6 };
     int action = -1;
     for (size_t i = 0; i < TOOL_COUNT(actions); i++) {
         if (!values[actions[i]])
@@ -76,6 +79,27 @@ static tool_exit check_action(const char *const *values, tool_error *error)
     return TOOL_DONE;
 }
 
+/* A preset stands for what else chooses cases. */
+static tool_exit parse_preset(const char **values, tune_options *options, tool_error *error)
+{
+    static const char *const presets[] = {"quick"};
+    static const int others[] = {OPTION_SUITE, OPTION_SHAPES};
+    const char *other = bench_given_size(values + OPTION_SIZES);
+    size_t preset = 0;
+    TOOL_TRY(tool_parse_name("preset", values[OPTION_PRESET], presets, TOOL_COUNT(presets), &preset, error));
+    if (!values[OPTION_PRESET])
+        return TOOL_DONE;
+    for (size_t i = 0; i < TOOL_COUNT(others); i++)
+        other = values[others[i]] ? options_table[others[i]].name : other;
+    if (other)
+        return tool_fail(error, TOOL_BAD_INPUT, "--preset chooses the sizes: expected no --%s with it", other);
+    values[OPTION_SHAPES] = "quick-64";
+    if (!values[OPTION_VARIANTS])
+        values[OPTION_VARIANTS] = "softmax,mgk:4";
+    options->budget_s = 60;
+    return TOOL_DONE;
+}
+
 tool_exit tune_parse_options(int argc, char **argv, tune_options *options, bool *finished, tool_error *error)
 {
     static const char *const searches[] = {"neighbours", "random"};
@@ -87,6 +111,7 @@ tool_exit tune_parse_options(int argc, char **argv, tune_options *options, bool 
     if (*finished)
         return TOOL_DONE;
     TOOL_TRY(check_action(values, error));
+    TOOL_TRY(parse_preset(values, options, error));
     const bench_choice choice = {.suite = values[OPTION_SUITE],
                                  .shapes = values[OPTION_SHAPES],
                                  .sizes = values + OPTION_SIZES,

@@ -90,9 +90,7 @@ static void print_result(const tune_result *result, FILE *stream)
     char name[96];
     tune_case_name(result->item, name, sizeof(name));
     fprintf(stream, "  %-44s", name);
-    if (result->outcome == TUNE_UNMEASURED)
-        fprintf(stream, " not measured: the budget was spent\n");
-    else if (result->outcome == TUNE_REFUSED)
+    if (result->outcome == TUNE_REFUSED)
         fprintf(stream, " not run here: %s\n", result->message);
     else
         fprintf(stream, " %10.3f %10.3f %+7.1f %%  %-5s %s\n", result->default_ms, result->tuned_ms,
@@ -102,17 +100,23 @@ static void print_result(const tune_result *result, FILE *stream)
 
 static void print_products(const tune_report *report, FILE *stream)
 {
+    size_t unmeasured = 0;
     for (size_t i = 0; i < report->product_count; i++) {
         const tune_product *product = &report->products[i];
+        unmeasured += !product->measured;
+        if (!product->measured)
+            continue;
         fprintf(stream, "  product %s:", tool_product_name(&product->shape).text);
         for (size_t p = 0; p < product->provider_count; p++) {
             if (product->provider[p].ms > 0)
-                fprintf(stream, " %s%s %.3f ms, %.1f GFLOP/s;", product->measured && p == product->chosen ? "*" : "",
+                fprintf(stream, " %s%s %.3f ms, %.1f GFLOP/s;", p == product->chosen ? "*" : "",
                         product->provider[p].name, product->provider[p].ms,
                         tool_product_gflops(&product->shape, product->provider[p].ms));
         }
-        fprintf(stream, "%s\n", product->measured ? " * is taken" : " no provider");
+        fprintf(stream, " * is taken\n");
     }
+    if (unmeasured)
+        fprintf(stream, "  %zu of %zu products not measured\n", unmeasured, report->product_count);
     if (report->product_count && is_faster(report->clblast.outcome))
         fprintf(stream, "  CLBlast: %+.1f %% with %s\n", 100 * (report->clblast.ratio - 1), report->clblast.parameters);
     else if (report->product_count && report->clblast.outcome != TUNE_UNMEASURED)
@@ -125,9 +129,12 @@ void tune_print_report(const tune_report *report, FILE *stream)
     const tune_counts *counts = &report->counts;
     fprintf(stream, "%s\n%s, driver %s, %" PRIu32 " compute units\n", report->device.name, report->device.platform,
             report->device.driver, report->device.compute_units);
-    fprintf(stream, "  %-44s %10s %10s %9s  %-5s %s\n", "", "default ms", "tuned ms", "change", "engine", "parameters");
+    if (sum.measured)
+        fprintf(stream, "  %-44s %10s %10s %9s  %-5s %s\n", "", "default ms", "tuned ms", "change", "engine",
+                "parameters");
     for (size_t i = 0; i < report->result_count; i++)
-        print_result(&report->results[i], stream);
+        if (report->results[i].outcome != TUNE_UNMEASURED)
+            print_result(&report->results[i], stream);
     print_products(report, stream);
     fprintf(stream, "%zu %s: %zu faster than the defaults, %zu at the defaults, %zu not run here, %zu not measured\n",
             report->result_count, tool_plural(report->result_count, "case", "cases"), sum.faster,
