@@ -194,10 +194,11 @@ tool_exit bench_give_results(const bench_results *results, bool ended_early, too
 /* Reads an earlier object. */
 tool_exit bench_load_json(const char *path, json_t **out, tool_error *error);
 
-/* Prints what changed beyond noise to `stream`; TOOL_CHECK_FAILED: something became slower beyond the threshold.
- * `before`, of the file `path`, from another device: side by side, without a judgement. */
-tool_exit bench_compare(const json_t *before, const char *path, const json_t *now, double threshold, FILE *stream,
-                        tool_error *error);
+/* Prints what changed beyond noise to `stream`; TOOL_CHECK_FAILED: something became slower beyond the threshold. */
+tool_exit bench_compare(const json_t *before, const json_t *now, double threshold, FILE *stream, tool_error *error);
+
+/* Whether a device of one object is one of the other's: else nothing of theirs is a regression. */
+bool bench_share_a_device(const json_t *before, const json_t *now);
 
 /* Two cases of objects: whether they measure the same work; a case's median, and its noise as a fraction (false: no
  * times); its name. */

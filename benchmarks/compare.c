@@ -115,7 +115,7 @@ static void compare_case(const json_t *old, const json_t *one, double threshold,
 }
 
 /* Whether a device of one object is one of the other's. */
-static bool share_a_device(const json_t *before, const json_t *now)
+bool bench_share_a_device(const json_t *before, const json_t *now)
 {
     size_t i, n;
     const json_t *old, *one;
@@ -130,15 +130,9 @@ static bool share_a_device(const json_t *before, const json_t *now)
     return false;
 }
 
-tool_exit bench_compare(const json_t *before, const char *path, const json_t *now, double threshold, FILE *stream,
-                        tool_error *error)
+tool_exit bench_compare(const json_t *before, const json_t *now, double threshold, FILE *stream, tool_error *error)
 {
     tally count = {0};
-    if (!share_a_device(before, now)) { /* no regression: another device */
-        const json_t *const objects[] = {before, now};
-        const char *const paths[] = {path, "this run"};
-        return bench_show_side_by_side(objects, paths, TOOL_COUNT(objects), stream, error);
-    }
     size_t index;
     const json_t *one;
     fprintf(stream, "\nAgainst the earlier run, changes beyond noise:\n");

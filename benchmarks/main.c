@@ -137,6 +137,17 @@ static tool_exit print_results(const bench_run *run, json_t *now, tool_error *er
     return status;
 }
 
+/* Beside an object, the comparison is for people: it does not belong into it. */
+static tool_exit compare(const bench_run *run, const json_t *now, tool_error *error)
+{
+    const json_t *const objects[] = {run->before, now};
+    const char *const paths[] = {run->options.compare[0], "this run"};
+    FILE *const stream = run->options.json ? stderr : stdout;
+    if (bench_share_a_device(run->before, now))
+        return bench_compare(run->before, now, run->options.threshold, stream, error);
+    return bench_show_side_by_side(objects, paths, TOOL_COUNT(objects), stream, error);
+}
+
 /* Gives what was asked for beside the tables, which are printed as they are measured. */
 static tool_exit give_results(const bench_run *run, tool_error *error)
 {
@@ -147,9 +158,8 @@ static tool_exit give_results(const bench_run *run, tool_error *error)
     if (run->options.plot)
         TOOL_TRY_GOTO(status,
                       bench_plot(&run->options, run->devices, run->device_count, run->outputs, run->plot, error), done);
-    if (run->before) /* beside an object, the comparison is for people: it does not belong into it */
-        status = bench_compare(run->before, run->options.compare[0], now, run->options.threshold,
-                               run->options.json ? stderr : stdout, error);
+    if (run->before)
+        status = compare(run, now, error);
     if (status == TOOL_DONE)
         status = tool_flush_stdout(error);
     if (status == TOOL_DONE)
