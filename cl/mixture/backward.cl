@@ -110,7 +110,7 @@ FUNCTION void block_queries(const key_block *b)
 #endif
 #if ROWS_INSIDE
         if (next >= 0)
-            tile_ahead(b, next);
+            queries_ahead(b, next);
 #endif
         queries_stage(g, b->at->q, 0, a->q.token, i0, p->valid, a->head_size, tile_at(elements_of(b->at->q), next));
         grad_out_stage(g, 1, b->at->grad_o, 0, a->grad_o.token, i0, p->valid, a->value_size,
