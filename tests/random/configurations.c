@@ -88,8 +88,8 @@ static const rd_configuration linears[] = {
 /* Matrix engine: 16-bit types alone. The quick tier has the first two, because the emulation of its units compiles
  * slowly. */
 static const rd_configuration matrices[] = {
-    {MATRIX, .desc = {V(GAUSSIAN), SIZES(16, 16), BF16, SINKS, .gradients = CLMGK_GRADIENT_Q}},
-    {MATRIX, .ratio = 2, .splits = 2, .desc = {V(MISH), SIZES(16, 16), .components = 2, F16, SINKS}},
+    {MATRIX, .desc = {V(SOFTMAX), SIZES(16, 16), BF16, ALIBI, SINKS, .gradients = CLMGK_GRADIENT_Q}},
+    {MATRIX, .ratio = 2, .desc = {V(MISH), SIZES(16, 16), .components = 2, F16, SINKS}},
     {MATRIX, .splits = 4, .desc = {V(MGK), SIZES(16, 32), .components = 2, F16, PRIOR, SINKS, DROPOUT, ALL}},
     {MATRIX, .ratio = 2, .desc = {V(FISH), SIZES(16, 16), .components = 2, BF16, SINKS, SOFTCAP, ALL}},
     {MATRIX, .desc = {V(SMGK), SIZES(32, 16), .components = 2, BF16, PRIOR, VARIANCE, BIAS, PACKED, STATISTICS, ALL}},
