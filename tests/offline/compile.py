@@ -51,6 +51,7 @@ MATRIX_SPILLS = {
     ("hard-fish2-bf16-64", "forward"): 40, ("hard-fish2-bf16-128", "forward"): 76,
     ("backward-softmax-bf16-64", "backward"): 320, ("backward-softmax-f16-64", "backward"): 540,
     ("backward-softmax-bf16-64", "backward_queries"): 4, ("backward-softmax-f16-64", "backward_queries"): 8,
+    ("backward-softmax-bf16-128", "backward_queries"): 8,
     ("backward-softmax-bf16-128", "backward"): 240, ("backward-softmax-f16-128", "backward"): 380,
     ("backward-mgk2-bf16-64", "backward"): 48, ("backward-mgk2-bf16-128", "backward"): 880,
     ("backward-smgk2-bf16-64", "backward"): 96, ("backward-smgk2-bf16-128", "backward"): 132,
