@@ -70,6 +70,7 @@ typedef struct mgk_footprint {
     bool keys_read_again;    /* for norms, or products with shifts */
     bool modified;           /* bias, ALiBi, soft-cap, dropout */
     bool priors, variances;  /* are arrays */
+    bool two_types;          /* Q and K differ in their storage types */
     bool noise, generalised; /* of mixed heads */
 } mgk_footprint;
 

@@ -3,6 +3,7 @@
 #include "engine/engine.h"
 #include "engine/matrix/tunables.h"
 #include "engine/shuffles.clh"
+#include "engine/units.clh"
 
 #include <math.h>
 
@@ -18,16 +19,23 @@ enum {
     MOST_HELD = 8,
     MOST_TILE_TERMS = 3
 };
+enum { PART_SIZE = 64, PART_ALIGNMENT = 1024, GROUP_WARPS = 4 }; /* wgmma: cl/engine/matrix/layout.clh, group.clh */
 
 static int64_t width_of(int64_t size)
 {
     return size < LEAST_WIDTH ? LEAST_WIDTH : size;
 }
 
-/* Bytes of a row of a tile: 16-bit numbers, and a piece of padding. */
-static int64_t row_bytes(int64_t size)
+static bool uses_wgmma(const mgk_tunables *p)
 {
-    return (width_of(size) + PADDING) * (int64_t)sizeof(uint16_t);
+    return mgk_tunable_get(p, MGK_NAMED(unit)) == MATRIX_WGMMA;
+}
+
+/* Bytes of a row of a tile: 16-bit numbers, and a piece of padding; wgmma: whole parts. */
+static int64_t row_bytes(int64_t size, const mgk_tunables *p)
+{
+    const int64_t parts = (width_of(size) + PART_SIZE - 1) / PART_SIZE;
+    return (uses_wgmma(p) ? parts * PART_SIZE : width_of(size) + PADDING) * (int64_t)sizeof(uint16_t);
 }
 
 /* Rows of a block. */
@@ -49,7 +57,7 @@ static int64_t backward_bytes_of(const mgk_footprint *f, const mgk_tunables *p)
     const int64_t most_held_steps = f->components == 1 ? 16 : 8;
     const int64_t keys = (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles)) * TILE_KEYS, rows = rows_of(p);
     const int64_t head_size = f->narrowest + f->widest - f->value_size;
-    const int64_t head = row_bytes(head_size), value = row_bytes(f->value_size);
+    const int64_t head = row_bytes(head_size, p), value = row_bytes(f->value_size, p);
     const int64_t steps = mgk_tunable_get(p, MGK_NAMED(row_tiles)) * (width_of(head_size) + width_of(f->value_size));
     const bool in_registers = f->products == 1 && steps <= most_held_steps * STEP;
     const int64_t of_keys = in_registers ? larger(STAGES * keys * (head + value), rows * larger(head, value))
@@ -66,7 +74,7 @@ static uint64_t local_bytes_of(const mgk_footprint *f, const mgk_device_facts *f
     const int64_t keys = (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles)) * TILE_KEYS;
     const int64_t threads = (int64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * WARP;
     const int64_t rows = rows_of(p), heads = mixed ? mgk_tunable_get(p, MGK_NAMED(heads)) : 1;
-    const int64_t head = row_bytes(f->narrowest + f->widest - f->value_size), value = row_bytes(f->value_size);
+    const int64_t head = row_bytes(f->narrowest + f->widest - f->value_size, p), value = row_bytes(f->value_size, p);
     const int64_t held = rows * (f->products * head + (is_cpu ? heads : 1) * value);
     const int64_t of_keys = held + keys * (f->products * head + 2 * value);
     const int64_t staged = mixed ? rows * (f->products * head + (f->forward ? 0 : value)) : 0;
@@ -77,7 +85,7 @@ static uint64_t local_bytes_of(const mgk_footprint *f, const mgk_device_facts *f
     const int64_t terms = keys * (f->tile.terms + ahead) * (int64_t)sizeof(float);
     const int64_t own = 2 * (int64_t)mgk_tunable_get(p, MGK_NAMED(row_tiles)); /* rows of a work-item */
     const int64_t exchange = threads * (is_cpu ? 128 : own) * (int64_t)sizeof(float);
-    return (uint64_t)(tiles + terms + exchange) + 64;
+    return (uint64_t)(tiles + terms + exchange) + (uses_wgmma(p) ? PART_ALIGNMENT : 64);
 }
 
 static bool fits(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
@@ -137,7 +145,7 @@ static void choose_mixed(const mgk_footprint *f, const mgk_device_facts *facts, 
     const int most_warps = mgk_tunable_get(p, MGK_NAMED(warps)), most_tiles = is_short ? LEAST_TILES : TILES;
     for (int heads = most_heads(f, facts); heads >= 1; heads /= 2) {
         mgk_tunable_default(p, MGK_NAMED(heads), heads);
-        for (int warps = most_warps; warps >= 1; warps /= 2) {
+        for (int warps = most_warps; warps >= (uses_wgmma(p) ? most_warps : 1); warps /= 2) {
             mgk_tunable_default(p, MGK_NAMED(warps), warps);
             for (int tiles = most_tiles; tiles >= LEAST_TILES; tiles /= 2) {
                 mgk_tunable_default(p, MGK_NAMED(key_tiles), tiles);
@@ -148,6 +156,24 @@ static void choose_mixed(const mgk_footprint *f, const mgk_device_facts *facts, 
     }
 }
 
+/* Whether registers hold the sums of a larger block: softmax's forward pass, with few features. */
+static bool is_plain(const mgk_footprint *f)
+{
+    enum { WIDEST_SUMS = 64 };
+    return f->forward && f->held_heads == 0 && f->components == 1 && f->products == 1 && !f->keys_read_again &&
+           !f->modified && !f->priors && !f->variances && width_of(f->widest) <= WIDEST_SUMS;
+}
+
+/* The most registers of a work-item of wgmma's forward pass; 0: no limit. Three work-groups, softmax's with few
+ * features four, share a multiprocessor, because they hide each other's exponentials. */
+static int most_registers(const mgk_footprint *f, const mgk_tunables *p)
+{
+    enum { OF_FOUR = 128, OF_THREE = 168, WIDEST_OF_THREE = 128 };
+    const bool has_limit = f->products == f->components && uses_wgmma(p) && f->forward && f->held_heads == 0 &&
+                           width_of(f->widest) <= WIDEST_OF_THREE;
+    return !has_limit ? 0 : is_plain(f) ? OF_FOUR : OF_THREE;
+}
+
 /* ---- the time of a block -------------------------------------------------------------------------------------- */
 
 /* A work-item's registers, estimated by what ptxas 13.0 gives to the forward kernels of tests/offline for sm_90: as
@@ -155,8 +181,9 @@ static void choose_mixed(const mgk_footprint *f, const mgk_device_facts *facts, 
 static int64_t registers_of(const mgk_footprint *f, const mgk_tunables *p)
 {
     enum { MOST = 255, FIXED = 40, OF_SCORES = 85 };
-    if (f->held_heads > 0 || f->modified)
-        return MOST;
+    const int limit = most_registers(f, p);
+    if (limit > 0 || f->held_heads > 0 || f->modified)
+        return limit > 0 ? limit : MOST;
     const int64_t head = width_of(f->narrowest + f->widest - f->value_size), value = width_of(f->value_size);
     const int64_t row_tile = value / 2 + head / 4 + 6 * (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles));
     const int64_t fragments = 5 * row_tile * mgk_tunable_get(p, MGK_NAMED(row_tiles)) / 4;
@@ -164,7 +191,7 @@ static int64_t registers_of(const mgk_footprint *f, const mgk_tunables *p)
     return registers < MOST ? registers : MOST;
 }
 
-/* Of the forward pass, on an H200 with mma.sync: what docs/gpu-bounds.md counts. A fragment of keys or values that a
+/* Of the forward pass, on an H200: what docs/gpu-bounds.md counts. A fragment of keys or values that a
  * warp loads serves all of its rows. With few rows a tile is read from global memory once, its keys first, and then its
  * values. */
 static mgk_pace pace_of(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
@@ -180,8 +207,10 @@ static mgk_pace pace_of(const mgk_footprint *f, const mgk_device_facts *facts, c
     const double columns = (double)(f->products * width_of(f->narrowest + f->widest - f->value_size)) +
                            heads * (double)width_of(f->value_size);
     const double products = scores * (columns + heads * TILE_KEYS) / OF_PRODUCT; /* with the sums of rounded weights */
-    const double slots = 0.48 * products / row_tiles + 0.075 * scores * heads * (double)f->components;
-    const double units = slots + 1.66 * products, banks = keys * columns * 2.0 / BANKS_BYTES * (warps + 1.0);
+    const double of_scores = scores * heads * (double)f->components;
+    const double slots = uses_wgmma(p) ? 0.09 * of_scores : 0.48 * products / row_tiles + 0.075 * of_scores;
+    const double units = slots + (uses_wgmma(p) ? 1.15 : 1.66) * products; /* wgmma: partly at the same time */
+    const double loads = uses_wgmma(p) ? 1.0 : warps, banks = keys * columns * 2.0 / BANKS_BYTES * (loads + 1.0);
     mgk_pace pace = {.work = pow(pow(units, 6.0) + pow(banks, 6.0), 1.0 / 6.0),
                      .latency = TILE_LATENCY + (f->keys_read_again ? KEYS_LATENCY : 0),
                      .ends = ENDS};
@@ -216,11 +245,9 @@ static double time_with(const mgk_footprint *f, const mgk_device_facts *facts, i
  * by compiling (tests/offline), and where larger blocks take no more time. */
 static int row_tiles_of(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
 {
-    enum { ROW_TILES = 2, WIDEST_SUMS = 64 };
+    enum { ROW_TILES = 2 };
     const int base = mgk_tunable_base(p, MGK_NAMED(row_tiles), facts->info.device_class);
-    const bool is_plain = f->forward && f->held_heads == 0 && f->components == 1 && f->products == 1 &&
-                          !f->keys_read_again && !f->modified && !f->priors && !f->variances;
-    if (facts->matrix_unit.unit == 0 || !is_plain || width_of(f->widest) > WIDEST_SUMS)
+    if (mgk_tunable_get(p, MGK_NAMED(unit)) != MATRIX_MMA || !is_plain(f))
         return base;
     const int64_t rows = (int64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * ROW_TILES * TILE_ROWS;
     const double once = time_with(f, facts, base, p), twice = time_with(f, facts, ROW_TILES, p);
@@ -242,9 +269,39 @@ static int backward_row_tiles_of(const mgk_footprint *f, const mgk_device_facts 
     return fewer * f->problems >= RESIDENT * (int64_t)facts->info.compute_units ? ROW_TILES : base;
 }
 
+/* Whether wgmma has room in local memory for the least block. */
+static bool has_room(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
+{
+    mgk_tunables least = *p;
+    mgk_tunable_default(&least, MGK_NAMED(unit), MATRIX_WGMMA);
+    mgk_tunable_default(&least, MGK_NAMED(warps), GROUP_WARPS);
+    mgk_tunable_default(&least, MGK_NAMED(row_tiles), 1);
+    mgk_tunable_default(&least, MGK_NAMED(key_tiles), 2);
+    mgk_tunable_default(&least, MGK_NAMED(heads), 1);
+    return fits(f, facts, &least);
+}
+
+static bool is_given(const mgk_tunables *p, mgk_tunable_name name, int usual)
+{
+    return !mgk_tunable_is_default(p, name) && mgk_tunable_get(p, name) != usual;
+}
+
+/* The device's newest unit that suits the problem. wgmma multiplies 64 rows of four warps. It reads keys from local
+ * memory, and so can't split them into two types. Its text is the forward pass's. All passes of a plan must round
+ * scores alike, and units may add up in different orders, so plans with a backward pass take mma.sync in both. */
+static int unit_of(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
+{
+    const bool suits = f->forward && f->any_order && !f->two_types && 2 * f->rows > GROUP_WARPS * TILE_ROWS &&
+                       has_room(f, facts, p) && !is_given(p, MGK_NAMED(warps), GROUP_WARPS) &&
+                       !is_given(p, MGK_NAMED(row_tiles), 1);
+    const int unit = facts->matrix_unit.unit;
+    return unit == MATRIX_WGMMA && !suits ? MATRIX_MMA : unit;
+}
+
 static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
 {
     const clmgk_device_class kind = facts->info.device_class;
+    mgk_tunable_default(p, MGK_NAMED(unit), unit_of(f, facts, p));
     mgk_tunable_default(p, MGK_NAMED(warps), mgk_tunable_base(p, MGK_NAMED(warps), kind));
     mgk_tunable_default(p, MGK_NAMED(row_tiles),
                         f->forward ? row_tiles_of(f, facts, p) : backward_row_tiles_of(f, facts, p));
@@ -255,12 +312,12 @@ static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tu
         choose_mixed(f, facts, p);
         return;
     }
-    while (halved && rows_of(p) >= 2 * f->rows) /* half of the warps would have no rows */
+    while (halved && !uses_wgmma(p) && rows_of(p) >= 2 * f->rows) /* half of the warps would have no rows */
         halved = halve(p, MGK_NAMED(warps), 1);
     if (rows_of(p) < usual_rows) /* small work-groups, of which a compute unit holds more with smaller tiles */
         halve(p, MGK_NAMED(key_tiles), 2);
     for (halved = true; halved && !fits(f, facts, p);)
-        halved = halve(p, MGK_NAMED(key_tiles), 2) || halve(p, MGK_NAMED(warps), 1);
+        halved = halve(p, MGK_NAMED(key_tiles), 2) || (!uses_wgmma(p) && halve(p, MGK_NAMED(warps), 1));
 }
 
 static const char *why_not(const mgk_footprint *f)
@@ -274,6 +331,18 @@ static const char *why_not(const mgk_footprint *f)
     return width_of(f->widest) > WIDEST ? "head_size and value_size exceed 256" : NULL;
 }
 
+static const char *compiler_of(const mgk_footprint *f, const mgk_tunables *p)
+{
+    switch (most_registers(f, p)) {
+    case 128:
+        return MGK_EDITED_PTX " " MGK_REGISTERS_LIMIT "128";
+    case 168:
+        return MGK_EDITED_PTX " " MGK_REGISTERS_LIMIT "168";
+    default:
+        return uses_wgmma(p) ? MGK_EDITED_PTX : NULL;
+    }
+}
+
 static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p, mgk_block *block,
                         clmgk_error *error)
 {
@@ -281,6 +350,11 @@ static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, m
     if (reason != NULL)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "engine matrix: %s", reason);
     choose(f, facts, p);
+    if (mgk_tunable_get(p, MGK_NAMED(unit)) > facts->matrix_unit.unit)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "engine matrix: the device has no such matrix unit");
+    if (uses_wgmma(p) && (!f->forward || f->two_types))
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                        "engine matrix: wgmma has the forward pass alone, with one type for Q and K");
     MGK_TRY(mgk_tunables_check(p, true, error));
     const uint64_t threads = (uint64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * WARP;
     const uint64_t local = local_bytes_of(f, facts, p);
@@ -289,22 +363,23 @@ static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, m
                          .tile = (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles)) * TILE_KEYS,
                          .threads = (size_t)threads,
                          .local_bytes = local,
+                         .compiler = compiler_of(f, p),
+                         .registers = most_registers(f, p),
                          .pace = pace_of(f, facts, p)};
     return CLMGK_OK;
 }
 
 static void set_flags(const mgk_device_facts *facts, const mgk_tunables *p, const mgk_block *block, mgk_flags *flags)
 {
-    (void)p;
-    (void)block;
-    flags->MATRIX_UNIT = facts->matrix_unit.unit;
+    flags->ANY_GROUP_SIZE = block != NULL && block->registers > 0;
+    flags->MATRIX_UNIT = mgk_tunable_get(p, MGK_NAMED(unit));
     flags->SHUFFLE = facts->sub_group.shuffle;
     flags->SUB_GROUP_SIZE = facts->sub_group.size;
     flags->LEAST_SUB_GROUP = facts->least_sub_group;
 }
 
-/* The order of a score's sum does not depend on parameters. */
-static const char *const no_tunables[] = {NULL};
+/* The order of a score's sum depends on the unit alone. */
+static const char *const sum_tunables[] = {"unit", NULL};
 
 /* Why the engine does not take a problem's types; NULL: it takes them. Where Q and K differ, it splits a product's
  * number of f16 into two of bf16 (cl/engine/matrix/products.clh); weights it rounds to the type of what they multiply,
@@ -384,7 +459,7 @@ const mgk_engine mgk_engine_matrix = {.value = CLMGK_ENGINE_MATRIX,
                                       .exchanges = true,
                                       .key_terms_once = true,
                                       .rank = rank,
-                                      .sum_tunables = {no_tunables, no_tunables, no_tunables},
+                                      .sum_tunables = {sum_tunables, sum_tunables, sum_tunables},
                                       .fit = fit,
                                       .tile_limit = tile_limit,
                                       .feature_block = feature_block,

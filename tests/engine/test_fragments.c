@@ -111,3 +111,43 @@ TH_TEST(copies_have_no_conflicts_or_few)
             assert_in_range(passes(words), 1, size % (8 * TILE_PIECE) == 0 ? 1 : 2);
         }
 }
+
+/* ---- wgmma's tiles ---------------------------------------------------------------------------------------------- */
+
+/* "Swizzle<3, 4, 3>", as CUTLASS calls the mode of 128 bytes: bits 4 .. 6 of a byte's address are combined with bits
+ * 7 .. 9. Rows of a part of 64 numbers are 128 bytes apart. */
+static int documented_word(int row, int d, int rows)
+{
+    const int byte = (d / 64 * rows + row) * 128 + d % 64 * 2;
+    return (byte ^ ((byte >> 7 & 7) << 4)) / 4;
+}
+
+TH_TEST(tiles_of_groups_are_as_documented)
+{
+    (void)session;
+    for (int size = 16; size <= 256; size += 16)
+        for (int rows = 16; rows <= 128; rows *= 2)
+            for (int row = 0; row < rows; row++)
+                for (int d = 0; d < size; d += TILE_PIECE) {
+                    assert_int_equal(swizzled_place(row, d, rows), documented_word(row, d, rows));
+                    assert_in_range(swizzled_place(row, d, rows), 0,
+                                    rows * PARTS_OF(size) * PART_ROW_WORDS - PIECE_WORDS);
+                }
+}
+
+/* The unit reads a piece of eight rows at a time; work-items copy the pieces of a row. */
+TH_TEST(tiles_of_groups_have_no_conflicts)
+{
+    (void)session;
+    enum { TILE_ROWS = 16 };
+    for (int row = 0; row < TILE_ROWS; row += TOGETHER)
+        for (int piece = 0; piece < PART_PIECES; piece++) {
+            int read[TOGETHER], copied[TOGETHER];
+            for (int n = 0; n < TOGETHER; n++) {
+                read[n] = swizzled_place(row + n, piece * TILE_PIECE, TILE_ROWS);
+                copied[n] = swizzled_place(row + piece, n * TILE_PIECE, TILE_ROWS);
+            }
+            assert_int_equal(passes(read), 1);
+            assert_int_equal(passes(copied), 1);
+        }
+}

@@ -47,6 +47,7 @@ CLANG_PTX_WIDE = {"smgk2-128": 240}
 # The matrix engine's blocks that keep more than fits, until the engine has smaller ones: the most bytes that a work-item
 # spills on sm_80 or sm_90, by configuration and file. The plan ranks the engine last.
 MATRIX_SPILLS = {
+    ("mgk2-bf16-128-wgmma", "forward"): 300, ("smgk2-bf16-128-wgmma", "forward"): 64,
     ("mgk2-bf16-128", "forward"): 16, ("smgk2-bf16-128", "forward"): 88,
     ("hard-fish2-bf16-64", "forward"): 40, ("hard-fish2-bf16-128", "forward"): 76,
     ("backward-softmax-bf16-64", "backward"): 320, ("backward-softmax-f16-64", "backward"): 540,
@@ -404,10 +405,12 @@ def share(lists, of):
 
 def promoted_bytes(source, options):
     """Private memory of a work-item for the matrix engine's sums of more than 4,096 products each
-    (cl/engine/matrix/backward.clh)."""
+    (cl/engine/matrix/backward.clh, chain.clh)."""
+    head, value = (max(16, tunable(options, name, 64)) for name in ("HEAD_SIZE", "VALUE_SIZE"))
+    if "-DMATRIX_UNIT=2" in options and source.endswith("/forward.cl"):
+        return 2 * value * tunable(options, "HEADS", 1)
     if "-DENGINE=matrix" not in options or not source.startswith("mixture/backward"):
         return 0
-    head, value = (max(16, tunable(options, name, 64)) for name in ("HEAD_SIZE", "VALUE_SIZE"))
     products = 1 if "-DKEYS_SHIFTED=1" in options else tunable(options, "COMPONENTS", 1)
     of_keys = products * head * ("-DWANT_K=1" in options) + value * ("-DWANT_V=1" in options)
     columns = head if source == "mixture/backward_queries.cl" else of_keys
@@ -422,7 +425,7 @@ def limits(name, kind, configuration, source, options):
     if kind == "nvidia" and source == "mixture/forward.cl" and "-DTHREADS_ROW=8" in options:
         spills = CLANG_PTX_WIDE.get(configuration, CLANG_PTX_SMALL_GROUP)
     if kind == "nvidia" and registers_of(options)[1]:
-        spills = CLANG_PTX_LIMITED
+        spills = max(spills, CLANG_PTX_LIMITED)
     if kind == "cuda":
         spills = CUDA_LIMIT
     stack = 2 * spills + promoted_bytes(source, options)

@@ -54,6 +54,10 @@ def edge(name, configuration, options=None, **fields):
     return case(name, configuration, options, **{"head_size": 16, "value_size": 16, **fields})
 
 
+def group(name, configuration, options=None, parameters="splits=1", **fields):
+    return case(name, configuration, options, parameters, **fields)
+
+
 PROBE = "unit-probe"
 FORWARD, BACKWARD = "softmax-bf16-64", "backward-softmax-bf16-64"
 LENGTHS = {"batch": 3, "use_lengths": 1, "length": 33, "length_k": 70}
@@ -82,6 +86,10 @@ CASES = [
     edge("backward-lengths", BACKWARD, {"lengths": [5, 0, 70]}, **LENGTHS),
     edge("backward-rows-without-keys", BACKWARD, length=70, length_k=20, causal=1),
     edge("backward-gaps", BACKWARD, **GRAD_GAPS),
+    group("wgmma-64", "softmax-bf16-64-wgmma", length=70, length_k=200),
+    group("wgmma-unaligned-20-33", "softmax-f16-64-wgmma", length=70, length_k=75, head_size=20, value_size=33),
+    group("wgmma-mgk3-64", "mgk4-bf16-64-wgmma", length=40, length_k=70, value_size=32, components=3),
+    group("wgmma-window", "softmax-bf16-64-wgmma", head_size=16, value_size=16, **WINDOW),
 ]
 FULL = [
     case("softmax-causal-128", "softmax-f16-128", length=64, length_k=64, causal=1),
@@ -109,6 +117,21 @@ FULL = [
          length=70, length_k=75, causal=1),
     case("backward-hard-fish2-unaligned-20-33", "backward-hard-fish2-f16-64", heads=3, kv_heads=3, length=40,
          length_k=37, head_size=20, value_size=33),
+    group("wgmma-many-keys", "softmax-bf16-64-wgmma", length=33, length_k=8300, head_size=16, value_size=16),
+    group("wgmma-wide-80-176", "softmax-bf16-128-wgmma", length=70, length_k=75, head_size=80, value_size=176),
+    group("wgmma-256", "softmax-bf16-128-wgmma", length=70, length_k=40, head_size=256, value_size=256),
+    group("wgmma-last-tile-of-one-key", "softmax-bf16-64-wgmma", length=33, length_k=65, head_size=16, value_size=16),
+    group("wgmma-lengths", "softmax-bf16-64-wgmma", {"lengths": [5, 0, 70]}, head_size=16, value_size=16, **LENGTHS),
+    group("wgmma-rows-without-keys", "softmax-bf16-64-wgmma", length=70, length_k=20, causal=1),
+    group("wgmma-gaps", "softmax-bf16-64-wgmma", head_size=16, value_size=16, **GAPS),
+    group("wgmma-packed", "softmax-bf16-64-wgmma", PARTS, head_size=16, value_size=16, **PACKED),
+    group("wgmma-unaligned-arrays", "softmax-bf16-64-wgmma", {"offsets": {"q": 1, "k": 3, "v": 5, "o": 7}}, length=33,
+          length_k=150),
+    group("wgmma-ranges-of-keys", "softmax-bf16-64-wgmma", parameters="splits=4", length=40, length_k=600, causal=1),
+    group("wgmma-smgk3-f16-32", "smgk2-bf16-64-wgmma", length=40, length_k=70, head_size=32, value_size=16,
+          components=3, dtype=1),
+    group("wgmma-hard-fish3-narrow-20", "hard-fish2-bf16-64-wgmma", heads=3, components=3, length=40, length_k=50,
+          head_size=20, value_size=7, causal=1),
 ]
 
 
@@ -118,8 +141,8 @@ def run_case(one, programs, plans):
     counts, lines = run.run(programs), []
     faults = run.faults()
     for step, program, _, last in counts:
-        if (program.figures["B spilled"] or
-                program.figures["B stack"] > offline.promoted_bytes(step.source, step.options)):
+        most = offline.limits(ARCHITECTURE, "nvidia", None, step.source, step.options)
+        if any(program.figures[figure] > most[figure] for figure in ("B spilled", "B stack")):
             faults.append(f"{step.source}: spills or a stack")
         if last["hmma"] + last["hgmma"]:
             lines.append(f"{step.kernel.removeprefix('mixture_')}: {program.figures['registers']} registers, "

@@ -8,6 +8,7 @@
  */
 #include "attention/core/family.h"
 #include "engine/shuffles.clh"
+#include "engine/units.clh"
 #include "gemm/gemm.h"
 #include "layer/rows.h"
 #include "offline/steps.h"
@@ -294,12 +295,12 @@ static mgk_device_facts facts_of(clmgk_device_class device_class, const char *ve
 }
 
 /* NVIDIA's, whose compiler takes PTX in assembly, with its matrix units. */
-static mgk_device_facts facts_with_ptx(void)
+static mgk_device_facts facts_with_ptx(int unit)
 {
     enum { WARP = 32 };
     mgk_device_facts facts = facts_of(CLMGK_DEVICE_GPU, "NVIDIA Corporation");
     facts.sub_group = (mgk_sub_group){.size = WARP, .shuffle = SHUFFLE_PTX};
-    facts.matrix_unit = (mgk_matrix_unit){.known = true, .unit = mgk_matrix_unit_of(&facts)};
+    facts.matrix_unit = (mgk_matrix_unit){.known = true, .unit = unit};
     return facts;
 }
 
@@ -420,6 +421,10 @@ static clmgk_attention_desc matrix_desc(const problem *p)
     return desc;
 }
 
+/* Configurations of wgmma have the others' names with this behind. */
+#define WGMMA_SUFFIX "-wgmma"
+enum { NAME_SIZE = 64 };
+
 static int print_matrices(const mgk_device_facts *nvidia, const mgk_device_facts *gpu)
 {
     int failed = 0;
@@ -431,20 +436,31 @@ static int print_matrices(const mgk_device_facts *nvidia, const mgk_device_facts
         failed |= print_plan(p->name, matrix_desc(p), p->pass, CLMGK_ENGINE_MATRIX, gpu);
         failed |= print_plan(p->name, matrix_desc(p), p->pass, CLMGK_ENGINE_MATRIX, nvidia);
     }
+    for (size_t i = 0; i < MGK_COUNT(matrices); ++i) {
+        const mgk_device_facts hopper = facts_with_ptx(MATRIX_WGMMA);
+        char name[NAME_SIZE];
+        if (matrices[i].pass != CLMGK_PASS_FORWARD)
+            continue;
+        (void)snprintf(name, sizeof(name), "%s" WGMMA_SUFFIX, matrices[i].name);
+        failed |= print_plan(name, matrix_desc(&matrices[i]), matrices[i].pass, CLMGK_ENGINE_MATRIX, &hopper);
+    }
     return failed;
 }
 
 /* The steps of a problem like that of the configuration of this name. */
-static int print_steps(const char *name, int count, char **texts)
+static int print_steps(const char *full_name, int count, char **texts)
 {
-    const mgk_device_facts facts = facts_with_ptx();
+    const char *const suffix = strstr(full_name, WGMMA_SUFFIX);
+    const mgk_device_facts facts = facts_with_ptx(suffix != NULL ? MATRIX_WGMMA : MATRIX_MMA);
+    char name[NAME_SIZE];
+    (void)snprintf(name, sizeof(name), "%.*s", suffix != NULL ? (int)(suffix - full_name) : NAME_SIZE - 1, full_name);
     for (size_t i = 0; i < MGK_COUNT(matrices); ++i) {
         const problem *const p = &matrices[i];
         const size_t length = strlen(pass_names[p->pass]);
         if (strncmp(name, pass_names[p->pass], length) == 0 && strcmp(name + length, p->name) == 0)
             return offline_print_steps(matrix_desc(p), p->pass, &facts, count, texts);
     }
-    (void)fprintf(stderr, "%s: no configuration of the matrix engine\n", name);
+    (void)fprintf(stderr, "%s: no configuration of the matrix engine\n", full_name);
     return 1;
 }
 
@@ -619,7 +635,7 @@ int main(int count, char **arguments)
             failed |= print_linear(&linears[i], (clmgk_pass)pass, CLMGK_ENGINE_LANE, &cpu);
         }
     }
-    const mgk_device_facts with_ptx = facts_with_ptx();
+    const mgk_device_facts with_ptx = facts_with_ptx(MATRIX_MMA);
     failed |= print_matrices(&with_ptx, &gpu);
     for (int dtype = CLMGK_DTYPE_F32; dtype <= CLMGK_DTYPE_BF16; ++dtype) {
         print_rows(CLMGK_ENGINE_SIMT, (clmgk_dtype)dtype, &gpu);

@@ -136,7 +136,7 @@ class Warp:
         self.r, self.ur = np.zeros((257, 32), np.uint64), np.zeros((65, 32), np.uint64)
         self.p, self.up = np.zeros((8, 32), bool), np.zeros((8, 32), bool)
         self.p[7] = self.up[7] = True
-        self.pc, self.live, self.waits = np.zeros(32, np.int64), np.ones(32, bool), False
+        self.pc, self.live, self.waits, self.vote = np.zeros(32, np.int64), np.ones(32, bool), False, None
         # lanes that wait at a BSYNC, and of each barrier of a warp, for each lane, the lanes that it waits for
         self.stopped, self.joins = np.zeros(32, bool), {}
         # by a clock on which all warps issue in turn, since the last barrier: now, and when loaded registers arrive
@@ -257,7 +257,7 @@ class Warp:
     def nothing(self, one, modifiers, x, mask):
         pass
 
-    WARPSYNC = NOP = MEMBAR = nothing
+    WARPSYNC = NOP = MEMBAR = YIELD = nothing
 
     def BSSY(self, one, modifiers, x, mask):
         self.joins.setdefault(x[0], np.zeros((32, 32), bool))[mask] = mask
@@ -302,6 +302,11 @@ class Warp:
 
     def BAR(self, one, modifiers, x, mask):
         self.waits = True
+        self.vote = (self.predicate(x[1]) & mask).any() if "RED" in modifiers else None
+
+    def B2R(self, one, modifiers, x, mask):
+        """The result of the last barrier with a vote."""
+        self.write_predicate(x[1], np.full(32, self.group.voted), mask)
 
     # integers
 
@@ -973,6 +978,11 @@ class Group:
         self.counts["waits"] += last - sum(warp.issued for warp in self.warps) / SCHEDULERS
         self.free = max(self.free - last, 0)
         self.barriers += 1
+        votes = [warp.vote for warp in self.warps if warp.waits]
+        if any(vote is not None for vote in votes):
+            if any(vote is None for vote in votes):
+                raise Fault("warps meet at a barrier with a vote and at one without")
+            self.voted = any(votes)
         for warp in self.warps:
             warp.arrival = {row: time - last for row, time in warp.arrival.items() if time > last}
             warp.waits, warp.clock, warp.issued = False, 0.0, 0

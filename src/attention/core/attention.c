@@ -250,6 +250,7 @@ mgk_footprint mgk_attention_footprint(const mgk_attention_request *request)
                            .modified = t->modified,
                            .priors = t->has_prior,
                            .variances = t->has_variance,
+                           .two_types = mgk_array_dtype(d, CLMGK_ARRAY_K) != mgk_array_dtype(d, CLMGK_ARRAY_Q),
                            .noise = t->noise,
                            .generalised = t->generalised};
 }
