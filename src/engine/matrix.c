@@ -291,7 +291,7 @@ static bool is_given(const mgk_tunables *p, mgk_tunable_name name, int usual)
  * scores alike, and units may add up in different orders, so plans with a backward pass take mma.sync in both. */
 static int unit_of(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
 {
-    const bool suits = f->forward && f->any_order && !f->two_types && 2 * f->rows > GROUP_WARPS * TILE_ROWS &&
+    const bool suits = f->forward && f->any_order && !f->two_types && 2 * f->rows > (int64_t)GROUP_WARPS * TILE_ROWS &&
                        has_room(f, facts, p) && !is_given(p, MGK_NAMED(warps), GROUP_WARPS) &&
                        !is_given(p, MGK_NAMED(row_tiles), 1);
     const int unit = facts->matrix_unit.unit;

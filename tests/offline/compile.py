@@ -47,7 +47,8 @@ CLANG_PTX_WIDE = {"smgk2-128": 240}
 # The matrix engine's blocks that keep more than fits, until the engine has smaller ones: the most bytes that a work-item
 # spills on sm_80 or sm_90, by configuration and file. The plan ranks the engine last.
 MATRIX_SPILLS = {
-    ("mgk2-bf16-128-wgmma", "forward"): 300, ("smgk2-bf16-128-wgmma", "forward"): 64,
+    ("mgk2-bf16-128-wgmma", "forward"): 300, ("mgk4-bf16-64-wgmma", "forward"): 300,
+    ("smgk2-bf16-128-wgmma", "forward"): 64, ("hard-fish2-bf16-64-wgmma", "forward"): 108,
     ("mgk2-bf16-128", "forward"): 16, ("smgk2-bf16-128", "forward"): 88,
     ("hard-fish2-bf16-64", "forward"): 40, ("hard-fish2-bf16-128", "forward"): 76,
     ("backward-softmax-bf16-64", "backward"): 320, ("backward-softmax-f16-64", "backward"): 540,

@@ -30,11 +30,7 @@ LIMITS = {("softmax-bf16-64-wgmma", "forward"): (1.1, 0.95), ("softmax-f16-64-wg
 # The same where four warps multiply together, which takes two thirds of the cycles.
 WGMMA_LIMITS = {("softmax", "forward"): (1.05, 0.95), ("mgk4", "forward"): (1.55, 1.0), ("smgk2", "forward"): (2.15, 1.6),
                 ("mgk2", "forward"): (1.6, 1.15), ("hard-fish2-bf16-128", "admixture_forward"): (2.0, 2.2),
-                ("hard-fish", "admixture_forward"): (2.55, 1.15), ("hard-mish", "admixture_forward"): (1.75, 1.3),
-                ("softmax", "backward"): (1.9, 1.85), ("softmax", "backward_queries"): (1.5, 0.9),
-                ("smgk2", "backward"): (2.4, 2.2), ("smgk2", "backward_queries"): (2.6, 2.0),
-                ("mgk2", "backward"): (1.35, 1.1), ("mgk2", "backward_queries"): (1.25, 1.0),
-                ("hard-fish", "admixture_backward"): (3.7, 2.7), ("hard-fish", "admixture_backward_queries"): (3.3, 2.1)}
+                ("hard-fish", "admixture_forward"): (2.55, 1.15), ("hard-mish", "admixture_forward"): (1.75, 1.3)}
 
 
 class Tile:
