@@ -170,6 +170,9 @@ void bench_print_device(const bench_device *device, FILE *stream);
 void bench_print_group(const bench_device *device, const bench_group *group, FILE *stream);
 void bench_print_peaks(const bench_device *device, size_t group_count, FILE *stream);
 
+/* A few sentences: what was fastest, by how much, beside the paper. */
+void bench_print_closing(const bench_options *options, const bench_device *device, FILE *stream);
+
 /* The stable JSON object (README.md), without cases that are still to come; NULL: out of memory. */
 json_t *bench_json(size_t group_count, const bench_device *devices, size_t device_count);
 

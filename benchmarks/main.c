@@ -96,6 +96,8 @@ static tool_exit print_tables(const bench_run *run, const bench_device *device, 
         bench_print_peaks(device, run->options.request.shape_count, stream);
     if (ended_early)
         fputs("\nended early\n", stream);
+    else if (peaks && device)
+        bench_print_closing(&run->options, device, stream);
     return fclose(stream) == 0 ? TOOL_DONE : tool_fail_memory(error, "the tables");
 }
 

@@ -128,17 +128,17 @@ static void print_ratio(const bench_group *group, const bench_case *one, int wid
 
 static void print_times(const bench_group *group, FILE *stream)
 {
-    fprintf(stream, "  %-24s %10s %21s %9s %9s %9s %9s %10s %7s  %s\n", "variant, heads", "median ms", "min .. max ms",
-            "GFLOP", "GFLOP/s", "MB moved", "memory MB", "workspace", "ratio", "tuned by");
+    fprintf(stream, "  %-20s %9s %19s %7s %7s %8s %7s %7s %6s  %s\n", "variant, heads", "median ms", "min .. max ms",
+            "GFLOP", "GFLOP/s", "MB moved", "mem. MB", "wksp MB", "ratio", "tuned by");
     for (size_t i = 0; i < group->count; i++) {
         const bench_case *one = &group->cases[i];
         if (!one->repetitions)
             continue;
-        fprintf(stream, "  %-24s %10.3f %10.3f %10.3f %9.2f %9.1f %9.1f %9.1f %10.1f", bench_case_label(one).text,
+        fprintf(stream, "  %-20s %9.3f %9.3f %9.3f %7.2f %7.1f %8.1f %7.1f %7.1f", bench_case_label(one).text,
                 one->time_ms.median, one->time_ms.min, one->time_ms.max, 1e-9 * one->flops, bench_gflops(one),
                 1e-6 * (double)one->array_bytes, 1e-6 * (double)bench_memory_bytes(one),
                 1e-6 * (double)one->workspace_bytes);
-        print_ratio(group, one, 8, stream);
+        print_ratio(group, one, 7, stream);
         fprintf(stream, "  %s\n", bench_is_tuned(one) ? clmgk_tuning_source_name(one->tuning) : "-");
     }
 }
@@ -212,9 +212,8 @@ static void print_paper(const bench_group *group, FILE *stream)
     const bench_shape *shape = group->shape;
     if (!shape->figures)
         return;
-    fprintf(stream,
-            "  Beside the paper, whose figures are for two layers of a network on its GPUs: compare ratios (to softmax;"
-            " in the linear family to linear).\n");
+    fprintf(stream, "  Beside the paper, whose figures are for two layers of a network on its GPUs: compare ratios\n"
+                    "  (to softmax; in the linear family to linear).\n");
     if (group->batch != shape->batch)
         fprintf(stream, "  Seconds and memory here are of a batch of %" PRId64 ", the paper's of %" PRId64 ".\n",
                 group->batch, shape->batch);
@@ -253,13 +252,12 @@ static void print_counts(const bench_group *group, FILE *stream)
         if (!wanted || !one->repetitions)
             continue;
         if (!head)
-            fprintf(
-                stream,
-                "  Counted as in the MGK paper, Appendix B, and the FiSH paper, Appendix D, without softmax: a layer of"
-                " width %" PRId64 ";\n  ratios to softmax (linear family: to linear) of time, executed products,"
-                " counted operations, attention matrices.\n  %-24s %9s %9s %8s %8s %8s %8s %16s %10s\n",
-                one->width, "", "10^9 op.", "10^6 par.", "time", "products", "layer", "matrices", "with projections",
-                "parameters");
+            fprintf(stream,
+                    "  Counted as in the MGK paper, Appendix B, and the FiSH paper, Appendix D, without softmax:\n"
+                    "  a layer of width %" PRId64 "; ratios to softmax (linear family: to linear) of time, executed\n"
+                    "  products, counted operations, attention matrices.\n  %-24s %9s %9s %8s %8s %8s %8s %16s %10s\n",
+                    one->width, "", "10^9 op.", "10^6 par.", "time", "products", "layer", "matrices",
+                    "with projections", "parameters");
         head = true;
         print_counts_row(group, one, stream);
     }

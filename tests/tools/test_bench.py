@@ -2,6 +2,7 @@
 """clmgk-bench: figures, JSON, comparison, plot, refusals."""
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -589,6 +590,17 @@ class Products(BenchTest):
                 (["--shapes", "--gemm"], ["--gemm", "3x4x5", "--shapes", "long"])):
             with self.subTest(args):
                 self.refuse(2, *args, words=words)
+
+
+class Closing(BenchTest):
+    def test_sentences(self):
+        text = self.accept(*SIZES, *SHORT, "--variants", "softmax,mgk:2").stdout
+        ratio = re.search(r"(?m)^  forward: mgk with 2 heads takes (\S+) of softmax's time\.$", text)
+        self.assertTrue(ratio, text)
+        self.assertGreater(text.index("In short"), text.index("GFLOP"))
+        self.assertLessEqual(len(re.search(r"(?m)^  variant, heads .*$", text)[0]), 110)
+        alone = self.accept(*SIZES, *SHORT, "--variants", "softmax").stdout
+        self.assertNotIn("In short", alone)
 
 
 class Comparison(BenchTest):
