@@ -186,6 +186,21 @@ CLMGK_API clmgk_status clmgk_program_origin_from_name(const char *name, clmgk_pr
 CLMGK_API clmgk_status clmgk_context_save_programs(clmgk_context *context, const char *folder, size_t *count,
                                                    clmgk_error *error);
 
+/* The matrix unit of a context's device that plans with arrays of f16 or bf16 use. */
+typedef struct clmgk_matrix_unit_info {
+    size_t struct_size; /* sizeof(clmgk_matrix_unit_info); CLMGK_MATRIX_UNIT_INFO_INIT sets it */
+    char name[32];      /* "wgmma", "mma.sync"; empty: none */
+    char reason[512];   /* why newer units that the device should have are not used; empty: there are none */
+} clmgk_matrix_unit_info;
+
+#define CLMGK_MATRIX_UNIT_INFO_INIT CLMGK_INIT(clmgk_matrix_unit_info)
+
+/* Tests the units that the device should have: the first call, or the first plan that can use them, compiles and runs a
+ * small kernel for each. A plan may still use an older unit than this, or none: clmgk_plan_info.engine_reason. Errors:
+ * INVALID_VALUE (NULL, struct_size). */
+CLMGK_API clmgk_status clmgk_context_get_matrix_unit(clmgk_context *context, clmgk_matrix_unit_info *info,
+                                                     clmgk_error *error);
+
 /* Who keeps compiled programs from one process to the next. DRIVER applies to PoCL 3 and later on CPUs, unless
  * POCL_KERNEL_CACHE=0 is set or PoCL's cache folder is not writable. (The library does not ask PoCL for binaries,
  * because PoCL would compile everything a second time.) */

@@ -13,7 +13,7 @@ typedef struct engine_list {
     mgk_ranked ranked[MGK_ENGINES];
     bool refused[MGK_ENGINES];
     char reasons[CLMGK_ERROR_MESSAGE_SIZE]; /* of those that refused: "...; ..." */
-    const char *no_units;                   /* why matrix units can't be used; NULL: they can, or are not asked for */
+    mgk_matrix_unit unit;                   /* that engines may use */
 } engine_list;
 
 /* The choice of a pass's parameters. */
@@ -53,9 +53,8 @@ static size_t place_of(const engine_list *list, const mgk_engine *engine)
 
 static void refuse(engine_list *list, size_t place, const char *reason)
 {
-    const size_t used = strlen(list->reasons);
     list->refused[place] = true;
-    (void)snprintf(list->reasons + used, sizeof(list->reasons) - used, "%s%s", used > 0 ? "; " : "", reason);
+    mgk_add_reason(list->reasons, sizeof(list->reasons), NULL, reason);
 }
 
 static clmgk_status fail_by_rank(const mgk_ranked *one, clmgk_error *error)
@@ -81,10 +80,9 @@ static clmgk_status fail_all(engine_list *list, clmgk_error *error)
 static mgk_device_facts facts_of(const clmgk_plan *plan, bool exchanges)
 {
     mgk_device_facts facts = plan->context->facts;
-    if (plan->no_units[0] != '\0')
-        facts.matrix_unit = (mgk_matrix_unit){.known = true, .why = plan->no_units};
-    else if (mgk_engines_use_units(&plan->desc))
-        facts.matrix_unit = mgk_context_matrix_unit(plan->context);
+    const int known = mgk_engines_newest_unit(&plan->desc), most = plan->means.newest_unit;
+    if (known > 0)
+        facts.matrix_unit = mgk_context_matrix_unit(plan->context, known < most ? known : most);
     if (exchanges)
         facts.sub_group = mgk_context_sub_group(plan->context);
     return facts;
@@ -190,12 +188,13 @@ static clmgk_status make_choice(clmgk_plan *plan, const engine_list *list, clmgk
     /* the combination has none worth choosing */
     const char *const parameters[CLMGK_PASSES] = {options->parameters, options->backward_parameters,
                                                   options->backward_parameters, NULL};
+    const char *const own = plan->means.parameters[which];
     *c =
         (choice){.plan = plan,
                  .list = list,
                  .which = which,
                  .wanted = which == CLMGK_PASS_FORWARD ? wanted : mgk_engine_of(plan->pass[CLMGK_PASS_FORWARD]->engine),
-                 .given = parameters[which],
+                 .given = own != NULL ? own : parameters[which],
                  .followed = {.allocator = &plan->context->allocator}};
     plan->pass[which] = mgk_alloc(&plan->context->allocator, 1, sizeof(*plan->pass[which]));
     if (plan->pass[which] == NULL)
@@ -264,33 +263,48 @@ static clmgk_status choose_engine(clmgk_plan *plan, engine_list *list, clmgk_pas
     return fail_all(list, error);
 }
 
-/* Why matrix units that the device has can't be used for arrays of which one has a type of theirs; NULL: they can, or
- * there is no such array. */
-static const char *why_no_units(const engine_list *list, const mgk_device_facts *facts,
-                                const clmgk_attention_desc *desc)
+/* Notes why matrix units that the device has can't be used for arrays of which one has a type of theirs. */
+static void why_no_units(engine_list *list, const clmgk_plan *plan)
 {
-    const char *why = facts->matrix_unit.why;
-    for (size_t i = 0; why == NULL && mgk_matrix_unit_of(facts) != 0 && i < MGK_ENGINES; ++i) {
+    const bool has_units = mgk_matrix_unit_of(&plan->context->facts, mgk_engines_newest_unit(NULL)) != 0;
+    for (size_t i = 0; has_units && i < MGK_ENGINES; ++i) {
         const mgk_ranked *const one = &list->ranked[i];
         bool takes_some = false;
         for (clmgk_array array = CLMGK_ARRAY_Q; array <= CLMGK_ARRAY_V; ++array)
-            takes_some = takes_some || (one->engine->dtypes >> mgk_array_dtype(desc, array) & 1U) != 0;
-        if (one->engine->matrix_units && one->rank.points == MGK_RANK_NONE && takes_some)
-            why = one->rank.reason;
+            takes_some = takes_some || (one->engine->dtypes >> mgk_array_dtype(&plan->desc, array) & 1U) != 0;
+        if (one->engine->newest_unit > 0 && one->rank.points == MGK_RANK_NONE && takes_some)
+            mgk_add_reason(list->unit.why, sizeof(list->unit.why), NULL, one->rank.reason);
     }
-    return why;
 }
 
 static engine_list list_engines(const clmgk_plan *plan)
 {
     const mgk_device_facts facts = facts_of(plan, false);
-    engine_list list = {.reasons = ""};
+    engine_list list = {.reasons = "", .unit = facts.matrix_unit};
     mgk_engines_rank(&facts, &plan->desc, list.ranked);
-    list.no_units = why_no_units(&list, &facts, &plan->desc);
+    if (list.unit.why[0] == '\0')
+        why_no_units(&list, plan);
+    for (size_t i = 0; i < MGK_ENGINES; ++i)
+        list.refused[i] = list.ranked[i].engine == plan->means.left_out;
     return list;
 }
 
-/* Why the plan has its engine, and why better ones, or the device's matrix units, could not be had. */
+/* Which matrix units the plan has, and why it has no newer ones. */
+static void explain_units(clmgk_plan *plan, const engine_list *list)
+{
+    char units[CLMGK_ERROR_MESSAGE_SIZE + sizeof(list->unit.why)] = "";
+    const size_t begin = strlen(plan->engine_reason);
+    if (plan->means.refused_units[0] != '\0')
+        mgk_add_reason(units, sizeof(units), NULL, plan->means.refused_units);
+    if (list->unit.why[0] != '\0')
+        mgk_add_reason(units, sizeof(units), NULL, list->unit.why);
+    if (units[0] != '\0' || plan->unit > 0)
+        (void)snprintf(plan->engine_reason + begin, sizeof(plan->engine_reason) - begin, "; %s%s%s%s",
+                       plan->unit > 0 ? "matrix units: " : "no matrix units", mgk_matrix_unit_name(plan->unit),
+                       units[0] != '\0' ? ": " : "", units);
+}
+
+/* Why the plan has its engine, and why better ones, or better matrix units, could not be had. */
 static void explain(clmgk_plan *plan, const engine_list *list, bool named)
 {
     const mgk_compiled_pass *const forward = plan->pass[CLMGK_PASS_FORWARD];
@@ -298,9 +312,9 @@ static void explain(clmgk_plan *plan, const engine_list *list, bool named)
     const char *const own = named      ? "named by the options"
                             : measured ? "named by measured values"
                                        : list->ranked[place_of(list, mgk_engine_of(forward->engine))].rank.reason;
-    (void)snprintf(plan->engine_reason, sizeof(plan->engine_reason), "%s%s%s%s%s", own,
-                   list->reasons[0] != '\0' ? "; " : "", list->reasons,
-                   list->no_units != NULL ? "; no matrix units: " : "", list->no_units != NULL ? list->no_units : "");
+    (void)snprintf(plan->engine_reason, sizeof(plan->engine_reason), "%s%s%s", own,
+                   list->reasons[0] != '\0' ? "; " : "", list->reasons);
+    explain_units(plan, list);
 }
 
 static clmgk_status choose_up_to(clmgk_plan *plan, clmgk_pass last, const clmgk_plan_options *options,
@@ -318,7 +332,9 @@ static clmgk_status choose_up_to(clmgk_plan *plan, clmgk_pass last, const clmgk_
 clmgk_status mgk_plan_choose(clmgk_plan *plan, const clmgk_plan_options *options, clmgk_error *error)
 {
     engine_list list = list_engines(plan);
+    plan->unit = 0;
     MGK_TRY(choose_up_to(plan, (clmgk_pass)(CLMGK_PASSES - 1), options, &list, error));
+    plan->unit = plan->pass[CLMGK_PASS_FORWARD]->plan.block.unit;
     explain(plan, &list, options->engine != CLMGK_ENGINE_AUTO);
     return CLMGK_OK;
 }
@@ -353,6 +369,7 @@ void mgk_plan_begin(clmgk_plan *plan, clmgk_context *context, const clmgk_attent
     plan->context = context;
     plan->desc = *resolved;
     plan->family = mgk_family_of(resolved->variant);
+    plan->means = (mgk_plan_means)MGK_ALL_MEANS;
     plan->limits.group = context->facts.info.max_work_group;
     plan->limits.local = context->facts.info.local_memory_bytes;
 }

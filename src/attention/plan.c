@@ -174,34 +174,18 @@ static bool is_tuned(const clmgk_plan *plan)
     return tuned;
 }
 
-static bool uses_units(const clmgk_plan *plan)
-{
-    const mgk_compiled_pass *const forward = plan->pass[CLMGK_PASS_FORWARD];
-    return forward != NULL && mgk_engine_of(forward->engine)->matrix_units;
-}
-
-static bool may_try_again(clmgk_status status)
-{
-    return status != CLMGK_OK && status != CLMGK_ERROR_OUT_OF_HOST_MEMORY;
-}
-
-/* Takes the defaults if kernels don't compile or run with tuned values, for example after a driver's update; then does
- * without matrix units, whose instructions few compilers have, unless the caller names the engine. */
+/* Takes the defaults if kernels don't compile or run with tuned values, for example after a driver's update. */
 static clmgk_status make_passes(clmgk_plan *plan, const clmgk_plan_options *options, clmgk_error *error)
 {
-    clmgk_error failure = {.status = CLMGK_OK}, other = failure;
-    clmgk_status status = choose_until_it_fits(plan, options, &failure);
-    if (may_try_again(status) && is_tuned(plan)) {
+    clmgk_error failure = {.status = CLMGK_OK};
+    const clmgk_status status = choose_until_it_fits(plan, options, &failure);
+    if (status != CLMGK_OK && status != CLMGK_ERROR_OUT_OF_HOST_MEMORY && is_tuned(plan)) {
         plan->untuned = true;
-        status = choose_until_it_fits(plan, options, &failure);
-    }
-    if (may_try_again(status) && options->engine == CLMGK_ENGINE_AUTO && uses_units(plan)) {
-        (void)snprintf(plan->no_units, sizeof(plan->no_units), "%s", failure.message);
-        status = choose_until_it_fits(plan, options, &other);
+        return choose_until_it_fits(plan, options, error);
     }
     if (status != CLMGK_OK && error != NULL)
         *error = failure;
-    return status == CLMGK_OK ? status : failure.status;
+    return status;
 }
 
 static void list_arrays(clmgk_plan *plan)
@@ -217,26 +201,23 @@ static void list_arrays(clmgk_plan *plan)
     }
 }
 
-clmgk_status clmgk_plan_create(clmgk_context *context, const clmgk_attention_desc *desc,
-                               const clmgk_plan_options *options, clmgk_plan **out, clmgk_error *error)
+clmgk_status mgk_plan_make(clmgk_context *context, const clmgk_attention_desc *resolved,
+                           const clmgk_plan_options *options, mgk_plan_means *means, clmgk_plan **out,
+                           clmgk_error *error)
 {
-    if (context == NULL || out == NULL)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: NULL: expected %s", context == NULL ? "context" : "out",
-                        context == NULL ? "a context" : "room for the plan");
-    clmgk_attention_desc resolved;
-    clmgk_plan_options chosen;
-    MGK_TRY(mgk_attention_resolve(desc, &resolved, error));
-    MGK_TRY(mgk_plan_read_options(options, &chosen, error));
-
     clmgk_plan *plan = mgk_alloc(&context->allocator, 1, sizeof(*plan));
     if (plan == NULL)
         return mgk_fail_memory(error, "a plan");
     mgk_context_retain(context);
-    mgk_plan_begin(plan, context, &resolved);
+    mgk_plan_begin(plan, context, resolved);
+    plan->means = *means;
 
     clmgk_status status;
     list_arrays(plan);
-    MGK_TRY_GOTO(status, make_passes(plan, &chosen, error), fail);
+    status = make_passes(plan, options, error);
+    means->unit = plan->unit;
+    if (status != CLMGK_OK)
+        goto fail;
     MGK_TRY_GOTO(status, describe(plan, error), fail);
     *out = plan;
     return CLMGK_OK;

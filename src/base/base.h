@@ -40,6 +40,9 @@ clmgk_status mgk_fail_memory(clmgk_error *error, const char *what);
 /* Name of an OpenCL error code ("CL_INVALID_VALUE"); "unknown OpenCL error" for other numbers. */
 const char *mgk_cl_error_name(cl_int code);
 
+/* Appends "name: reason", without a name the reason, to a list of reasons: "...; ...". Truncates it to `size` bytes. */
+void mgk_add_reason(char *reasons, size_t size, const char *name, const char *reason);
+
 /* If a call fails: return its status, or set `status` and go to a clean-up label. */
 #define MGK_TRY(call)                                                                                                  \
     do {                                                                                                               \

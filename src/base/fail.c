@@ -3,6 +3,7 @@
 #include "base/base.h"
 
 #include <stdio.h>
+#include <string.h>
 
 /* A message is one line, even if it quotes a compiler's log. */
 static void join_lines(char *message)
@@ -96,4 +97,17 @@ const char *mgk_cl_error_name(cl_int code)
         CODE(CL_INVALID_DEVICE_PARTITION_COUNT)};
     const bool known = code <= 0 && code > -(cl_int)MGK_COUNT(names) && names[-code] != NULL;
     return known ? names[-code] : "unknown OpenCL error";
+}
+
+void mgk_add_reason(char *reasons, size_t size, const char *name, const char *reason)
+{
+    const char *const parts[] = {reasons[0] != '\0' ? "; " : "", name != NULL ? name : "", name != NULL ? ": " : "",
+                                 reason};
+    size_t used = strlen(reasons);
+    for (size_t i = 0; i < MGK_COUNT(parts); ++i) {
+        const size_t length = strlen(parts[i]) < size - 1 - used ? strlen(parts[i]) : size - 1 - used;
+        memcpy(reasons + used, parts[i], length);
+        used += length;
+        reasons[used] = '\0';
+    }
 }

@@ -6,6 +6,7 @@
 
 #include "base/base.h"
 #include "clmgk/context.h"
+#include "engine/units.clh"
 
 /* ---- facts ------------------------------------------------------------------------------------------------ */
 
@@ -28,13 +29,14 @@ typedef struct mgk_sub_group {
     int size;    /* consecutive work-items */
 } mgk_sub_group;
 
-/* A unit that multiplies small matrices. All zero: not looked for. `why`: a constant text, why the unit that the
- * architecture should have is not used; NULL: it has none, or it is used. */
+/* A unit that multiplies small matrices. All zero: not looked for. */
 typedef struct mgk_matrix_unit {
     bool known;
-    int unit; /* a value of the kernels' flag MATRIX_UNIT; 0: none */
-    const char *why;
+    int unit;      /* a value of the kernels' flag MATRIX_UNIT; 0: none */
+    char why[512]; /* why newer units that the architecture should have are not used; empty: it has none */
 } mgk_matrix_unit;
+
+enum { MGK_MATRIX_UNITS = MATRIX_WGMMA + 1 };
 
 /* Room of a compute unit for the work-groups that are resident on it together. registers = 0: no such room is known, as
  * on CPUs, whose work-groups run one after another. */
@@ -142,7 +144,7 @@ struct clmgk_context {
     int references;
     mgk_program *programs; /* list of live programs, newest first */
     mgk_sub_group sub_group;
-    mgk_matrix_unit matrix_unit;
+    mgk_matrix_unit matrix_unit[MGK_MATRIX_UNITS]; /* what is known of each; of unit 0 nothing */
 };
 
 void mgk_context_retain(clmgk_context *context);
@@ -197,6 +199,9 @@ clmgk_status mgk_program_get(clmgk_context *context, const char *file, const cha
  * after the program's first launch, when PoCL finishes compiling. A failure is noted in `unsaved`. */
 void mgk_program_save(mgk_program *program);
 
+/* Whether a program needs a verdict. */
+bool mgk_program_is_unverified(const mgk_program *program);
+
 /* Ends a program's need of a verdict. NULL: its results are right, and it is saved. Else why they are wrong: then this
  * reason is saved in its place, and mgk_program_get fails with it, UNSUPPORTED, from now on. */
 void mgk_program_judge(mgk_program *program, const char *wrong);
@@ -214,19 +219,20 @@ void mgk_program_release(mgk_program *program);
  * failure there means that there are none. */
 mgk_sub_group mgk_context_sub_group(clmgk_context *context);
 
-/* The unit for small matrices that the device's architecture should have: a value of MATRIX_UNIT. */
-int mgk_matrix_unit_of(const mgk_device_facts *facts);
+/* The newest unit for small matrices, of those up to `newest`, that the device's architecture should have: a value of
+ * MATRIX_UNIT. */
+int mgk_matrix_unit_of(const mgk_device_facts *facts, int newest);
 
 /* Its name in messages; empty for 0. */
 const char *mgk_matrix_unit_name(int unit);
 
-/* The probe's file, and its compiler options for a unit. */
-#define MGK_UNIT_PROBE "engine/unit_probe.cl"
-enum { MGK_UNIT_OPTIONS = 64 };
-void mgk_matrix_unit_options(int unit, char *options, size_t size);
+/* The file of a unit's probe, and its compiler options. */
+enum { MGK_UNIT_OPTIONS = 96 };
+const char *mgk_matrix_unit_probe(int unit, char *options, size_t size);
 
-/* The unit that the device has. If it should have one, the first call compiles and runs a probe and waits for it. */
-mgk_matrix_unit mgk_context_matrix_unit(clmgk_context *context);
+/* The newest unit, of those up to `newest`, that the device has, and all older ones that it should have. For each of
+ * them the first call compiles and runs a probe and waits for it, until one is wrong. */
+mgk_matrix_unit mgk_context_matrix_unit(clmgk_context *context, int newest);
 
 /* ---- kernels ---------------------------------------------------------------------------------------------- */
 

@@ -1,33 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Units that multiply small matrices. A device's architecture says which one it should have; a probe kernel shows
- * whether the compiler takes its instructions, and whether it multiplies rightly. */
+/* Units that multiply small matrices. A device's architecture says which ones it should have; a probe kernel of each
+ * shows whether the compiler takes its instructions, and whether it multiplies rightly. */
 #include "device/probe.h"
-#include "engine/units.clh"
 
 #include <stdio.h>
 
-/* As in cl/engine/unit_probe.cl: for f16 and for bf16, the products A B^T and A B. */
-enum { WARP_SIZE = 32, SIZE = 16, TYPES = 2, TRANSPOSED = 0, PLAIN = 1, FORMS };
-typedef struct probe_products {
-    float of[TYPES][FORMS][SIZE][SIZE];
-} probe_products;
-
-int mgk_matrix_unit_of(const mgk_device_facts *facts)
-{
-    enum { LEAST_CAPABILITY = 80 };
-    const bool has = facts->runtime == MGK_RUNTIME_NVIDIA && mgk_nvidia_capability(facts) >= LEAST_CAPABILITY;
-    return has ? MATRIX_MMA : 0;
-}
-
-const char *mgk_matrix_unit_name(int unit)
-{
-    return unit == MATRIX_MMA ? "mma.sync" : "";
-}
-
-void mgk_matrix_unit_options(int unit, char *options, size_t size)
-{
-    (void)snprintf(options, size, "-cl-std=CL1.2 -DENGINE=matrix -DMATRIX_UNIT=%d", unit);
-}
+/* As in the probes' kernels: for f16 and for bf16, products A B^T and A B of square matrices. */
+enum { TYPES = 2, WARP_SIZE = 32, SIZE = 16, FORMS = 2, GROUP_ITEMS = 4 * WARP_SIZE, GROUP_SIZE = 64, GROUP_FORMS = 6 };
 
 static int left_number(int row, int column)
 {
@@ -39,53 +18,134 @@ static int right_number(int row, int column)
     return (5 * row + 11 * column) % 17 - 8;
 }
 
-static int expected_sum(int form, int row, int column)
+static int expected_sum(int size, bool transposed, int row, int column)
 {
     int sum = 0;
-    for (int d = 0; d < SIZE; ++d)
-        sum += left_number(row, d) * (form == TRANSPOSED ? right_number(column, d) : right_number(d, column));
+    for (int d = 0; d < size; ++d)
+        sum += left_number(row, d) * (transposed ? right_number(column, d) : right_number(d, column));
     return sum;
 }
 
-static bool are_right(const probe_products *products)
+static bool is_product(const float *product, int size, bool transposed)
 {
     bool right = true;
-    for (int row = 0; row < SIZE; ++row)
-        for (int column = 0; column < SIZE; ++column)
-            for (int form = 0; form < FORMS; ++form)
-                for (int type = 0; type < TYPES; ++type)
-                    right &= products->of[type][form][row][column] == (float)expected_sum(form, row, column);
+    for (int row = 0; row < size; ++row)
+        for (int column = 0; column < size; ++column)
+            right &= product[row * size + column] == (float)expected_sum(size, transposed, row, column);
     return right;
 }
 
-static mgk_matrix_unit find(clmgk_context *context)
+/* `products`: the forms' of each type. */
+static bool are_products(const float *products, int size, const bool *transposed, int forms)
 {
-    static const mgk_probe probe = {.file = MGK_UNIT_PROBE,
-                                    .kernel = "unit_probe",
-                                    .items = WARP_SIZE,
-                                    .group = WARP_SIZE,
-                                    .bytes = sizeof(probe_products)};
-    const int unit = mgk_matrix_unit_of(&context->facts);
-    probe_products products;
-    char options[MGK_UNIT_OPTIONS];
-    clmgk_error reason;
-    if (unit == 0)
-        return (mgk_matrix_unit){.known = true};
-    mgk_matrix_unit_options(unit, options, sizeof(options));
-    if (mgk_probe_run(context, &probe, options, &products, &reason) != CLMGK_OK)
-        return (mgk_matrix_unit){.known = true, .why = "the compiler or the device refuses mma.sync"};
-    if (!are_right(&products))
-        return (mgk_matrix_unit){.known = true, .why = "mma.sync gives wrong products here"};
-    return (mgk_matrix_unit){.known = true, .unit = unit};
+    bool right = true;
+    for (int n = 0; n < TYPES * forms; ++n)
+        right &= is_product(products + (ptrdiff_t)n * size * size, size, transposed[n % forms]);
+    return right;
 }
 
-mgk_matrix_unit mgk_context_matrix_unit(clmgk_context *context)
+static bool are_right(const void *products)
+{
+    static const bool transposed[FORMS] = {true, false};
+    return are_products(products, SIZE, transposed, FORMS);
+}
+
+/* A in registers, twice, then in local memory, each by columns at a time of two widths. */
+static bool are_right_of_group(const void *products)
+{
+    static const bool transposed[GROUP_FORMS] = {true, true, false, false, true, true};
+    return are_products(products, GROUP_SIZE, transposed, GROUP_FORMS);
+}
+
+/* The place of a unit is its number. */
+static const struct {
+    const char *name;
+    int least, most; /* compute capability of NVIDIA's devices that have it */
+    const char *options;
+    mgk_probe probe;
+} units[MGK_MATRIX_UNITS] = {
+    [MATRIX_MMA] = {.name = "mma.sync",
+                    .least = 80,
+                    .most = 1000,
+                    .options = "",
+                    .probe = {.file = "engine/unit_probe.cl",
+                              .kernel = "unit_probe",
+                              .items = WARP_SIZE,
+                              .group = WARP_SIZE,
+                              .bytes = sizeof(float) * TYPES * FORMS * SIZE * SIZE,
+                              .is_right = are_right}},
+    [MATRIX_WGMMA] = {.name = "wgmma",
+                      .least = 90,
+                      .most = 90,
+                      .options = " " MGK_EDITED_PTX,
+                      .probe = {.file = "engine/group_probe.cl",
+                                .kernel = "group_probe",
+                                .items = GROUP_ITEMS,
+                                .group = GROUP_ITEMS,
+                                .bytes = sizeof(float) * TYPES * GROUP_FORMS * GROUP_SIZE * GROUP_SIZE,
+                                .is_right = are_right_of_group}}};
+
+int mgk_matrix_unit_of(const mgk_device_facts *facts, int newest)
+{
+    const int capability = facts->runtime == MGK_RUNTIME_NVIDIA ? mgk_nvidia_capability(facts) : 0;
+    int unit = newest;
+    while (unit > 0 && (capability < units[unit].least || capability > units[unit].most))
+        --unit;
+    return unit;
+}
+
+const char *mgk_matrix_unit_name(int unit)
+{
+    return unit > 0 ? units[unit].name : "";
+}
+
+const char *mgk_matrix_unit_probe(int unit, char *options, size_t size)
+{
+    (void)snprintf(options, size, "-cl-std=CL1.2 -DENGINE=matrix -DMATRIX_UNIT=%d%s", unit, units[unit].options);
+    return units[unit].probe.file;
+}
+
+static mgk_matrix_unit run_probe(clmgk_context *context, int unit)
+{
+    mgk_matrix_unit found = {.known = true};
+    const mgk_probe *const probe = &units[unit].probe;
+    char options[MGK_UNIT_OPTIONS];
+    clmgk_error reason = {.message = "no memory"};
+    void *const products = mgk_alloc(&context->allocator, probe->bytes, 1);
+    (void)mgk_matrix_unit_probe(unit, options, sizeof(options));
+    if (products != NULL && mgk_probe_run(context, probe, options, products, &reason) == CLMGK_OK)
+        found.unit = unit;
+    else
+        mgk_add_reason(found.why, sizeof(found.why), units[unit].name, reason.message);
+    mgk_free(&context->allocator, products);
+    return found;
+}
+
+/* What is known of one unit. */
+static mgk_matrix_unit ask(clmgk_context *context, int unit)
 {
     mgk_matrix_unit found;
-    mgk_monitor_copy(&context->monitor, &found, &context->matrix_unit, sizeof(found));
+    mgk_monitor_copy(&context->monitor, &found, &context->matrix_unit[unit], sizeof(found));
     if (!found.known) {
-        found = find(context); /* builds programs, which takes the mutex; threads at the same time find the same */
-        mgk_monitor_copy(&context->monitor, &context->matrix_unit, &found, sizeof(found));
+        found = run_probe(context, unit); /* builds programs, which takes the mutex; threads at the same time find the
+                                             same */
+        mgk_monitor_copy(&context->monitor, &context->matrix_unit[unit], &found, sizeof(found));
     }
     return found;
+}
+
+/* A unit counts only if the older ones are right, too: engines take an older one for some problems. */
+mgk_matrix_unit mgk_context_matrix_unit(clmgk_context *context, int newest)
+{
+    mgk_matrix_unit best = {.known = true};
+    for (int unit = 1; unit <= newest && best.why[0] == '\0'; ++unit) {
+        if (mgk_matrix_unit_of(&context->facts, unit) != unit)
+            continue;
+        const mgk_matrix_unit own = ask(context, unit);
+        if (own.unit == unit)
+            best.unit = unit;
+        else
+            mgk_add_reason(best.why, sizeof(best.why), NULL, own.why);
+    }
+    return best;
 }

@@ -37,16 +37,31 @@ static clmgk_status run(const clmgk_context *context, const mgk_probe *probe, cl
     return status;
 }
 
+/* Programs of plans may have no marked instruction. A probe has some. */
+static clmgk_status check_marks(const mgk_program *program, clmgk_error *error)
+{
+    return mgk_program_is_unverified(program) && program->edited == NULL
+               ? mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "the compiler drops comments, in which its instructions are")
+               : CLMGK_OK;
+}
+
 clmgk_status mgk_probe_run(clmgk_context *context, const mgk_probe *probe, const char *options, void *out,
                            clmgk_error *error)
 {
+    static const char wrong[] = "it gives wrong numbers here";
     clmgk_status status;
     mgk_program *program = NULL;
     clmgk_program_origin origin;
     double ms = 0.0;
     MGK_TRY(mgk_program_get(context, probe->file, options, &program, &origin, &ms, error));
+    MGK_TRY_GOTO(status, check_marks(program, error), cleanup);
     MGK_TRY_GOTO(status, run(context, probe, program->program, out, error), cleanup);
-    mgk_program_save(program);
+    if (probe->is_right != NULL && !probe->is_right(out)) {
+        status = mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, wrong);
+        mgk_program_judge(program, wrong);
+    } else {
+        mgk_program_judge(program, NULL);
+    }
 cleanup:
     mgk_program_release(program);
     return status;

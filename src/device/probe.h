@@ -10,9 +10,11 @@ typedef struct mgk_probe {
     const char *file, *kernel;
     size_t items, group; /* work-items, and of a work-group */
     size_t bytes;
+    bool (*is_right)(const void *results); /* NULL: the caller looks at them */
 } mgk_probe;
 
-/* Builds the kernel with compiler options `options`, runs it, waits for it, and reads its array. */
+/* Builds the kernel with compiler options `options`, runs it, waits for it, and reads its array. Fails, UNSUPPORTED, if
+ * that is not right. */
 clmgk_status mgk_probe_run(clmgk_context *context, const mgk_probe *probe, const char *options, void *out,
                            clmgk_error *error);
 

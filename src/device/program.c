@@ -447,6 +447,13 @@ static void save_reason(const mgk_program *program)
     mgk_text_free(&entry);
 }
 
+bool mgk_program_is_unverified(const mgk_program *program)
+{
+    bool unverified;
+    mgk_monitor_copy(&program->context->monitor, &unverified, &program->unverified, sizeof(unverified));
+    return unverified;
+}
+
 void mgk_program_judge(mgk_program *program, const char *wrong)
 {
     clmgk_context *const context = program->context;

@@ -17,8 +17,9 @@ static void write_info(clmgk_device_info *infos, size_t index, const mgk_device_
     mgk_ranked ranked[MGK_ENGINES];
     mgk_engines_rank(facts, NULL, ranked);
     info.engine = ranked[0].engine->value;
-    info.matrix_units = mgk_matrix_unit_of(facts) != 0;
-    (void)snprintf(info.matrix_unit, sizeof(info.matrix_unit), "%s", mgk_matrix_unit_name(mgk_matrix_unit_of(facts)));
+    const int unit = mgk_matrix_unit_of(facts, mgk_engines_newest_unit(NULL));
+    info.matrix_units = unit != 0;
+    (void)snprintf(info.matrix_unit, sizeof(info.matrix_unit), "%s", mgk_matrix_unit_name(unit));
     (void)snprintf(info.engine_reason, sizeof(info.engine_reason), "%s", ranked[0].rank.reason);
     mgk_struct_write(infos, index, &info, sizeof(info));
 }
@@ -98,6 +99,19 @@ clmgk_status clmgk_get_device_info(cl_device_id device, clmgk_device_info *info,
     MGK_TRY(mgk_struct_room(info, "info", LEAST_INFO_SIZE, error));
     MGK_TRY(mgk_device_get_facts(device, &facts, error));
     write_info(info, 0, &facts);
+    return CLMGK_OK;
+}
+
+clmgk_status clmgk_context_get_matrix_unit(clmgk_context *context, clmgk_matrix_unit_info *info, clmgk_error *error)
+{
+    clmgk_matrix_unit_info found = CLMGK_MATRIX_UNIT_INFO_INIT;
+    if (context == NULL)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "context: NULL: expected a context");
+    MGK_TRY(mgk_struct_room(info, "info", MGK_SIZE_WITH(clmgk_matrix_unit_info, reason), error));
+    const mgk_matrix_unit unit = mgk_context_matrix_unit(context, mgk_engines_newest_unit(NULL));
+    (void)snprintf(found.name, sizeof(found.name), "%s", mgk_matrix_unit_name(unit.unit));
+    (void)snprintf(found.reason, sizeof(found.reason), "%s", unit.why);
+    mgk_struct_write(info, 0, &found, sizeof(found));
     return CLMGK_OK;
 }
 

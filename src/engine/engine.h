@@ -85,6 +85,7 @@ typedef struct mgk_block {
     int lanes;         /* rows of a vector that reads a bias faster from a copy with lane = row; 0: no copy */
     int most_keys;     /* with lanes: keys of a register block; the copy is padded to a multiple of them */
     uint64_t local_bytes, private_bytes;
+    int unit;             /* the matrix unit of its kernels; 0: none */
     int registers;        /* limit of a work-item's, of which `compiler` tells the compiler; 0: none */
     const char *compiler; /* options of the device's compiler; NULL: none */
     mgk_pace pace;        /* of a work-group of the pass's main kernel */
@@ -131,7 +132,8 @@ typedef struct mgk_engine {
     bool queries_apart;     /* dQ has a kernel of its own, of queries; else the kernel of keys sums it, in order */
     bool few_rows_of_heads; /* the form for few rows serves blocks of several heads */
     int fewest_rows;        /* of a block, which mgk_packed_heads fills; 0: the engine has no use for it */
-    bool matrix_units;      /* its rank and its kernels need facts->matrix_unit */
+    int newest_unit;        /* the newest matrix unit that its kernels have; then rank and kernels need
+                               facts->matrix_unit; 0: they use none */
     bool exchanges;         /* work-items of a sub-group exchange numbers: fit needs facts->sub_group */
     bool key_terms_once; /* sums over a key's features that several blocks need are faster by a kernel of their own */
 
@@ -191,8 +193,8 @@ mgk_tunables mgk_engine_tunables(const mgk_engine *engine, const mgk_added_tunab
 /* The engine's rank; NONE where its kernels lack a storage type of the problem. */
 mgk_rank mgk_engine_rank(const mgk_engine *engine, const mgk_device_facts *facts, const clmgk_attention_desc *desc);
 
-/* Whether an engine needs facts->matrix_unit for the storage types of a problem. */
-bool mgk_engines_use_units(const clmgk_attention_desc *desc);
+/* The newest matrix unit that an engine has kernels for, with the storage types of a problem (NULL: any); 0: none. */
+int mgk_engines_newest_unit(const clmgk_attention_desc *desc);
 
 /* All engines, by descending points. */
 typedef struct mgk_ranked {

@@ -19,12 +19,13 @@ static bool takes_types(const mgk_engine *engine, const clmgk_attention_desc *de
     return (types_of(desc) & ~engine->dtypes) == 0;
 }
 
-bool mgk_engines_use_units(const clmgk_attention_desc *desc)
+int mgk_engines_newest_unit(const clmgk_attention_desc *desc)
 {
-    bool use = false;
+    int newest = 0;
     for (size_t i = 0; i < MGK_ENGINES; ++i)
-        use = use || (mgk_engines[i]->matrix_units && takes_types(mgk_engines[i], desc));
-    return use;
+        if (mgk_engines[i]->newest_unit > newest && (desc == NULL || takes_types(mgk_engines[i], desc)))
+            newest = mgk_engines[i]->newest_unit;
+    return newest;
 }
 
 mgk_rank mgk_engine_rank(const mgk_engine *engine, const mgk_device_facts *facts, const clmgk_attention_desc *desc)

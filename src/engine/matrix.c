@@ -247,7 +247,8 @@ static int row_tiles_of(const mgk_footprint *f, const mgk_device_facts *facts, c
 {
     enum { ROW_TILES = 2 };
     const int base = mgk_tunable_base(p, MGK_NAMED(row_tiles), facts->info.device_class);
-    if (mgk_tunable_get(p, MGK_NAMED(unit)) != MATRIX_MMA || !is_plain(f))
+    const bool has_waves = mgk_unit_of(facts).registers > 0;
+    if (mgk_tunable_get(p, MGK_NAMED(unit)) != MATRIX_MMA || !has_waves || !is_plain(f))
         return base;
     const int64_t rows = (int64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * ROW_TILES * TILE_ROWS;
     const double once = time_with(f, facts, base, p), twice = time_with(f, facts, ROW_TILES, p);
@@ -365,7 +366,8 @@ static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, m
                          .local_bytes = local,
                          .compiler = compiler_of(f, p),
                          .registers = most_registers(f, p),
-                         .pace = pace_of(f, facts, p)};
+                         .pace = pace_of(f, facts, p),
+                         .unit = mgk_tunable_get(p, MGK_NAMED(unit))};
     return CLMGK_OK;
 }
 
@@ -455,7 +457,7 @@ const mgk_engine mgk_engine_matrix = {.value = CLMGK_ENGINE_MATRIX,
                                       .dtypes = HALF_TYPES,
                                       .queries_apart = true,
                                       .fewest_rows = TILE_ROWS,
-                                      .matrix_units = true,
+                                      .newest_unit = MATRIX_MMA,
                                       .exchanges = true,
                                       .key_terms_once = true,
                                       .rank = rank,

@@ -8,6 +8,7 @@
 #include "harness/harness.h"
 #include "harness/scratch.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* Chooses a plan's engine for a device, with tuned values of `folder` (NULL: none). `context` becomes the plan's
@@ -22,8 +23,9 @@ static clmgk_status choose_tuned(const mgk_device_facts *facts, const char *fold
     memset(context, 0, sizeof(*context));
     memset(plan, 0, sizeof(*plan));
     context->facts = *facts;
-    context->matrix_unit = facts->matrix_unit;
-    context->matrix_unit.known = true;
+    for (int unit = 1; unit < MGK_MATRIX_UNITS; unit++)
+        context->matrix_unit[unit] =
+            (mgk_matrix_unit){.known = true, .unit = unit <= facts->matrix_unit.unit ? unit : 0};
     if (folder)
         th_expect_ok(mgk_tuning_read(NULL, folder, &context->tuning, &th_error));
     context->sub_group.known = true; /* none */
@@ -124,6 +126,8 @@ TH_HOST_TEST(passes_follow_a_measured_engine)
 TH_HOST_TEST(measured_values_of_matrix_units)
 {
     mgk_device_facts facts = th_facts(CLMGK_DEVICE_GPU);
+    facts.runtime = MGK_RUNTIME_NVIDIA;
+    (void)snprintf(facts.info.architecture, sizeof(facts.info.architecture), "sm_80");
     const clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
     const clmgk_tuned tuned = {"matrix", "key-tiles=4,warps=2", 1.0, 2.0};
     clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 40, 40);

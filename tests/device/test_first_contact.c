@@ -195,7 +195,7 @@ static clmgk_context *nvidia_context(const th_session *session, const char *fold
     context->facts.runtime = MGK_RUNTIME_NVIDIA;
     context->facts.info.device_class = CLMGK_DEVICE_GPU;
     context->facts.simd_vectors = false;
-    (void)snprintf(context->facts.info.architecture, sizeof(context->facts.info.architecture), "sm_90");
+    (void)snprintf(context->facts.info.architecture, sizeof(context->facts.info.architecture), "sm_80");
     return context;
 }
 
@@ -211,9 +211,10 @@ TH_TEST(matrix_units)
         clmgk_engine engine;
         const char *reason;
     } cases[] = {
-        {SUMS, CLMGK_ENGINE_MATRIX, "its products run on matrix units"},
-        {SUMS "if (i == 0) products[768] += 1;", CLMGK_ENGINE_SIMT, "; no matrix units: mma.sync gives wrong products"},
-        {"unknown(products);", CLMGK_ENGINE_SIMT, "; no matrix units: the compiler or the device refuses mma.sync"},
+        {SUMS, CLMGK_ENGINE_MATRIX, "; matrix units: mma.sync"},
+        {SUMS "if (i == 0) products[768] += 1;", CLMGK_ENGINE_SIMT,
+         "; no matrix units: mma.sync: it gives wrong numbers here"},
+        {"unknown(products);", CLMGK_ENGINE_SIMT, "; no matrix units: mma.sync: kernel file"},
     };
 #undef SUMS
     static const struct {
@@ -238,7 +239,7 @@ TH_TEST(matrix_units)
             desc.dtype_k = types[i].k;
             mgk_plan_begin(&plan, context, &desc);
             th_expect_ok(mgk_plan_choose(&plan, &options, &th_error));
-            assert_true(context->matrix_unit.known == halves); /* f32 needs no probe */
+            assert_true(context->matrix_unit[MATRIX_MMA].known == halves); /* f32 needs no probe */
             const clmgk_engine engine = halves ? cases[n].engine : CLMGK_ENGINE_SIMT;
             assert_int_equal(plan.pass[CLMGK_PASS_FORWARD]->engine, engine);
             assert_int_equal(plan.pass[CLMGK_PASS_BACKWARD]->engine, engine);
@@ -267,7 +268,9 @@ TH_TEST(kernels_for_matrix_units_that_do_not_compile)
     context->facts.info.device_class = CLMGK_DEVICE_GPU;
     context->facts.simd_vectors = false;
     context->sub_group.known = true; /* none */
-    context->matrix_unit = (mgk_matrix_unit){.known = true, .unit = 1};
+    context->facts.runtime = MGK_RUNTIME_NVIDIA;
+    (void)snprintf(context->facts.info.architecture, sizeof(context->facts.info.architecture), "sm_80");
+    context->matrix_unit[MATRIX_MMA] = (mgk_matrix_unit){.known = true, .unit = MATRIX_MMA};
     build_fails_with = "-DMATRIX_UNIT=1";
     build_log = "ptxas fatal: unknown instruction\n";
     th_expect_ok(clmgk_plan_create(context, &desc, NULL, &plan, &th_error));

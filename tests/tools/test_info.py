@@ -21,6 +21,8 @@ DEVICE_KEYS = {
     "class": str,
     "engine": str,
     "matrix_units": type(None),
+    "matrix_unit": type(None),
+    "matrix_unit_reason": type(None),
     "programs_kept_by": str,
     "tuned": bool,
     "tuning": dict,

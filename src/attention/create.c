@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The making of a plan for a caller: with the newest matrix unit whose programs compile, run, and are right. */
+#include "attention/plan.h"
+
+/* Makes the plan and verifies it. */
+static clmgk_status make(clmgk_context *context, const clmgk_attention_desc *resolved,
+                         const clmgk_plan_options *options, mgk_plan_means *means, clmgk_plan **out, clmgk_error *error)
+{
+    clmgk_plan *plan = NULL;
+    MGK_TRY(mgk_plan_make(context, resolved, options, means, &plan, error));
+    const clmgk_status status = mgk_plan_verify(plan, error);
+    if (status == CLMGK_OK)
+        *out = plan;
+    else
+        clmgk_plan_release(plan);
+    return status;
+}
+
+/* After a failure takes an older unit, or another engine. A caller who named the engine would get its emulation of a
+ * unit where none is left, so there the failure is the answer. */
+static clmgk_status make_on_some_unit(clmgk_context *context, const clmgk_attention_desc *resolved,
+                                      const clmgk_plan_options *options, clmgk_plan **out, clmgk_error *error)
+{
+    const int least = options->engine != CLMGK_ENGINE_AUTO ? 1 : 0;
+    mgk_plan_means means = MGK_ALL_MEANS;
+    for (;;) {
+        clmgk_error failure = {.status = CLMGK_OK};
+        const clmgk_status status = make(context, resolved, options, &means, out, &failure);
+        if (status == CLMGK_OK)
+            return CLMGK_OK;
+        if (status == CLMGK_ERROR_OUT_OF_HOST_MEMORY || means.unit <= least) {
+            if (error != NULL)
+                *error = failure;
+            return status;
+        }
+        mgk_add_reason(means.refused_units, sizeof(means.refused_units), mgk_matrix_unit_name(means.unit),
+                       failure.message);
+        means.newest_unit = means.unit - 1;
+    }
+}
+
+clmgk_status clmgk_plan_create(clmgk_context *context, const clmgk_attention_desc *desc,
+                               const clmgk_plan_options *options, clmgk_plan **out, clmgk_error *error)
+{
+    if (context == NULL || out == NULL)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: NULL: expected %s", context == NULL ? "context" : "out",
+                        context == NULL ? "a context" : "room for the plan");
+    clmgk_attention_desc resolved;
+    clmgk_plan_options chosen;
+    MGK_TRY(mgk_attention_resolve(desc, &resolved, error));
+    MGK_TRY(mgk_plan_read_options(options, &chosen, error));
+    return make_on_some_unit(context, &resolved, &chosen, out, error);
+}

@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "attention/trial.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Few numbers of an array may nearly cancel in one problem, so that the rounding of their terms is all that is left.
+ * So limits are relative to the largest number of the array in several problems. */
+enum { ROUNDS = 3, PLANS = 2 };
+
+typedef struct trial_run {
+    clmgk_plan *plan[PLANS];
+    cl_command_queue queue;
+    cl_mem memory[PLANS][CLMGK_ARRAYS]; /* inputs: of both plans in the first */
+    void *host[PLANS];                  /* room for the largest array */
+    double largest[CLMGK_ARRAYS];       /* number of an output */
+    double difference[CLMGK_ARRAYS];    /* of the two plans */
+    uint64_t random;
+} trial_run;
+
+/* ---- numbers of storage types ----------------------------------------------------------------------------------- */
+
+/* Storage of a number that the type holds exactly, as a normal number or 0. */
+static uint32_t encode(float x, const clmgk_dtype_info *type)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof(bits));
+    const uint32_t exponent = bits >> 23 & 0xff, bias = (1U << (type->exponent_bits - 1)) - 1;
+    const uint32_t sign = bits >> 31 << (type->exponent_bits + type->significand_bits);
+    if (exponent == 0)
+        return sign;
+    return sign | (exponent - 127 + bias) << type->significand_bits |
+           (bits & 0x7fffff) >> (23 - type->significand_bits);
+}
+
+static double decode(uint32_t bits, const clmgk_dtype_info *type)
+{
+    const int digits = type->significand_bits, bias = (1 << (type->exponent_bits - 1)) - 1;
+    const uint32_t most = (1U << type->exponent_bits) - 1, exponent = bits >> digits & most;
+    const uint32_t fraction = bits & ((1U << digits) - 1);
+    const double sign = bits >> (type->exponent_bits + digits) & 1 ? -1.0 : 1.0;
+    if (exponent == most)
+        return fraction != 0 ? (double)NAN : sign * (double)INFINITY;
+    const double significand = exponent == 0 ? ldexp(fraction, 1 - digits) : 1.0 + ldexp(fraction, -digits);
+    return sign * ldexp(significand, (int)exponent - bias);
+}
+
+static clmgk_dtype_info type_of(const trial_run *run, clmgk_array array)
+{
+    return clmgk_dtype_get_info(mgk_array_dtype(&run->plan[0]->desc, array));
+}
+
+static double number(const trial_run *run, clmgk_array array, int plan, int64_t i)
+{
+    const clmgk_dtype_info type = type_of(run, array);
+    uint16_t half;
+    uint32_t bits;
+    if (type.bytes == sizeof(bits)) {
+        memcpy(&bits, (const char *)run->host[plan] + (size_t)i * sizeof(bits), sizeof(bits));
+        return decode(bits, &type);
+    }
+    memcpy(&half, (const char *)run->host[plan] + (size_t)i * sizeof(half), sizeof(half));
+    return decode(half, &type);
+}
+
+static void put_number(const trial_run *run, clmgk_array array, int64_t i, float x)
+{
+    const clmgk_dtype_info type = type_of(run, array);
+    const uint32_t bits = encode(x, &type);
+    const uint16_t half = (uint16_t)bits;
+    memcpy((char *)run->host[0] + (size_t)i * type.bytes, type.bytes == sizeof(bits) ? (const void *)&bits : &half,
+           type.bytes);
+}
+
+/* ---- random arrays ---------------------------------------------------------------------------------------------- */
+
+/* 0 .. below - 1 */
+static int64_t pick(trial_run *run, int64_t below)
+{
+    run->random = run->random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return below > 0 ? (int64_t)((run->random >> 33) % (uint64_t)below) : 0;
+}
+
+/* A sixteenth of a whole number, about as a standard normal distribution; all types hold it. */
+static float normal(trial_run *run)
+{
+    return (float)(pick(run, 32) + pick(run, 32) + pick(run, 32) - 46) / 16.0F;
+}
+
+/* Later keys have larger features, so that the maxima of scores grow from tile to tile. */
+static float key_feature(trial_run *run, int64_t i, int64_t row)
+{
+    const int64_t keys = run->plan[0]->desc.length_k, key = i / row % (keys > 0 ? keys : 1);
+    return roundf(normal(run) * (1.0F + 2.0F * (float)key / (float)keys) * 16.0F) / 16.0F;
+}
+
+static float draw(trial_run *run, clmgk_array array, int64_t i)
+{
+    const clmgk_attention_desc *const desc = &run->plan[0]->desc;
+    switch (clmgk_array_get_info(array)->values) {
+    case CLMGK_VALUES_POSITIVE: /* variances */
+        return sqrtf((float)desc->head_size) * (float)(12 + pick(run, 8)) / 16.0F;
+    case CLMGK_VALUES_NOT_NEGATIVE:
+        return (float)(1 + pick(run, 16)) / 16.0F;
+    default:
+        break;
+    }
+    if (array == CLMGK_ARRAY_SLOPES)
+        return (float)pick(run, 16) / 256.0F;
+    return array == CLMGK_ARRAY_K ? key_feature(run, i, desc->head_size) : normal(run);
+}
+
+static void draw_whole_numbers(trial_run *run, clmgk_array array, int64_t count)
+{
+    const clmgk_attention_desc *const desc = &run->plan[0]->desc;
+    const bool of_keys = array == CLMGK_ARRAY_LENGTHS || array == CLMGK_ARRAY_OFFSETS_K;
+    const bool lengths = clmgk_array_get_info(array)->values == CLMGK_VALUES_LENGTHS;
+    const int64_t axis = of_keys ? desc->length_k : desc->length;
+    int32_t *const numbers = run->host[0];
+    for (int64_t i = 0; i < count; ++i)
+        numbers[i] =
+            (int32_t)(lengths ? axis - pick(run, axis / 2 + 1)
+                              : axis * i / (count - 1) - (i > 0 && i + 1 < count ? pick(run, axis / count) : 0));
+}
+
+/* ---- arrays on the device --------------------------------------------------------------------------------------- */
+
+static bool is_used(const trial_run *run, clmgk_array array, bool *is_output)
+{
+    bool used = false;
+    *is_output = false;
+    for (int pass = 0; pass < CLMGK_PASS_COMBINE; ++pass)
+        if (run->plan[0]->pass[pass] != NULL && run->plan[0]->array[array].presence[pass] != CLMGK_ABSENT) {
+            used = true;
+            *is_output = *is_output || mgk_array_is_output((clmgk_pass)pass, array);
+        }
+    return used && array != CLMGK_ARRAY_WORKSPACE;
+}
+
+static clmgk_status make_buffer(const trial_run *run, size_t bytes, cl_mem *memory, clmgk_error *error)
+{
+    cl_int code = CL_SUCCESS;
+    if (bytes > 0)
+        *memory = clCreateBuffer(run->plan[0]->context->context, CL_MEM_READ_WRITE, bytes, NULL, &code);
+    return mgk_check_cl(error, code, "clCreateBuffer");
+}
+
+static size_t bytes_of(const trial_run *run, clmgk_array array)
+{
+    const clmgk_attention_desc *const desc = &run->plan[0]->desc;
+    return (size_t)mgk_array_count(desc, array) * mgk_array_element_size(desc, array);
+}
+
+static clmgk_status make_buffers(trial_run *run, clmgk_error *error)
+{
+    size_t most = 1;
+    for (int i = 0; i < CLMGK_ARRAYS; ++i) {
+        bool is_output;
+        const size_t bytes = is_used(run, (clmgk_array)i, &is_output) ? bytes_of(run, (clmgk_array)i) : 0;
+        most = bytes > most ? bytes : most;
+        for (int plan = 0; plan < (is_output ? PLANS : 1); ++plan)
+            MGK_TRY(make_buffer(run, bytes, &run->memory[plan][i], error));
+    }
+    for (int plan = 0; plan < PLANS; ++plan) {
+        MGK_TRY(make_buffer(run, clmgk_plan_workspace_size(run->plan[plan]), &run->memory[plan][CLMGK_ARRAY_WORKSPACE],
+                            error));
+        run->host[plan] = mgk_alloc(&run->plan[0]->context->allocator, most, 1);
+        if (run->host[plan] == NULL)
+            return mgk_fail_memory(error, "a trial's arrays");
+    }
+    return CLMGK_OK;
+}
+
+/* Draws the inputs. Outputs begin as zeros: no pass reads them before it writes them. */
+static clmgk_status write_array(trial_run *run, clmgk_array array, bool is_output, clmgk_error *error)
+{
+    const int64_t count = mgk_array_count(&run->plan[0]->desc, array);
+    const size_t bytes = bytes_of(run, array);
+    cl_int code = CL_SUCCESS;
+    memset(run->host[0], 0, bytes);
+    if (!is_output && clmgk_array_get_info(array)->element == CLMGK_ELEMENT_I32)
+        draw_whole_numbers(run, array, count);
+    else
+        for (int64_t i = 0; i < count && !is_output; ++i)
+            put_number(run, array, i, draw(run, array, i));
+    for (int plan = 0; code == CL_SUCCESS && plan < PLANS; ++plan)
+        if (run->memory[plan][array] != NULL)
+            code = clEnqueueWriteBuffer(run->queue, run->memory[plan][array], CL_TRUE, 0, bytes, run->host[0], 0, NULL,
+                                        NULL);
+    return mgk_check_cl(error, code, "clEnqueueWriteBuffer");
+}
+
+static clmgk_status write_arrays(trial_run *run, clmgk_error *error)
+{
+    for (int i = 0; i < CLMGK_ARRAYS; ++i) {
+        bool is_output;
+        if (is_used(run, (clmgk_array)i, &is_output))
+            MGK_TRY(write_array(run, (clmgk_array)i, is_output, error));
+    }
+    return CLMGK_OK;
+}
+
+/* Equal infinities, as of rows without keys, do not differ. */
+static void compare(trial_run *run, clmgk_array array)
+{
+    const int64_t count = mgk_array_count(&run->plan[0]->desc, array);
+    for (int64_t i = 0; i < count; ++i) {
+        const double own = number(run, array, 0, i), other = number(run, array, 1, i);
+        const double difference = own == other ? 0.0 : fabs(own - other);
+        if (isfinite(other))
+            run->largest[array] = fmax(run->largest[array], fabs(other));
+        if (!(difference <= run->difference[array])) /* also NaN */
+            run->difference[array] = isnan(difference) ? (double)INFINITY : difference;
+    }
+}
+
+static clmgk_status read_arrays(trial_run *run, clmgk_error *error)
+{
+    for (int i = 0; i < CLMGK_ARRAYS; ++i) {
+        bool is_output;
+        if (!is_used(run, (clmgk_array)i, &is_output) || !is_output || bytes_of(run, (clmgk_array)i) == 0)
+            continue;
+        for (int plan = 0; plan < PLANS; ++plan) {
+            const cl_int code = clEnqueueReadBuffer(run->queue, run->memory[plan][i], CL_TRUE, 0,
+                                                    bytes_of(run, (clmgk_array)i), run->host[plan], 0, NULL, NULL);
+            MGK_TRY(mgk_check_cl(error, code, "clEnqueueReadBuffer"));
+        }
+        compare(run, (clmgk_array)i);
+    }
+    return CLMGK_OK;
+}
+
+/* ---- runs ------------------------------------------------------------------------------------------------------- */
+
+static clmgk_status enqueue(const trial_run *run, int plan, clmgk_error *error)
+{
+    clmgk_status (*const enqueues[])(clmgk_plan *, cl_command_queue, const clmgk_attention_args *, cl_uint,
+                                     const cl_event *, cl_event *, clmgk_error *) = {
+        clmgk_enqueue_forward, clmgk_enqueue_backward, clmgk_enqueue_statistics};
+    clmgk_attention_args args = CLMGK_ATTENTION_ARGS_INIT;
+    args.seed = run->random;
+    for (int i = 0; i < CLMGK_ARRAYS; ++i) {
+        const cl_mem own = run->memory[plan][i];
+        clmgk_array_buffer(&args, (clmgk_array)i)->memory = own != NULL ? own : run->memory[0][i];
+    }
+    for (size_t pass = 0; pass < MGK_COUNT(enqueues); ++pass)
+        if (run->plan[plan]->pass[pass] != NULL)
+            MGK_TRY(enqueues[pass](run->plan[plan], run->queue, &args, 0, NULL, NULL, error));
+    return CLMGK_OK;
+}
+
+static clmgk_status run_round(trial_run *run, clmgk_error *error)
+{
+    MGK_TRY(write_arrays(run, error));
+    clmgk_status status = CLMGK_OK;
+    for (int plan = 0; status == CLMGK_OK && plan < PLANS; ++plan)
+        status = enqueue(run, plan, error);
+    const cl_int code = clFinish(run->queue);
+    MGK_TRY(status);
+    MGK_TRY(mgk_check_cl(error, code, "clFinish"));
+    return read_arrays(run, error);
+}
+
+/* ---- the result ------------------------------------------------------------------------------------------------- */
+
+/* Twice the library's bound (a result may be off to one side, and the other result to the other side), in which the
+ * plain formula is as exact as the types: 2 (3 + 1) c of the largest number, of gradients 2 (5 + 2) 2 c. Gradients in
+ * f32 are sums of terms in the arrays' type. */
+static double limit_of(const trial_run *run, clmgk_array array)
+{
+    static const double accuracy[] = {[CLMGK_DTYPE_F32] = 3e-6, [CLMGK_DTYPE_F16] = 5e-4, [CLMGK_DTYPE_BF16] = 4e-3};
+    const bool is_gradient = clmgk_array_get_info(array)->gradient != 0;
+    const bool is_sum = clmgk_array_get_info(array)->element != CLMGK_ELEMENT_STORAGE;
+    const clmgk_dtype type =
+        is_gradient && is_sum ? run->plan[0]->desc.dtype : mgk_array_dtype(&run->plan[0]->desc, array);
+    const bool is_logarithm = array == CLMGK_ARRAY_LSE || array == CLMGK_ARRAY_NLL;
+    const double largest = is_logarithm ? fmax(run->largest[array], 1.0) : run->largest[array];
+    return (is_gradient ? 28.0 : 8.0) * accuracy[type] * largest;
+}
+
+/* The low part of L is what is left of it: any two differ. */
+static void find_wrong(const trial_run *run, mgk_trial *trial)
+{
+    for (int pass = 0; pass < CLMGK_PASSES; ++pass) {
+        double worst = 1.0;
+        trial->wrong[pass] = CLMGK_ARRAYS;
+        for (int i = 0; i < CLMGK_ARRAYS; ++i) {
+            const double limit = limit_of(run, (clmgk_array)i), difference = run->difference[i];
+            if (!mgk_array_is_output((clmgk_pass)pass, (clmgk_array)i) || i == CLMGK_ARRAY_LSE_LOW ||
+                difference <= worst * limit)
+                continue;
+            worst = limit > 0.0 ? difference / limit : (double)INFINITY;
+            trial->wrong[pass] = (clmgk_array)i;
+            trial->difference[pass] = difference;
+            trial->limit[pass] = limit;
+        }
+    }
+}
+
+static void release(trial_run *run)
+{
+    for (int plan = 0; plan < PLANS; ++plan) {
+        for (int i = 0; i < CLMGK_ARRAYS; ++i)
+            if (run->memory[plan][i] != NULL)
+                clReleaseMemObject(run->memory[plan][i]);
+        mgk_free(&run->plan[0]->context->allocator, run->host[plan]);
+    }
+    if (run->queue != NULL)
+        clReleaseCommandQueue(run->queue);
+}
+
+clmgk_status mgk_trial_run(mgk_trial *trial, clmgk_error *error)
+{
+    const clmgk_context *const context = trial->own->context;
+    trial_run run = {.plan = {trial->own, trial->other}};
+    cl_int code = CL_SUCCESS;
+    clmgk_status status;
+    run.queue = clCreateCommandQueue(context->context, context->device, 0, &code);
+    MGK_TRY_GOTO(status, mgk_check_cl(error, code, "clCreateCommandQueue"), cleanup);
+    MGK_TRY_GOTO(status, make_buffers(&run, error), cleanup);
+    for (int round = 0; status == CLMGK_OK && round < ROUNDS; ++round)
+        status = run_round(&run, error);
+    if (status == CLMGK_OK)
+        find_wrong(&run, trial);
+cleanup:
+    release(&run);
+    return status;
+}

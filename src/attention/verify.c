@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Verdicts on programs. An assembler may miscompile one configuration of a kernel and not the next, so some programs
+ * (MGK_EDITED_PTX) are not used before they gave the results of another engine. A small problem with all arrays of the
+ * plan runs in the plan's own programs.
+ */
+#include "attention/trial.h"
+
+#include <stdio.h>
+
+/* ---- the small problem ------------------------------------------------------------------------------------------ */
+
+static int64_t least_of(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t most_of(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Axes of the bias are 1 or whole. */
+static void shrink_bias(const clmgk_attention_desc *desc, clmgk_attention_desc *small)
+{
+    if (!desc->use_bias)
+        return;
+    small->bias_batch = desc->bias_batch == 1 ? 1 : small->batch;
+    small->bias_heads = desc->bias_heads == 1 ? 1 : small->heads;
+    small->bias_length = desc->bias_length == 1 ? 1 : small->length;
+    small->bias_length_k = desc->bias_length_k == 1 ? 1 : small->length_k;
+}
+
+/* Heads decide about the options of mixed heads, so these stay; else as many queries' heads share a head of keys. */
+static void shrink_heads(const clmgk_plan *plan, clmgk_attention_desc *small)
+{
+    enum { HEADS = 2 };
+    if (plan->family->grouped_heads)
+        return;
+    const int64_t shared = small->heads / small->kv_heads;
+    small->kv_heads = least_of(small->kv_heads, HEADS);
+    small->heads = shared * small->kv_heads;
+}
+
+/* Two blocks of rows and three tiles of keys, and parts of a further one; the same of the backward pass, whose blocks
+ * are of keys. */
+static void shrink_lengths(const clmgk_plan *plan, clmgk_attention_desc *small)
+{
+    enum { BATCHES = 2, SEQUENCES = 3 };
+    const clmgk_attention_desc *const desc = &plan->desc;
+    int64_t rows = 1, keys = 1;
+    for (int i = 0; i < CLMGK_PASS_COMBINE; ++i) {
+        if (plan->pass[i] == NULL)
+            continue;
+        const mgk_block *const block = &plan->pass[i]->plan.block;
+        rows = most_of(rows, i == CLMGK_PASS_FORWARD ? block->rows : block->tile);
+        keys = most_of(keys, i == CLMGK_PASS_FORWARD ? block->tile : block->rows);
+    }
+    small->batch = least_of(desc->batch, BATCHES);
+    small->sequences = least_of(desc->sequences, SEQUENCES);
+    const int64_t sequences = most_of(small->sequences, 1);
+    small->length = least_of(desc->length, sequences * (2 * rows + rows / 4 + 3));
+    small->length_k = least_of(desc->length_k, sequences * (3 * keys + keys / 4 + 5));
+    if (desc->sequences > 0 && !desc->use_offsets_k)
+        small->length_k = small->length;
+}
+
+static clmgk_status make_small(const clmgk_plan *plan, clmgk_attention_desc *small, clmgk_error *error)
+{
+    *small = plan->desc;
+    shrink_lengths(plan, small);
+    shrink_heads(plan, small);
+    shrink_bias(&plan->desc, small);
+    small->combine = 0;
+    for (int i = 0; i < CLMGK_ARRAYS; ++i) {
+        clmgk_layout *const layout = mgk_array_layout(small, (clmgk_array)i);
+        if (layout != NULL)
+            *layout = (clmgk_layout){0};
+    }
+    return mgk_attention_resolve(small, small, error);
+}
+
+/* ---- the trial's plans ------------------------------------------------------------------------------------------ */
+
+/* The plan's engine and parameters, so that the programs are the same. */
+static clmgk_status make_own(const clmgk_plan *plan, const clmgk_attention_desc *small, clmgk_plan **own,
+                             clmgk_error *error)
+{
+    mgk_text parameters[CLMGK_PASSES] = {{0}};
+    mgk_plan_means means = {.newest_unit = plan->means.newest_unit};
+    clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
+    clmgk_status status = CLMGK_OK;
+    options.engine = plan->pass[CLMGK_PASS_FORWARD]->engine;
+    for (int i = 0; i < CLMGK_PASS_COMBINE; ++i) {
+        parameters[i].allocator = &plan->context->allocator;
+        if (plan->pass[i] != NULL)
+            mgk_tunables_print(&plan->pass[i]->plan.tunables, &parameters[i]);
+        if (parameters[i].failed)
+            status = mgk_fail_memory(error, "a plan's parameters");
+        means.parameters[i] = parameters[i].data;
+    }
+    if (status == CLMGK_OK)
+        status = mgk_plan_make(plan->context, small, &options, &means, own, error);
+    for (int i = 0; i < CLMGK_PASS_COMBINE; ++i)
+        mgk_text_free(&parameters[i]);
+    return status;
+}
+
+/* The best of the other engines, without what was measured. */
+static clmgk_status make_other(const clmgk_plan *plan, const clmgk_attention_desc *small, clmgk_plan **other,
+                               clmgk_error *error)
+{
+    mgk_plan_means means = {.newest_unit = plan->means.newest_unit,
+                            .left_out = mgk_engine_of(plan->pass[CLMGK_PASS_FORWARD]->engine),
+                            .parameters = {"", "", "", ""}};
+    const clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
+    return mgk_plan_make(plan->context, small, &options, &means, other, error);
+}
+
+static bool has_program(const clmgk_plan *plan, int pass, const mgk_program *program)
+{
+    const mgk_steps *const steps = plan->pass[pass] != NULL ? &plan->pass[pass]->plan.steps : NULL;
+    for (size_t i = 0; steps != NULL && i < steps->count; ++i)
+        if (steps->step[i].program == program)
+            return true;
+    return false;
+}
+
+/* The first program of a pass that needs a verdict and that `trial` (NULL: any) lacks; NULL: there is none. */
+static mgk_program *unverified_of(const clmgk_plan *plan, int pass, const clmgk_plan *trial)
+{
+    const mgk_steps *const steps = plan->pass[pass] != NULL ? &plan->pass[pass]->plan.steps : NULL;
+    for (size_t i = 0; steps != NULL && i < steps->count; ++i) {
+        mgk_program *const program = steps->step[i].program;
+        if (program != NULL && mgk_program_is_unverified(program) &&
+            (trial == NULL || !has_program(trial, pass, program)))
+            return program;
+    }
+    return NULL;
+}
+
+static bool needs_verdict(const clmgk_plan *plan)
+{
+    bool needs = false;
+    for (int pass = 0; pass < CLMGK_PASSES; ++pass)
+        needs = needs || unverified_of(plan, pass, NULL) != NULL;
+    return needs;
+}
+
+/* ---- the verdict ------------------------------------------------------------------------------------------------ */
+
+static void judge_pass(const clmgk_plan *plan, int pass, const char *wrong)
+{
+    for (mgk_program *program; (program = unverified_of(plan, pass, NULL)) != NULL;)
+        mgk_program_judge(program, wrong);
+}
+
+/* Judges the programs of the passes up to the first that is wrong: others have its results as inputs. */
+static clmgk_status judge(const clmgk_plan *plan, const mgk_trial *trial, clmgk_error *error)
+{
+    for (int pass = 0; pass < CLMGK_PASSES; ++pass) {
+        char reason[CLMGK_ERROR_MESSAGE_SIZE];
+        const bool wrong = trial->wrong[pass] != CLMGK_ARRAYS;
+        (void)snprintf(reason, sizeof(reason),
+                       "the %s pass gives wrong numbers here: %s of a small problem differs by %.3g from engine %s, "
+                       "expected at most %.3g",
+                       clmgk_pass_name((clmgk_pass)pass), clmgk_array_name(trial->wrong[pass]), trial->difference[pass],
+                       clmgk_engine_name(trial->other->pass[CLMGK_PASS_FORWARD]->engine), trial->limit[pass]);
+        judge_pass(plan, pass, wrong ? reason : NULL);
+        if (wrong)
+            return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "%s", reason);
+    }
+    return CLMGK_OK;
+}
+
+static clmgk_status make_trial(const clmgk_plan *plan, mgk_trial *trial, clmgk_error *error)
+{
+    clmgk_attention_desc small;
+    MGK_TRY(make_small(plan, &small, error));
+    MGK_TRY(make_own(plan, &small, &trial->own, error));
+    for (int pass = 0; pass < CLMGK_PASSES; ++pass)
+        if (unverified_of(plan, pass, trial->own) != NULL)
+            return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "a small problem has other programs of the %s pass",
+                            clmgk_pass_name((clmgk_pass)pass));
+    return make_other(plan, &small, &trial->other, error);
+}
+
+clmgk_status mgk_plan_verify(clmgk_plan *plan, clmgk_error *error)
+{
+    mgk_trial trial = {.own = NULL};
+    clmgk_error reason = {.status = CLMGK_OK};
+    if (!needs_verdict(plan))
+        return CLMGK_OK;
+    clmgk_status status = make_trial(plan, &trial, &reason);
+    if (status == CLMGK_OK)
+        status = mgk_trial_run(&trial, &reason);
+    if (status == CLMGK_OK)
+        status = judge(plan, &trial, error);
+    else
+        (void)mgk_fail_code(error, status, reason.opencl_code, "its programs could not be verified: %s",
+                            reason.message);
+    clmgk_plan_release(trial.own);
+    clmgk_plan_release(trial.other);
+    return status;
+}
