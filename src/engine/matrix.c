@@ -303,7 +303,7 @@ static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tu
 {
     const clmgk_device_class kind = facts->info.device_class;
     mgk_tunable_default(p, MGK_NAMED(unit), unit_of(f, facts, p));
-    mgk_tunable_default(p, MGK_NAMED(warps), mgk_tunable_base(p, MGK_NAMED(warps), kind));
+    mgk_tunable_default(p, MGK_NAMED(warps), uses_wgmma(p) ? GROUP_WARPS : mgk_tunable_base(p, MGK_NAMED(warps), kind));
     mgk_tunable_default(p, MGK_NAMED(row_tiles),
                         f->forward ? row_tiles_of(f, facts, p) : backward_row_tiles_of(f, facts, p));
     mgk_tunable_default(p, MGK_NAMED(key_tiles), mgk_tunable_base(p, MGK_NAMED(key_tiles), kind));
@@ -457,7 +457,7 @@ const mgk_engine mgk_engine_matrix = {.value = CLMGK_ENGINE_MATRIX,
                                       .dtypes = HALF_TYPES,
                                       .queries_apart = true,
                                       .fewest_rows = TILE_ROWS,
-                                      .newest_unit = MATRIX_MMA,
+                                      .newest_unit = MATRIX_WGMMA,
                                       .exchanges = true,
                                       .key_terms_once = true,
                                       .rank = rank,

@@ -58,7 +58,9 @@ def group(name, configuration, options=None, parameters="splits=1", **fields):
     return case(name, configuration, options, parameters, **fields)
 
 
-PROBE = "unit-probe"
+# The units' probes: kernel, work-items, size of the matrices, and whether each product is A B^T.
+PROBES = {"unit-probe": ("unit_probe", 32, 16, (True, False)),
+          "group-probe": ("group_probe", 128, 64, (True, True, False, False, True, True))}
 FORWARD, BACKWARD = "softmax-bf16-64", "backward-softmax-bf16-64"
 LENGTHS = {"batch": 3, "use_lengths": 1, "length": 33, "length_k": 70}
 GAPS = {"heads": 2, "kv_heads": 1, "length": 33, "length_k": 50, **strides(("q", "o"), 16, 33, 2),
@@ -152,17 +154,18 @@ def run_case(one, programs, plans):
 
 
 def run_probe(name, programs, plans):
-    """The probe of the unit, whose numbers are those of src/device/matrix_unit.c."""
+    """The probe of a unit, whose numbers are those of src/device/matrix_unit.c."""
+    kernel, items, size, forms = PROBES[name]
     source, options = next(key for key, line in passes.configurations().items() if line.split()[1] == name)
     program = programs.get(source, options)
-    memory = numpy.full(1 << 12, 0xff, numpy.uint8)
+    memory = numpy.full(2 * len(forms) * size * size * 4, 0xff, numpy.uint8)
     bank = bytearray(1 << 12)
     bank[warps.PARAMETERS:warps.PARAMETERS + 8] = warps.GLOBAL.to_bytes(8, "little")
-    warps.Group(program.kernels["unit_probe"], 32, bytes(bank), memory, 0, program.tables).run()
-    row, column = numpy.mgrid[:16, :16]
+    warps.Group(program.kernels[kernel], items, bytes(bank), memory, 0, program.tables).run()
+    row, column = numpy.mgrid[:size, :size]
     left, right = (7 * row + 3 * column) % 13 - 6, (5 * row + 11 * column) % 17 - 8
-    products = memory.view(numpy.float32).reshape(2, 2, 16, 16)
-    good = (products == numpy.stack([left @ right.T, left @ right])[None]).all()
+    products = memory.view(numpy.float32).reshape(2, len(forms), size, size)
+    good = (products == numpy.stack([left @ (right.T if form else right) for form in forms])[None]).all()
     return f"{name:28s} {'right' if good else 'FAILED: wrong products'}", bool(good)
 
 
@@ -212,7 +215,7 @@ def print_rows(columns, rows):
 
 
 def runner_of(one):
-    if one == PROBE:
+    if one in PROBES:
         return run_probe
     return run_configuration if isinstance(one, str) else run_case
 
@@ -224,7 +227,7 @@ def name_of(one):
 def configurations():
     """Names of the engine's configurations."""
     lines = (line.split() for line in (offline.HERE / "configurations.txt").read_text().splitlines())
-    return list(dict.fromkeys(words[1] for words in lines if words and words[0] == "matrix-nvidia" and words[1] != PROBE))
+    return list(dict.fromkeys(words[1] for words in lines if words and words[0] == "matrix-nvidia" and words[1] not in PROBES))
 
 
 def in_parallel(chosen, jobs, tools, plans):
@@ -261,7 +264,7 @@ def main():
     if arguments.table:
         print_table(arguments.table.split(","), tools, arguments.plans)
         return 0
-    chosen = [PROBE] + CASES + (FULL + configurations() if arguments.full or arguments.only else [])
+    chosen = [*PROBES] + CASES + (FULL + configurations() if arguments.full or arguments.only else [])
     chosen = [one for one in chosen if arguments.only in name_of(one)]
     failed = 0
     if arguments.saved:

@@ -429,8 +429,10 @@ static int print_matrices(const mgk_device_facts *nvidia, const mgk_device_facts
 {
     int failed = 0;
     char options[MGK_UNIT_OPTIONS];
-    const char *const probe = mgk_matrix_unit_probe(nvidia->matrix_unit.unit, options, sizeof(options));
+    const char *probe = mgk_matrix_unit_probe(nvidia->matrix_unit.unit, options, sizeof(options));
     (void)printf("matrix-nvidia unit-probe %s %s\n", probe, options);
+    probe = mgk_matrix_unit_probe(MATRIX_WGMMA, options, sizeof(options));
+    (void)printf("matrix-nvidia group-probe %s %s\n", probe, options);
     for (size_t i = 0; i < MGK_COUNT(matrices); ++i) {
         const problem *const p = &matrices[i];
         failed |= print_plan(p->name, matrix_desc(p), p->pass, CLMGK_ENGINE_MATRIX, gpu);

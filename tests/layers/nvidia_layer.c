@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * NVIDIA layer: a CPU's driver says that it is NVIDIA's, of compute capability 9.0. Programs with edited PTX
+ * (src/device/edited.h) get a binary that names their source, with a marked line; edited, it stands for that source,
+ * compiled with the emulation of matrix units. The units' probes, which have no emulation, are replaced by kernels that
+ * compute the same numbers. A test makes it fail through nvidia_layer_state.
+ *
+ * The device remains a CPU, for whose engines programs compile fast.
+ */
+#include "nvidia_layer.h"
+#include "layer.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define EDITED "-DEDITED_PTX=1"
+#define UNIT   "-DMATRIX_UNIT="
+enum { MOST_PROGRAMS = 256, PTX_SIZE = 512 };
+
+const char layer_name[] = "NVIDIA layer";
+
+static nvidia_state state;
+
+nvidia_state *nvidia_layer_state(void);
+nvidia_state *nvidia_layer_state(void)
+{
+    return &state;
+}
+
+/* A program. None is ever removed: binaries name them. */
+typedef struct source {
+    cl_program program;
+    char *text, *options;
+    const struct source *edited; /* the program whose edited binary it was made from; NULL: it was made from source */
+} source;
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* guards what follows, and compiles one after the other */
+static source sources[MOST_PROGRAMS];
+static int source_count;
+
+static char *copy(const char *text)
+{
+    char *const own = malloc(strlen(text) + 1);
+    if (own == NULL)
+        abort();
+    return strcpy(own, text);
+}
+
+static source *add(cl_program program)
+{
+    if (source_count == MOST_PROGRAMS)
+        abort();
+    sources[source_count].program = program;
+    return &sources[source_count++];
+}
+
+/* The latest with this handle: drivers use handles again. */
+static source *source_of(cl_program program)
+{
+    for (int i = source_count - 1; i >= 0; i--)
+        if (sources[i].program == program)
+            return &sources[i];
+    return NULL;
+}
+
+static int has_fault(const source *of, nvidia_fault fault)
+{
+    return state.fault == fault && state.of != NULL && strstr(of->text, state.of) != NULL;
+}
+
+/* ---- the device ---------------------------------------------------------------------------------------------- */
+
+static cl_int give(const void *value, size_t size, size_t room, void *out, size_t *size_out)
+{
+    if (out != NULL && room < size)
+        return CL_INVALID_VALUE;
+    if (out != NULL)
+        memcpy(out, value, size);
+    if (size_out != NULL)
+        *size_out = size;
+    return CL_SUCCESS;
+}
+
+static cl_int CL_API_CALL platform_info(cl_platform_id platform, cl_platform_info name, size_t size, void *value,
+                                        size_t *size_out)
+{
+    static const char nvidia[] = "NVIDIA CUDA";
+    return name == CL_PLATFORM_NAME ? give(nvidia, sizeof(nvidia), size, value, size_out)
+                                    : layer_next.clGetPlatformInfo(platform, name, size, value, size_out);
+}
+
+static cl_int CL_API_CALL device_info(cl_device_id device, cl_device_info name, size_t size, void *value,
+                                      size_t *size_out)
+{
+    enum { CAPABILITY_MAJOR = 0x4000, CAPABILITY_MINOR = 0x4001 };
+    static const cl_uint major = 9, minor = 0;
+    switch (name) {
+    case CL_DRIVER_VERSION:
+        return state.version != NULL ? give(state.version, strlen(state.version) + 1, size, value, size_out)
+                                     : layer_next.clGetDeviceInfo(device, name, size, value, size_out);
+    case CAPABILITY_MAJOR:
+        return give(&major, sizeof(major), size, value, size_out);
+    case CAPABILITY_MINOR:
+        return give(&minor, sizeof(minor), size, value, size_out);
+    default:
+        return layer_next.clGetDeviceInfo(device, name, size, value, size_out);
+    }
+}
+
+/* ---- programs ------------------------------------------------------------------------------------------------ */
+
+/* A kernel that computes the products of a unit's probe (src/device/matrix_unit.c); `wrong` adds to the last. */
+static char *probe_text(const char *kernel, int size, int forms, const char *plain, int wrong)
+{
+    char text[1024];
+    (void)snprintf(text, sizeof(text),
+                   "__kernel void %s(__global float *products) {"
+                   "for (int n = get_local_id(0); n < 2 * %d * %d * %d; n += get_local_size(0)) {"
+                   "int form = n / (%d * %d) %% %d, row = n / %d %% %d, column = n %% %d, sum = 0;"
+                   "for (int d = 0; d < %d; d++) { int r = (%s) ? d : column, c = (%s) ? column : d;"
+                   "sum += ((7 * row + 3 * d) %% 13 - 6) * ((5 * r + 11 * c) %% 17 - 8); }"
+                   "products[n] = sum + (n == 2 * %d * %d * %d - 1 ? %d : 0); } }",
+                   kernel, forms, size, size, size, size, forms, size, size, size, size, plain, plain, forms, size,
+                   size, wrong);
+    return copy(text);
+}
+
+/* An error in a kernel of the matrix engine: of a pass's scores only the last key's are kept, or, in the forward pass,
+ * fragments have other columns. */
+static void make_wrong(char *text)
+{
+    static const char *const changes[][2] = {
+        {"g->slots[slot][u][v] = x;", "g->slots[slot][0][v] = x;"},
+        {"return 2 * (lane % 4) + 8 * half_of_depth;", "return 2 * (lane % 4) + 4 * half_of_depth;"}};
+    for (int i = 0; i < 2; i++) {
+        char *const at = strstr(text, changes[i][0]);
+        if (at != NULL) {
+            memcpy(at, changes[i][1], strlen(changes[i][1]));
+            return;
+        }
+    }
+    abort();
+}
+
+/* The text that the CPU's driver gets. */
+static char *text_of(const source *of, int wrong)
+{
+    if (strstr(of->text, "void unit_probe(") != NULL)
+        return probe_text("unit_probe", 16, 2, "form == 1", state.no_mma);
+    if (strstr(of->text, "void group_probe(") != NULL)
+        return probe_text("group_probe", 64, 6, "form == 2 || form == 3", wrong);
+    char *const text = copy(of->text);
+    if (wrong)
+        make_wrong(text);
+    return text;
+}
+
+static cl_program create(cl_context context, const source *of, int wrong, cl_int *code)
+{
+    char *const text = text_of(of, wrong);
+    const char *const lines[] = {text};
+    const cl_program program = layer_next.clCreateProgramWithSource(context, 1, (const char **)lines, NULL, code);
+    free(text);
+    return program;
+}
+
+static cl_program CL_API_CALL create_with_source(cl_context context, cl_uint count, const char **text,
+                                                 const size_t *lengths, cl_int *code)
+{
+    if (count != 1 || (lengths != NULL && lengths[0] != strlen(text[0])))
+        abort();
+    pthread_mutex_lock(&mutex);
+    source *const own = add(NULL);
+    own->text = copy(text[0]);
+    own->program = create(context, own, 0, code);
+    const cl_program program = own->program;
+    pthread_mutex_unlock(&mutex);
+    return program;
+}
+
+/* Removes an option that begins with these words. */
+static void remove_option(char *options, const char *words)
+{
+    char *const option = strstr(options, words);
+    if (option == NULL)
+        return;
+    const size_t length = 1 + strcspn(option + 1, " ");
+    memmove(option, option + length, strlen(option + length) + 1);
+}
+
+/* Builds a source with its own options, for the emulation of units: the same options whatever the unit. */
+static cl_int build_source(const source *of, cl_program program, const cl_device_id *devices)
+{
+    char *const options = copy(of->options);
+    char *const unit = strstr(options, UNIT);
+    if (unit != NULL)
+        unit[strlen(UNIT)] = '0';
+    remove_option(options, " " EDITED);
+    remove_option(options, " -cl-nv-");
+    const cl_int code = layer_next.clBuildProgram(program, 1, devices, options, NULL, NULL);
+    free(options);
+    return code;
+}
+
+/* A program that will be edited is compiled only then. */
+static cl_int build_any(source *own, const cl_device_id *devices, const char *options)
+{
+    if (own->edited != NULL) {
+        if (has_fault(own->edited, NVIDIA_BUILD_REFUSED))
+            return CL_INVALID_BINARY;
+        state.loaded++;
+        return build_source(own->edited, own->program, devices);
+    }
+    state.compiled++;
+    free(own->options);
+    own->options = copy(options);
+    if (has_fault(own, NVIDIA_COMPILE_REFUSED))
+        return CL_BUILD_PROGRAM_FAILURE;
+    const int edited = strstr(options, EDITED) != NULL && !has_fault(own, NVIDIA_NO_COMMENTS);
+    return edited ? CL_SUCCESS : build_source(own, own->program, devices);
+}
+
+static cl_int CL_API_CALL build(cl_program program, cl_uint count, const cl_device_id *devices, const char *options,
+                                void(CL_CALLBACK *notify)(cl_program program, void *user), void *user)
+{
+    pthread_mutex_lock(&mutex);
+    source *const own = source_of(program);
+    if (own == NULL || count != 1 || notify != NULL || user != NULL || options == NULL)
+        abort();
+    const cl_int code = build_any(own, devices, options);
+    pthread_mutex_unlock(&mutex);
+    return code;
+}
+
+static void write_ptx(const source *of, char ptx[PTX_SIZE])
+{
+    const int marked = strstr(of->options, EDITED) != NULL && !has_fault(of, NVIDIA_NO_COMMENTS);
+    (void)snprintf(
+        ptx, PTX_SIZE,
+        "%s//\n// a stand-in's PTX\n//\n\n.version 9.0\n.target %s, texmode_independent\n.address_size 64\n\n"
+        "// program %d\n%s",
+        has_fault(of, NVIDIA_NO_PTX) ? "\177ELF" : "", has_fault(of, NVIDIA_OTHER_TARGET) ? "sm_100" : "sm_90",
+        (int)(of - sources), marked ? "\t// begin inline asm\n\t//@wgmma.fence;\n\t// end inline asm\n" : "");
+}
+
+/* The binary ends with NUL, as NVIDIA's does. */
+static cl_int CL_API_CALL program_info(cl_program program, cl_program_info name, size_t size, void *value,
+                                       size_t *size_out)
+{
+    char ptx[PTX_SIZE];
+    if (name != CL_PROGRAM_BINARY_SIZES && name != CL_PROGRAM_BINARIES)
+        return layer_next.clGetProgramInfo(program, name, size, value, size_out);
+    pthread_mutex_lock(&mutex);
+    const source *const own = source_of(program);
+    if (own == NULL || own->options == NULL)
+        abort();
+    write_ptx(own, ptx);
+    const int fails = has_fault(own, NVIDIA_NO_BINARY);
+    pthread_mutex_unlock(&mutex);
+    const size_t length = strlen(ptx) + 1;
+    if (fails)
+        return CL_OUT_OF_RESOURCES;
+    if (name == CL_PROGRAM_BINARY_SIZES)
+        return give(&length, sizeof(length), size, value, size_out);
+    memcpy(((char **)value)[0], ptx, length);
+    return CL_SUCCESS;
+}
+
+/* The number of the program that a binary names, whether edited, as it must be, or without anything to edit; -1: it is
+ * no such binary. */
+static int number_of(const char *text)
+{
+    static const char words[] = "// program ";
+    const char *const name = strstr(text, words);
+    const int edited = strstr(text, ".target sm_90a,") != NULL && strstr(text, "\twgmma.fence;") != NULL;
+    const int plain = strstr(text, ".target sm_90,") != NULL && strstr(text, "wgmma") == NULL;
+    const long number = name != NULL ? strtol(name + sizeof(words) - 1, NULL, 10) : -1;
+    return (edited || plain) && number < source_count ? (int)number : -1;
+}
+
+static cl_program CL_API_CALL create_with_binary(cl_context context, cl_uint count, const cl_device_id *devices,
+                                                 const size_t *lengths, const unsigned char **binaries, cl_int *status,
+                                                 cl_int *code)
+{
+    char text[PTX_SIZE] = "";
+    cl_program program = NULL;
+    (void)devices;
+    if (count == 1 && lengths[0] < sizeof(text))
+        memcpy(text, binaries[0], lengths[0]);
+    *status = *code = CL_INVALID_BINARY;
+    pthread_mutex_lock(&mutex);
+    const int number = number_of(text);
+    if (number >= 0 && !has_fault(&sources[number], NVIDIA_LOAD_REFUSED)) {
+        *status = CL_SUCCESS;
+        program = create(context, &sources[number], has_fault(&sources[number], NVIDIA_WRONG), code);
+        add(program)->edited = &sources[number];
+    }
+    pthread_mutex_unlock(&mutex);
+    return program;
+}
+
+void layer_install(cl_icd_dispatch *table)
+{
+    table->clGetPlatformInfo = platform_info;
+    table->clGetDeviceInfo = device_info;
+    table->clCreateProgramWithSource = create_with_source;
+    table->clCreateProgramWithBinary = create_with_binary;
+    table->clBuildProgram = build;
+    table->clGetProgramInfo = program_info;
+}

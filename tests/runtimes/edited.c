@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Edited programs, from the driver's binary to a plan's results, with a layer that stands in for NVIDIA's driver: the
+ * whole way, a failure of each step, and what the next process does. */
+#include "harness/harness.h"
+#include "harness/scratch.h"
+#include "nvidia_layer.h"
+
+#include <dirent.h>
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct scene {
+    char folder[SCRATCH_PATH]; /* of the cache */
+    nvidia_state *driver;
+    cl_context cl;
+    cl_device_id device;
+} scene;
+
+static int set_up(void **state)
+{
+    scene *const self = calloc(1, sizeof(*self));
+    clmgk_device_info info = CLMGK_DEVICE_INFO_INIT;
+    const char *const path = getenv("OPENCL_LAYERS");
+    nvidia_layer_state_fn *get = NULL;
+    cl_int code = CL_SUCCESS;
+    assert_non_null(self);
+    assert_non_null(path);
+    th_expect_ok(clmgk_select_device(NULL, &info, &th_error));
+    void *const layer = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
+    assert_non_null(layer);
+    void *const symbol = dlsym(layer, "nvidia_layer_state");
+    assert_non_null(symbol);
+    memcpy(&get, &symbol, sizeof(get)); /* C has no conversion from object to function pointers */
+    self->driver = get();
+    *self->driver = (nvidia_state){.fault = NVIDIA_NO_FAULT};
+    self->device = info.device_id;
+    self->cl = clCreateContext(NULL, 1, &self->device, NULL, NULL, &code);
+    assert_int_equal(code, CL_SUCCESS);
+    scratch_create(self->folder);
+    *state = self;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    const scene *const self = *state;
+    assert_int_equal(clReleaseContext(self->cl), CL_SUCCESS);
+    return scratch_tear_down(state);
+}
+
+#define EDITED_TEST(name) TH_TEST_OF(name, scene *self, .set_up = set_up, .tear_down = tear_down)
+
+/* A context, as a new process would have it. Counts begin anew. */
+static clmgk_context *open_context(const scene *self, const char *folder)
+{
+    clmgk_context_options options = CLMGK_CONTEXT_OPTIONS_INIT;
+    clmgk_context *context = NULL;
+    options.untuned = 1;
+    options.cache_dir = folder;
+    th_expect_ok(clmgk_context_create(self->cl, self->device, &options, &context, &th_error));
+    self->driver->compiled = self->driver->loaded = 0;
+    return context;
+}
+
+static clmgk_attention_desc desc_of(uint32_t gradients)
+{
+    return (clmgk_attention_desc){.struct_size = sizeof(clmgk_attention_desc),
+                                  .dtype = CLMGK_DTYPE_BF16,
+                                  .batch = 2,
+                                  .heads = 4,
+                                  .length = 300,
+                                  .length_k = 400,
+                                  .head_size = 16,
+                                  .use_lengths = 1,
+                                  .gradients = gradients};
+}
+
+enum { TRAINING = CLMGK_GRADIENT_V }; /* fewer kernels */
+
+/* What a plan has to be. */
+typedef struct outcome {
+    uint32_t gradients;
+    int unit;          /* of all passes; 0: the engine is another one */
+    const char *words; /* of its reason */
+} outcome;
+
+static void expect_plan(clmgk_context *context, const outcome *expected)
+{
+    const clmgk_attention_desc desc = desc_of(expected->gradients);
+    clmgk_plan_info info = CLMGK_PLAN_INFO_INIT;
+    clmgk_plan *plan = NULL;
+    char option[32];
+    (void)snprintf(option, sizeof(option), "MATRIX_UNIT=%d", expected->unit);
+    th_expect_ok(clmgk_plan_create(context, &desc, NULL, &plan, &th_error));
+    th_expect_ok(clmgk_plan_get_info(plan, &info, &th_error));
+    if (strstr(info.engine_reason, expected->words) == NULL)
+        fail_msg("\"%s\", expected \"%s\"", info.engine_reason, expected->words);
+    assert_true((info.engine == CLMGK_ENGINE_MATRIX) == (expected->unit > 0));
+    assert_true((strstr(info.options, option) != NULL) == (expected->unit > 0));
+    if (expected->gradients != 0)
+        assert_true((strstr(info.backward_options, option) != NULL) == (expected->unit > 0));
+    clmgk_plan_release(plan);
+}
+
+static void expect_in_new_context(const scene *self, const char *folder, const outcome *expected)
+{
+    clmgk_context *const context = open_context(self, folder);
+    expect_plan(context, expected);
+    clmgk_context_release(context);
+}
+
+static size_t entries(const scene *self)
+{
+    char programs[SCRATCH_PATH];
+    scratch_join(programs, self->folder, "programs");
+    return scratch_count(programs, ".bin", NULL);
+}
+
+static const outcome forward_right = {0, 2, "its products run on matrix units; matrix units: wgmma"};
+static const outcome both_right = {TRAINING, 2, "its products run on matrix units; matrix units: wgmma"};
+
+/* The first process compiles programs and compares them with the other engine's two; the second loads the former alone.
+ */
+EDITED_TEST(verified_programs_are_kept)
+{
+    enum { OTHERS = 2 };
+    expect_in_new_context(self, self->folder, &both_right);
+    assert_true(self->driver->compiled > OTHERS && self->driver->loaded > 0);
+    expect_in_new_context(self, self->folder, &both_right);
+    assert_int_equal(self->driver->compiled, 0);
+    assert_int_equal(self->driver->loaded, entries(self) - OTHERS);
+}
+
+EDITED_TEST(another_driver)
+{
+    expect_in_new_context(self, self->folder, &forward_right);
+    const int compiled = self->driver->compiled;
+    self->driver->version = "another";
+    expect_in_new_context(self, self->folder, &forward_right);
+    assert_int_equal(self->driver->compiled, compiled);
+}
+
+/* Changes a byte of an entry. */
+static void damage(const char *path)
+{
+    size_t length;
+    char *const bytes = scratch_read(path, &length);
+    bytes[length / 2] ^= 1;
+    scratch_write(path, bytes, length);
+    free(bytes);
+}
+
+EDITED_TEST(damaged_entries_are_built_again)
+{
+    char programs[SCRATCH_PATH];
+    DIR *folder;
+    expect_in_new_context(self, self->folder, &forward_right);
+    const int compiled = self->driver->compiled;
+    scratch_join(programs, self->folder, "programs");
+    folder = opendir(programs);
+    assert_non_null(folder);
+    for (const struct dirent *entry; (entry = readdir(folder)) != NULL;) {
+        char path[2 * SCRATCH_PATH];
+        (void)snprintf(path, sizeof(path), "%s/%s", programs, entry->d_name);
+        if (strstr(entry->d_name, ".bin") != NULL)
+            damage(path);
+    }
+    closedir(folder);
+    expect_in_new_context(self, self->folder, &forward_right);
+    assert_int_equal(self->driver->compiled, compiled);
+}
+
+/* A folder of programs made ahead has verified programs: of the plan's one program and the two probes, the probes alone
+ * are compiled. */
+EDITED_TEST(shipped_programs)
+{
+    const clmgk_attention_desc desc = desc_of(0);
+    clmgk_context_options options = CLMGK_CONTEXT_OPTIONS_INIT;
+    clmgk_context *context = open_context(self, "");
+    clmgk_plan *plan = NULL;
+    size_t count = 0;
+    th_expect_ok(clmgk_plan_create(context, &desc, NULL, &plan, &th_error));
+    th_expect_ok(clmgk_context_save_programs(context, self->folder, &count, &th_error));
+    assert_int_equal(count, 1);
+    clmgk_plan_release(plan);
+    clmgk_context_release(context);
+    options.program_dir = self->folder;
+    options.cache_dir = "";
+    th_expect_ok(clmgk_context_create(self->cl, self->device, &options, &context, &th_error));
+    self->driver->compiled = self->driver->loaded = 0;
+    expect_plan(context, &forward_right);
+    assert_int_equal(self->driver->compiled, 2);
+    assert_int_equal(self->driver->loaded, 2);
+    clmgk_context_release(context);
+}
+
+EDITED_TEST(a_cache_that_cannot_be_written)
+{
+    const clmgk_attention_desc desc = desc_of(0);
+    clmgk_plan_info info = CLMGK_PLAN_INFO_INIT;
+    clmgk_plan *plan = NULL;
+    char file[SCRATCH_PATH];
+    scratch_join(file, self->folder, "file");
+    scratch_write(file, "", 0);
+    clmgk_context *const context = open_context(self, file);
+    th_expect_ok(clmgk_plan_create(context, &desc, NULL, &plan, &th_error));
+    th_expect_ok(clmgk_plan_get_info(plan, &info, &th_error));
+    assert_non_null(strstr(info.options, "MATRIX_UNIT=2"));
+    assert_non_null(strstr(info.cache_note, "/file"));
+    clmgk_plan_release(plan);
+    clmgk_context_release(context);
+}
+
+/* ---- failures ------------------------------------------------------------------------------------------------- */
+
+typedef struct failure {
+    nvidia_fault fault;
+    const char *of;
+    outcome expected;
+} failure;
+
+#define REFUSED "; matrix units: mma.sync: wgmma: "
+#define PROBE   "void group_probe("
+
+/* Where the unit's probe fails at any step, plans have the older unit. */
+EDITED_TEST(probes_that_fail)
+{
+    static const failure failures[] = {
+        {NVIDIA_COMPILE_REFUSED, PROBE, {0, 1, REFUSED "kernel file \"engine/group_probe.cl\": "}},
+        {NVIDIA_NO_PTX, PROBE, {0, 1, REFUSED "the driver's binary is not PTX: "}},
+        {NVIDIA_OTHER_TARGET, PROBE, {0, 1, REFUSED "the driver's PTX is for sm_100"}},
+        {NVIDIA_NO_COMMENTS, PROBE, {0, 1, REFUSED "the compiler drops comments"}},
+        {NVIDIA_NO_BINARY, PROBE, {0, 1, REFUSED "clGetProgramInfo: "}},
+        {NVIDIA_LOAD_REFUSED,
+         PROBE,
+         {0, 1, REFUSED "the driver refuses the edited program: clCreateProgramWithBinary"}},
+        {NVIDIA_BUILD_REFUSED, PROBE, {0, 1, REFUSED "the driver refuses the edited program: kernel file"}},
+        {NVIDIA_WRONG, PROBE, {0, 1, REFUSED "it gives wrong numbers here"}},
+        {NVIDIA_COMPILE_REFUSED, "void unit_probe(", {0, 0, "; no matrix units: mma.sync: kernel file"}},
+    };
+    for (size_t n = 0; n < TH_COUNT(failures); n++) {
+        self->driver->fault = failures[n].fault;
+        self->driver->of = failures[n].of;
+        expect_in_new_context(self, "", &failures[n].expected);
+    }
+    self->driver->fault = NVIDIA_NO_FAULT;
+    self->driver->no_mma = 1;
+    expect_in_new_context(self, "", &(outcome){0, 0, "; no matrix units: mma.sync: it gives wrong numbers here"});
+}
+
+/* A plan's program fails after the probes did not. `folder`: of the cache, for verdicts. */
+static void expect_failure(const scene *self, const failure *one, const char *folder)
+{
+    const bool judged = one->fault == NVIDIA_WRONG;
+    clmgk_context *const context = open_context(self, judged ? folder : "");
+    self->driver->fault = one->fault;
+    self->driver->of = one->of;
+    expect_plan(context, &one->expected);
+    self->driver->compiled = self->driver->loaded = 0;
+    expect_plan(context, &one->expected);
+    assert_true(!judged || self->driver->compiled == 0);
+    clmgk_context_release(context);
+    if (!judged)
+        return;
+    expect_in_new_context(self, folder, &one->expected);
+    assert_int_equal(self->driver->compiled, 0);
+}
+
+/* Where a plan's program fails at any step, all passes have the older unit, or another engine. What is wrong is found
+ * out once: then neither this process nor the next builds it again. */
+EDITED_TEST(programs_that_fail)
+{
+    static const char forward[] = "KERNEL(mixture_forward)", backward[] = "KERNEL(mixture_backward)";
+    const failure failures[] = {
+        {NVIDIA_NO_PTX, forward, {0, 1, REFUSED "the driver's binary is not PTX: "}},
+        {NVIDIA_NO_COMMENTS, forward, {0, 2, "; matrix units: wgmma"}}, /* it has none, and is right */
+        {NVIDIA_LOAD_REFUSED, forward, {0, 1, REFUSED "the driver refuses the edited program: "}},
+        {NVIDIA_BUILD_REFUSED, backward, {TRAINING, 1, REFUSED "the driver refuses the edited program: "}},
+        {NVIDIA_WRONG, forward, {0, 1, REFUSED "the forward pass gives wrong numbers here: "}},
+        {NVIDIA_WRONG, backward, {TRAINING, 1, REFUSED "the backward pass gives wrong numbers here: grad_"}},
+        {NVIDIA_COMPILE_REFUSED, "MGK_MATRIX_PRODUCTS_CLH", {0, 0, "; no matrix units: wgmma: kernel file"}},
+    };
+    for (size_t n = 0; n < TH_COUNT(failures); n++) {
+        char folder[SCRATCH_PATH];
+        scratch_join(folder, self->folder, failures[n].of == backward ? "backward" : "forward");
+        expect_failure(self, &failures[n], folder);
+    }
+}
