@@ -52,11 +52,11 @@ static clmgk_attention_desc desc_of(clmgk_variant variant, int64_t heads, int64_
     return desc;
 }
 
-/* The same card where the matrix engine's units were found. */
+/* The same card where the matrix engine's mma.sync was found. */
 static mgk_device_facts h200_with_units(void)
 {
     mgk_device_facts facts = h200();
-    facts.matrix_unit = (mgk_matrix_unit){.known = true, .unit = mgk_matrix_unit_of(&facts)};
+    facts.matrix_unit = (mgk_matrix_unit){.known = true, .unit = mgk_matrix_unit_of(&facts, MATRIX_MMA)};
     assert_true(facts.matrix_unit.unit != 0);
     return facts;
 }
