@@ -107,7 +107,6 @@ static clmgk_status describe(clmgk_plan *plan, clmgk_error *error)
     clmgk_plan_info *const info = &plan->info;
     info->keeper = plan->context->keeper;
     info->engine_reason = plan->engine_reason;
-    info->cache_note = cache_note(plan);
     for (int i = 0; i < CLMGK_PASSES; ++i) {
         if (plan->pass[i] == NULL)
             continue;
@@ -241,7 +240,9 @@ clmgk_status clmgk_plan_get_info(const clmgk_plan *plan, clmgk_plan_info *info, 
     if (plan == NULL)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "plan: NULL: expected a plan");
     MGK_TRY(mgk_struct_room(info, "info", MGK_SIZE_WITH(clmgk_plan_info, backward_driver_private_bytes), error));
-    mgk_struct_write(info, 0, &plan->info, sizeof(plan->info));
+    clmgk_plan_info found = plan->info;
+    found.cache_note = cache_note(plan); /* programs that need a verdict are saved after the plan is made */
+    mgk_struct_write(info, 0, &found, sizeof(found));
     return CLMGK_OK;
 }
 
