@@ -9,13 +9,13 @@ self=$(realpath "${BASH_SOURCE[0]}")
 here=$(dirname "$self")
 # In the order of their value: the card may be gone at any time.
 stages=(facts matrix golden numbers table builds tune profile bench peaks)
-short_stages=(facts matrix golden table builds)
+short_stages=(facts matrix golden table)
 # Seconds: together 47 minutes, each below 9.
 declare -A limits=([facts]=120 [golden]=120 [matrix]=480 [numbers]=420 [table]=240 [builds]=360 [tune]=360 [profile]=240
     [bench]=360 [peaks]=120)
 # Of `short`: each stage, and all together, with half a minute to find the device and to end.
-declare -A short_limits=([facts]=45 [matrix]=240 [golden]=60 [table]=120 [builds]=90)
-short_limit=450
+declare -A short_limits=([facts]=30 [matrix]=180 [golden]=60 [table]=90)
+short_limit=270
 
 usage() {
     cat <<'TEXT'
@@ -41,7 +41,7 @@ stages, in order of value, each on its own or several in turn; a case that has a
   bench     square-32, -128, long, decode-64k, both passes; PyTorch where it is         bench.jsonl, peers.jsonl
   peaks     FMA, copying and reading 1 GiB, patterns of reading                         peaks.jsonl
   all       all of these: 47 minutes at most
-  short     facts, matrix, golden, table, builds: 8 minutes at most; says what it leaves out
+  short     facts, matrix, golden, table: 5 minutes at most; says what it leaves out
 
 options:
   --output DIR    folder of the results (default: gpu-results; of prepare: build/gpu-check)
