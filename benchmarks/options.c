@@ -284,6 +284,9 @@ static tool_exit parse_files(const char *const *values, const char *const *more,
 
 tool_exit bench_parse_options(int argc, char **argv, bench_options *options, bool *finished, tool_error *error)
 {
+    static const char *const own_suites[] = {"layer", "call", "counts"};
+    static tool_exit (*const parsers[])(const char *const *, bench_options *,
+                                        tool_error *) = {parse_layers, parse_calls, parse_counts};
     const char *values[OPTION_COUNT], *files[BENCH_MAX_FILES];
     size_t file_count = 0;
     *options = (bench_options){.threshold = 0.05};
@@ -295,12 +298,10 @@ tool_exit bench_parse_options(int argc, char **argv, bench_options *options, boo
         return parse_files(values, files, file_count, options, error);
     if (values[OPTION_GEMM])
         return parse_products(values, options, error);
-    if (values[OPTION_SUITE] && strcmp(values[OPTION_SUITE], "layer") == 0)
-        return parse_layers(values, options, error);
-    if (values[OPTION_SUITE] && strcmp(values[OPTION_SUITE], "counts") == 0)
-        return parse_counts(values, options, error);
-    if (values[OPTION_SUITE] && strcmp(values[OPTION_SUITE], "call") == 0)
-        return parse_calls(values, options, error);
+    for (size_t i = 0; values[OPTION_SUITE] && i < TOOL_COUNT(own_suites); i++) {
+        if (strcmp(values[OPTION_SUITE], own_suites[i]) == 0)
+            return parsers[i](values, options, error);
+    }
     for (int i = OPTION_OUTPUT; i <= OPTION_MEASURE; i++) {
         if (values[i])
             return tool_fail(error, TOOL_BAD_INPUT, "--%s is given: expected --suite counts with it",
@@ -319,7 +320,9 @@ tool_exit bench_parse_options(int argc, char **argv, bench_options *options, boo
         .dtype_k = values[OPTION_DTYPE_K],
         .dtype_v = values[OPTION_DTYPE_V],
         .dtype_o = values[OPTION_DTYPE_O],
-        .default_suite = "short"};
+        .default_suite = "short",
+        .own_suites = own_suites,
+        .own_suite_count = TOOL_COUNT(own_suites)};
     unsigned suite = 0;
     TOOL_TRY(bench_parse_choice(&choice, &options->request, &suite, error));
     if (options->crossing_count)

@@ -2,7 +2,9 @@
 /* The simple call on host arrays: results, strides, and values that only this call checks. */
 #include "harness/harness.h"
 
+#include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -201,6 +203,25 @@ static void expect_required(const clmgk_attention_desc *desc)
         expect_refused(NULL, &problem.desc, &host, &args, CLMGK_ERROR_INVALID_BUFFER, field_of(name),
                        clmgk_variant_name(desc->variant));
     }
+}
+
+/* Refused before anything is compiled or read: the arrays are not there in this size. */
+TH_TEST(arrays_larger_than_a_buffer)
+{
+    clmgk_attention_desc desc = {.struct_size = sizeof desc, .variant = CLMGK_VARIANT_SOFTMAX, .heads = 1};
+    desc.length = INT64_C(1) << 30;
+    desc.length_k = 1;
+    desc.head_size = CLMGK_MAX_HEAD_SIZE;
+    const uint64_t bytes = (uint64_t)desc.length * CLMGK_MAX_HEAD_SIZE * sizeof(float);
+    float number = 0.0F;
+    clmgk_host_args args = CLMGK_HOST_ARGS_INIT;
+    args.q = args.k = args.v = args.o = &number;
+    assert_true(session->info.max_allocation_bytes < bytes);
+    assert_int_equal(clmgk_attention_forward_host(NULL, &desc, &args, &th_error), CLMGK_ERROR_OUT_OF_DEVICE_MEMORY);
+    char limit[64];
+    snprintf(limit, sizeof limit, "q: %" PRIu64 " bytes: expected at most %" PRIu64, bytes,
+             session->info.max_allocation_bytes);
+    assert_non_null(strstr(th_error.message, limit));
 }
 
 /* Arrays that the variant does not know. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The reference's gradients against central differences of the loss sum(O dO) + sum(L dL), for a new state
- * + sum(C dC) + sum(z dz). */
+/* The reference's gradients against central differences of the loss sum(O dO) + sum(L dL), to which a new state adds
+ * sum(C dC) + sum(z dz). */
 #include "harness/harness.h"
 
 #include <math.h>

@@ -734,7 +734,7 @@ class Refusals(BenchTest):
             (["--crossing"], ["--crossing", "32,"]),
             (["--crossing"], ["--crossing", 0]),
             (["--crossing", "softmax"], ["--crossing", 32, "--variants", "softmax"]),
-            (["--suite"], ["--suite", "long"]),
+            (["--suite", "short", "linear", "layer", "call", "counts"], ["--suite", "long"]),
             (["--shapes", "lra-retrieval"], ["--shapes", "nothing"]),
             (["--shapes"], ["--shapes", "swin,"]),
             (["--suite", "--shapes"], ["--suite", "quick", "--shapes", "swin"]),

@@ -136,7 +136,13 @@ class Listing(InfoTest):
             first = next((one["selector"] for one in devices if one["class"] == word.lower()), None)
             with self.subTest(word=word, first=first):
                 if first is None:
-                    self.refuse(3, "--device", word, words=[f'"{word}" matches none'], env=self.environment())
+                    words = [f'"{word}" matches none']
+                    self.refuse(3, "--device", word, words=words, env=self.environment())
+                    listed = self.refuse(3, "--json", words=words, env=self.environment(CLMGK_DEVICE=word))
+                    found = json.loads(listed.stdout)
+                    self.assertEqual(found["devices"], [{**one, "default": False} for one in devices])
+                    self.assertEqual(f"clmgk-info: {found['message']}\n", listed.stderr)
+                    self.info("--device", devices[0]["selector"], CLMGK_DEVICE=word)
                     continue
                 self.assertEqual([one["selector"] for one in self.info("--device", word)["devices"]], [first])
                 found = self.info(CLMGK_DEVICE=word)["devices"]

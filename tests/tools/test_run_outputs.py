@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """clmgk-run: output files appear whole or not at all."""
+import json
+import math
 import os
+import pathlib
 import resource
 import signal
 import subprocess
+import tempfile
 import time
 import unittest
 
@@ -138,6 +142,18 @@ class Outputs(RunTest):
             resource.setrlimit(resource.RLIMIT_FSIZE, (2 << 20, 2 << 20))
 
         self.refuse(4, *self.arguments(lse="l.npy"), words=["o.npy", "cannot be written"], preexec_fn=limit)
+
+    def test_arrays_larger_than_a_buffer(self):
+        """Found before anything is compiled: an empty cache stays empty."""
+        facts = json.loads(subprocess.run([BIN / "clmgk-info", "--json"], env=QUICK, capture_output=True, check=True).stdout)
+        device = next(one for one in facts["devices"] if one["default"])
+        length = math.isqrt(device["max_allocation_bytes"] // 4) + 1
+        for name in ("q", "k", "v"):
+            self.save(name, np.zeros((1, 1, length, 1), np.float32))
+        with tempfile.TemporaryDirectory() as programs:
+            self.refuse(4, *self.arguments("gaussian", responsibilities="g.npy"), env={**QUICK, "POCL_CACHE_DIR": programs},
+                        words=["responsibilities", str(length**2), str(device["max_allocation_bytes"]), "largest buffer"])
+            self.assertEqual(list(pathlib.Path(programs).rglob("mixture*")), [])
 
     def test_signals_leave_nothing(self):
         """The signal comes while a temporary file is there, which the test waits for."""

@@ -18,7 +18,9 @@ static const tool_option options_table[OPTION_COUNT] = {
 static const tool_program program = {
     .name = "clmgk-info",
     .summary = "Lists OpenCL devices, and the engine, tuning and caches that the library would use on each.",
-    .notes = "Without --device all devices are listed, and the default one is marked with *.",
+    .notes =
+        "Without --device all devices are listed, and the default one is marked with *. If CLMGK_DEVICE does not name\n"
+        "one of them, they are listed too, and the exit status says so (3: it names none; 2: it names several).",
     .options = options_table,
     .option_count = OPTION_COUNT,
 };
@@ -52,14 +54,14 @@ typedef struct listing {
 
 /* ---- gathering ---------------------------------------------------------------------------------------------- */
 
-/* Marks the device that programs take when none is named; a CLMGK_DEVICE that names none marks none. */
-static void mark_default(listing *list)
+/* Marks the device that programs take when none is named. Fails if CLMGK_DEVICE does not name exactly one. */
+static tool_exit mark_default(listing *list, tool_error *error)
 {
     clmgk_device_info chosen = CLMGK_DEVICE_INFO_INIT;
-    if (clmgk_select_device(NULL, &chosen, NULL) != CLMGK_OK)
-        return;
+    TOOL_TRY(tool_check_library(clmgk_select_device(NULL, &chosen, &error->library), error));
     for (size_t i = 0; i < list->count; i++)
         list->entries[i].is_default = list->entries[i].info.device_id == chosen.device_id;
+    return TOOL_DONE;
 }
 
 /* Goes on after a failure, and keeps the first one. */
@@ -115,7 +117,12 @@ static tool_exit gather(const char *selector, listing *list, tool_error *error)
         TOOL_TRY(list_devices(selector, list, error));
     else
         note(list, list_devices(NULL, list, &list->devices_failure), &list->devices_failure);
-    mark_default(list);
+    tool_error unmarked = {.message = ""};
+    const tool_exit marked = mark_default(list, &unmarked);
+    if (!selector && list->status == TOOL_DONE) {
+        list->devices_failure = unmarked;
+        note(list, marked, &list->devices_failure);
+    }
     for (size_t i = 0; i < list->count; i++)
         note(list, describe(&list->entries[i]), &list->entries[i].failure);
     note(list,

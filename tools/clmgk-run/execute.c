@@ -1,7 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "run.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
+
+/* Whether the device can allocate an array, known before anything is compiled or loaded. */
+static tool_exit check_room(const tool_problem *problem, clmgk_array array, const clmgk_device_info *info,
+                            tool_error *error)
+{
+    const size_t size = clmgk_array_element_size(&problem->desc, array);
+    const uint64_t most = info->max_allocation_bytes;
+    if (!problem->slot[array].used || problem->slot[array].count <= most / size)
+        return TOOL_DONE;
+    return tool_fail(error, TOOL_SYSTEM_ERROR,
+                     "%s: %zu elements of %zu bytes: expected at most %" PRIu64
+                     " bytes in all, the largest buffer of the device \"%s\"",
+                     clmgk_array_name(array), problem->slot[array].count, size, most, info->name);
+}
 
 /* A buffer of `count` elements, at least one, with the values of `host` if that is not NULL. */
 static tool_exit create_array(run_execution *execution, clmgk_array array, size_t count, size_t element_size,
@@ -129,6 +144,8 @@ tool_exit run_execute(const run_arguments *arguments, const tool_problem *proble
     const clmgk_attention_desc *const desc = &problem->desc;
     *execution = (run_execution){0};
     TOOL_TRY(tool_device_open(arguments->device, &execution->device, error));
+    for (clmgk_array array = 0; array < TOOL_FILES; array++)
+        TOOL_TRY(check_room(problem, array, &execution->device.info, error));
     TOOL_TRY(make_plan(arguments, desc, execution, error));
     TOOL_TRY(create_arrays(problem, execution, error));
     count_work(problem, execution);

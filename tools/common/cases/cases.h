@@ -80,8 +80,9 @@ typedef struct bench_variant {
     int64_t components; /* 0: the shape's */
 } bench_variant;
 
-#define BENCH_MAX_VARIANTS 16
-#define BENCH_MAX_SHAPES   64
+#define BENCH_MAX_VARIANTS   16
+#define BENCH_MAX_SHAPES     64
+#define BENCH_MAX_OWN_SUITES 4
 
 /* What a program was asked to go through. */
 typedef struct bench_request {
@@ -167,6 +168,8 @@ typedef struct bench_choice {
     const char *feature, *feature_order, *features;
     const char *const *sizes;
     const char *default_suite;
+    const char *const *own_suites; /* names of suites that the program parses itself, at most BENCH_MAX_OWN_SUITES */
+    size_t own_suite_count;
 } bench_choice;
 /* *suite: one of BENCH_SUITE_...; 0: none. */
 tool_exit bench_parse_choice(const bench_choice *choice, bench_request *request, unsigned *suite, tool_error *error);

@@ -182,13 +182,18 @@ tool_exit bench_parse_gradients(const char *text, bench_request *request, tool_e
     return parse_list("gradients", text, CLMGK_REF_GRADIENTS, add_gradient, request, error);
 }
 
-static tool_exit parse_suite(const char *text, bench_request *request, unsigned *suite, tool_error *error)
+/* The program has taken its own suites before: here they only complete the message. */
+static tool_exit parse_suite(const char *text, const char *const *own, size_t own_count, bench_request *request,
+                             unsigned *suite, tool_error *error)
 {
-    static const char *const names[] = {"short", "paper", "quick", "full", "admixture", "linear"};
     static const unsigned suites[] = {BENCH_SUITE_SHORT, BENCH_SUITE_PAPER,     BENCH_SUITE_QUICK,
                                       BENCH_SUITE_FULL,  BENCH_SUITE_ADMIXTURE, BENCH_SUITE_LINEAR};
+    const char *names[TOOL_COUNT(suites) + BENCH_MAX_OWN_SUITES] = {"short", "paper",     "quick",
+                                                                    "full",  "admixture", "linear"};
     size_t index = 0;
-    TOOL_TRY(tool_parse_name("suite", text, names, TOOL_COUNT(names), &index, error));
+    for (size_t i = 0; i < own_count; i++)
+        names[TOOL_COUNT(suites) + i] = own[i];
+    TOOL_TRY(tool_parse_name("suite", text, names, TOOL_COUNT(suites) + own_count, &index, error));
     *suite = suites[index];
     for (size_t i = 0; i < bench_shape_count; i++) {
         if (bench_shapes[i].suites & suites[index])
@@ -271,7 +276,8 @@ static tool_exit parse_shapes(const bench_choice *choice, bench_request *request
         return parse_list("shapes", choice->shapes, BENCH_MAX_SHAPES, add_shape, request, error);
     if (size)
         return parse_sizes(choice->sizes, &request->shapes[request->shape_count++], error);
-    return parse_suite(choice->suite ? choice->suite : choice->default_suite, request, suite, error);
+    return parse_suite(choice->suite ? choice->suite : choice->default_suite, choice->own_suites,
+                       choice->own_suite_count, request, suite, error);
 }
 
 tool_exit bench_parse_choice(const bench_choice *choice, bench_request *request, unsigned *suite, tool_error *error)
