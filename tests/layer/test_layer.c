@@ -346,7 +346,7 @@ static void set_masks(th_problem *attention, const overflow *o)
     attention->desc.causal = o->causal;
     attention->desc.use_window = o->window > 0;
     attention->desc.window_left = o->window;
-    attention->desc.window_right = 2;
+    attention->desc.window_right = o->window > 0 ? 2 : 0;
     memcpy(attention->array[TH_LENGTHS].values, o->lengths, sizeof(o->lengths));
 }
 

@@ -289,3 +289,44 @@ EDITED_TEST(programs_that_fail)
     for (size_t n = 0; n < TH_COUNT(failures); n++)
         expect_failure(self, &failures[n], self->folder);
 }
+
+/* ---- verdicts on right programs --------------------------------------------------------------------------------- */
+
+/* Right programs of all families pass: a plan that is refused here would lose speed without need. In the quick tier
+ * softmax alone, above. */
+EDITED_TEST(right_programs_pass)
+{
+    static const clmgk_attention_desc descs[] = {
+        {.variant = CLMGK_VARIANT_SOFTMAX, .dtype = CLMGK_DTYPE_F16, .head_size = 64, .causal = 1},
+        {.variant = CLMGK_VARIANT_GAUSSIAN, .dtype = CLMGK_DTYPE_F16, .head_size = 16},
+        {.variant = CLMGK_VARIANT_MGK, .dtype = CLMGK_DTYPE_F16, .head_size = 32, .components = 2},
+        {.variant = CLMGK_VARIANT_MGK, .dtype = CLMGK_DTYPE_BF16, .head_size = 64, .components = 3},
+        {.variant = CLMGK_VARIANT_SMGK, .dtype = CLMGK_DTYPE_F16, .head_size = 16, .components = 2},
+        {.variant = CLMGK_VARIANT_SMGK, .dtype = CLMGK_DTYPE_BF16, .head_size = 64, .components = 2},
+        {.variant = CLMGK_VARIANT_HARD_FISH, .dtype = CLMGK_DTYPE_F16, .head_size = 16, .components = 2},
+        {.variant = CLMGK_VARIANT_HARD_FISH, .dtype = CLMGK_DTYPE_BF16, .head_size = 64, .components = 2},
+        {.variant = CLMGK_VARIANT_FISH, .dtype = CLMGK_DTYPE_BF16, .head_size = 16, .components = 2},
+        {.variant = CLMGK_VARIANT_HARD_MISH, .dtype = CLMGK_DTYPE_F16, .head_size = 16, .components = 2},
+    };
+    const char *const full = getenv("CLMGK_TEST_FULL");
+    if (full == NULL || strcmp(full, "1") != 0)
+        skip();
+    clmgk_context *const context = open_context(self, "");
+    for (size_t n = 0; n < TH_COUNT(descs); n++) {
+        clmgk_attention_desc desc = descs[n];
+        clmgk_plan_info info = CLMGK_PLAN_INFO_INIT;
+        clmgk_plan *plan = NULL;
+        desc.struct_size = sizeof(desc);
+        desc.batch = 2;
+        desc.heads = 4;
+        desc.length = 300;
+        desc.length_k = 400;
+        th_expect_ok(clmgk_plan_create(context, &desc, NULL, &plan, &th_error));
+        th_expect_ok(clmgk_plan_get_info(plan, &info, &th_error));
+        if (strstr(info.engine_reason, "; matrix units: wgmma") == NULL)
+            print_error("plan %zu: \"%s\"\n", n, info.engine_reason);
+        assert_non_null(strstr(info.engine_reason, "; matrix units: wgmma"));
+        clmgk_plan_release(plan);
+    }
+    clmgk_context_release(context);
+}
