@@ -276,10 +276,24 @@ class Program(AnalyzeTest):
             text = (self.folder / f"p-{kind}.svg").read_text()
             xml.dom.minidom.parseString(text)
             self.assertIn("mgk", text)
+            images = text.count("<image ")
+            self.assertEqual(images > 0, kind in ("matrices", "distances", "responsibilities"))
+            self.assertEqual(text.count("<image style='image-rendering:pixelated' "), images)
         self.analyze(plots="s", plot_format="png", analyses="rank,matrices")
         self.assertEqual(sorted(path.name for path in self.folder.glob("s-*")), ["s-matrices.png", "s-rank.png"])
         for path in self.folder.glob("s-*"):
             self.assertEqual(path.read_bytes()[:8], b"\x89PNG\r\n\x1a\n")
+
+    def test_plots_of_one_query(self):
+        """One row of a matrix and one singular value are drawn, too."""
+        self.save("one", self.arrays["q"][:1, :1, :1])
+        self.save("keys", self.arrays["k"][:1, :1])
+        self.analyze(q="one.npy", k="keys.npy", plots="p", analyses="matrices,rank")
+        keys = self.arrays["k"].shape[2]
+        matrix, rank = ((self.folder / f"p-{kind}.svg").read_text() for kind in ("matrices", "rank"))
+        drawn = matrix[matrix.index("gnuplot_plot_1"):]
+        self.assertGreaterEqual(drawn.count("<polygon") + drawn.count("<path"), keys)
+        self.assertIn("<use xlink:href='#gpPt6'", rank)
 
     @unittest.skipUnless(shutil.which("gnuplot"), "gnuplot is not installed")
     def test_plots_through_links_of_other_users(self):

@@ -193,7 +193,7 @@ tool_exit analyze_announce(const analyze_arguments *arguments, const char *name,
 tool_exit analyze_begin_plot(const analyze_arguments *arguments, const analyze_plot *plot, int width, int height,
                              tool_outputs *outputs, FILE **script, FILE **picture, tool_error *error);
 /* Draws; closes the script also if that fails. */
-tool_exit analyze_end_plot(FILE *script, FILE *picture, tool_error *error);
+tool_exit analyze_end_plot(const analyze_arguments *arguments, FILE *script, FILE *picture, tool_error *error);
 
 tool_exit analyze_draw(const analyze_arguments *arguments, const analyze_results *results,
                        const analyze_plot plots[ANALYZE_KINDS], tool_outputs *outputs, tool_error *error);

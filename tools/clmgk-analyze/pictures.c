@@ -2,9 +2,11 @@
 #include "analyze.h"
 #include "gnuplot.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- files ------------------------------------------------------------------------------------------------------ */
 
@@ -34,11 +36,50 @@ tool_exit analyze_begin_plot(const analyze_arguments *arguments, const analyze_p
     return TOOL_DONE;
 }
 
-tool_exit analyze_end_plot(FILE *script, FILE *picture, tool_error *error)
+/* Copies an SVG file. Its heat maps are images with a pixel for each element, which viewers would smooth. */
+static tool_exit copy_sharp(FILE *from, FILE *to, tool_error *error)
 {
-    const tool_exit status = tool_gnuplot_run(script, picture, error);
+    static const char image[] = "<image ";
+    char *line = NULL;
+    size_t room = 0;
+    rewind(from);
+    while (getline(&line, &room, from) >= 0) {
+        const bool is_image = strncmp(line, image, strlen(image)) == 0;
+        if (is_image)
+            fprintf(to, "%sstyle='image-rendering:pixelated' ", image);
+        fputs(is_image ? line + strlen(image) : line, to);
+    }
+    free(line);
+    return feof(from) ? TOOL_DONE : tool_fail(error, TOOL_SYSTEM_ERROR, "the picture cannot be read back");
+}
+
+static tool_exit run_sharp(FILE *script, FILE *picture, tool_error *error)
+{
+    FILE *const raw = tmpfile();
+    if (!raw)
+        return tool_fail(error, TOOL_SYSTEM_ERROR, "no temporary file: %s", strerror(errno));
+    tool_exit status = tool_gnuplot_run(script, raw, error);
+    if (status == TOOL_DONE)
+        status = copy_sharp(raw, picture, error);
+    fclose(raw);
+    return status;
+}
+
+tool_exit analyze_end_plot(const analyze_arguments *arguments, FILE *script, FILE *picture, tool_error *error)
+{
+    const tool_exit status =
+        arguments->format == 0 ? run_sharp(script, picture, error) : tool_gnuplot_run(script, picture, error);
     fclose(script);
     return status;
+}
+
+/* Distance of ticks on an axis of `count` whole numbers: 1, 2 or 5 times a power of 10, for at most eight ticks. */
+static int64_t tick_distance(int64_t count)
+{
+    int64_t power = 1;
+    while (count > 80 * power)
+        power *= 10;
+    return count <= 8 * power ? power : count <= 16 * power ? 2 * power : count <= 40 * power ? 5 * power : 10 * power;
 }
 
 /* ---- matrices --------------------------------------------------------------------------------------------------- */
@@ -69,13 +110,18 @@ static void write_pixels(const analyze_results *results, const double *pixels, F
     fputs("END\n", script);
 }
 
-static double largest_pixel(const analyze_results *results, const double *pixels)
+/* Extends the range of colours by the pixels that are not 0. */
+static void extend_range(const analyze_results *results, const double *pixels, double range[2])
 {
-    double largest = 0.0;
-    for (int64_t y = 0; y < results->observations.height; y++)
-        for (int64_t x = 0; x < results->observations.width; x++)
-            largest = fmax(largest, pixel(results, pixels, y, x));
-    return largest;
+    for (int64_t y = 0; y < results->observations.height; y++) {
+        for (int64_t x = 0; x < results->observations.width; x++) {
+            const double value = pixel(results, pixels, y, x);
+            if (value > 0.0) {
+                range[0] = fmin(range[0], value);
+                range[1] = fmax(range[1], value);
+            }
+        }
+    }
 }
 
 /* Panels in rows of at most four. */
@@ -84,21 +130,21 @@ static int64_t columns_of(int64_t panels)
     return panels < 4 ? panels : 4;
 }
 
-static void begin_panels(const analyze_results *results, int64_t panels, double largest, const char *title,
-                         FILE *script)
+static void begin_panels(const analyze_results *results, int64_t panels, const char *title, FILE *script)
 {
     const analyze_population *const population = results->population;
-    const int64_t columns = columns_of(panels);
+    const int64_t columns = columns_of(panels), queries = population->problem.desc.length;
     fprintf(script, "set multiplot layout %" PRId64 ",%" PRId64 " title \"%s", (panels + columns - 1) / columns,
             columns, title);
-    if (population->rows < population->problem.desc.length)
-        fprintf(script, ", %" PRId64 " of %" PRId64 " queries", population->rows, population->problem.desc.length);
+    if (population->rows < queries)
+        fprintf(script, ", %" PRId64 " of %" PRId64 " queries", population->rows, queries);
     if (results->observations.height < population->rows || results->observations.width < population->keys)
         fputs(", each pixel a mean", script);
     fprintf(script,
-            "\"\nunset key\nset xlabel 'key'\nset ylabel 'query'\nset border 15\nset cbrange [0:%g]\n"
-            "set xrange [0:%" PRId64 "]\nset yrange [%" PRId64 ":0]\n",
-            largest > 0.0 ? largest : 1.0, population->keys, population->problem.desc.length);
+            "\"\nunset key\nset xlabel 'key'\nset ylabel 'query'\nset border 15\n"
+            "set xrange [-0.5:%" PRId64 ".5]\nset yrange [%" PRId64 ".5:-0.5]\nset xtics 0,%" PRId64
+            "\nset ytics 0,%" PRId64 "\n",
+            population->keys - 1, queries - 1, tick_distance(population->keys), tick_distance(queries));
 }
 
 static void draw_panel(const analyze_results *results, const double *pixels, const char *title, FILE *script)
@@ -108,8 +154,13 @@ static void draw_panel(const analyze_results *results, const double *pixels, con
     const double high = (double)results->population->problem.desc.length / (double)all->height;
     fputs("$pixels << END\n", script);
     write_pixels(results, pixels, script);
-    fprintf(script, "set title '%s'\nplot $pixels matrix using (($1+0.5)*%g):(($2+0.5)*%g):3 with image\n", title, wide,
+    fprintf(script, "set title '%s'\nplot $pixels matrix using (($1+0.5)*%g-0.5):(($2+0.5)*%g-0.5):", title, wide,
             high);
+    if (all->width > 1 && all->height > 1)
+        fputs("(shown($3)) with image\n", script);
+    else /* gnuplot has no images of one row or column */
+        fprintf(script, "(%g):(%g):(shown($3)) with boxxyerror fill solid noborder lc palette\n", 0.5 * wide,
+                0.5 * high);
 }
 
 static int panel_width(int64_t panels)
@@ -122,15 +173,21 @@ static int panel_height(int64_t panels)
     return (int)((panels + columns_of(panels) - 1) / columns_of(panels) * 280 + 40);
 }
 
+/* Weights differ by powers of ten: the colours are those of their logarithms, over at least one and at most four
+ * decades. Smaller weights have the darkest colour, weights of 0 none. */
 static void write_matrices(const analyze_results *results, int64_t panels, FILE *script)
 {
     const analyze_population *const population = results->population;
-    double largest = 0.0;
+    double range[2] = {INFINITY, 0.0};
     char title[96];
     for (int64_t m = 0; m < panels; m++)
-        largest = fmax(largest, largest_pixel(results, results->observations.member[m].pixels));
-    snprintf(title, sizeof title, "Attention matrices, %s", clmgk_variant_name(population->problem.desc.variant));
-    begin_panels(results, panels, largest, title, script);
+        extend_range(results, results->observations.member[m].pixels, range);
+    snprintf(title, sizeof title, "Attention matrices, %s: weights, white where 0",
+             clmgk_variant_name(population->problem.desc.variant));
+    begin_panels(results, panels, title, script);
+    const double largest = range[1] > 0.0 ? range[1] : 1.0;
+    fprintf(script, "shown(x) = x > 0 ? x : NaN\nset logscale cb\nset format cb '10^{%%T}'\nset cbrange [%g:%g]\n",
+            fmax(fmin(range[0], 0.1 * largest), 1e-4 * largest), largest);
     for (int64_t m = 0; m < panels; m++) {
         snprintf(title, sizeof title, "sequence %" PRId64 ", head %" PRId64, analyze_batch_of(population, m),
                  analyze_head_of(population, m));
@@ -146,7 +203,8 @@ static void write_responsibilities(const analyze_results *results, int64_t panel
     snprintf(title, sizeof title, "Responsibilities, %s, sequence %" PRId64 ", head %" PRId64,
              clmgk_variant_name(population->problem.desc.variant), analyze_batch_of(population, 0),
              analyze_head_of(population, 0));
-    begin_panels(results, panels, 1.0, title, script);
+    begin_panels(results, panels, title, script);
+    fputs("shown(x) = x\nset cbrange [0:1]\n", script);
     for (int64_t r = 0; r < panels; r++) {
         snprintf(title, sizeof title, "component %" PRId64, r);
         draw_panel(results, all->member[0].gamma_pixels + r * all->height * all->width, title, script);
@@ -161,8 +219,8 @@ static int compare_ranks(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
-/* Ranks, and how many matrices have each. */
-static bool write_ranks(const analyze_results *results, FILE *script)
+/* Ranks, and how many matrices have each. *most: the largest of these numbers. */
+static bool write_ranks(const analyze_results *results, int64_t *most, FILE *script)
 {
     const int64_t members = results->population->members;
     int64_t *const ranks = calloc((size_t)members, sizeof *ranks);
@@ -171,11 +229,13 @@ static bool write_ranks(const analyze_results *results, FILE *script)
     if (!ranks)
         return false;
     qsort(ranks, (size_t)members, sizeof *ranks, compare_ranks);
+    *most = 1;
     fputs("$ranks << END\n", script);
     for (int64_t m = 0, count = 1; m < members; m++, count++) {
         if (m + 1 < members && ranks[m + 1] == ranks[m])
             continue;
         fprintf(script, "%" PRId64 " %" PRId64 "\n", ranks[m], count);
+        *most = TOOL_MAX(*most, count);
         count = 0;
     }
     fputs("END\n", script);
@@ -188,7 +248,8 @@ static bool write_spectra(const analyze_arguments *arguments, const analyze_resu
     const analyze_population *const population = results->population;
     const int64_t n = TOOL_MIN(population->rows, population->keys);
     const int64_t drawn = TOOL_MIN(population->members, ANALYZE_PICTURES);
-    if (!write_ranks(results, script))
+    int64_t most = 1;
+    if (!write_ranks(results, &most, script))
         return false;
     for (int64_t m = 0; m < drawn; m++) {
         fprintf(script, "$values%" PRId64 " << END\n", m);
@@ -199,21 +260,23 @@ static bool write_spectra(const analyze_arguments *arguments, const analyze_resu
     fprintf(script,
             "set multiplot layout 1,2 title 'Rank of attention matrices, %s, %" PRId64 " queries x %" PRId64 " keys'\n"
             "unset colorbox\nset logscale y\nset format y '10^{%%T}'\nset xlabel 'number of the singular value'\n"
-            "set ylabel 'singular value'\nset yrange [1e-14:*]\nset xrange [1:%" PRId64
-            "]\nset key outside bottom center horizontal\nplot",
-            clmgk_variant_name(population->problem.desc.variant), population->rows, population->keys, TOOL_MAX(n, 2));
+            "set ylabel 'singular value'\nset yrange [1e-14:*]\nset xrange [0:%" PRId64 "]\nset xtics 0,%" PRId64
+            "\nset key outside bottom center horizontal\nplot",
+            clmgk_variant_name(population->problem.desc.variant), population->rows, population->keys, n + 1,
+            tick_distance(n + 1));
     for (int64_t m = 0; m < drawn; m++)
         fprintf(script,
-                " $values%" PRId64 " with lines lw 1.5 lc palette frac %.3f title 'sequence %" PRId64 ", head %" PRId64
-                "',",
+                " $values%" PRId64 " with linespoints pt 7 ps 0.4 lw 1.5 lc palette frac %.3f title 'sequence %" PRId64
+                ", head %" PRId64 "',",
                 m, (double)m / (double)drawn, analyze_batch_of(population, m), analyze_head_of(population, m));
     fprintf(script, " %g with lines dt 2 lc rgb '#D55E00' title 'threshold %g'\n", arguments->threshold,
             arguments->threshold);
     fprintf(script,
             "unset logscale y\nset format y\nset xlabel 'rank'\nset ylabel 'matrices'\nset yrange [0:*]\n"
-            "set xrange [0:%" PRId64 "]\nunset key\nset style fill solid 0.9 noborder\n"
+            "set xrange [0:%" PRId64 "]\nset xtics 0,%" PRId64 "\nset ytics 0,%" PRId64
+            "\nunset key\nset style fill solid 0.9 noborder\n"
             "plot $ranks using 1:2:(%g) with boxes ls 1\n",
-            n + TOOL_MAX(n / 20, 1), fmax((double)n / 100.0, 0.5));
+            n + TOOL_MAX(n / 20, 1), tick_distance(n), tick_distance(most), fmax((double)n / 100.0, 0.5));
     return true;
 }
 
@@ -267,12 +330,12 @@ static void write_components(const analyze_arguments *arguments, const analyze_r
     fprintf(script,
             "set title \"Principal components of %" PRId64 " attention matrices, %s\"\n"
             "set xlabel 'components'\nset ylabel 'part of the variance'\nset yrange [0:1.05]\nset xrange [0:%" PRId64
-            "]\nset key bottom right\nset grid ytics lc rgb '#dddddd'\n"
+            "]\nset xtics 0,%" PRId64 "\nset key bottom right\nset grid ytics lc rgb '#dddddd'\n"
             "plot $raw with linespoints ls 1 lw 2 pt 7 ps 0.5 title 'as in the paper: %" PRId64 "',"
             " $centred with linespoints lc rgb '#E69F00' lw 2 pt 7 ps 0.5 title 'about the mean: %" PRId64 "',"
             " %g with lines dt 2 lc rgb '#D55E00' title '%g'\n",
-            n, clmgk_variant_name(results->population->problem.desc.variant), n, results->pairs.components,
-            results->pairs.centred_components, arguments->fraction, arguments->fraction);
+            n, clmgk_variant_name(results->population->problem.desc.variant), n, tick_distance(n),
+            results->pairs.components, results->pairs.centred_components, arguments->fraction, arguments->fraction);
 }
 
 /* ---- all -------------------------------------------------------------------------------------------------------- */
@@ -316,7 +379,7 @@ static tool_exit draw(const analyze_arguments *arguments, const analyze_results 
         fclose(script);
         return tool_fail_memory(error, "a picture");
     }
-    return analyze_end_plot(script, picture, error);
+    return analyze_end_plot(arguments, script, picture, error);
 }
 
 tool_exit analyze_draw(const analyze_arguments *arguments, const analyze_results *results,

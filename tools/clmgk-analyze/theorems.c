@@ -24,22 +24,23 @@ static tool_exit draw(const analyze_arguments *arguments, const theorem1_result 
         if (one->one[c].constructed)
             fprintf(script, "%" PRId64 " %.6g %.6g\n", one->one[c].head_size, fmax(one->one[c].error, 1e-12),
                     one->one[c].bound);
-    fprintf(script,
-            "END\nset title 'Low-rank bottleneck, Theorem 1: n = %" PRId64 " tokens, %" PRId64 " random P for each D'\n"
-            "set xlabel 'head size D'\nset ylabel 'largest |softmax - P|'\nset logscale y\nset format y '10^{%%T}'\n"
-            "set yrange [1e-9:1]\nset xrange [0:%" PRId64 "]\nset grid ytics lc rgb '#dddddd'\n"
-            "set key outside bottom center maxrows 3\n"
-            "set arrow from %" PRId64 ",graph 0 to %" PRId64 ",graph 1 nohead dt 2 lc rgb '#999999'\n"
-            "set label 'D = n' at %" PRId64 ",graph 0.96 offset 0.5,0\n"
-            "plot $below using 1:2 with linespoints ls 1 lw 2 pt 7 ps 0.6 title 'D < n: best weights, mean',"
-            " $below using 1:3 with linespoints lc rgb '#56B4E9' lw 2 pt 7 ps 0.6 title 'D < n: best weights, least',"
-            " $below using 1:4 with linespoints lc rgb '#D55E00' lw 2 pt 2 ps 0.6 title 'D < n: proven bound, least',"
-            " $above using 1:2 with linespoints lc rgb '#009E73' lw 2 pt 7 ps 0.6 title 'D ≥ n: construction in f32, "
-            "largest',"
-            " $above using 1:3 with lines lc rgb '#999999' dt 3 lw 2 title 'D ≥ n: limit of rounding'\n",
-            arguments->tokens, arguments->trials, 2 * arguments->tokens + 1, arguments->tokens, arguments->tokens,
-            arguments->tokens);
-    return analyze_end_plot(script, picture, error);
+    fprintf(
+        script,
+        "END\nset title 'Low-rank bottleneck, Theorem 1: n = %" PRId64 " tokens, %" PRId64 " random P for each D'\n"
+        "set xlabel 'head size D'\nset ylabel 'largest |softmax - P|'\nset logscale y\nset format y '10^{%%T}'\n"
+        "set yrange [1e-9:1]\nset xrange [0:%" PRId64 "]\nset grid ytics lc rgb '#dddddd'\n"
+        "set key outside bottom center maxrows 3\n"
+        "set arrow from %" PRId64 ",graph 0 to %" PRId64 ",graph 1 nohead dt 2 lc rgb '#999999'\n"
+        "set label 'D = n' at %" PRId64 ",graph 0.96 offset 0.5,0\n"
+        "plot $below using 1:2 with linespoints ls 1 lw 2 pt 7 ps 0.6 title 'D < n: best weights, mean',"
+        " $below using 1:3 with linespoints lc rgb '#56B4E9' lw 2 pt 7 ps 0.6 title 'D < n: best weights, least',"
+        " $below using 1:4 with linespoints lc rgb '#D55E00' lw 2 pt 2 ps 0.6 title 'D < n: proven bound, least',"
+        " $above using 1:2 with linespoints lc rgb '#009E73' lw 2 pt 7 ps 0.6 title 'D ≥ n: construction in f32, "
+        "largest',"
+        " $above using 1:3 with linespoints lc rgb '#999999' dt 3 lw 2 pt 1 ps 0.4 title 'D ≥ n: limit of rounding'\n",
+        arguments->tokens, arguments->trials, 2 * arguments->tokens + 1, arguments->tokens, arguments->tokens,
+        arguments->tokens);
+    return analyze_end_plot(arguments, script, picture, error);
 }
 
 /* ---- words and JSON --------------------------------------------------------------------------------------------- */
