@@ -4,7 +4,7 @@
 
 #include <inttypes.h>
 
-enum { PANEL_WIDTH = 400, PANEL_HEIGHT = 360, TITLE_HEIGHT = 50 };
+enum { PANEL_WIDTH = 400, PANEL_HEIGHT = 360, TITLE_HEIGHT = 50, LEGEND_PLACE = 36, LEGEND_HEIGHT = 30 };
 
 static const char *const colours[] = {"#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555"};
 
@@ -80,7 +80,8 @@ static void write_axes(const figure_panel *panel, bool times, FILE *script)
           script);
 }
 
-static void write_panel(const figure_results *results, const figure_panel *panel, FILE *script)
+/* shared_legend: the legend does not tell measured points of several curves apart. */
+static void write_panel(const figure_results *results, const figure_panel *panel, bool shared_legend, FILE *script)
 {
     bool measured = false;
     for (size_t c = 0; c < panel->curve_count; c++) {
@@ -96,11 +97,25 @@ static void write_panel(const figure_results *results, const figure_panel *panel
         const char *const colour = colours[c % TOOL_COUNT(colours)];
         fprintf(script, "%s $counted%zu with lines lw 2 dt %zu lc rgb '%s' title '%s' noenhanced", c ? "," : "plot", c,
                 c + 1, colour, curve->label);
-        if (is_measured(panel, figure_points(results, panel, curve)))
-            fprintf(script, ", $measured%zu with points%s pt 7 ps 0.7 lc rgb '%s' title '%s, measured' noenhanced", c,
-                    times ? " axes x1y2" : "", colour, curve->label);
+        if (!is_measured(panel, figure_points(results, panel, curve)))
+            continue;
+        fprintf(script, ", $measured%zu with points%s pt 7 ps 0.7 lc rgb '%s'", c, times ? " axes x1y2" : "", colour);
+        if (shared_legend)
+            fputs(" notitle", script);
+        else
+            fprintf(script, " title '%s, measured' noenhanced", curve->label);
     }
-    fputc('\n', script);
+    fputs(shared_legend ? ", NaN with points pt 7 ps 0.7 lc rgb '#000000' title legend_of_points\n" : "\n", script);
+}
+
+/* Whether one legend serves all panels. */
+static bool has_shared_legend(const figure *one)
+{
+    for (size_t p = 1; p < one->panel_count; p++) {
+        if (one->panels[p].curves != one->panels[0].curves)
+            return false;
+    }
+    return one->panel_count > 1;
 }
 
 static bool any_measured(const figure_results *results, const figure *one)
@@ -118,15 +133,23 @@ void figure_write_script(const figure_results *results, const figure *one, const
 {
     const char *const where = device && any_measured(results, one) ? device : NULL;
     const size_t rows = (one->panel_count + one->columns - 1) / one->columns;
+    const bool shared = has_shared_legend(one);
+    const size_t height = rows * PANEL_HEIGHT + TITLE_HEIGHT + (shared ? LEGEND_HEIGHT : 0);
     fprintf(script,
             "set terminal svg size %zu,%zu dynamic font 'sans-serif,12' background rgb 'white'\n"
-            "set multiplot layout %zu,%zu title \"%s%s%s\" noenhanced font ',15'\n"
+            "set multiplot layout %zu,%zu title \"%s%s%s%s\" noenhanced font ',15'\n"
             "set grid lc rgb '#dddddd'\n"
             "set ytics nomirror\n"
             "set border 3\n"
             "set key below horizontal\n",
-            one->columns * PANEL_WIDTH, rows * PANEL_HEIGHT + TITLE_HEIGHT, rows, one->columns, one->title,
-            where ? "; measured: " : "", where ? where : "");
-    for (size_t p = 0; p < one->panel_count; p++)
-        write_panel(results, &one->panels[p], script);
+            one->columns * PANEL_WIDTH, height, rows, one->columns, one->title, where ? "; measured: " : "",
+            where ? where : "", shared ? "\\n " : "");
+    if (shared)
+        fprintf(script, "set key at screen 0.5,%.4f center top vertical maxrows 1\nlegend_of_points = '%s'\n",
+                1.0 - (double)LEGEND_PLACE / (double)height, any_measured(results, one) ? "points: measured" : "");
+    for (size_t p = 0; p < one->panel_count; p++) {
+        write_panel(results, &one->panels[p], shared, script);
+        if (shared)
+            fputs("unset key\n", script);
+    }
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A picture by gnuplot: times relative to softmax beside the paper's, and parts of the measured peak. */
+/* A picture by gnuplot: times relative to softmax beside the paper's, and parts of the measured peak. Bars are medians;
+ * their lines reach from the shortest to the longest time. */
 #include "bench.h"
 
 #include "gnuplot.h"
@@ -15,7 +16,8 @@ static void write_head(size_t panels, FILE *script)
             "set terminal svg size 1000,%zu dynamic font 'sans-serif,13' background rgb 'white'\n"
             "set multiplot layout %zu,1\n"
             "set style data histograms\n"
-            "set style histogram clustered gap 1\n"
+            "set style histogram errorbars gap 1 lw 1\n"
+            "set errorbars small lc rgb '#444444' lw 1\n"
             "set style fill solid 0.9 noborder\n"
             "set datafile missing '-'\n"
             "set grid ytics lc rgb '#dddddd'\n"
@@ -47,7 +49,31 @@ static const bench_case *baseline_of(const bench_options *options, const bench_g
     return base_of(options) == CLMGK_VARIANT_SOFTMAX ? bench_baseline(group, one) : bench_linear_baseline(group, one);
 }
 
-/* One line a shape: its name, then a value for each of the first `series` cases. */
+/* The median is more than a tenth above the shortest time: something else was running. */
+static bool is_noisy(const bench_case *one)
+{
+    return one->repetitions > 0 && one->time_ms.median > 1.1 * one->time_ms.min;
+}
+
+/* Where the bar of a case stands. */
+static double place_of(const bench_options *options, size_t shape, size_t variant)
+{
+    const double series = (double)options->request.variant_count;
+    return (double)shape + ((double)variant - (series - 1) / 2) / (series + 1);
+}
+
+/* The height of a case's bar that this time gives it; negative: it has no bar. */
+static double height_of(const bench_options *options, const bench_device *device, const bench_group *group,
+                        const bench_case *one, bool ratios, double time_ms)
+{
+    const bench_case *const baseline = baseline_of(options, group, one);
+    if (!one->repetitions || (ratios && !baseline))
+        return -1.0;
+    return ratios ? time_ms / baseline->time_ms.median
+                  : bench_fraction_of_peak(&device->peaks, one) * one->time_ms.median / time_ms;
+}
+
+/* One line a shape: its name, then the height of each case's bar, with its least and its largest. */
 static void write_data(const char *name, const bench_options *options, const bench_device *device, size_t pass,
                        bool ratios, FILE *script)
 {
@@ -57,13 +83,12 @@ static void write_data(const char *name, const bench_options *options, const ben
         fprintf(script, "%s", bench_shape_name(group->shape));
         for (size_t c = 0; c < options->request.variant_count; c++) {
             const bench_case *one = &group->cases[first_of_pass(options, group, pass) + c];
-            const bench_case *baseline = baseline_of(options, group, one);
-            if (!one->repetitions || (ratios && !baseline))
-                fputs(" -", script);
-            else
-                fprintf(script, " %.4f",
-                        ratios ? one->time_ms.median / baseline->time_ms.median
-                               : bench_fraction_of_peak(&device->peaks, one));
+            const double times[] = {one->time_ms.median, ratios ? one->time_ms.min : one->time_ms.max,
+                                    ratios ? one->time_ms.max : one->time_ms.min};
+            for (size_t t = 0; t < TOOL_COUNT(times); t++) {
+                const double height = height_of(options, device, group, one, ratios, times[t]);
+                fprintf(script, height < 0.0 ? " -" : " %.4f", height);
+            }
         }
         fputc('\n', script);
     }
@@ -73,7 +98,6 @@ static void write_data(const char *name, const bench_options *options, const ben
 /* The paper's ratios, which are of the forward pass, each over the bar of its case; returns how many. */
 static size_t write_paper(const bench_options *options, const bench_device *device, size_t pass, FILE *script)
 {
-    const double series = (double)options->request.variant_count;
     size_t count = 0;
     fputs("$paper << END\n", script);
     for (size_t i = 0; i < options->request.shape_count; i++) {
@@ -85,8 +109,29 @@ static size_t write_paper(const bench_options *options, const bench_device *devi
             const bench_figure *figure = bench_find_figure(group->shape, desc->variant, desc->heads);
             if (!figure)
                 continue;
-            fprintf(script, "%.4f %.4f\n", (double)i + ((double)c - (series - 1) / 2) / (series + 1),
-                    figure->seconds / base->seconds);
+            fprintf(script, "%.4f %.4f\n", place_of(options, i, c), figure->seconds / base->seconds);
+            count++;
+        }
+    }
+    fputs("END\n", script);
+    return count;
+}
+
+/* Marks at the bars of noisy cases, and the height of the highest bar; returns how many marks. */
+static size_t write_noisy(const bench_options *options, const bench_device *device, size_t pass, double *highest,
+                          FILE *script)
+{
+    size_t count = 0;
+    fputs("$noisy << END\n", script);
+    for (size_t i = 0; i < options->request.shape_count; i++) {
+        const bench_group *const group = &device->groups[i];
+        for (size_t c = 0; c < options->request.variant_count; c++) {
+            const bench_case *const one = &group->cases[first_of_pass(options, group, pass) + c];
+            const double height = height_of(options, device, group, one, true, one->time_ms.median);
+            *highest = TOOL_MAX(*highest, height);
+            if (height < 0.0 || !is_noisy(one))
+                continue;
+            fprintf(script, "%.4f %.4f\n", place_of(options, i, c), height);
             count++;
         }
     }
@@ -99,8 +144,9 @@ static void write_series(const char *name, const bench_options *options, FILE *s
     static const char *const colours[] = {"#999999", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9"};
     for (size_t c = 0; c < options->request.variant_count; c++) {
         const bench_variant *variant = &options->request.variants[c];
-        fprintf(script, "%s $%s using %zu%s lc rgb '%s' title '%s", c ? "," : "plot", name, c + 2, c ? "" : ":xtic(1)",
-                colours[c % TOOL_COUNT(colours)], clmgk_variant_name(variant->variant));
+        fprintf(script, "%s $%s using %zu:%zu:%zu%s lc rgb '%s' title '%s", c ? "," : "plot", name, 3 * c + 2,
+                3 * c + 3, 3 * c + 4, c ? "" : ":xtic(1)", colours[c % TOOL_COUNT(colours)],
+                clmgk_variant_name(variant->variant));
         if (variant->heads == BENCH_HEADS_HALF)
             fputs(", half the heads", script);
         else if (variant->heads != BENCH_HEADS_OF_SHAPE)
@@ -131,14 +177,19 @@ static void write_pass(const bench_options *options, const bench_device *device,
     write_data("times", options, device, pass, true, script);
     write_data("rates", options, device, pass, false, script);
     const size_t points = write_paper(options, device, pass, script);
+    double highest = 0.5;
+    const size_t noisy = write_noisy(options, device, pass, &highest, script);
     fputs("set title '", script);
     tool_gnuplot_quoted(device->tool.info.name, script);
-    fprintf(script, ", %s' noenhanced\nset key\nset ylabel 'time / %s'\nset yrange [0:*]\n",
-            bench_pass_name(options->request.passes[pass]), clmgk_variant_name(base_of(options)));
+    fprintf(script, ", %s' noenhanced\nset key\nset ylabel 'time / %s'\nset yrange [0:*<%.3f]\n",
+            bench_pass_name(options->request.passes[pass]), clmgk_variant_name(base_of(options)), 2 * highest);
     fprintf(script, "set xrange [-0.6:%zu.6]\n", options->request.shape_count - 1);
     write_series("times", options, script);
     if (points)
         fputs(", $paper using 1:2 with points pt 4 ps 1.2 lw 2 lc rgb '#D55E00' title 'MGK paper, Table 7'", script);
+    if (noisy)
+        fputs(", $noisy using 1:2 with points pt 9 ps 1.2 lc rgb '#000000' title 'noisy: median above 1.1 x shortest'",
+              script);
     const char *const note = find_note(options, device, pass);
     fprintf(script, "\nunset title\nunset key\nset ylabel \"part of %.0f GFLOP/s%s%s\"\nset yrange [0:1<*]\n",
             device->peaks.fma_gflops, note ? ":\\n" : "", note ? note : "");

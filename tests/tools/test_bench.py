@@ -701,6 +701,8 @@ class Plot(BenchTest):
         text = "".join(root.itertext())
         for word in ("given", "softmax", "hard-fish, 4 heads, 2 global", "time / softmax", "part of"):
             self.assertIn(word, text)
+        lines = (self.folder / "f.svg").read_text().count("'rgb( 68,  68,  68)'")
+        self.assertGreaterEqual(lines, 4, "two bars of times and two of rates have lines from least to largest")
 
     def test_without_gnuplot(self):
         self.refuse(4, "--plot", "f.svg", words=["gnuplot"], env={**QUICK, "PATH": str(self.folder)})
