@@ -6,8 +6,8 @@
 #define OPTIONS_BEFORE_SIZES(X)                                                                                        \
     X(ALL_DEVICES, "all-devices", NULL, "every device, one after another")                                             \
     X(PRESET, "preset", "NAME",                                                                                        \
-      "quick: a first minute, for what is used most: softmax and mgk, D = 64, no products; the\n"                      \
-      "sizes near it profit too. In place of --suite, --shapes and sizes")                                             \
+      "quick: a first minute, for what is used most: the forward pass of softmax and mgk, D = 64, no\n"                \
+      "products; the sizes near it profit too. In place of --suite, --shapes and sizes")                               \
     X(VARIANTS, "variants", "A,B:H,C:MxH,...",                                                                         \
       "as in clmgk-bench; default: softmax, and mgk and smgk with half the heads; for the suite\n"                     \
       "admixture softmax and that family; for the suite linear that family")                                           \
@@ -96,6 +96,8 @@ static tool_exit parse_preset(const char **values, tune_options *options, tool_e
     values[OPTION_SHAPES] = "quick-64";
     if (!values[OPTION_VARIANTS])
         values[OPTION_VARIANTS] = "softmax,mgk:4";
+    if (!values[OPTION_PASS])
+        values[OPTION_PASS] = "forward"; /* a minute is enough for two cases */
     options->budget_s = 60;
     return TOOL_DONE;
 }
