@@ -96,7 +96,8 @@ rm "$lib_folder"/libclmgk.so*
 build_and_run pc_c_static gcc -std=c11 "${flags[@]}" "$consumer.c" "${static[@]}"
 build_and_run pc_cxx_static g++ -std=c++11 "${flags[@]}" "$consumer.cpp" "${static[@]}"
 
-echo "== uninstall"
+echo "== uninstall, after a package was made"
+(cd "$build" && cpack -G TGZ -D CPACK_STRIP_FILES=OFF -B "$work/package") >"$work/cpack.log" || { cat "$work/cpack.log"; exit 1; }
 cmake --build "$build" --target uninstall >"$work/uninstall.log" || { cat "$work/uninstall.log"; exit 1; }
 if [[ -n $(find "$prefix" -not -type d) || -e $prefix/share/doc/clmgk ]]; then
     echo "uninstall leaves:" >&2
