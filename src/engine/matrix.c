@@ -262,7 +262,7 @@ static int backward_row_tiles_of(const mgk_footprint *f, const mgk_device_facts 
     const int base = mgk_tunable_base(p, MGK_NAMED(row_tiles), facts->info.device_class);
     const bool is_plain =
         f->held_heads == 0 && f->components == 1 && !f->keys_read_again && !f->modified && !f->priors && !f->variances;
-    if (facts->matrix_unit.unit == 0 || !is_plain || width_of(f->widest) > WIDEST_SUMS)
+    if (mgk_tunable_get(p, MGK_NAMED(unit)) != MATRIX_MMA || !is_plain || width_of(f->widest) > WIDEST_SUMS)
         return base;
     const int64_t rows = (int64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * ROW_TILES * TILE_ROWS;
     const int64_t of_keys = f->rows / rows * (f->heads / f->shared_heads), of_queries = f->streamed / rows * f->heads;
@@ -270,7 +270,17 @@ static int backward_row_tiles_of(const mgk_footprint *f, const mgk_device_facts 
     return fewer * f->problems >= RESIDENT * (int64_t)facts->info.compute_units ? ROW_TILES : base;
 }
 
-/* Whether wgmma has room in local memory for the least block. */
+/* Whether a plan with a backward pass has room for wgmma in that pass, by either pass's footprint: registers for the
+ * sums of 64 rows of dK and dV, and local memory for the least tiles. */
+static bool has_room_for_gradients(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *least)
+{
+    enum { MOST_COLUMNS = 256, OTHERS = 4096 }; /* bytes: terms, exchange, alignment */
+    const int64_t head = width_of(f->narrowest + f->widest - f->value_size), value = width_of(f->value_size);
+    return f->products * head + value <= MOST_COLUMNS &&
+           (uint64_t)backward_bytes_of(f, least) + OTHERS <= facts->info.local_memory_bytes;
+}
+
+/* Whether wgmma has room for the least block. */
 static bool has_room(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
 {
     mgk_tunables least = *p;
@@ -279,7 +289,7 @@ static bool has_room(const mgk_footprint *f, const mgk_device_facts *facts, cons
     mgk_tunable_default(&least, MGK_NAMED(row_tiles), 1);
     mgk_tunable_default(&least, MGK_NAMED(key_tiles), 2);
     mgk_tunable_default(&least, MGK_NAMED(heads), 1);
-    return fits(f, facts, &least);
+    return fits(f, facts, &least) && (f->any_order || has_room_for_gradients(f, facts, &least));
 }
 
 static bool is_given(const mgk_tunables *p, mgk_tunable_name name, int usual)
@@ -288,13 +298,15 @@ static bool is_given(const mgk_tunables *p, mgk_tunable_name name, int usual)
 }
 
 /* The device's newest unit that suits the problem. wgmma multiplies 64 rows of four warps. It reads keys from local
- * memory, and so can't split them into two types. Its text is the forward pass's. All passes of a plan must round
- * scores alike, and units may add up in different orders, so plans with a backward pass take mma.sync in both. */
+ * memory, and so can't split them into two types. All passes of a plan must round scores alike, and units may add up in
+ * different orders. So the forward pass of a plan with gradients asks whether the backward pass suits, too: mixed heads
+ * have no such pass, and blocks of keys have as many rows. */
 static int unit_of(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
 {
-    const bool suits = f->forward && f->any_order && !f->two_types && 2 * f->rows > (int64_t)GROUP_WARPS * TILE_ROWS &&
-                       has_room(f, facts, p) && !is_given(p, MGK_NAMED(warps), GROUP_WARPS) &&
-                       !is_given(p, MGK_NAMED(row_tiles), 1);
+    const int64_t few = (int64_t)GROUP_WARPS * TILE_ROWS / 2;
+    const bool gradients_suit = f->any_order || (f->held_heads == 0 && f->streamed > few);
+    const bool suits = gradients_suit && !f->two_types && f->rows > few && has_room(f, facts, p) &&
+                       !is_given(p, MGK_NAMED(warps), GROUP_WARPS) && !is_given(p, MGK_NAMED(row_tiles), 1);
     const int unit = facts->matrix_unit.unit;
     return unit == MATRIX_WGMMA && !suits ? MATRIX_MMA : unit;
 }
@@ -353,9 +365,9 @@ static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, m
     choose(f, facts, p);
     if (mgk_tunable_get(p, MGK_NAMED(unit)) > facts->matrix_unit.unit)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "engine matrix: the device has no such matrix unit");
-    if (uses_wgmma(p) && (!f->forward || f->two_types))
+    if (uses_wgmma(p) && (f->two_types || (f->held_heads > 0 && !f->forward)))
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
-                        "engine matrix: wgmma has the forward pass alone, with one type for Q and K");
+                        "engine matrix: wgmma needs one type for Q and K, and has no gradients of mixed heads");
     MGK_TRY(mgk_tunables_check(p, true, error));
     const uint64_t threads = (uint64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * WARP;
     const uint64_t local = local_bytes_of(f, facts, p);

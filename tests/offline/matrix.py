@@ -92,6 +92,9 @@ CASES = [
     group("wgmma-unaligned-20-33", "softmax-f16-64-wgmma", length=70, length_k=75, head_size=20, value_size=33),
     group("wgmma-mgk3-64", "mgk4-bf16-64-wgmma", length=40, length_k=70, value_size=32, components=3),
     group("wgmma-window", "softmax-bf16-64-wgmma", head_size=16, value_size=16, **WINDOW),
+    group("wgmma-backward-64-causal", "backward-softmax-f16-64-wgmma", length=70, length_k=100, causal=1),
+    group("wgmma-backward-mgk2-32", "backward-mgk2-bf16-64-wgmma", length=40, length_k=70, head_size=32, value_size=16,
+          components=2),
 ]
 FULL = [
     case("softmax-causal-128", "softmax-f16-128", length=64, length_k=64, causal=1),
@@ -134,6 +137,25 @@ FULL = [
           components=3, dtype=1),
     group("wgmma-hard-fish3-narrow-20", "hard-fish2-bf16-64-wgmma", heads=3, components=3, length=40, length_k=50,
           head_size=20, value_size=7, causal=1),
+    group("wgmma-backward-128", "backward-softmax-bf16-128-wgmma", length=70, length_k=75),
+    group("wgmma-backward-unaligned-20-33", "backward-softmax-f16-64-wgmma", length=70, length_k=40, head_size=20,
+          value_size=33),
+    group("wgmma-backward-smgk3-32", "backward-smgk2-bf16-64-wgmma", length=40, length_k=70, head_size=32, value_size=16,
+          components=3),
+    group("wgmma-backward-window", "backward-softmax-bf16-64-wgmma", head_size=16, value_size=16, **WINDOW),
+    group("wgmma-backward-last-tile", "backward-softmax-bf16-64-wgmma", length=33, length_k=65, head_size=16,
+          value_size=16),
+    group("wgmma-backward-lengths", "backward-softmax-bf16-64-wgmma", {"lengths": [5, 0, 70]}, head_size=16,
+          value_size=16, **LENGTHS),
+    group("wgmma-backward-rows-without-keys", "backward-softmax-bf16-64-wgmma", length=70, length_k=20, causal=1),
+    group("wgmma-backward-gaps", "backward-softmax-bf16-64-wgmma", head_size=16, value_size=16, **GRAD_GAPS),
+    group("wgmma-backward-packed", "backward-softmax-bf16-64-wgmma", PARTS, head_size=16, value_size=16, **PACKED),
+    group("wgmma-backward-long-sums-of-queries", "backward-softmax-bf16-64-wgmma", length=4160, length_k=33,
+          head_size=16, value_size=16),
+    group("wgmma-backward-long-sums-of-keys", "backward-softmax-bf16-64-wgmma", length=33, length_k=4160, head_size=16,
+          value_size=16),
+    group("wgmma-backward-unaligned-arrays", "backward-softmax-bf16-64-wgmma",
+          {"offsets": {"k": 3, "v": 5, "grad_o": 1, "grad_k": 1}}, length=33, length_k=70),
 ]
 
 
@@ -143,7 +165,7 @@ def run_case(one, programs, plans):
     counts, lines = run.run(programs), []
     faults = run.faults()
     for step, program, _, last in counts:
-        most = offline.limits(ARCHITECTURE, "nvidia", None, step.source, step.options)
+        most = offline.limits(ARCHITECTURE, "nvidia", configuration, step.source, step.options)
         if any(program.figures[figure] > most[figure] for figure in ("B spilled", "B stack")):
             faults.append(f"{step.source}: spills or a stack")
         if last["hmma"] + last["hgmma"]:
@@ -215,7 +237,7 @@ def print_rows(columns, rows):
 
 
 def runner_of(one):
-    if one in PROBES:
+    if name_of(one) in PROBES:
         return run_probe
     return run_configuration if isinstance(one, str) else run_case
 

@@ -425,6 +425,15 @@ static clmgk_attention_desc matrix_desc(const problem *p)
 #define WGMMA_SUFFIX "-wgmma"
 enum { NAME_SIZE = 64 };
 
+/* Not backward passes of mixed heads, and of more sums than registers hold. */
+static bool takes_wgmma(const problem *p)
+{
+    enum { MOST_COLUMNS = 256 };
+    const int64_t products = p->variant == CLMGK_VARIANT_SMGK ? 1 : p->components;
+    return p->pass == CLMGK_PASS_FORWARD || ((clmgk_variant_traits(p->variant) & CLMGK_TRAIT_ADMIXTURE) == 0 &&
+                                             products * p->head_size + p->value_size <= MOST_COLUMNS);
+}
+
 static int print_matrices(const mgk_device_facts *nvidia, const mgk_device_facts *gpu)
 {
     int failed = 0;
@@ -441,7 +450,7 @@ static int print_matrices(const mgk_device_facts *nvidia, const mgk_device_facts
     for (size_t i = 0; i < MGK_COUNT(matrices); ++i) {
         const mgk_device_facts hopper = facts_with_ptx(MATRIX_WGMMA);
         char name[NAME_SIZE];
-        if (matrices[i].pass != CLMGK_PASS_FORWARD)
+        if (!takes_wgmma(&matrices[i]))
             continue;
         (void)snprintf(name, sizeof(name), "%s" WGMMA_SUFFIX, matrices[i].name);
         failed |= print_plan(name, matrix_desc(&matrices[i]), matrices[i].pass, CLMGK_ENGINE_MATRIX, &hopper);

@@ -30,7 +30,10 @@ LIMITS = {("softmax-bf16-64-wgmma", "forward"): (1.1, 0.95), ("softmax-f16-64-wg
 # The same where four warps multiply together, which takes two thirds of the cycles.
 WGMMA_LIMITS = {("softmax", "forward"): (1.05, 0.95), ("mgk4", "forward"): (1.55, 1.0), ("smgk2", "forward"): (2.15, 1.6),
                 ("mgk2", "forward"): (1.6, 1.15), ("hard-fish2-bf16-128", "admixture_forward"): (2.0, 2.2),
-                ("hard-fish", "admixture_forward"): (2.55, 1.15), ("hard-mish", "admixture_forward"): (1.75, 1.3)}
+                ("hard-fish", "admixture_forward"): (2.55, 1.15), ("hard-mish", "admixture_forward"): (1.75, 1.3),
+                ("softmax", "backward"): (1.1, 1.0), ("softmax", "backward_queries"): (1.05, 0.8),
+                ("smgk2", "backward"): (1.8, 2.1), ("smgk2", "backward_queries"): (2.25, 1.65),
+                ("mgk2", "backward"): (1.2, 1.3), ("mgk2", "backward_queries"): (1.4, 1.0)}
 
 
 class Tile:

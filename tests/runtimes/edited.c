@@ -119,7 +119,7 @@ static size_t entries(const scene *self)
 }
 
 static const outcome forward_right = {0, 2, "its products run on matrix units; matrix units: wgmma"};
-static const outcome training = {TRAINING, 1, "its products run on matrix units; matrix units: mma.sync"};
+static const outcome training = {TRAINING, 2, "its products run on matrix units; matrix units: wgmma"};
 
 /* The first process compiles a program and compares it with the other engine's; the second loads the former alone. */
 EDITED_TEST(verified_programs_are_kept)
@@ -132,8 +132,8 @@ EDITED_TEST(verified_programs_are_kept)
     assert_int_equal(self->driver->loaded, entries(self) - OTHERS);
 }
 
-/* Both passes have the unit that has both. */
-EDITED_TEST(backward_passes_take_the_older_unit)
+/* The programs of both passes are compared. */
+EDITED_TEST(backward_passes_have_the_same_unit)
 {
     expect_in_new_context(self, self->folder, &training);
 }
