@@ -277,17 +277,21 @@ static void expect_failure(const scene *self, const failure *one, const char *fo
  * out once: then neither this process nor the next builds it again. */
 EDITED_TEST(programs_that_fail)
 {
-    static const char forward[] = "KERNEL(mixture_forward)";
+    static const char forward[] = "KERNEL(mixture_forward)", backward[] = "KERNEL(mixture_backward)";
     const failure failures[] = {
         {NVIDIA_NO_PTX, forward, {0, 1, REFUSED "the driver's binary is not PTX: "}},
         {NVIDIA_NO_COMMENTS, forward, {0, 2, "; matrix units: wgmma"}}, /* it has none, and is right */
         {NVIDIA_LOAD_REFUSED, forward, {0, 1, REFUSED "the driver refuses the edited program: "}},
-        {NVIDIA_BUILD_REFUSED, forward, {0, 1, REFUSED "the driver refuses the edited program: "}},
+        {NVIDIA_BUILD_REFUSED, backward, {TRAINING, 1, REFUSED "the driver refuses the edited program: "}},
         {NVIDIA_WRONG, forward, {0, 1, REFUSED "the forward pass gives wrong numbers here: "}},
+        {NVIDIA_WRONG, backward, {TRAINING, 1, REFUSED "the backward pass gives wrong numbers here: grad_"}},
         {NVIDIA_COMPILE_REFUSED, "MGK_MATRIX_PRODUCTS_CLH", {0, 0, "; no matrix units: wgmma: kernel file"}},
     };
-    for (size_t n = 0; n < TH_COUNT(failures); n++)
-        expect_failure(self, &failures[n], self->folder);
+    for (size_t n = 0; n < TH_COUNT(failures); n++) {
+        char folder[SCRATCH_PATH];
+        scratch_join(folder, self->folder, failures[n].of == backward ? "backward" : "forward");
+        expect_failure(self, &failures[n], folder);
+    }
 }
 
 /* ---- verdicts on right programs --------------------------------------------------------------------------------- */

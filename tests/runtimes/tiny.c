@@ -113,8 +113,8 @@ TH_TEST(mixed_heads)
         desc.components = 2;
         desc.heads = 4;
         desc.use_bias = v == 0; /* one for all keys */
-        desc.bias_length = LENGTH;
-        desc.bias_length_k = 1;
+        desc.bias_length = desc.use_bias ? LENGTH : 0;
+        desc.bias_length_k = desc.use_bias ? 1 : 0;
         /* dV alone: no product lies between the terms of the queries and their use */
         desc.gradients = v == 0 ? th_all_gradients(&desc) : CLMGK_GRADIENT_V;
         TH_PROBLEM problem = th_problem_make(&desc, v);
