@@ -273,8 +273,14 @@ static void expect_failure(const scene *self, const failure *one, const char *fo
     assert_int_equal(self->driver->compiled, 0);
 }
 
+static bool is_full(void)
+{
+    const char *const full = getenv("CLMGK_TEST_FULL");
+    return full != NULL && strcmp(full, "1") == 0;
+}
+
 /* Where a plan's program fails at any step, all passes have the older unit, or another engine. What is wrong is found
- * out once: then neither this process nor the next builds it again. */
+ * out once: then neither this process nor the next builds it again. The quick tier has three of the failures. */
 EDITED_TEST(programs_that_fail)
 {
     static const char forward[] = "KERNEL(mixture_forward)", backward[] = "KERNEL(mixture_backward)";
@@ -290,7 +296,8 @@ EDITED_TEST(programs_that_fail)
     for (size_t n = 0; n < TH_COUNT(failures); n++) {
         char folder[SCRATCH_PATH];
         scratch_join(folder, self->folder, failures[n].of == backward ? "backward" : "forward");
-        expect_failure(self, &failures[n], folder);
+        if (is_full() || failures[n].fault == NVIDIA_LOAD_REFUSED || failures[n].of == backward)
+            expect_failure(self, &failures[n], folder);
     }
 }
 
@@ -312,8 +319,7 @@ EDITED_TEST(right_programs_pass)
         {.variant = CLMGK_VARIANT_FISH, .dtype = CLMGK_DTYPE_BF16, .head_size = 16, .components = 2},
         {.variant = CLMGK_VARIANT_HARD_MISH, .dtype = CLMGK_DTYPE_F16, .head_size = 16, .components = 2},
     };
-    const char *const full = getenv("CLMGK_TEST_FULL");
-    if (full == NULL || strcmp(full, "1") != 0)
+    if (!is_full())
         skip();
     clmgk_context *const context = open_context(self, "");
     for (size_t n = 0; n < TH_COUNT(descs); n++) {
