@@ -133,7 +133,7 @@ TH_TEST(draws)
     } else {
         draw_range(session, 0, 12 * listed);
         draw_range(session, RD_LINEAR, linears / 2);
-        for (uint64_t n = 0; n < 8; n++)
+        for (uint64_t n = 0; n < 3; n++)
             draw_range(session, RD_MATRIX + n * matrices, 2);
     }
     if (failures > 0)
