@@ -29,27 +29,7 @@ typedef float real;
 #define COLUMNS (SIZE / 4) /* numbers of a row that a work-item has */
 #define FORMS   6
 
-/* Elements of A and B. */
-FUNCTION float left_number(int row, int column)
-{
-    return (float)((7 * row + 3 * column) % 13 - 6);
-}
-
-FUNCTION float right_number(int row, int column)
-{
-    return (float)((5 * row + 11 * column) % 17 - 8);
-}
-
-/* The rows of A, then those of B, two numbers in a word. */
-FUNCTION void operands_write(int tid, __global uint *words, const int type)
-{
-    UNROLL_BY(1)
-    for (int i = tid; i < WORDS; i += THREADS) {
-        const int row = 2 * i / SIZE, column = 2 * i % SIZE;
-        words[i] = pair_of(left_number(row, column), left_number(row, column + 1), type);
-        words[WORDS + i] = pair_of(right_number(row, column), right_number(row, column + 1), type);
-    }
-}
+#include "engine/probe_operands.clh"
 
 FUNCTION void tile_copy(int tid, __local uint *tile, __global const uint *words)
 {

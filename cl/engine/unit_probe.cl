@@ -8,6 +8,7 @@
 #include "engine/files.clh"
 
 #define WARP_SIZE 32
+#define THREADS   WARP_SIZE
 
 #include ENGINE_FILE(fragments.clh)
 
@@ -15,26 +16,7 @@
 #define WORDS      (SIZE * SIZE / 2)
 #define TILE_WORDS (SIZE * TILE_ROW_WORDS(SIZE))
 
-/* Elements of A and B. */
-FUNCTION float left_number(int row, int column)
-{
-    return (float)((7 * row + 3 * column) % 13 - 6);
-}
-
-FUNCTION float right_number(int row, int column)
-{
-    return (float)((5 * row + 11 * column) % 17 - 8);
-}
-
-/* The rows of A, then those of B, two numbers in a word. */
-FUNCTION void operands_write(int lane, __global uint *words, const int type)
-{
-    for (int i = lane; i < WORDS; i += WARP_SIZE) {
-        const int row = 2 * i / SIZE, column = 2 * i % SIZE;
-        words[i] = pair_of(left_number(row, column), left_number(row, column + 1), type);
-        words[WORDS + i] = pair_of(right_number(row, column), right_number(row, column + 1), type);
-    }
-}
+#include "engine/probe_operands.clh"
 
 FUNCTION void tile_copy(int lane, __local uint *tile, __global const uint *words)
 {

@@ -5,18 +5,11 @@
 
 #include <stdio.h>
 
+#define FUNCTION static
+#include "engine/probe_numbers.clh"
+
 /* As in the probes' kernels: for f16 and for bf16, products A B^T and A B of square matrices. */
 enum { TYPES = 2, WARP_SIZE = 32, SIZE = 16, FORMS = 2, GROUP_ITEMS = 4 * WARP_SIZE, GROUP_SIZE = 64, GROUP_FORMS = 6 };
-
-static int left_number(int row, int column)
-{
-    return (7 * row + 3 * column) % 13 - 6;
-}
-
-static int right_number(int row, int column)
-{
-    return (5 * row + 11 * column) % 17 - 8;
-}
 
 static int expected_sum(int size, bool transposed, int row, int column)
 {

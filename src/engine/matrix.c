@@ -156,12 +156,12 @@ static void choose_mixed(const mgk_footprint *f, const mgk_device_facts *facts, 
     }
 }
 
-/* Whether registers hold the sums of a larger block: softmax's forward pass, with few features. */
+/* Whether registers may hold the sums of a larger block: softmax with few features. */
 static bool is_plain(const mgk_footprint *f)
 {
     enum { WIDEST_SUMS = 64 };
-    return f->forward && f->held_heads == 0 && f->components == 1 && f->products == 1 && !f->keys_read_again &&
-           !f->modified && !f->priors && !f->variances && width_of(f->widest) <= WIDEST_SUMS;
+    return f->held_heads == 0 && f->components == 1 && f->products == 1 && !f->keys_read_again && !f->modified &&
+           !f->priors && !f->variances && width_of(f->widest) <= WIDEST_SUMS;
 }
 
 /* The most registers of a work-item of wgmma's forward pass; 0: no limit. Three work-groups, softmax's with few
@@ -258,11 +258,9 @@ static int row_tiles_of(const mgk_footprint *f, const mgk_device_facts *facts, c
 /* The same in the backward pass, whose kernel of keys has the sums of dK and dV, and keys and values, in registers. */
 static int backward_row_tiles_of(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
 {
-    enum { ROW_TILES = 2, WIDEST_SUMS = 64, RESIDENT = 2 };
+    enum { ROW_TILES = 2, RESIDENT = 2 };
     const int base = mgk_tunable_base(p, MGK_NAMED(row_tiles), facts->info.device_class);
-    const bool is_plain =
-        f->held_heads == 0 && f->components == 1 && !f->keys_read_again && !f->modified && !f->priors && !f->variances;
-    if (mgk_tunable_get(p, MGK_NAMED(unit)) != MATRIX_MMA || !is_plain || width_of(f->widest) > WIDEST_SUMS)
+    if (mgk_tunable_get(p, MGK_NAMED(unit)) != MATRIX_MMA || !is_plain(f))
         return base;
     const int64_t rows = (int64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * ROW_TILES * TILE_ROWS;
     const int64_t of_keys = f->rows / rows * (f->heads / f->shared_heads), of_queries = f->streamed / rows * f->heads;

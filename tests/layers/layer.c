@@ -7,14 +7,14 @@
 cl_icd_dispatch layer_next;
 static cl_icd_dispatch table;
 
-static cl_int give(size_t size, const void *value, size_t capacity, void *out, size_t *size_ret)
+cl_int layer_give(const void *value, size_t size, size_t room, void *out, size_t *size_out)
 {
-    if (out != NULL && capacity < size)
+    if (out != NULL && room < size)
         return CL_INVALID_VALUE;
     if (out != NULL)
         memcpy(out, value, size);
-    if (size_ret != NULL)
-        *size_ret = size;
+    if (size_out != NULL)
+        *size_out = size;
     return CL_SUCCESS;
 }
 
@@ -24,9 +24,9 @@ CL_API_ENTRY cl_int CL_API_CALL clGetLayerInfo(cl_layer_info param_name, size_t 
     const cl_layer_api_version version = CL_LAYER_API_VERSION_100;
     switch (param_name) {
     case CL_LAYER_API_VERSION:
-        return give(sizeof(version), &version, param_value_size, param_value, param_value_size_ret);
+        return layer_give(&version, sizeof(version), param_value_size, param_value, param_value_size_ret);
     case CL_LAYER_NAME:
-        return give(strlen(layer_name) + 1, layer_name, param_value_size, param_value, param_value_size_ret);
+        return layer_give(layer_name, strlen(layer_name) + 1, param_value_size, param_value, param_value_size_ret);
     default:
         return CL_INVALID_VALUE;
     }

@@ -15,6 +15,9 @@
 extern const char layer_name[];
 void layer_install(cl_icd_dispatch *table);
 
+/* The answer to a query of information. */
+cl_int layer_give(const void *value, size_t size, size_t room, void *out, size_t *size_out);
+
 /* The functions below the layer. */
 extern cl_icd_dispatch layer_next;
 

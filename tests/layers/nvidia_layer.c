@@ -72,22 +72,11 @@ static int has_fault(const source *of, nvidia_fault fault)
 
 /* ---- the device ---------------------------------------------------------------------------------------------- */
 
-static cl_int give(const void *value, size_t size, size_t room, void *out, size_t *size_out)
-{
-    if (out != NULL && room < size)
-        return CL_INVALID_VALUE;
-    if (out != NULL)
-        memcpy(out, value, size);
-    if (size_out != NULL)
-        *size_out = size;
-    return CL_SUCCESS;
-}
-
 static cl_int CL_API_CALL platform_info(cl_platform_id platform, cl_platform_info name, size_t size, void *value,
                                         size_t *size_out)
 {
     static const char nvidia[] = "NVIDIA CUDA";
-    return name == CL_PLATFORM_NAME ? give(nvidia, sizeof(nvidia), size, value, size_out)
+    return name == CL_PLATFORM_NAME ? layer_give(nvidia, sizeof(nvidia), size, value, size_out)
                                     : layer_next.clGetPlatformInfo(platform, name, size, value, size_out);
 }
 
@@ -98,12 +87,12 @@ static cl_int CL_API_CALL device_info(cl_device_id device, cl_device_info name, 
     static const cl_uint major = 9, minor = 0;
     switch (name) {
     case CL_DRIVER_VERSION:
-        return state.version != NULL ? give(state.version, strlen(state.version) + 1, size, value, size_out)
+        return state.version != NULL ? layer_give(state.version, strlen(state.version) + 1, size, value, size_out)
                                      : layer_next.clGetDeviceInfo(device, name, size, value, size_out);
     case CAPABILITY_MAJOR:
-        return give(&major, sizeof(major), size, value, size_out);
+        return layer_give(&major, sizeof(major), size, value, size_out);
     case CAPABILITY_MINOR:
-        return give(&minor, sizeof(minor), size, value, size_out);
+        return layer_give(&minor, sizeof(minor), size, value, size_out);
     default:
         return layer_next.clGetDeviceInfo(device, name, size, value, size_out);
     }
@@ -263,7 +252,7 @@ static cl_int CL_API_CALL program_info(cl_program program, cl_program_info name,
     if (fails)
         return CL_OUT_OF_RESOURCES;
     if (name == CL_PROGRAM_BINARY_SIZES)
-        return give(&length, sizeof(length), size, value, size_out);
+        return layer_give(&length, sizeof(length), size, value, size_out);
     memcpy(((char **)value)[0], ptx, length);
     return CL_SUCCESS;
 }
