@@ -78,7 +78,7 @@ typedef struct clmgk_attention_desc {
                                             sqrt(D); to change the scale, multiply the mixing. Linear family: only 0 */
 
     int32_t causal;            /* 1: query i does not see keys beyond its diagonal d(i) */
-    clmgk_alignment alignment; /* of the diagonal; has no effect without causal, use_window and use_alibi */
+    clmgk_alignment alignment; /* of the diagonal; only causal, use_window and use_alibi read it */
     int32_t use_lengths;       /* 1: keys j >= lengths[b] are hidden, and their contents are never used */
     int32_t use_lengths_q;     /* 1: rows i >= lengths_q[b] give O = 0 and L = -inf */
     int32_t resolved;          /* 1: clmgk_attention_validate resolved it; then length_k = 0 means no keys */
