@@ -25,4 +25,4 @@ echo "built $wheel"
 mkdir "$work/drivers"
 cd python/tests
 OCL_ICD_VENDORS=$work/drivers POCL_CACHE_DIR=$work/cache CLMGK_CACHE_DIR=$work/cache \
-    POCL_EXTRA_BUILD_FLAGS=-cl-opt-disable "$work/test/bin/python" -m pytest -q -p no:cacheprovider test_numpy.py test_info.py
+    POCL_EXTRA_BUILD_FLAGS="-cl-opt-disable -DFUNCTION=static" "$work/test/bin/python" -m pytest -q -p no:cacheprovider test_numpy.py test_info.py

@@ -46,7 +46,7 @@ class Run:
                         folder / "v.npy", "--prior", "0.25,0.75", "--out", self.outputs[0], "--lse", self.outputs[1]]
         self.environment = {**os.environ, "OPENCL_LAYERS": str(layer), "CLMGK_CACHE_DIR": str(folder / "cache"),
                             # the library's own cache in force, and quick to fill again
-                            "POCL_KERNEL_CACHE": "0", "POCL_EXTRA_BUILD_FLAGS": "-cl-opt-disable"}
+                            "POCL_KERNEL_CACHE": "0", "POCL_EXTRA_BUILD_FLAGS": "-cl-opt-disable -DFUNCTION=static"}
 
     def __call__(self, variable=None, point=""):
         """Exit status, reasons, and a report per kind, after a run over fresh outputs. The layer comes with the first

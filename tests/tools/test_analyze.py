@@ -276,9 +276,15 @@ class Program(AnalyzeTest):
             text = (self.folder / f"p-{kind}.svg").read_text()
             xml.dom.minidom.parseString(text)
             self.assertIn("mgk", text)
-            images = text.count("<image ")
-            self.assertEqual(images > 0, kind in ("matrices", "distances", "responsibilities"))
-            self.assertEqual(text.count("<image style='image-rendering:pixelated' "), images)
+            # Rectangles with sharp edges.
+            self.assertEqual("<polygon shape-rendering='crispEdges' fill = 'rgb(" in text,
+                             kind in ("matrices", "distances", "responsibilities"))
+            self.assertNotIn("<image ", text)
+        # More elements are an image.
+        self.analyze(plots="l", analyses="matrices", **self.save_matrices(self.stochastic(1, 1, 72, 72)))
+        text = (self.folder / "l-matrices.svg").read_text()
+        self.assertGreater(text.count("<image style='image-rendering:pixelated' "), 0)
+        self.assertEqual(text.count("<image "), text.count("<image style='image-rendering:pixelated' "))
         self.analyze(plots="s", plot_format="png", analyses="rank,matrices")
         self.assertEqual(sorted(path.name for path in self.folder.glob("s-*")), ["s-matrices.png", "s-rank.png"])
         for path in self.folder.glob("s-*"):

@@ -36,18 +36,33 @@ tool_exit analyze_begin_plot(const analyze_arguments *arguments, const analyze_p
     return TOOL_DONE;
 }
 
-/* Copies an SVG file. Its heat maps are images with a pixel for each element, which viewers would smooth. */
+/* Elements of a heat map that are drawn as rectangles. More are an image, with about a pixel of the screen for each. */
+enum { MOST_RECTANGLES = 64 * 64 };
+
+static const char *heat_map(int64_t height, int64_t width)
+{
+    return height * width <= MOST_RECTANGLES ? "image pixels" : "image";
+}
+
+/* Copies an SVG file, and asks viewers for sharp edges: of rectangles, between which the background would show, and of
+ * an image's pixels. */
 static tool_exit copy_sharp(FILE *from, FILE *to, tool_error *error)
 {
-    static const char image[] = "<image ";
+    static const char *const edges[][2] = {{"<image ", "style='image-rendering:pixelated' "},
+                                           {"<polygon ", "shape-rendering='crispEdges' "}};
     char *line = NULL;
     size_t room = 0;
     rewind(from);
     while (getline(&line, &room, from) >= 0) {
-        const bool is_image = strncmp(line, image, strlen(image)) == 0;
-        if (is_image)
-            fprintf(to, "%sstyle='image-rendering:pixelated' ", image);
-        fputs(is_image ? line + strlen(image) : line, to);
+        const char *rest = line + strspn(line, "\t");
+        for (int i = 0; i < 2; i++) {
+            const size_t length = strlen(edges[i][0]);
+            if (strncmp(rest, edges[i][0], length) == 0) {
+                fprintf(to, "%s%s", edges[i][0], edges[i][1]);
+                rest += length;
+            }
+        }
+        fputs(rest, to);
     }
     free(line);
     return feof(from) ? TOOL_DONE : tool_fail(error, TOOL_SYSTEM_ERROR, "the picture cannot be read back");
@@ -157,7 +172,7 @@ static void draw_panel(const analyze_results *results, const double *pixels, con
     fprintf(script, "set title '%s'\nplot $pixels matrix using (($1+0.5)*%g-0.5):(($2+0.5)*%g-0.5):", title, wide,
             high);
     if (all->width > 1 && all->height > 1)
-        fputs("(shown($3)) with image\n", script);
+        fprintf(script, "(shown($3)) with %s\n", heat_map(all->height, all->width));
     else /* gnuplot has no images of one row or column */
         fprintf(script, "(%g):(%g):(shown($3)) with boxxyerror fill solid noborder lc palette\n", 0.5 * wide,
                 0.5 * high);
@@ -306,7 +321,7 @@ static void write_distances(const analyze_results *results, FILE *script)
             fprintf(script, "%s'%" PRId64 "' %" PRId64, h ? "," : "", population->head[h], h);
         fputs(axis == 0 ? ")\nset ytics (" : ")\n", script);
     }
-    fputs("plot $distances matrix with image\n", script);
+    fprintf(script, "plot $distances matrix with %s\n", heat_map(heads, heads));
 }
 
 static void write_parts(const char *name, int64_t n, const double *values, FILE *script)
