@@ -24,9 +24,9 @@ static bool same_value(const json_t *old, const json_t *one)
 bool bench_is_same_work(const json_t *old, const json_t *one)
 {
     static const char *const keys[] = {
-        "variant",    "dtype",  "dtype_k",  "dtype_v",   "dtype_o",    "pass",     "batch",     "heads",  "kv_heads",
-        "components", "length", "length_k", "head_size", "value_size", "causal",   "gradients", "window", "sequences",
-        "bias",       "alibi",  "sinks",    "dropout",   "feature",    "features", "state"};
+        "variant",    "dtype",  "dtype_k",  "dtype_v",   "dtype_o",    "pass",     "batch",     "heads",    "kv_heads",
+        "components", "length", "length_k", "head_size", "value_size", "causal",   "gradients", "window",   "sequences",
+        "bias",       "alibi",  "sinks",    "dropout",   "feature",    "features", "state",     "precision"};
     for (size_t i = 0; i < TOOL_COUNT(keys); i++) {
         if (!same_value(json_object_get(old, keys[i]), json_object_get(one, keys[i])))
             return false;

@@ -96,8 +96,8 @@ static json_t *case_key_json(size_t device, const bench_case *one)
 static json_t *case_json(size_t index, const bench_peaks *peaks, const bench_group *group, const bench_case *one)
 {
     json_t *rest = json_pack(
-        "{s:o, s:f, s:f, s:f, s:s?, s:f, s:I, s:I, s:I, s:f, s:s, s:s, s:o, s:o, s:o, s:b, s:s, s:s, s:s, s:I, s:o, "
-        "s:o, s:o, s:o, s:o, s:I}",
+        "{s:o, s:f, s:f, s:f, s:s?, s:f, s:I, s:I, s:I, s:f, s:s, s:s, s:o, s:o, s:o, s:b, s:s, s:s, s:s, s:s, s:I, "
+        "s:o, s:o, s:o, s:o, s:o, s:I}",
         "time_ms", time_json(one), "flops", one->flops, "gflops", bench_gflops(one), "fraction_of_peak",
         bench_fraction_of_peak(peaks, one), "peak_note", bench_peak_note(peaks, one), "kv_fraction_of_read",
         bench_kv_fraction_of_read(peaks, one), "bytes", (json_int_t)one->array_bytes, "memory_bytes",
@@ -105,9 +105,10 @@ static json_t *case_json(size_t index, const bench_peaks *peaks, const bench_gro
         one->compile_ms, "program", clmgk_program_origin_name(one->origin), "cache_note", one->cache_note,
         "first_call_cold_ms", optional_ms(one->first_cold_ms), "first_call_warm_ms", optional_ms(one->first_warm_ms),
         "error", error_json(one), "tuned", (int)bench_is_tuned(one), "tuning", clmgk_tuning_source_name(one->tuning),
-        "parameters", one->parameters, "options", one->compiler_options, "private_bytes",
-        (json_int_t)one->private_bytes, "ratio_to_baseline", ratio_json(bench_baseline(group, one), one),
-        "ratio_to_linear", ratio_json(bench_linear_baseline(group, one), one), "state_fraction_of_copy",
+        "parameters", one->parameters, "options", one->compiler_options, "precision_used",
+        clmgk_precision_name(one->precision), "private_bytes", (json_int_t)one->private_bytes, "ratio_to_baseline",
+        ratio_json(bench_baseline(group, one), one), "ratio_to_linear",
+        ratio_json(bench_linear_baseline(group, one), one), "state_fraction_of_copy",
         tool_json_positive(bench_state_fraction_of_copy(peaks, one)), "paper_operations",
         paper_operations_json(group, one), "counts", counts_json(group, one), "process_peak_bytes",
         (json_int_t)one->process_peak_bytes);

@@ -50,6 +50,7 @@ static tool_exit take_plan_info(const bench_runner *run, bench_case *one, clmgk_
     one->private_bytes = pass.private_bytes;
     one->compile_ms = info->compile_ms;
     one->origin = info->origin;
+    one->precision = info->precision;
     one->parameters = strdup(pass.parameters);
     one->compiler_options = strdup(pass.options);
     one->kernel = strdup(pass.kernel);

@@ -137,7 +137,7 @@ static tool_exit parse_crossing(const char *text, bench_options *options, tool_e
 static tool_exit check_crossing(const char *const *values, const bench_request *request, tool_error *error)
 {
     static const int others[] = {OPTION_SUITE,   OPTION_SHAPES,  OPTION_PLOT,    OPTION_COMPARE, OPTION_ALL_DEVICES,
-                                 OPTION_SECONDS, OPTION_DTYPE_K, OPTION_DTYPE_V, OPTION_DTYPE_O};
+                                 OPTION_SECONDS, OPTION_DTYPE_K, OPTION_DTYPE_V, OPTION_DTYPE_O, OPTION_PRECISION};
     const char *other = bench_given_size(values + OPTION_SIZES);
     for (size_t i = 0; i < TOOL_COUNT(others); i++)
         other = values[others[i]] ? options_table[others[i]].name : other;
@@ -320,6 +320,7 @@ tool_exit bench_parse_options(int argc, char **argv, bench_options *options, boo
         .dtype_k = values[OPTION_DTYPE_K],
         .dtype_v = values[OPTION_DTYPE_V],
         .dtype_o = values[OPTION_DTYPE_O],
+        .precision = values[OPTION_PRECISION],
         .default_suite = "short",
         .own_suites = own_suites,
         .own_suite_count = TOOL_COUNT(own_suites)};

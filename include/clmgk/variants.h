@@ -131,6 +131,21 @@ typedef enum clmgk_storage {
 #undef CLMGK_STORAGE_ENUM
 } clmgk_storage;
 
+/*
+ * The least precision of the products of arrays that the caller allows; sums are f32 in any case. X(NAME, value, name).
+ * A lower precision is used where a unit of the device gains by it, and nowhere else: clmgk_plan_info.precision tells.
+ */
+#define CLMGK_PRECISION_LIST(X)                                                                                        \
+    X(EXACT, 0, "exact") /* as exact as the arrays' types allow */                                                     \
+    X(TF32, 1, "tf32")   /* factors rounded to 10 bits after the point, with the exponents of f32 */                   \
+    X(BF16, 2, "bf16")   /* factors rounded to 7 bits after the point, with the exponents of f32 */
+
+typedef enum clmgk_precision {
+#define CLMGK_PRECISION_ENUM(name, value, ...) CLMGK_PRECISION_##name = (value),
+    CLMGK_PRECISION_LIST(CLMGK_PRECISION_ENUM)
+#undef CLMGK_PRECISION_ENUM
+} clmgk_precision;
+
 /* Properties of a storage type. */
 typedef struct clmgk_dtype_info {
     const char *name;
@@ -270,6 +285,8 @@ CLMGK_API const char *clmgk_dtype_name(clmgk_dtype dtype);
 /* The type's properties; all zero for a value outside the enumeration. */
 CLMGK_API clmgk_dtype_info clmgk_dtype_get_info(clmgk_dtype dtype);
 CLMGK_API clmgk_status clmgk_dtype_from_name(const char *name, clmgk_dtype *dtype, clmgk_error *error);
+CLMGK_API const char *clmgk_precision_name(clmgk_precision precision);
+CLMGK_API clmgk_status clmgk_precision_from_name(const char *name, clmgk_precision *precision, clmgk_error *error);
 CLMGK_API const char *clmgk_score_name(clmgk_score score);
 CLMGK_API clmgk_status clmgk_score_from_name(const char *name, clmgk_score *score, clmgk_error *error);
 CLMGK_API const char *clmgk_estep_name(clmgk_estep estep);

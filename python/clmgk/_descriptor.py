@@ -81,6 +81,7 @@ class Descriptor(TypedDict, total=False):
     dtype_k: str
     dtype_v: str
     dtype_o: str
+    precision: str
 
 
 # Enumerations of C without a table of names.

@@ -22,6 +22,7 @@ static clmgk_status check_enums(const clmgk_attention_desc *d, clmgk_error *erro
                   {ENUM(dtype_k, 1 + CLMGK_DTYPES)},
                   {ENUM(dtype_v, 1 + CLMGK_DTYPES)},
                   {ENUM(dtype_o, 1 + CLMGK_DTYPES)},
+                  {ENUM(precision, 3)},
                   {ENUM(score, 3)},
                   {ENUM(estep, 2)},
                   {ENUM(prior_shape, 4)},

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The types of arrays that differ from Q's. */
+/* The types of arrays that differ from Q's, and a precision that is not exact. */
 static void add_types(const clmgk_attention_desc *desc, mgk_tuning_key *key)
 {
     static const struct {
@@ -19,6 +19,9 @@ static void add_types(const clmgk_attention_desc *desc, mgk_tuning_key *key)
         if (dtype != desc->dtype)
             snprintf(key->exact + used, sizeof(key->exact) - used, " %s=%s", others[n].name, clmgk_dtype_name(dtype));
     }
+    const size_t used = strlen(key->exact);
+    if (desc->precision != CLMGK_PRECISION_EXACT)
+        snprintf(key->exact + used, sizeof(key->exact) - used, " precision=%s", clmgk_precision_name(desc->precision));
 }
 
 mgk_tuning_key mgk_attention_key(const clmgk_attention_desc *desc, clmgk_pass pass)

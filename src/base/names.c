@@ -35,6 +35,7 @@ typedef struct name_list {
 static const name_list statuses = LIST("status", CLMGK_STATUS_LIST(STATUS_ROW));
 static const name_list variants = LIST("variant", CLMGK_VARIANT_LIST(VARIANT_ROW));
 static const name_list dtypes = LIST("dtype", CLMGK_DTYPE_LIST(DTYPE_ROW));
+static const name_list precisions = LIST("precision", CLMGK_PRECISION_LIST(ROW));
 static const name_list scores = LIST("score", CLMGK_SCORE_LIST(ROW));
 static const name_list esteps = LIST("estep", CLMGK_ESTEP_LIST(ROW));
 static const name_list alignments = LIST("alignment", CLMGK_ALIGNMENT_LIST(ROW));
@@ -131,6 +132,16 @@ clmgk_dtype_info clmgk_dtype_get_info(clmgk_dtype dtype)
     info.largest = info.has_infinity ? ldexp(2.0 - ldexp(1.0, -bits), bias) : ldexp(2.0 - ldexp(2.0, -bits), bias + 1);
     info.least_normal = ldexp(1.0, 1 - bias);
     return info;
+}
+
+const char *clmgk_precision_name(clmgk_precision precision)
+{
+    return name_of(&precisions, (int)precision);
+}
+
+clmgk_status clmgk_precision_from_name(const char *name, clmgk_precision *precision, clmgk_error *error)
+{
+    return from_name(&precisions, name, precision, error);
 }
 
 const char *clmgk_score_name(clmgk_score score)

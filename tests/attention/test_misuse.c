@@ -71,6 +71,8 @@ static const bad_desc bad_descs[] = {
     {{DESC(variant, 1000)}, VALUE, "variant", "1000"},
     {{DESC(variant, -1)}, VALUE, "variant", "-1"},
     {{DESC(dtype, 3)}, VALUE, "dtype", "3"},
+    {{DESC(precision, 3)}, VALUE, "precision", "3"},
+    {{DESC(precision, -1)}, VALUE, "precision", "-1"},
     {{DESC(score, 3)}, VALUE, "score", "3"},
     {{DESC(score, CLMGK_SCORE_GAUSSIAN)}, VALUE, "score", "2"},
     {{DESC(variant, CLMGK_VARIANT_GAUSSIAN), DESC(score, CLMGK_SCORE_DOT)}, VALUE, "score", "1"},

@@ -40,6 +40,8 @@ CASE_KEYS = {
     "dtype_k": (str, type(None)),
     "dtype_v": (str, type(None)),
     "dtype_o": (str, type(None)),
+    "precision": (str, type(None)),
+    "precision_used": str,
     "batch": int,
     "heads": int,
     "kv_heads": int,
@@ -196,6 +198,11 @@ class Figures(BenchTest):
                         for words in ([], ["--dtype-k", "f16", "--dtype-v", "f16", "--dtype-o", "f16"]))
         for key in ("options", "parameters", "engine", "dtype", "dtype_k", "dtype_v", "dtype_o", "bytes"):
             self.assertEqual(named[key], plain[key], key)
+
+    def test_a_precision_is_a_case_of_its_own(self):
+        """Not that of an exact case; what the plan made of it stands beside it."""
+        case, = self.bench("--variants", "softmax", "--precision", "tf32")["cases"]
+        self.assertEqual((case["precision"], case["precision_used"]), ("tf32", "exact"))
 
     def test_storage_types_by_array(self):
         """Bytes count each array by its own type."""

@@ -88,6 +88,16 @@ class Results(RunTest):
                 for name, array in zip(("o.npy", "l.npy"), expected):
                     np.testing.assert_array_equal(self.load(name), array)
 
+    def test_a_precision_that_no_unit_uses(self):
+        """It is allowed, and the result says that the products were exact."""
+        expected = self.result(dtype="f32")
+        self.assertEqual([expected[key] for key in ("precision", "precision_used")], [None, "exact"])
+        exact = self.load("o.npy")
+        for name in ("tf32", "bf16"):
+            result = self.result(dtype="f32", precision=name, check=True)
+            self.assertEqual([result[key] for key in ("precision", "precision_used")], [name, "exact"])
+            np.testing.assert_array_equal(self.load("o.npy"), exact)
+
     def test_types_by_array(self):
         """Every file is converted to its array's type, and O and gradients are held to the bounds of theirs."""
         self.save("k", self.arrays["k"].astype("<f2"))

@@ -35,7 +35,7 @@ const tool_program run_program = {
              "--grad-out and no gradient's file, dQ, dK and dV are computed (for --check and --repeat).\n"
              "\n"
              "--json prints: clmgk (version), variant, score, estep, dtype, dtype_k, dtype_v, dtype_o (null: as\n"
-             "dtype), engine, parameters, device {name,\n"
+             "dtype), precision (null: exact), precision_used, engine, parameters, device {name,\n"
              "platform, driver, selector}, batch, heads, kv_heads, components, length, length_k, head_size,\n"
              "value_size, causal, in the linear family feature and features (F), workspace_bytes, compile_ms, program "
              "(memory, shipped, disk, built), flops (executed\n"

@@ -48,9 +48,9 @@ static tool_exit check_action(const char *const *values, tool_error *error)
 {
     static const int actions[] = {OPTION_SHOW, OPTION_RESET, OPTION_EXPORT, OPTION_IMPORT, OPTION_PROGRAMS};
     static const int measuring[] = {
-        OPTION_PRESET,   OPTION_BUDGET,  OPTION_CANDIDATE_LIMIT, OPTION_SEARCH,        OPTION_RESUME,  OPTION_PRODUCTS,
-        OPTION_VARIANTS, OPTION_SHAPES,  OPTION_SUITE,           OPTION_PASS,          OPTION_DTYPE,   OPTION_DTYPE_K,
-        OPTION_DTYPE_V,  OPTION_DTYPE_O, OPTION_FEATURE,         OPTION_FEATURE_ORDER, OPTION_FEATURES};
+        OPTION_PRESET,   OPTION_BUDGET,  OPTION_CANDIDATE_LIMIT, OPTION_SEARCH,  OPTION_RESUME,        OPTION_PRODUCTS,
+        OPTION_VARIANTS, OPTION_SHAPES,  OPTION_SUITE,           OPTION_PASS,    OPTION_DTYPE,         OPTION_DTYPE_K,
+        OPTION_DTYPE_V,  OPTION_DTYPE_O, OPTION_PRECISION,       OPTION_FEATURE, OPTION_FEATURE_ORDER, OPTION_FEATURES};
     enum { WITHOUT_CASES = 6 };
     int action = -1;
     for (size_t i = 0; i < TOOL_COUNT(actions); i++) {
@@ -125,6 +125,7 @@ tool_exit tune_parse_options(int argc, char **argv, tune_options *options, bool 
                                  .dtype_k = values[OPTION_DTYPE_K],
                                  .dtype_v = values[OPTION_DTYPE_V],
                                  .dtype_o = values[OPTION_DTYPE_O],
+                                 .precision = values[OPTION_PRECISION],
                                  .default_suite = "full"};
     TOOL_TRY(bench_parse_choice(&choice, &options->request, &suite, error));
     options->request.gradients = BENCH_DEFAULT_GRADIENTS;

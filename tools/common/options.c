@@ -287,6 +287,12 @@ tool_exit tool_parse_storage(const char *option, const char *text, clmgk_storage
     return TOOL_DONE;
 }
 
+tool_exit tool_parse_precision(const char *option, const char *text, clmgk_precision *precision, tool_error *error)
+{
+    return check_name(option, text, text ? clmgk_precision_from_name(text, precision, &error->library) : CLMGK_OK,
+                      error);
+}
+
 tool_exit tool_parse_engine(const char *option, const char *text, clmgk_engine *engine, tool_error *error)
 {
     return check_name(option, text, text ? clmgk_engine_from_name(text, engine, &error->library) : CLMGK_OK, error);

@@ -168,6 +168,8 @@ tool_dtypes tool_dtypes_text(const clmgk_attention_desc *desc)
                                      clmgk_dtype_name(dtype));
         told[dtype] = true;
     }
+    if (desc->precision != CLMGK_PRECISION_EXACT)
+        snprintf(types.text + used, sizeof(types.text) - used, " precision=%s", clmgk_precision_name(desc->precision));
     return types;
 }
 
@@ -178,7 +180,10 @@ json_t *tool_json_own_dtypes(const clmgk_attention_desc *desc)
         const clmgk_dtype dtype = clmgk_array_dtype(desc, own_types[i].array);
         names[i] = dtype == desc->dtype ? NULL : clmgk_dtype_name(dtype);
     }
-    return json_pack("{s:s?, s:s?, s:s?}", "dtype_k", names[0], "dtype_v", names[1], "dtype_o", names[2]);
+    const char *const precision =
+        desc->precision != CLMGK_PRECISION_EXACT ? clmgk_precision_name(desc->precision) : NULL;
+    return json_pack("{s:s?, s:s?, s:s?, s:s?}", "dtype_k", names[0], "dtype_v", names[1], "dtype_o", names[2],
+                     "precision", precision);
 }
 
 json_t *tool_json_sizes(const clmgk_attention_desc *desc)

@@ -140,6 +140,7 @@ tool_exit tool_parse_engine(const char *option, const char *text, clmgk_engine *
 tool_exit tool_parse_score(const char *option, const char *text, clmgk_score *score, tool_error *error);
 tool_exit tool_parse_estep(const char *option, const char *text, clmgk_estep *estep, tool_error *error);
 tool_exit tool_parse_feature(const char *option, const char *text, clmgk_feature *feature, tool_error *error);
+tool_exit tool_parse_precision(const char *option, const char *text, clmgk_precision *precision, tool_error *error);
 tool_exit tool_parse_alignment(const char *option, const char *text, clmgk_alignment *alignment, tool_error *error);
 
 /* "auto (default), lane, ...": for --help. */
@@ -166,13 +167,15 @@ void tool_json_append(json_t **list, json_t *item);
 /* `object` with the pairs of `rest`, whose reference is taken; NULL: out of memory. */
 json_t *tool_json_merge(json_t *object, json_t *rest);
 
-/* "f32", or with the types that differ from Q's: "f32 kv=f16", "bf16 k=f16 o=f32". */
+/* "f32", or with the types that differ from Q's and a precision that is not exact: "f32 kv=f16", "bf16 k=f16 o=f32",
+ * "f32 precision=tf32". */
 typedef struct tool_dtypes {
     char text[40];
 } tool_dtypes;
 tool_dtypes tool_dtypes_text(const clmgk_attention_desc *desc);
 
-/* {"dtype_k", "dtype_v", "dtype_o"}, null where the type is Q's; NULL: out of memory. */
+/* {"dtype_k", "dtype_v", "dtype_o"}, null where the type is Q's, and {"precision"}, the least that is allowed, null if
+ * exact; NULL: out of memory. */
 json_t *tool_json_own_dtypes(const clmgk_attention_desc *desc);
 
 /* batch, heads, kv_heads, components, length, length_k, head_size, value_size and causal. */

@@ -91,6 +91,7 @@ typedef struct bench_request {
     clmgk_dtype dtypes[CLMGK_DTYPES]; /* of Q */
     size_t dtype_count;
     clmgk_storage dtype_k, dtype_v, dtype_o;
+    clmgk_precision precision;
     bench_pass passes[BENCH_PASSES];
     size_t pass_count;
     uint32_t gradients;       /* set of clmgk_gradient: each case computes those that it has */
@@ -135,7 +136,9 @@ enum { BENCH_SIZE_OPTIONS(BENCH_SIZE_NUMBER) BENCH_SIZE_OPTION_COUNT };
     X(DTYPE, "dtype", "T,...", "storage types of Q:" TOOL_DTYPE_NAMES "; default f32")                                 \
     X(DTYPE_K, "dtype-k", "T", "storage type of K and its gradient; default: as --dtype")                              \
     X(DTYPE_V, "dtype-v", "T", "storage type of V and its gradient; default: as --dtype")                              \
-    X(DTYPE_O, "dtype-o", "T", "storage type of O and its gradient; default: as --dtype")
+    X(DTYPE_O, "dtype-o", "T", "storage type of O and its gradient; default: as --dtype")                              \
+    X(PRECISION, "precision", "NAME",                                                                                  \
+      "exact (default), or the least precision of products of f32 or f16 arrays that may be used: tf32, bf16")
 
 /* Options that give the feature map of the linear family, as rows and as the structure's fields below. */
 #define BENCH_FEATURE_OPTIONS(X)                                                                                       \
@@ -164,7 +167,7 @@ const char *bench_given_size(const char *const *values);
  * linear attention, and MLK and sMLK with half the heads. */
 typedef struct bench_choice {
     const char *suite, *shapes, *variants, *dtypes;
-    const char *dtype_k, *dtype_v, *dtype_o;
+    const char *dtype_k, *dtype_v, *dtype_o, *precision;
     const char *feature, *feature_order, *features;
     const char *const *sizes;
     const char *default_suite;
@@ -203,6 +206,7 @@ typedef struct bench_case {
     char *kernel;
     char *cache_note; /* why a program of the plan is not kept for the next process; empty: all are */
     clmgk_tuning_source tuning;
+    clmgk_precision precision; /* of the plan's products */
     double flops;
     int64_t width; /* of a layer around the case, and its operations and parameters as the papers count them */
     clmgk_counts counts;

@@ -291,5 +291,6 @@ tool_exit bench_parse_choice(const bench_choice *choice, bench_request *request,
     TOOL_TRY(tool_parse_storage("dtype-k", choice->dtype_k, &request->dtype_k, error));
     TOOL_TRY(tool_parse_storage("dtype-v", choice->dtype_v, &request->dtype_v, error));
     TOOL_TRY(tool_parse_storage("dtype-o", choice->dtype_o, &request->dtype_o, error));
+    TOOL_TRY(tool_parse_precision("precision", choice->precision, &request->precision, error));
     return parse_list("dtype", choice->dtypes ? choice->dtypes : "f32", CLMGK_DTYPES, add_dtype, request, error);
 }

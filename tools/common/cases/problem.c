@@ -101,6 +101,7 @@ static clmgk_attention_desc describe(const bench_request *request, const bench_g
     desc.dtype_k = request->dtype_k;
     desc.dtype_v = request->dtype_v;
     desc.dtype_o = request->dtype_o;
+    desc.precision = request->precision;
     desc.batch = group->batch;
     desc.heads = heads_of(shape, variant);
     desc.kv_heads = shape->kv_heads;

@@ -269,7 +269,8 @@ static tool_exit parse_modifiers(const char *const *values, tool_problem_argumen
     TOOL_TRY(tool_parse_dtype("dtype", values[TOOL_OPTION_DTYPE], &arguments->dtype, error));
     TOOL_TRY(tool_parse_storage("dtype-k", values[TOOL_OPTION_DTYPE_K], &arguments->dtype_k, error));
     TOOL_TRY(tool_parse_storage("dtype-v", values[TOOL_OPTION_DTYPE_V], &arguments->dtype_v, error));
-    return tool_parse_storage("dtype-o", values[TOOL_OPTION_DTYPE_O], &arguments->dtype_o, error);
+    TOOL_TRY(tool_parse_storage("dtype-o", values[TOOL_OPTION_DTYPE_O], &arguments->dtype_o, error));
+    return tool_parse_precision("precision", values[TOOL_OPTION_PRECISION], &arguments->precision, error);
 }
 
 tool_exit tool_parse_problem(const char *const *values, tool_problem_arguments *arguments, tool_error *error)

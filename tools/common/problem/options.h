@@ -123,7 +123,11 @@ enum { CLMGK_ARRAY_LIST(TOOL_NEEDS_LINE, TOOL_GRAD_NEEDS_LINE, TOOL_NEEDS_LINE) 
     X(DTYPE_V, "dtype-v", "TYPE", "storage of V and its gradient; default: as --dtype")
 
 /* The same for programs that compute O; a label in others. */
-#define TOOL_O_OPTIONS(X) X(DTYPE_O, "dtype-o", "TYPE", "storage of O and its gradient; default: as --dtype")
+#define TOOL_O_OPTIONS(X)                                                                                              \
+    X(DTYPE_O, "dtype-o", "TYPE", "storage of O and its gradient; default: as --dtype")                                \
+    X(PRECISION, "precision", "NAME",                                                                                  \
+      "exact (default), or the least precision of products of f32 or f16 arrays that\n"                                \
+      "may be used for speed: tf32 or bf16")
 
 #define TOOL_PROBLEM_OPTION_NUMBER(name, ...) TOOL_OPTION_##name,
 enum {

@@ -40,6 +40,7 @@ typedef struct tool_problem_arguments {
     clmgk_dtype dtype; /* where has_dtype */
     bool has_dtype;
     clmgk_storage dtype_k, dtype_v, dtype_o;
+    clmgk_precision precision;
     bool causal;
     bool has_window;
     bool tokens_first; /* --layout bnhd */

@@ -62,6 +62,7 @@ static tool_exit describe_q(const tool_problem_arguments *arguments, tool_proble
     desc->dtype_k = arguments->dtype_k;
     desc->dtype_v = arguments->dtype_v;
     desc->dtype_o = arguments->dtype_o;
+    desc->precision = arguments->precision;
     if (clmgk_variant_traits(arguments->variant) & CLMGK_TRAIT_SQUARE)
         input_set_size(problem, 'H', input_size(problem, 'M'), tool_array_option(CLMGK_ARRAY_Q));
     return TOOL_DONE;
