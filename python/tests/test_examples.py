@@ -8,7 +8,10 @@ import sys
 
 import pytest
 
+from conftest import FULL
+
 PYTHON = pathlib.Path(__file__).resolve().parents[1]
+in_full = pytest.mark.skipif(not FULL, reason="an example: in --full only")
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
 
 
@@ -18,6 +21,7 @@ def run(name, *arguments):
     return done.stdout
 
 
+@in_full
 def test_decoding():
     assert "40 tokens" in run("decoding.py")
 
