@@ -12,6 +12,11 @@ typedef struct mgk_trial {
     double limit[CLMGK_PASSES];
 } mgk_trial;
 
+/* A small problem whose plan, with these parameters of each pass, has the plan's own programs: with all arrays of the
+ * plan's descriptor, and dense. */
+clmgk_status mgk_trial_shrink(const clmgk_plan *plan, clmgk_attention_desc *small, clmgk_error *error);
+void mgk_trial_parameters(const clmgk_plan *plan, clmgk_pass pass, mgk_text *text);
+
 /* Runs all passes but the combination several times, and waits for them. */
 clmgk_status mgk_trial_run(mgk_trial *trial, clmgk_error *error);
 

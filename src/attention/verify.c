@@ -8,78 +8,6 @@
 
 #include <stdio.h>
 
-/* ---- the small problem ------------------------------------------------------------------------------------------ */
-
-static int64_t least_of(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t most_of(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
-/* Axes of the bias are 1 or whole. */
-static void shrink_bias(const clmgk_attention_desc *desc, clmgk_attention_desc *small)
-{
-    if (!desc->use_bias)
-        return;
-    small->bias_batch = desc->bias_batch == 1 ? 1 : small->batch;
-    small->bias_heads = desc->bias_heads == 1 ? 1 : small->heads;
-    small->bias_length = desc->bias_length == 1 ? 1 : small->length;
-    small->bias_length_k = desc->bias_length_k == 1 ? 1 : small->length_k;
-}
-
-/* Heads decide about the options of mixed heads, so these stay; else as many queries' heads share a head of keys. */
-static void shrink_heads(const clmgk_plan *plan, clmgk_attention_desc *small)
-{
-    enum { HEADS = 2 };
-    if (plan->family->grouped_heads)
-        return;
-    const int64_t shared = small->heads / small->kv_heads;
-    small->kv_heads = least_of(small->kv_heads, HEADS);
-    small->heads = shared * small->kv_heads;
-}
-
-/* Two blocks of rows and three tiles of keys, and parts of a further one; the same of the backward pass, whose blocks
- * are of keys. */
-static void shrink_lengths(const clmgk_plan *plan, clmgk_attention_desc *small)
-{
-    enum { BATCHES = 2, SEQUENCES = 3 };
-    const clmgk_attention_desc *const desc = &plan->desc;
-    int64_t rows = 1, keys = 1;
-    for (int i = 0; i < CLMGK_PASS_COMBINE; ++i) {
-        if (plan->pass[i] == NULL)
-            continue;
-        const mgk_block *const block = &plan->pass[i]->plan.block;
-        rows = most_of(rows, i == CLMGK_PASS_FORWARD ? block->rows : block->tile);
-        keys = most_of(keys, i == CLMGK_PASS_FORWARD ? block->tile : block->rows);
-    }
-    small->batch = least_of(desc->batch, BATCHES);
-    small->sequences = least_of(desc->sequences, SEQUENCES);
-    const int64_t sequences = most_of(small->sequences, 1);
-    small->length = least_of(desc->length, sequences * (2 * rows + rows / 4 + 3));
-    small->length_k = least_of(desc->length_k, sequences * (3 * keys + keys / 4 + 5));
-    if (desc->sequences > 0 && !desc->use_offsets_k)
-        small->length_k = small->length;
-}
-
-static clmgk_status make_small(const clmgk_plan *plan, clmgk_attention_desc *small, clmgk_error *error)
-{
-    *small = plan->desc;
-    shrink_lengths(plan, small);
-    shrink_heads(plan, small);
-    shrink_bias(&plan->desc, small);
-    small->combine = 0;
-    for (int i = 0; i < CLMGK_ARRAYS; ++i) {
-        clmgk_layout *const layout = mgk_array_layout(small, (clmgk_array)i);
-        if (layout != NULL)
-            *layout = (clmgk_layout){0};
-    }
-    return mgk_attention_resolve(small, small, error);
-}
-
 /* ---- the trial's plans ------------------------------------------------------------------------------------------ */
 
 /* The plan's engine and parameters, so that the programs are the same. */
@@ -94,7 +22,7 @@ static clmgk_status make_own(const clmgk_plan *plan, const clmgk_attention_desc 
     for (int i = 0; i < CLMGK_PASS_COMBINE; ++i) {
         parameters[i].allocator = &plan->context->allocator;
         if (plan->pass[i] != NULL)
-            mgk_tunables_print(&plan->pass[i]->plan.tunables, &parameters[i]);
+            mgk_trial_parameters(plan, (clmgk_pass)i, &parameters[i]);
         if (parameters[i].failed)
             status = mgk_fail_memory(error, "a plan's parameters");
         means.parameters[i] = parameters[i].data;
@@ -176,7 +104,7 @@ static clmgk_status judge(const clmgk_plan *plan, const mgk_trial *trial, clmgk_
 static clmgk_status make_trial(const clmgk_plan *plan, mgk_trial *trial, clmgk_error *error)
 {
     clmgk_attention_desc small;
-    MGK_TRY(make_small(plan, &small, error));
+    MGK_TRY(mgk_trial_shrink(plan, &small, error));
     MGK_TRY(make_own(plan, &small, &trial->own, error));
     for (int pass = 0; pass < CLMGK_PASSES; ++pass)
         if (unverified_of(plan, pass, trial->own) != NULL)
