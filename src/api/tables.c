@@ -24,7 +24,7 @@ static bool is_first(size_t variant, const mgk_added_tunables *added)
 }
 
 /* Stores the parameters of table `index` in `shown`. Order of the tables: engines, engines with the parameters of a
- * family, other libraries. False past the last. */
+ * family, products. False past the last. */
 static bool table_at(size_t index, mgk_tunables *shown)
 {
     if (index < MGK_ENGINES) {
@@ -42,9 +42,9 @@ static bool table_at(size_t index, mgk_tunables *shown)
         }
         index -= MGK_ENGINES;
     }
-    if (index < MGK_CLBLAST_TABLES)
-        *shown = mgk_tunables_of(mgk_clblast_tables[index]);
-    return index < MGK_CLBLAST_TABLES;
+    if (index <= MGK_CLBLAST_TABLES)
+        *shown = mgk_tunables_of(index == 0 ? mgk_gemm_fragments_table : mgk_clblast_tables[index - 1]);
+    return index <= MGK_CLBLAST_TABLES;
 }
 
 static bool find_table(const char *name, mgk_tunables *found)

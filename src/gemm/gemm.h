@@ -32,6 +32,9 @@ struct mgk_gemm_provider {
     /* Whether it can multiply elements of this type on the device. UNSUPPORTED, with the reason, is a normal answer. */
     clmgk_status (*applicable)(const mgk_device_facts *facts, clmgk_dtype dtype, clmgk_error *error);
 
+    /* Why a plan takes it only if the caller names it; NULL, or an answer of NULL: a plan may choose it. */
+    const char *(*only_named)(const mgk_device_facts *facts);
+
     /* Whether it understands the parameters; "" is always valid. */
     clmgk_status (*check_parameters)(const char *parameters, clmgk_error *error);
 
@@ -48,12 +51,18 @@ struct mgk_gemm_provider {
  * tried. */
 extern const mgk_gemm_provider mgk_gemm_onednn;
 extern const mgk_gemm_provider mgk_gemm_openblas;
+extern const mgk_gemm_provider mgk_gemm_fragments;
 extern const mgk_gemm_provider mgk_gemm_clblast;
 extern const mgk_gemm_provider mgk_gemm_own;
-extern const mgk_gemm_provider *const mgk_gemm_providers[4];
+extern const mgk_gemm_provider *const mgk_gemm_providers[5];
 
 /* For products without a sum: C = beta C, or nothing to do. Not in the list of providers. */
 extern const mgk_gemm_provider mgk_gemm_scale;
+
+/* Whether a plan may choose the provider by itself for elements of this type on the device. UNSUPPORTED, with the
+ * reason, is a normal answer. */
+clmgk_status mgk_gemm_may_choose(const mgk_gemm_provider *provider, const mgk_device_facts *facts, clmgk_dtype dtype,
+                                 clmgk_error *error);
 
 /* The provider of this name; NULL if there is none. */
 const mgk_gemm_provider *mgk_gemm_provider_named(const char *name);
@@ -70,6 +79,13 @@ clmgk_status mgk_gemm_check_tuned(const char *choice, const char *parameters, cl
 /* Tables of CLBlast's parameters, also in a build without CLBlast. */
 enum { MGK_CLBLAST_TABLES = 3 };
 extern const mgk_tunable_table *const mgk_clblast_tables[MGK_CLBLAST_TABLES];
+
+/* The parameters of products by matrix units. */
+extern const mgk_tunable_table *const mgk_gemm_fragments_table;
+
+/* Appends the step of a plan by matrix units, for a device with these facts, its unit and sub-groups among them. */
+clmgk_status mgk_gemm_fragments_step(clmgk_gemm_plan *plan, const mgk_device_facts *facts, const char *parameters,
+                                  clmgk_error *error);
 
 /* ---- shapes --------------------------------------------------------------------------------------------------- */
 

@@ -110,7 +110,9 @@ static clmgk_status try_all(clmgk_gemm_plan *plan, bool may_tune, mgk_text *reas
     for (size_t i = 0; i < MGK_COUNT(mgk_gemm_providers); ++i) {
         const mgk_gemm_provider *const provider = ranked(&plan->desc, i);
         clmgk_error reason = {.status = CLMGK_OK};
-        const clmgk_status status = try_untuned(plan, provider, may_tune, &reason);
+        clmgk_status status = mgk_gemm_may_choose(provider, &plan->context->facts, plan->desc.dtype, &reason);
+        if (status == CLMGK_OK)
+            status = try_untuned(plan, provider, may_tune, &reason);
         if (status == CLMGK_OK)
             return CLMGK_OK;
         if (status != CLMGK_ERROR_UNSUPPORTED)

@@ -5,8 +5,16 @@
 #include <stdio.h>
 #include <string.h>
 
-const mgk_gemm_provider *const mgk_gemm_providers[4] = {&mgk_gemm_onednn, &mgk_gemm_openblas, &mgk_gemm_clblast,
-                                                        &mgk_gemm_own};
+const mgk_gemm_provider *const mgk_gemm_providers[5] = {&mgk_gemm_onednn, &mgk_gemm_openblas, &mgk_gemm_fragments,
+                                                        &mgk_gemm_clblast, &mgk_gemm_own};
+
+clmgk_status mgk_gemm_may_choose(const mgk_gemm_provider *provider, const mgk_device_facts *facts, clmgk_dtype dtype,
+                                 clmgk_error *error)
+{
+    const char *const reason = provider->only_named != NULL ? provider->only_named(facts) : NULL;
+    return reason != NULL ? mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "%s", reason)
+                          : provider->applicable(facts, dtype, error);
+}
 
 const mgk_gemm_provider *mgk_gemm_provider_named(const char *name)
 {
@@ -35,7 +43,7 @@ clmgk_status clmgk_gemm_provider_state(cl_device_id device, size_t index, clmgk_
     clmgk_gemm_provider_info found = {.name = mgk_gemm_providers[index]->name};
     for (int dtype = CLMGK_DTYPE_F32; clmgk_dtype_name((clmgk_dtype)dtype) != NULL; ++dtype) {
         clmgk_error reason;
-        const clmgk_status status = mgk_gemm_providers[index]->applicable(&facts, (clmgk_dtype)dtype, &reason);
+        const clmgk_status status = mgk_gemm_may_choose(mgk_gemm_providers[index], &facts, (clmgk_dtype)dtype, &reason);
         if (status == CLMGK_OK)
             found.dtypes |= UINT32_C(1) << dtype;
         else if (status != CLMGK_ERROR_UNSUPPORTED)

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Matrix products: every provider of the build against a product in double precision; events, threads, parameters,
  * misuse. */
-#include "device/device.h"
+#include "gemm/gemm.h"
 #include "harness/product.h"
 #include "harness/scratch.h"
 
 #include <float.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -239,6 +240,140 @@ TH_TEST(few_rows_have_a_provider_of_their_own)
             }
             clmgk_gemm_plan_release(plan);
         }
+}
+
+/* ---- matrix units ------------------------------------------------------------------------------------------------ */
+
+/* Blocks of 32 x 32, so that small products have several. */
+#define SMALL_BLOCKS "unit=0,warps=2,column-warps=1,row-tiles=1,column-tiles=4,depth=32,stages=3"
+
+static clmgk_gemm_desc fragments_desc(const int64_t size[3], clmgk_dtype dtype, int form)
+{
+    clmgk_gemm_desc desc = desc_of(size[0], size[1], size[2]);
+    desc.dtype = dtype;
+    desc.transpose_a = form >> 1;
+    desc.transpose_b = form & 1;
+    return desc;
+}
+
+/* Whole blocks, edges of each axis, offsets and strides that are no multiples of 16 bytes and that are, batches. */
+static void expect_fragments(const th_session *session, clmgk_dtype dtype, int form, const char *parameters)
+{
+    static const int64_t some[][3] = {{64, 32, 96}, {65, 1, 129}, {1, 70, 24}, {33, 40, 7}, {31, 33, 64}};
+    for (size_t n = 0; n < TH_COUNT(some); n++) {
+        clmgk_gemm_desc desc = fragments_desc(some[n], dtype, form);
+        desc.alpha = n % 2 ? -0.5 : 1;
+        desc.beta = n % 3 ? 0.25 : 0;
+        tp_expect(session, &desc, "matrix", parameters, n < 3 ? 8 * n : n, n);
+        desc.lda = desc.ldb = n % 2 ? 136 : 131;
+        desc.ldc = n % 2 ? 72 : 71;
+        tp_expect(session, &desc, "matrix", parameters, 0, n);
+    }
+    for (int way = 0; way < WAYS; way++) {
+        clmgk_gemm_desc desc = batch_desc(37, 21, 19, way);
+        desc.dtype = dtype;
+        desc.transpose_a = form >> 1;
+        desc.transpose_b = form & 1;
+        tp_expect(session, &desc, "matrix", parameters, (size_t)way, 7);
+    }
+}
+
+enum { NN, NT, TN, TT, FORMS };
+
+/* The two programs have all ways of loading A and B. */
+TH_TEST(fragments)
+{
+    expect_fragments(session, CLMGK_DTYPE_BF16, NT, SMALL_BLOCKS);
+    expect_fragments(session, CLMGK_DTYPE_F16, TN, SMALL_BLOCKS);
+}
+
+TH_FULL_TEST(fragments_of_all_forms)
+{
+    static const char *const blocks[] = {SMALL_BLOCKS,
+                                         "unit=0,warps=1,column-warps=1,row-tiles=2,column-tiles=4,depth=64,stages=2",
+                                         "unit=0,warps=4,column-warps=4,row-tiles=4,column-tiles=2,depth=32,stages=4",
+                                         "unit=0,warps=8,column-warps=2,row-tiles=1,column-tiles=8,depth=64,stages=2"};
+    for (int dtype = CLMGK_DTYPE_F16; dtype <= CLMGK_DTYPE_BF16; dtype++)
+        for (int form = 0; form < FORMS; form++)
+            for (size_t n = 0; n < TH_COUNT(blocks); n++)
+                if (n == 0 || (form + dtype) % 2 == (int)n % 2)
+                    expect_fragments(session, (clmgk_dtype)dtype, form, blocks[n]);
+}
+
+/* Blocks as plans choose them, and sums that are longer than the unit adds by itself. */
+TH_FULL_TEST(fragments_of_all_sizes)
+{
+    static const int64_t more[][3] = {{300, 280, 40}, {20, 24, 4096}, {17, 9, 4129}, {16, 16, 12320}};
+    for (int form = 0; form < FORMS; form++) {
+        for (size_t n = 0; n < TH_COUNT(sizes); n++) {
+            const clmgk_gemm_desc desc = fragments_desc(sizes[n], CLMGK_DTYPE_BF16, form);
+            tp_expect(session, &desc, "matrix", "", n % 3, n);
+        }
+        for (size_t n = 0; n < TH_COUNT(more); n++) {
+            const clmgk_gemm_desc desc = fragments_desc(more[n], CLMGK_DTYPE_F16, form);
+            tp_expect(session, &desc, "matrix", "", 8 * n, n);
+        }
+    }
+}
+
+static clmgk_status plan_status(const th_session *session, const clmgk_gemm_desc *desc, const char *parameters)
+{
+    clmgk_gemm_options options = CLMGK_GEMM_OPTIONS_INIT;
+    clmgk_gemm_plan *plan = NULL;
+    options.provider = "matrix";
+    options.parameters = parameters;
+    const clmgk_status status = clmgk_gemm_plan_create(session->context, desc, &options, &plan, &th_error);
+    clmgk_gemm_plan_release(plan);
+    return status;
+}
+
+/* Devices without matrix units emulate them for callers that name the provider. No plan chooses that. */
+TH_TEST(fragments_have_to_be_named_without_units)
+{
+    const bool has_units = session->info.matrix_units != 0;
+    clmgk_gemm_desc desc = desc_of(40, 40, 40);
+    assert_int_equal(offers(session, "matrix", CLMGK_DTYPE_BF16), has_units);
+    assert_false(offers(session, "matrix", CLMGK_DTYPE_F32));
+    assert_int_equal(plan_status(session, &desc, ""), CLMGK_ERROR_UNSUPPORTED);
+    desc.dtype = CLMGK_DTYPE_BF16;
+    assert_int_equal(plan_status(session, &desc, "warps=3"), CLMGK_ERROR_INVALID_VALUE);
+    assert_int_equal(plan_status(session, &desc, "MWG=64"), CLMGK_ERROR_INVALID_VALUE);
+    assert_int_equal(plan_status(session, &desc, "warps=2,column-warps=4"), CLMGK_ERROR_INVALID_VALUE);
+    if (has_units)
+        return;
+    assert_int_equal(plan_status(session, &desc, "unit=1"), CLMGK_ERROR_UNSUPPORTED);
+    assert_non_null(strstr(th_error.message, "matrix unit"));
+    clmgk_gemm_info info = CLMGK_GEMM_INFO_INIT;
+    clmgk_gemm_plan *const plan = tp_plan(session, &desc, "matrix", SMALL_BLOCKS);
+    assert_int_equal(clmgk_gemm_plan_get_info(plan, &info, NULL), CLMGK_OK);
+    assert_string_equal(info.provider, "matrix");
+    assert_string_equal(info.parameters, SMALL_BLOCKS);
+    assert_non_null(strstr(info.note, "emulates matrix units"));
+    assert_int_equal(info.sums, CLMGK_DTYPE_F32);
+    assert_int_equal(info.workspace_bytes, 0);
+    clmgk_gemm_plan_release(plan);
+}
+
+/* On a GPU with such units it comes before CLBlast. */
+TH_TEST(fragments_come_first_with_units)
+{
+    mgk_device_facts facts = session->context->facts;
+    size_t matrix = 0, clblast = 0;
+    for (size_t i = 0; i < TH_COUNT(mgk_gemm_providers); i++) {
+        matrix = mgk_gemm_providers[i] == &mgk_gemm_fragments ? i : matrix;
+        clblast = mgk_gemm_providers[i] == &mgk_gemm_clblast ? i : clblast;
+    }
+    assert_true(matrix < clblast);
+    facts.runtime = MGK_RUNTIME_NVIDIA;
+    facts.info.device_class = CLMGK_DEVICE_GPU;
+    (void)snprintf(facts.info.vendor, sizeof(facts.info.vendor), "NVIDIA Corporation");
+    static const char *const architectures[] = {"sm_75", "sm_80", "sm_90"};
+    for (size_t i = 0; i < TH_COUNT(architectures); i++) {
+        (void)snprintf(facts.info.architecture, sizeof(facts.info.architecture), "%s", architectures[i]);
+        for (int dtype = 0; dtype < 3; dtype++)
+            assert_int_equal(mgk_gemm_may_choose(&mgk_gemm_fragments, &facts, (clmgk_dtype)dtype, NULL),
+                             i > 0 && dtype != CLMGK_DTYPE_F32 ? CLMGK_OK : CLMGK_ERROR_UNSUPPORTED);
+    }
 }
 
 TH_TEST(nothing_to_multiply)

@@ -409,10 +409,12 @@ def share(lists, of):
 
 def promoted_bytes(source, options):
     """Private memory of a work-item for the matrix engine's sums of more than 4,096 products each
-    (cl/engine/matrix/backward.clh, chain.clh)."""
+    (cl/engine/matrix/backward.clh, chain.clh, gemm.clh)."""
     head, value = (max(16, tunable(options, name, 64)) for name in ("HEAD_SIZE", "VALUE_SIZE"))
     if "-DMATRIX_UNIT=2" in options and source.endswith("/forward.cl"):
         return 2 * value * tunable(options, "HEADS", 1)
+    if source == "gemm/fragments.cl":
+        return 16 * tunable(options, "ROW_TILES", 4) * tunable(options, "COLUMN_TILES", 8) * ("-DENGINE=matrix" in options)
     if "-DENGINE=matrix" not in options or not source.startswith("mixture/backward"):
         return 0
     products = 1 if "-DKEYS_SHIFTED=1" in options else tunable(options, "COMPONENTS", 1)

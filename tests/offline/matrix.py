@@ -25,6 +25,7 @@ try:
     import numpy
     import passes
     import predictions
+    import products
     import rates
     import warps
 except ModuleNotFoundError as missing:
@@ -221,7 +222,11 @@ def print_table(names, tools, plans):
     """The tables of docs/gpu-bounds.md: counts and times, then kinds of instructions."""
     with tempfile.TemporaryDirectory() as work:
         programs = passes.Programs(ARCHITECTURE, *tools, work)
-        tiles = [tile for name in names for tile in rates.measure(name, programs, plans)[0]]
+        own = [products.Rate(name, programs, plans) for name in names if name.startswith("product-")]
+        print_rows(products.COLUMNS, [rate.row() for rate in own])
+        tiles = [tile for name in names if not name.startswith("product-") for tile in rates.measure(name, programs, plans)[0]]
+    if not tiles:
+        return
     for by_four, columns in ((False, predictions.MATRIX_COLUMNS), (True, predictions.WGMMA_COLUMNS)):
         print_rows(columns, [tile.row() for tile in tiles if tile.by_four == by_four])
     print_rows(["configuration, kernel", *tiles[0].kinds()],
@@ -239,11 +244,13 @@ def print_rows(columns, rows):
 def runner_of(one):
     if name_of(one) in PROBES:
         return run_probe
+    if name_of(one).startswith("product-"):
+        return products.run_configuration if isinstance(one, str) else products.run_case
     return run_configuration if isinstance(one, str) else run_case
 
 
 def name_of(one):
-    return one if isinstance(one, str) else one[0]
+    return one if isinstance(one, str) else one.name if isinstance(one, products.Case) else one[0]
 
 
 def configurations():
@@ -286,7 +293,9 @@ def main():
     if arguments.table:
         print_table(arguments.table.split(","), tools, arguments.plans)
         return 0
-    chosen = [*PROBES] + CASES + (FULL + configurations() if arguments.full or arguments.only else [])
+    chosen = [*PROBES] + CASES + products.CASES
+    if arguments.full or arguments.only:
+        chosen += FULL + products.FULL + configurations()
     chosen = [one for one in chosen if arguments.only in name_of(one)]
     failed = 0
     if arguments.saved:

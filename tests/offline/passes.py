@@ -58,10 +58,11 @@ class Step:
 
 
 class Plan:
-    """What offline_plans prints for a configuration's name and fields of its problem."""
+    """What offline_plans prints for a configuration's name and fields of its problem; `name` None: of a product."""
 
     def __init__(self, program, name, fields):
-        text = offline.run([program, "steps", name, *(f"{key}={value}" for key, value in fields.items())], None)
+        wanted = ["product"] if name is None else ["steps", name]
+        text = offline.run([program, *wanted, *(f"{key}={value}" for key, value in fields.items())], None)
         self.steps = []
         for line in text.splitlines():
             kind, *rest = line.split()

@@ -11,6 +11,7 @@
 #include "engine/units.clh"
 #include "gemm/gemm.h"
 #include "layer/rows.h"
+#include "offline/products.h"
 #include "offline/steps.h"
 
 #include <inttypes.h>
@@ -609,6 +610,9 @@ int main(int count, char **arguments)
         return print_bench();
     if (count >= 3 && strcmp(arguments[1], "steps") == 0)
         return print_steps(arguments[2], count - 3, arguments + 3);
+    const mgk_device_facts with_ptx = facts_with_ptx(MATRIX_MMA);
+    if (count >= 2 && strcmp(arguments[1], "product") == 0)
+        return offline_print_product(&with_ptx, count - 2, arguments + 2);
     const mgk_device_facts gpu = facts_of(CLMGK_DEVICE_GPU, "Advanced Micro Devices, Inc.");
     const mgk_device_facts nvidia = facts_of(CLMGK_DEVICE_GPU, "NVIDIA Corporation");
     const mgk_device_facts intel = facts_of(CLMGK_DEVICE_GPU, "Intel(R) Corporation");
@@ -646,8 +650,8 @@ int main(int count, char **arguments)
             failed |= print_linear(&linears[i], (clmgk_pass)pass, CLMGK_ENGINE_LANE, &cpu);
         }
     }
-    const mgk_device_facts with_ptx = facts_with_ptx(MATRIX_MMA);
     failed |= print_matrices(&with_ptx, &gpu);
+    failed |= offline_print_fragments(&gpu, &with_ptx);
     for (int dtype = CLMGK_DTYPE_F32; dtype <= CLMGK_DTYPE_BF16; ++dtype) {
         print_rows(CLMGK_ENGINE_SIMT, (clmgk_dtype)dtype, &gpu);
         print_rows(CLMGK_ENGINE_SIMT, (clmgk_dtype)dtype, &nvidia);

@@ -111,13 +111,18 @@ static void print_problem(const clmgk_attention_desc *desc)
     (void)printf("\n");
 }
 
-static void print_step(const mgk_step *step)
+static const char *array_name(int buffer)
+{
+    return clmgk_array_get_info((clmgk_array)buffer)->name;
+}
+
+void offline_print_step(const mgk_step *step, const char *(*name_of)(int buffer))
 {
     if (step->launch.global[0] == 0)
         return;
     (void)printf("step %s %s %zu %zu ", step->file, step->name, step->launch.global[0], step->launch.local[0]);
     for (size_t i = 0; i < step->buffers; ++i)
-        (void)printf("%s%s", i == 0 ? "" : ",", clmgk_array_get_info((clmgk_array)step->buffer[i])->name);
+        (void)printf("%s%s", i == 0 ? "" : ",", name_of(step->buffer[i]));
     (void)printf(" ");
     for (size_t i = 0; i < step->args_bytes; ++i)
         (void)printf("%02x", step->args[i]);
@@ -145,7 +150,7 @@ int offline_print_steps(clmgk_attention_desc desc, clmgk_pass pass, const mgk_de
     else
         print_problem(&desc);
     for (size_t i = 0; status == CLMGK_OK && i < plan.steps.count; ++i)
-        print_step(&plan.steps.step[i]);
+        offline_print_step(&plan.steps.step[i], array_name);
     if (status == CLMGK_OK)
         (void)printf("workspace %" PRIu64 "\n", plan.steps.workspace_bytes);
     mgk_steps_clear(&plan.steps, NULL);

@@ -5,6 +5,9 @@
 
 #include "attention/core/family.h"
 
+/* Prints a step; name_of: the array's name by a buffer's number in a call. */
+void offline_print_step(const mgk_step *step, const char *(*name_of)(int buffer));
+
 /*
  * Sets fields of the descriptor, of any variant, from `texts`, such as "length=70", "variant=mgk" or "k.token=72", and
  * prints the problem and the steps that the matrix engine's plan of the pass has. `parameters=...` are the plan's.

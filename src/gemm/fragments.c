@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Products by a GPU's matrix units, in the fragments of the engine `matrix`. Without units they are emulated, for
+ * tests. */
+#include "device/flags.h"
+#include "gemm/gemm.h"
+#include "gemm/product_args.clh"
+#include "gemm/tunables.h"
+
+#include <inttypes.h>
+
+MGK_TUNABLE_TABLE(fragments, "gemm-matrix", MGK_FRAGMENTS_TUNABLES, MGK_FRAGMENTS_CONSTRAINTS);
+
+const mgk_tunable_table *const mgk_gemm_fragments_table = &fragments_table;
+
+/* Rows and columns of a fragment, numbers of a piece that is copied at once, and work-items of a warp. */
+enum { FRAGMENT_ROWS = 16, FRAGMENT_COLUMNS = 8, PIECE = 8, WARP = 32 };
+
+#define MGK_GEMM_BUFFER(NAME, name, type, needed) {MGK_GEMM_##NAME, needed},
+
+/* ---- blocks ---------------------------------------------------------------------------------------------------- */
+
+static int64_t rows_of(const mgk_tunables *p)
+{
+    return (int64_t)(mgk_tunable_get(p, MGK_NAMED(warps)) / mgk_tunable_get(p, MGK_NAMED(column_warps))) *
+           mgk_tunable_get(p, MGK_NAMED(row_tiles)) * FRAGMENT_ROWS;
+}
+
+static int64_t columns_of(const mgk_tunables *p)
+{
+    return (int64_t)mgk_tunable_get(p, MGK_NAMED(column_warps)) * mgk_tunable_get(p, MGK_NAMED(column_tiles)) *
+           FRAGMENT_COLUMNS;
+}
+
+static uint64_t local_bytes_of(const mgk_tunables *p)
+{
+    enum { BYTES = 2 };
+    return (uint64_t)((rows_of(p) + columns_of(p)) * mgk_tunable_get(p, MGK_NAMED(depth)) *
+                      mgk_tunable_get(p, MGK_NAMED(stages)) * BYTES);
+}
+
+static int64_t parts_of(int64_t count, int64_t size)
+{
+    return (count + size - 1) / size;
+}
+
+static int64_t blocks_of(const clmgk_gemm_desc *desc, const mgk_tunables *p)
+{
+    return desc->batch * parts_of(desc->m, rows_of(p)) * parts_of(desc->n, columns_of(p));
+}
+
+/* Halves a parameter that is a default, unless a block would then have too few rows or columns. */
+static bool halve(mgk_tunables *p, mgk_tunable_name name)
+{
+    mgk_tunables smaller = *p;
+    if (!mgk_tunable_is_default(p, name))
+        return false;
+    mgk_tunable_default(&smaller, name, mgk_tunable_get(p, name) / 2);
+    if (rows_of(&smaller) < 2 * FRAGMENT_ROWS || columns_of(&smaller) < 4 * FRAGMENT_COLUMNS)
+        return false;
+    *p = smaller;
+    return true;
+}
+
+/* Large blocks load the fewest numbers for a product. They are smaller where the product would leave half of a block
+ * empty, or half of the device's units without one. */
+static void choose(const clmgk_gemm_desc *desc, const mgk_device_facts *facts, int unit, mgk_tunables *p)
+{
+    mgk_tunables_begin(p, facts->info.device_class);
+    mgk_tunable_default(p, MGK_NAMED(unit), unit);
+    while (desc->n <= columns_of(p) / 2 && halve(p, MGK_NAMED(column_tiles)))
+        ;
+    while (desc->m <= rows_of(p) / 2 && halve(p, MGK_NAMED(row_tiles)))
+        ;
+    const int64_t units = facts->info.device_class == CLMGK_DEVICE_CPU ? 1 : (int64_t)facts->info.compute_units;
+    bool halved = true;
+    while (halved && blocks_of(desc, p) <= units / 2)
+        halved = columns_of(p) > rows_of(p) / 2 ? halve(p, MGK_NAMED(column_tiles)) : halve(p, MGK_NAMED(row_tiles));
+}
+
+/* ---- plans ------------------------------------------------------------------------------------------------------ */
+
+static clmgk_status matrix_applicable(const mgk_device_facts *facts, clmgk_dtype dtype, clmgk_error *error)
+{
+    (void)facts;
+    return dtype == CLMGK_DTYPE_F16 || dtype == CLMGK_DTYPE_BF16
+               ? CLMGK_OK
+               : mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "its matrix units multiply f16 and bf16");
+}
+
+static const char *matrix_only_named(const mgk_device_facts *facts)
+{
+    return mgk_matrix_unit_of(facts, MATRIX_MMA) == 0 ? "emulates matrix units, for tests that name it" : NULL;
+}
+
+static clmgk_status matrix_check(const char *text, clmgk_error *error)
+{
+    const mgk_parameters parameters = {.text = text, .origin = MGK_ORIGIN_CALLER};
+    mgk_tunables tunables = mgk_tunables_of(&fragments_table);
+    MGK_TRY(mgk_tunables_read(&tunables, &parameters, error));
+    return mgk_tunables_check(&tunables, false, error);
+}
+
+/* The unit that products use: the device's, or 0 on a device that has none. */
+static clmgk_status find_unit(clmgk_context *context, int *unit, clmgk_error *error)
+{
+    *unit = 0;
+    if (mgk_matrix_unit_of(&context->facts, MATRIX_MMA) == 0)
+        return CLMGK_OK;
+    const mgk_matrix_unit found = mgk_context_matrix_unit(context, MATRIX_MMA);
+    *unit = found.unit;
+    return found.unit > 0 ? CLMGK_OK : mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "no matrix units: %s", found.why);
+}
+
+static void set_step(const clmgk_gemm_desc *desc, const mgk_sub_group *sub_group, const mgk_tunables *p, mgk_step *step)
+{
+    static const mgk_step_buffer list[] = {MGK_GEMM_PRODUCT_BUFFERS(MGK_GEMM_BUFFER)};
+    const mgk_gemm_product_args args = {.stride_a = desc->stride_a,
+                                        .stride_b = desc->stride_b,
+                                        .stride_c = desc->stride_c,
+                                        .row_a = desc->transpose_a != 0 ? 1 : desc->lda,
+                                        .step_a = desc->transpose_a != 0 ? desc->lda : 1,
+                                        .ldb = desc->ldb,
+                                        .ldc = desc->ldc,
+                                        .m = (mgk_i32)desc->m,
+                                        .n = (mgk_i32)desc->n,
+                                        .k = (mgk_i32)desc->k,
+                                        .rows = (mgk_i32)rows_of(p),
+                                        .columns = (mgk_i32)columns_of(p),
+                                        .row_groups = (mgk_i32)parts_of(desc->m, rows_of(p)),
+                                        .column_groups = (mgk_i32)parts_of(desc->n, columns_of(p)),
+                                        .alpha = (float)desc->alpha,
+                                        .beta = (float)desc->beta};
+    const mgk_flags flags = {.engine = CLMGK_ENGINE_MATRIX,
+                             .TYPE_Q = (int)desc->dtype,
+                             .TYPE_K = (int)desc->dtype,
+                             .TYPE_V = (int)desc->dtype,
+                             .TYPE_O = (int)desc->dtype,
+                             .MATRIX_UNIT = mgk_tunable_get(p, MGK_NAMED(unit)),
+                             .SHUFFLE = sub_group->shuffle,
+                             .SUB_GROUP_SIZE = sub_group->size,
+                             .TRANSPOSE_A = desc->transpose_a,
+                             .TRANSPOSE_B = desc->transpose_b};
+    const size_t threads = (size_t)mgk_tunable_get(p, MGK_NAMED(warps)) * WARP;
+    step->file = "gemm/fragments.cl";
+    step->name = "gemm_fragments";
+    mgk_text_printf(&step->options, "-cl-std=CL1.2");
+    mgk_flags_options(&flags, &step->options);
+    mgk_tunables_options(p, &step->options);
+    step->launch = (mgk_launch){1, {(size_t)blocks_of(desc, p) * threads}, {threads}};
+    step->local_bytes = local_bytes_of(p);
+    mgk_step_bind(step, &args, sizeof(args), list, MGK_COUNT(list));
+}
+
+static clmgk_status check_group(const mgk_tunables *p, const mgk_device_facts *facts, clmgk_error *error)
+{
+    const uint64_t threads = (uint64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * WARP, local = local_bytes_of(p);
+    if (threads > facts->info.max_work_group || threads > facts->work_item_limit)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "a work-group of %" PRIu64 ", the device takes %" PRIu64,
+                        threads, facts->info.max_work_group);
+    return local <= facts->info.local_memory_bytes
+               ? CLMGK_OK
+               : mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "%" PRIu64 " bytes of local memory, the device has %" PRIu64,
+                          local, facts->info.local_memory_bytes);
+}
+
+/* Why a product is slower than the units are. */
+static void add_note(clmgk_gemm_plan *plan, const mgk_tunables *p)
+{
+    const clmgk_gemm_desc *const desc = &plan->desc;
+    if (mgk_tunable_get(p, MGK_NAMED(unit)) == 0)
+        mgk_text_printf(&plan->note, "slow: emulates matrix units");
+    else if ((mgk_gemm_a(desc).columns % PIECE | mgk_gemm_b(desc).columns % PIECE | desc->lda % PIECE |
+              desc->ldb % PIECE | desc->stride_a % PIECE | desc->stride_b % PIECE) != 0)
+        mgk_text_printf(&plan->note,
+                        "slow: rows of A or B are no multiples of 16 bytes, and are copied number by number");
+}
+
+clmgk_status mgk_gemm_fragments_step(clmgk_gemm_plan *plan, const mgk_device_facts *facts, const char *text,
+                                     clmgk_error *error)
+{
+    const mgk_parameters parameters = {.text = text, .origin = MGK_ORIGIN_CALLER};
+    mgk_tunables tunables = mgk_tunables_of(&fragments_table), *const p = &tunables;
+    MGK_TRY(mgk_tunables_read(p, &parameters, error));
+    choose(&plan->desc, facts, facts->matrix_unit.unit, p);
+    MGK_TRY(mgk_tunables_check(p, true, error));
+    if (mgk_tunable_get(p, MGK_NAMED(unit)) > facts->matrix_unit.unit)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "the device has no such matrix unit");
+    MGK_TRY(check_group(p, facts, error));
+    set_step(&plan->desc, &facts->sub_group, p, &plan->steps->step[plan->steps->count++]);
+    add_note(plan, p);
+    return CLMGK_OK;
+}
+
+static clmgk_status matrix_plan(clmgk_gemm_plan *plan, const char *parameters, clmgk_error *error)
+{
+    mgk_device_facts facts = plan->context->facts;
+    MGK_TRY(find_unit(plan->context, &facts.matrix_unit.unit, error));
+    facts.sub_group = mgk_context_sub_group(plan->context);
+    MGK_TRY(mgk_gemm_fragments_step(plan, &facts, parameters, error));
+    plan->info.sums = CLMGK_DTYPE_F32;
+    plan->info.cached = plan->context->keeper != CLMGK_KEEPER_NOBODY;
+    return CLMGK_OK;
+}
+
+const mgk_gemm_provider mgk_gemm_fragments = {.name = "matrix",
+                                              .applicable = matrix_applicable,
+                                              .only_named = matrix_only_named,
+                                              .check_parameters = matrix_check,
+                                              .plan = matrix_plan};

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Products by matrix units: their configurations, and steps for programs that execute their machine code. */
+#ifndef OFFLINE_PRODUCTS_H
+#define OFFLINE_PRODUCTS_H
+
+#include "device/device.h"
+
+/* Prints the configurations: of devices without units, and of those with them. Returns 0, or 1 after a message. */
+int offline_print_fragments(const mgk_device_facts *gpu, const mgk_device_facts *nvidia);
+
+/*
+ * Prints the step of the product whose fields `texts` set, such as "m=70" or "transpose_a=1", as offline_print_steps
+ * does. `dtype=1`: f16; `parameters=...` are the plan's. Returns 0, or 1 after a message.
+ */
+int offline_print_product(const mgk_device_facts *facts, int count, char **texts);
+
+#endif

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products of matrices by the matrix engine's fragments (cl/gemm/fragments.cl) as plans launch them on an NVIDIA GPU
+(offline_plans product), executed by warps.py and compared with numpy, and what a step along K takes: for matrix.py."""
+import dataclasses
+
+import numpy as np
+
+import compile as offline
+import model
+import passes
+import warps
+
+SMALL = "warps=2,column-warps=1,row-tiles=1,column-tiles=4,depth=32,stages=3"  # blocks of 32 x 32
+PARAMETERS = {"unit": "MATRIX_UNIT", "warps": "WARPS", "column-warps": "COLUMN_WARPS", "row-tiles": "ROW_TILES",
+              "column-tiles": "COLUMN_TILES", "depth": "DEPTH", "stages": "STAGES"}
+SIZE, BLOCK = 4096, 128  # of the products that are predicted, and that are executed for it
+STEPS = 5, 8
+COLUMNS = ["product", "groups", "resident", "registers", "slots", "products", "banks", "barriers", "waits", "copied", "ms",
+           "TFLOP/s"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """`offsets`: of the first elements of A, B and C in their buffers."""
+    name: str
+    fields: tuple
+    alpha: float = 1
+    beta: float = 0
+    offsets: tuple = (0, 0, 0)
+
+
+def case(name, m, n, k, form="nn", alpha=1, beta=0, offsets=(0, 0, 0), **fields):
+    own = {"m": m, "n": n, "k": k, "transpose_a": int(form[0] == "t"), "transpose_b": int(form[1] == "t"),
+           "dtype": passes.BF16, "parameters": SMALL, **fields}
+    return Case(f"product-{name}", tuple(own.items()), alpha, beta, offsets)
+
+
+# The quick tier has those before FULL.
+CASES = [case("nt-edges", 40, 48, 88, "nt", 0.5, 2), case("tn-f16", 72, 40, 64, "tn", dtype=passes.F16)]
+FULL = [
+    case("nn-unaligned", 33, 37, 45, offsets=(1, 3, 5), alpha=-1, beta=0.5),
+    case("tt-gaps", 40, 33, 70, "tt", lda=50, ldb=76, ldc=41),
+    case("nt-batch", 33, 34, 32, "nt", batch=2, stride_a=33 * 32 + 8, stride_b=0, stride_c=33 * 34 + 2),
+    case("nn-long-sums", 16, 16, 8256),
+    *(case(f"{form}-as-planned", 150, 140, 104, form, parameters="row-tiles=4,column-tiles=8") for form in ("nn", "nt", "tn", "tt")),
+]
+
+
+class Product:
+    def __init__(self, plans, one):
+        given = dict(one.fields)
+        self.plan = passes.Plan(plans, None, {**given, "alpha": one.alpha, "beta": one.beta})
+        self.one, self.x, self.step = one, self.plan.problem, self.plan.steps[0]
+        self.starts = dict(zip("abc", one.offsets))
+        self.memory, self.values = passes.Memory(), {}
+        for name in "abc":
+            rows, columns, ld, stride = self.layout(name)
+            self.memory.add(name, (self.x["batch"] - 1) * stride + (rows - 1) * ld + columns, 2, self.starts[name])
+        self.memory.make()
+        random = np.random.default_rng(1)
+        for name in "abc":
+            self.put(name, random.standard_normal(self.shape(name)))
+
+    def layout(self, name):
+        x = self.x
+        if name == "a":
+            return *((x["k"], x["m"]) if x["transpose_a"] else (x["m"], x["k"])), x["lda"], x["stride_a"]
+        if name == "b":
+            return *((x["n"], x["k"]) if x["transpose_b"] else (x["k"], x["n"])), x["ldb"], x["stride_b"]
+        return x["m"], x["n"], x["ldc"], x["stride_c"]
+
+    def shape(self, name):
+        return self.x["batch"], *self.layout(name)[:2]
+
+    def view(self, name):
+        _, _, ld, stride = self.layout(name)
+        return self.memory.view(name, self.shape(name), (stride, ld, 1), 2)
+
+    def put(self, name, values):
+        """Gaps, and C where it is not read, stay NaN."""
+        view, access = self.view(name)
+        self.values[name] = np.zeros(self.shape(name))
+        if name != "c" or self.one.beta:
+            pattern, self.values[name] = passes.stored(values, self.x["dtype"])
+            view[...] = pattern
+        if name == "c":
+            access[...] |= warps.WRITE
+
+    def bank(self):
+        step = self.step
+        bank = bytearray(1 << 12)
+        bank[0:4] = step.threads.to_bytes(4, "little")
+        bank[0x28:0x2c] = warps.STACK.to_bytes(4, "little")
+        data = step.arguments + b"".join(self.starts[name].to_bytes(8, "little") for name in step.names)
+        data += b"".join((warps.GLOBAL + self.memory.place[name][0]).to_bytes(8, "little") for name in step.names)
+        bank[warps.PARAMETERS:warps.PARAMETERS + len(data)] = data
+        return bytes(bank)
+
+    def run(self, programs, most=None):
+        """(Program, counts of the first work-group)."""
+        program = programs.get(self.step.source, self.step.options)
+        groups = self.step.items // self.step.threads
+        counts = [warps.Group(program.kernels[self.step.kernel], self.step.threads, self.bank(), self.memory.bytes, number,
+                              program.tables, self.memory.access).run() for number in range(min(groups, most or groups))]
+        return program, counts[0]
+
+    def faults(self):
+        a, b = (np.swapaxes(self.values[name], 1, 2) if self.x[f"transpose_{name}"] else self.values[name] for name in "ab")
+        exact = self.one.alpha * (a @ b) + self.one.beta * self.values["c"]
+        terms = abs(self.one.alpha) * (abs(a) @ abs(b)) + abs(self.one.beta * self.values["c"])
+        given = passes.loaded(np.ascontiguousarray(self.view("c")[0]), self.x["dtype"])
+        limit = (self.x["k"] + 4) * 2.0 ** -24 * terms + 2.0 ** {passes.F16: -11, passes.BF16: -8}[self.x["dtype"]] * abs(exact)
+        error = abs(given - exact) / (limit + 1e-30)
+        return [] if (error <= 1).all() else [f"C is wrong by {np.nanmax(error):.1f} times its limit"
+                                              f"{', with NaN' if np.isnan(error).any() else ''}"]
+
+
+def run_case(one, programs, plans):
+    product = Product(plans, one)
+    program, counts = product.run(programs)
+    faults = product.faults() + over_limits(one.name, product.step, program)
+    text = (f"{one.name:28s} {program.figures['registers']} registers, {counts['hmma'] + counts['hgmma']} products, "
+            f"{counts['slots']} slots, {counts['barriers']} barriers in the first group")
+    return f"{text}  {'FAILED: ' + '; '.join(faults) if faults else 'right'}", not faults
+
+
+def over_limits(name, step, program):
+    most = offline.limits("sm_90", "nvidia", name, step.source, step.options)
+    return [f"{figure} {program.figures[figure]}, at most {most[figure]}" for figure in ("B spilled", "B stack")
+            if program.figures[figure] > most[figure]]
+
+
+class Rate:
+    """What a step along K takes of a configuration's work-group, and how long a product of SIZE."""
+
+    def __init__(self, name, programs, plans):
+        storage, form = name.split("-")[1:3]
+        fields = {"transpose_a": int(form[0] == "t"), "transpose_b": int(form[1] == "t"),
+                  "dtype": {"f16": passes.F16, "bf16": passes.BF16}[storage]}
+        whole = passes.Plan(plans, None, {**fields, "m": SIZE, "n": SIZE, "k": SIZE})
+        self.name, self.step = name, whole.steps[0]
+        self.groups = self.step.items // self.step.threads
+        own = ",".join(f"{option}={offline.tunable(self.step.options, macro, 0)}" for option, macro in PARAMETERS.items())
+        runs, self.faults, depth = [], [], offline.tunable(self.step.options, "DEPTH", 0)
+        for steps in STEPS:
+            product = Product(plans, Case(name, tuple({**fields, "m": BLOCK, "n": BLOCK, "k": steps * depth,
+                                                       "parameters": own}.items())))
+            program, counts = product.run(programs)
+            runs.append(counts)
+            self.faults += product.faults() + over_limits(name, product.step, program)
+            if product.step.options != self.step.options:
+                self.faults.append("has other options than the product of its size")
+        fewer, more = runs
+        self.counts = {key: (more[key] - fewer[key]) / (STEPS[1] - STEPS[0]) for key in more}
+        self.figures, self.steps = program.figures, SIZE // depth
+
+    def tile(self):
+        c = self.counts
+        return model.Tile(slots=c["slots"] / 4, fma=0, banks=c["passes"], load_bytes=c.get("load bytes", 0),
+                          barriers=c["barriers"] * 32 / self.step.threads, waits=c.get("waits", 0), hmma=c.get("hmma", 0),
+                          hgmma=c.get("hgmma", 0), copied=c.get("copied bytes", 0))
+
+    def milliseconds(self):
+        return model.kernel_ms(self.tile(), self.figures["groups"], [self.steps] * self.groups)
+
+    def row(self):
+        """A table's cells, under COLUMNS."""
+        tile, c, ms = self.tile(), self.counts, self.milliseconds()
+        return [self.name, self.groups, self.figures["groups"], self.figures["registers"],
+                *(f"{x:.0f}" for x in (tile.slots, c.get("hmma", 0) + c.get("hgmma", 0), tile.banks, tile.barriers, tile.waits,
+                                       tile.copied)), f"{ms:.3f}", f"{2e-9 * SIZE ** 3 / ms:.0f}"]
+
+
+def run_configuration(name, programs, plans):
+    rate = Rate(name, programs, plans)
+    line = ", ".join(f"{label} {cell}" for label, cell in zip(COLUMNS[1:], rate.row()[1:]))
+    return f"{name:28s} {line}  {'FAILED: ' + '; '.join(rate.faults) if rate.faults else 'right'}", not rate.faults
