@@ -21,9 +21,7 @@ class State(NamedTuple):
     m: Array | None = None  #: log scale [B,H] ([B]) of the features exp and favor
 
 
-
-
-def _check_family(variant: str, linear: bool) -> None:
+def check_family(variant: str, linear: bool) -> None:
     if bool(traits_of(variant) & lib.CLMGK_TRAIT_LINEAR) != linear:
         wanted = "attention" if linear else "linear_attention"
         raise ValueError(f"variant: {variant!r} belongs to clmgk.{wanted}")
@@ -139,7 +137,7 @@ def attention(q: Array, k: Array, v: Array, *, return_lse: bool = False, out: Ar
     The first call of a kind compiles kernels, which takes seconds; compiled programs are kept on disk. `Plan` makes
     that choice of time explicit.
     """
-    _check_family(options.get("variant", "softmax"), linear=False)
+    check_family(options.get("variant", "softmax"), linear=False)
     made = Call(_storage_of(q=q, k=k, v=v, o=out), options, OPTIONS)
     plan = made.plan({})
     outputs = plan._call(plan._pass("forward"), made.arrays, () if return_lse else ("lse",), seed=made.seed)
@@ -191,7 +189,7 @@ def attention_backward(grad_o: Array, q: Array, k: Array, v: Array, o: Array, ls
     ValueError, TypeError, NotImplementedError, RuntimeError
         As in `attention`.
     """
-    _check_family(options.get("variant", "softmax"), linear=False)
+    check_family(options.get("variant", "softmax"), linear=False)
     made = Call(_storage_of(q=q, k=k, v=v, o=o, grad_o=grad_o), options, OPTIONS)
     made.arrays |= {**_f32("lse", lse), **_f32("grad_lse", grad_lse)}
     return _backward(made, _gradients(made, gradients))
@@ -233,7 +231,7 @@ def statistics(q: Array, k: Array, *, statistics: Iterable[str] = ("responsibili
     ValueError, TypeError, NotImplementedError, RuntimeError
         As in `attention`.
     """
-    _check_family(options.get("variant", "softmax"), linear=False)
+    check_family(options.get("variant", "softmax"), linear=False)
     made = Call(_storage_of(q=q, k=k), options, OPTIONS)
     names = (statistics,) if isinstance(statistics, str) else tuple(statistics)
     plan = made.plan({"statistics": names})
@@ -288,8 +286,8 @@ def _states(state: State | None, letter: str = "state") -> dict[str, Array]:
             for name, array in zip(State._fields, state) if array is not None}
 
 
-def _linear_call(storage: dict[str, Array], state: State | None, options: Mapping[str, Any]) -> Call:
-    _check_family(options.get("variant", "linear"), linear=True)
+def linear_call(storage: dict[str, Array], state: State | None, options: Mapping[str, Any]) -> Call:
+    check_family(options.get("variant", "linear"), linear=True)
     made = Call(storage, {"variant": "linear", **options}, LINEAR_OPTIONS)
     made.arrays |= _states(state)
     if "projection" in made.arrays:
@@ -344,7 +342,7 @@ def linear_attention(q: Array, k: Array, v: Array, *, state: State | None = None
     ValueError, TypeError, NotImplementedError, RuntimeError
         As in `attention`.
     """
-    made = _linear_call(_storage_of(q=q, k=k, v=v, o=out), state, options)
+    made = linear_call(_storage_of(q=q, k=k, v=v, o=out), state, options)
     plan = made.plan({"use_new_state": True} if return_state else {})
     outputs = plan._call(plan._pass("forward"), made.arrays, () if return_denominator else ("denominator",),
                          seed=made.seed)
@@ -388,7 +386,7 @@ def linear_attention_backward(grad_o: Array, q: Array, k: Array, v: Array, o: Ar
     ValueError, TypeError, NotImplementedError, RuntimeError
         As in `attention`.
     """
-    made = _linear_call(_storage_of(q=q, k=k, v=v, o=o, grad_o=grad_o), state, options)
+    made = linear_call(_storage_of(q=q, k=k, v=v, o=o, grad_o=grad_o), state, options)
     made.arrays |= {**_f32("denominator", denominator), **_states(grad_new_state, "grad_new_state")}
     names = _gradients(made, gradients)
     if grad_new_state is None:

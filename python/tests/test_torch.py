@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch: values and gradients against autograd in double precision, PyTorch's own functions and modules, and manners."""
+import gc
 import threading
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 import clmgk  # noqa: E402
 import clmgk.torch as ct  # noqa: E402
-from clmgk.torch import _attention as operators  # noqa: E402
+import formulas  # noqa: E402
 
 F = torch.nn.functional
 
@@ -30,35 +32,6 @@ def seed():
 
 
 # ---- variants, in double precision
-
-
-def scores_mgk(q, k, prior, variance):
-    distance = ((q[:, :, None, :, None] - k[:, :, :, None]) ** 2).sum(-1)
-    return torch.logsumexp(prior.log()[None, :, :, None, None] - distance / (2 * variance[None, :, :, None, None]), 2)
-
-
-def formula(q, k, v, variant, causal, **p):
-    """O and L by the formulas of include/clmgk/variants.h."""
-    size = q.shape[-1]
-    if variant == "mgk":
-        w = scores_mgk(q, k, p["prior"], p["variance"])
-    elif variant == "smgk":
-        w = scores_mgk(q, k[:, :, None] + p["shift"][None, :, :, None], p["prior"], p["variance"])
-    elif variant in ("hard-fish", "talking-heads"):
-        w = torch.einsum("hk,bkij->bhij", p["mix"], q @ k.transpose(-1, -2)) / size ** 0.5
-    elif variant == "hard-gfish":
-        g = (q @ k.transpose(-1, -2))[:, None]
-        x = torch.relu(p["mix"][None, :, :, None, None] * g)
-        w = (torch.einsum("hk,bhkij->bhij", p["mix_weight"], x) + p["mix_offset"][None, :, None, None]) / size ** 0.5
-    else:
-        w = q @ k.repeat_interleave(q.shape[1] // k.shape[1], 1).transpose(-1, -2) / size ** 0.5 + p.get("bias", 0)
-        v = v.repeat_interleave(q.shape[1] // v.shape[1], 1)
-    if causal:
-        w = w.masked_fill(torch.ones(w.shape[-2:], dtype=torch.bool).triu(w.shape[-1] - w.shape[-2] + 1), -torch.inf)
-    lse = torch.logsumexp(w, -1)
-    if "sinks" in p:
-        lse = torch.logaddexp(lse, p["sinks"][None, :, None])
-    return torch.exp(w - lse[..., None]) @ v, lse
 
 
 def positive(*shape):
@@ -87,7 +60,7 @@ def test_gradients(name, causal):
     o, lse = ct.attention(q, k, v, variant=variant, causal=causal, return_lse=True, **extras)
     inputs = {"q": q, "k": k, "v": v, **extras}
     exact = {n: t.detach().double().requires_grad_() for n, t in inputs.items()}
-    expected = formula(**exact, variant=variant, causal=causal)
+    expected = formulas.attention(**exact, variant=variant, causal=causal)
     close(o, expected[0])
     close(lse, expected[1])
     grad_o, grad_lse = torch.randn_like(o), torch.randn_like(lse)
@@ -101,6 +74,17 @@ def test_unused_inputs_get_no_gradient():
     q, k, v = normal(1, 2, 7, 16), normal(1, 2, 7, 16, grad=False), normal(1, 2, 7, 16)
     ct.attention(q, k, v).sum().backward()  # a gradient with strides of 0
     assert q.grad is not None and k.grad is None and v.grad is not None
+
+
+def test_gradients_of_one_output():
+    """Of O or L alone, also gradients with strides of 0."""
+    q, k, v = normal(1, 2, 7, 16), normal(1, 2, 9, 16), normal(1, 2, 9, 16)
+    w = q @ k.transpose(-1, -2) / 4
+    expected = (torch.softmax(w, -1) @ v, torch.logsumexp(w, -1))
+    for actual, exact in zip(ct.attention(q, k, v, return_lse=True), expected):
+        a, e = (torch.autograd.grad(t.sum(), (q, k, v), allow_unused=True, retain_graph=True) for t in (actual, exact))
+        for one, other in zip(a, e):
+            close(one, torch.zeros_like(one) if other is None else other, 2e-4)
 
 
 def test_layouts_are_read_in_place():
@@ -119,23 +103,87 @@ def test_layouts_are_read_in_place():
 
 def test_operators():
     q, k, v = normal(1, 2, 7, 16), normal(1, 2, 7, 16), normal(1, 2, 7, 16)
-    torch.library.opcheck(operators._attention, (q, k, v, *[None] * 15, "causal=True", "q,k,v"))
+    torch.library.opcheck(torch.ops.clmgk.attention.default, (q, k, v, "causal=True", "q,k,v"))
+    torch.library.opcheck(torch.ops.clmgk.linear_attention.default,
+                          (q, k, v, "causal=True;feature='exp';return_state=True", "q,k,v"))
 
 
-def test_compile():
+@pytest.mark.parametrize("attention", [ct.attention, ct.linear_attention])
+def test_compile(attention):
     q, k, v = (normal(1, 2, 7, 16) for _ in range(3))
-    function = lambda q, k, v: ct.attention(q * 2, k, v, causal=True).sin()  # noqa: E731
+    function = lambda q, k, v: attention(q * 2, k, v, causal=True).sin()  # noqa: E731
     compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
     close(compiled(q, k, v), function(q, k, v), 0)
     for a, e in zip(*(torch.autograd.grad(f(q, k, v).sum(), (q, k, v)) for f in (compiled, function))):
         close(a, e, 1e-6)
 
 
-def test_second_gradient_is_refused():
+@pytest.mark.parametrize("function", [ct.attention, ct.linear_attention])
+def test_second_gradient_is_refused(function):
     q = normal(1, 2, 7, 16)
-    gradient, = torch.autograd.grad(ct.attention(q, q, q).square().sum(), q, create_graph=True)
+    gradient, = torch.autograd.grad(function(q, q, q).square().sum(), q, create_graph=True)
     with pytest.raises(RuntimeError, match="gradient of a gradient"):
         gradient.sum().backward()
+
+
+def test_compile_with_state():
+    """A compiled step of decoding: the state comes in and goes out."""
+    q, k, v = (normal(1, 2, 1, 16, grad=False) for _ in range(3))
+    step = lambda q, k, v, state: ct.linear_attention(q, k, v, state=state, return_state=True, feature="exp")  # noqa: E731
+    _, state = ct.linear_attention(q, k, v, return_state=True, feature="exp")
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    for actual, expected in zip(*((o, *new) for o, new in (f(q, k, v, state) for f in (compiled, step)))):
+        close(actual, expected, 0)
+
+
+def test_shapes_of_fake_tensors():
+    """Shapes and strides of every output, for a variant of each kind, are those that the operator returns."""
+    from torch._subclasses import FakeTensorMode
+
+    q, k, v = normal(2, 3, 7, 16, grad=False), normal(2, 3, 9, 16, grad=False), normal(2, 4, 9, 8, grad=False)
+    q_first = q.transpose(1, 2).contiguous().transpose(1, 2)
+    calls = [lambda q, k, v: ct.attention(q, k, v[:, :3], return_lse=True),
+             lambda q, k, v: ct.attention(q, k, v, variant="hard-fish", mix=v.new_ones(4, 3), return_lse=True),
+             lambda q, k, v: ct.attention(q, k, v, variant="hard-mish", mix=v.new_ones(3), heads=4, return_lse=True)]
+    for variant in ("linear", "lhard-fish"):
+        for feature in ({"feature": "elu1"}, {"feature": "dpfp", "feature_order": 2}, {"feature": "exp"}, {"feature": "favor"}):
+            def linear(q, k, v, options=dict(variant=variant, **feature)):
+                given = {"mix": v.new_ones(4, 3)} if options["variant"] == "lhard-fish" else {}
+                if options["feature"] == "favor":
+                    given["projection"] = v.new_ones(20, 16)
+                o, state = ct.linear_attention(q, k, v if given.get("mix") is not None else v[:, :3], return_state=True,
+                                               **given, **options)
+                return (o, *[t for t in state if t is not None])
+            calls.append(linear)
+    for call in calls:
+        for queries in (q, q_first):
+            real = call(queries, k, v)
+            with FakeTensorMode() as mode:
+                fake = call(*(mode.from_tensor(t) for t in (queries, k, v)))
+            assert [(t.shape, t.stride(), t.dtype) for t in fake] == [(t.shape, t.stride(), t.dtype) for t in real]
+
+
+def test_linear_attention_over_parts():
+    """Gradients flow through the state: two halves give the whole's outputs and gradients."""
+    inputs = [normal(1, 2, 10, 16) for _ in range(3)]
+    for feature in ("elu1", "exp"):
+        whole = ct.linear_attention(*inputs, causal=True, feature=feature)
+        first, state = ct.linear_attention(*(t[:, :, :5] for t in inputs), causal=True, feature=feature, return_state=True)
+        second = ct.linear_attention(*(t[:, :, 5:] for t in inputs), causal=True, feature=feature, state=state)
+        parts = torch.cat((first, second), 2)
+        close(parts, whole)
+        weight = torch.randn_like(whole)
+        for a, e in zip(*(torch.autograd.grad(o, inputs, weight) for o in (parts, whole))):
+            close(a, e, 2e-4)
+
+
+def test_linear_attention_without_a_batch():
+    q, k, v = (normal(2, 7, 16, grad=False) for _ in range(3))
+    o, state = ct.linear_attention(q, k, v, return_state=True)
+    whole, whole_state = ct.linear_attention(q[None], k[None], v[None], return_state=True)
+    close(o, whole[0], 0)
+    close(state.c, whole_state.c[0], 0)
+    close(ct.linear_attention(q, k, v, state=state), ct.linear_attention(q[None], k[None], v[None], state=whole_state)[0], 0)
 
 
 def test_autocast():
@@ -146,6 +194,10 @@ def test_autocast():
     o.float().sum().backward()
     assert q.grad.dtype == torch.float32
     close(o.float(), F.scaled_dot_product_attention(q, q, q), 2e-2)
+    with torch.autocast("cpu", torch.bfloat16):
+        o, state = ct.linear_attention(q, q, q, return_state=True)
+    assert (o.dtype, state.c.dtype) == (torch.bfloat16, torch.float32)
+    close(o.float(), ct.linear_attention(q, q, q), 2e-2)
 
 
 def test_checkpoint_and_dropout():
@@ -160,6 +212,31 @@ def test_checkpoint_and_dropout():
     close(*gradients, 0)
     assert not torch.equal(ct.attention(q, k, v, dropout=0.5), ct.attention(q, k, v, dropout=0.5))
     assert torch.equal(ct.attention(q, k, v, dropout=0.5, seed=2**63 + 1), ct.attention(q, k, v, dropout=0.5, seed=2**63 + 1))
+
+
+def test_no_growth():
+    """1,000 steps of training keep nothing in Python: less than an object a step, without what Python has freed and keeps."""
+    q = normal(1, 2, 9, 16)
+
+    def steps(count):
+        for _ in range(count):
+            ct.attention(q, q, q, causal=True).sum().backward()
+            ct.linear_attention(q, q, q, causal=True).sum().backward()
+            q.grad = None
+
+    steps(50)
+    tracemalloc.start()
+    try:
+        steps(20)
+        gc.collect()
+        before = tracemalloc.take_snapshot()
+        steps(1000)
+        gc.collect()
+        growth = sum(line.size_diff for line in tracemalloc.take_snapshot().compare_to(before, "filename")
+                     if "tracemalloc" not in line.traceback[0].filename)
+    finally:
+        tracemalloc.stop()
+    assert growth < 40_000
 
 
 def test_threads():
@@ -185,8 +262,18 @@ def test_threads():
     (TypeError, "casual", lambda q: ct.attention(q, q, q, casual=True)),
     (TypeError, "prior: list", lambda q: ct.attention(q, q, q, prior=[1.0])),
     (ValueError, "v: shape", lambda q: ct.attention(q, q, q[:, :, :3])),
+    (ValueError, "v: shape", lambda q: ct.attention(q, q, q[0, 0])),
+    (ValueError, "k: shape", lambda q: ct.attention(q, q[0], q)),
+    (ValueError, "q: shape", lambda q: ct.linear_attention(q[0, 0], q, q)),
     (ValueError, "mix: missing", lambda q: ct.attention(q, q, q, variant="hard-fish")),
     (ValueError, "linear", lambda q: ct.MultiheadAttention(16, 2, variant="linear")),
+    (ValueError, "clmgk.attention", lambda q: ct.linear_attention(q, q, q, variant="mgk")),
+    (ValueError, "clmgk.linear_attention", lambda q: ct.attention(q, q, q, variant="linear")),
+    (TypeError, "casual", lambda q: ct.linear_attention(q, q, q, casual=True)),
+    (ValueError, "projection", lambda q: ct.linear_attention(q, q, q, feature="favor")),
+    (ValueError, "state_c: shape", lambda q: ct.linear_attention(q, q, q, state=ct.State(q, q))),
+    (TypeError, "state_z: ndarray", lambda q: ct.linear_attention(q, q, q, state=ct.State(q, q.detach().numpy()))),
+    (ValueError, "slopes", lambda q: ct.attention(q, q, q, slopes=torch.ones(2, requires_grad=True))),
     (ValueError, "embed_dim", lambda q: ct.MultiheadAttention(15, 2)),
     (RuntimeError, "attn_mask", lambda q: ct.scaled_dot_product_attention(q, q, q, q[..., :7], is_causal=True)),
 ])
@@ -283,6 +370,21 @@ def test_modules_of_variants(variant):
     again.load_state_dict(module.state_dict())
     if variant != "fish":
         close(again(x, x, x)[0], module(x, x, x)[0], 0)
+
+
+def test_initial_values():
+    """As in the papers: priors 1/M, shifts and mixing normal; a w of 1 and a c of 0 leave the mixing as it is."""
+    def parameters(variant):
+        return dict(ct.MultiheadAttention(256, 8, variant=variant, components=4).named_parameters())
+
+    for variant in ("mgk", "smgk"):
+        assert torch.equal(parameters(variant)["prior"], torch.full((8, 4), 0.25))
+    shift = parameters("smgk")["shift"]
+    assert shift.shape == (8, 4, 32) and abs(shift.mean()) < 0.15 and abs(shift.std() - 1) < 0.1
+    found = parameters("gfish")
+    assert (found["mix_weight"] == 1).all() and (found["mix_offset"] == 0).all() and (found["noise"] > 0).all()
+    assert found["mix"].shape == (8, 4) and 0.2 < found["mix"].std() < 0.8
+    assert parameters("mish")["mix"].shape == (4,)
 
 
 def test_update_of_the_prior():

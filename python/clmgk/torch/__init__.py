@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention on PyTorch tensors, with autograd.
 
-`attention` computes every variant but the linear ones and is differentiable in every tensor. `scaled_dot_product_attention`
-takes PyTorch's arguments, `MultiheadAttention` is a module like ``torch.nn.MultiheadAttention`` with any of these variants.
-Tensors on the CPU are used in place. Tensors on other devices are refused: copy them by ``.cpu()``.
+`attention` computes every variant but the linear ones, which `linear_attention` computes; both are differentiable in every
+tensor. `scaled_dot_product_attention` takes PyTorch's arguments, `MultiheadAttention` is a module like
+``torch.nn.MultiheadAttention`` with any of the variants of `attention`. Tensors on the CPU are used in place. Tensors on
+other devices are refused: copy them by ``.cpu()``.
 """
 from ._attention import attention, scaled_dot_product_attention
+from ._linear import State, linear_attention
 from ._module import MultiheadAttention
 
-__all__ = ["MultiheadAttention", "attention", "scaled_dot_product_attention"]
+__all__ = ["MultiheadAttention", "State", "attention", "linear_attention", "scaled_dot_product_attention"]

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from .._functions import statistics
 from .._library import lib
 from .._options import traits_of
-from ._attention import as_bias, attention, cpu_context
+from ._attention import as_bias, attention
+from ._operators import cpu_context
 
 _EXTRAS = ("key_weight", "key_bias", "prior", "shift", "mix", "mix_weight", "mix_offset", "noise")
 

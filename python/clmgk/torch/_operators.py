@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch's custom operators: a forward and a backward pass for each family of variants."""
+from __future__ import annotations
+
+import ast
+import functools
+import os
+from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .._context import Context, context_of, devices
+from .._library import lib, name_of
+from .._options import Call, traits_of
+from .._plan import Plan
+from .._slots import Array, numpy_dtype
+
+_DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+STORAGE = ("q", "k", "v")
+INTEGERS = ("lengths", "lengths_q", "offsets", "offsets_k")
+
+
+@functools.lru_cache(maxsize=None)
+def cpu_context() -> Context:
+    """The device for CPU tensors: CLMGK_DEVICE, else a CPU, which uses them in place, else any."""
+    if not os.environ.get("CLMGK_DEVICE"):
+        for device in devices():
+            if device.device_class == "cpu":
+                return context_of(device.selector)
+    return context_of(None)
+
+
+# ---- options as one string, which an operator can take
+
+
+def to_string(options: Mapping[str, Any]) -> str:
+    return ";".join([f"{name}={options[name]!r}" for name in sorted(options)]) if options else ""
+
+
+@functools.lru_cache(maxsize=1024)
+def from_string(options: str) -> dict[str, Any]:
+    return {name: ast.literal_eval(value) for name, value in (option.split("=", 1) for option in options.split(";") if option)}
+
+
+@functools.lru_cache(maxsize=1024)
+def traits_in(options: str, default: str) -> int:
+    """The traits of the variant that the options name."""
+    return traits_of(from_string(options).get("variant", default))
+
+
+# ---- shapes
+
+
+class Inputs(NamedTuple):
+    """The tensors and options from which the shapes of outputs follow."""
+
+    q: Tensor
+    v: Tensor
+    extras: Mapping[str, Tensor]
+    options: Mapping[str, Any]
+    traits: int
+
+    @property
+    def heads(self) -> Any:
+        """Heads of the output."""
+        if not self.traits & lib.CLMGK_TRAIT_ADMIXTURE:
+            return self.q.shape[1]
+        mix = self.extras.get("mix")
+        return mix.shape[0] if mix is not None and mix.ndim == 2 else self.options.get("heads", self.v.shape[1])
+
+    def new(self, *shape: Any) -> Tensor:
+        return self.q.new_empty(shape, dtype=torch.float32)
+
+    def new_o(self) -> Tensor:
+        """O has the order of q's axes in memory."""
+        batch, length, size = self.q.shape[0], self.q.shape[2], self.v.shape[-1]
+        if self.q.stride(1) < self.q.stride(2):
+            return self.q.new_empty((batch, length, self.heads, size)).transpose(1, 2)
+        return self.q.new_empty((batch, self.heads, length, size))
+
+
+def _like(tensor: Tensor) -> Array:
+    """An array of a tensor's shape, strides and type, without its memory."""
+    if tensor.dtype not in _DTYPES:
+        raise TypeError(f"a tensor of {tensor.dtype}: expected torch.float32, float16 or bfloat16")
+    dtype = numpy_dtype(_DTYPES[tensor.dtype])
+    strides = [stride * dtype.itemsize for stride in tensor.stride()]
+    return np.lib.stride_tricks.as_strided(np.zeros(1, dtype), tuple(tensor.shape), strides)
+
+
+# ---- passes
+
+
+class _Prepared:
+    """A pass of a plan for tensors of certain shapes and layouts, which were checked."""
+
+    def __init__(self, made: Call, fields: Mapping[str, Any], pass_name: str, names: Sequence[str],
+                 inputs: Sequence[Optional[Tensor]], outputs: Mapping[str, Tensor]) -> None:
+        self.plan = Plan._of(cpu_context(), made.engine, {**made.fields(), **fields}, True)
+        self.pass_ = self.plan._pass(pass_name)
+        places = {slot.name: i for i, slot in enumerate(self.pass_.slots)}
+        tensors = {name: tensor for name, tensor in zip(names, inputs) if tensor is not None}
+        unused = [name for name in (*tensors, *outputs) if name not in places and (name in tensors or outputs[name].numel())]
+        if unused:
+            raise ValueError(f"{unused[0]}: given, but the problem does not use it")
+        for slot in self.pass_.slots:
+            given = tensors.get(slot.name, outputs.get(slot.name))
+            if given is not None:
+                slot.check_shape(tuple(given.shape))
+            elif slot.required and slot.bytes > 0:
+                raise ValueError(f"{slot.name}: missing: variant {name_of('variant', self.plan._resolved.variant)} needs it")
+        self.inputs = [(places[name], i) for i, name in enumerate(names) if name in tensors]
+        self.outputs = [(places.get(name), output.shape, output.stride(), output.dtype) for name, output in outputs.items()]
+
+    def run(self, inputs: Sequence[Any], seed: Optional[Tensor]) -> list[Tensor]:
+        pointers = self.pass_.empty.copy()
+        for place, i in self.inputs:
+            pointers[place] = inputs[i].data_ptr()
+        made = []
+        for slot, shape, strides, dtype in self.outputs:
+            output = torch.empty_strided(shape, strides, dtype=dtype, device="cpu")
+            if slot is not None:
+                pointers[slot] = output.data_ptr()
+            made.append(output)
+        self.plan.run(self.pass_, pointers, seed=0 if seed is None else int(seed.item()) % 2**64)
+        return made
+
+
+class Family:
+    """The operators clmgk::NAME and clmgk::NAME_backward.
+
+    Parameters
+    ----------
+    extras : sequence of str
+        The optional tensors, after q, k and v.
+    outputs : callable
+        From `Inputs`, new tensors for the outputs of the forward pass by name, empty for one that the call does not have.
+    upstream : mapping
+        For each output, o first, the name of its gradient, which the backward pass reads; None: it has no gradient.
+    saved : sequence of str
+        Outputs that the backward pass reads, o among them.
+    call : callable
+        From arrays q, k, v (o and gradients), the extras, and options, the problem and further fields of its descriptor.
+    variant : str
+        The default variant.
+    """
+
+    def __init__(self, name: str, *, extras: Sequence[str], outputs: Callable[[Inputs], dict[str, Tensor]],
+                 upstream: Mapping[str, str | None], saved: Sequence[str],
+                 call: Callable[[dict[str, Array], dict[str, Array], dict[str, Any]], tuple[Call, dict[str, Any]]],
+                 variant: str) -> None:
+        self.name, self.extras, self._new_outputs, self._call, self._variant = name, tuple(extras), outputs, call, variant
+        self._upstream, self._saved = dict(upstream), tuple(saved)
+        self._inputs = (*STORAGE, *self.extras)
+        self._seen = (*[gradient for gradient in upstream.values() if gradient], *self._saved)
+        optional = ", ".join(["Tensor? seed=None", *[f"Tensor? {extra}=None" for extra in extras]])
+        common = f"Tensor q, Tensor k, Tensor v, str options, str gradients, {optional}"
+        gradients, *others = self._seen
+        seen = ", ".join([f"Tensor {gradients}", *[f"Tensor{'' if other in saved else '?'} {other}" for other in others]])
+        self.forward: Any = torch.library.custom_op(
+            f"clmgk::{name}", self._run_forward, mutates_args=(), device_types="cpu",
+            schema=f"({common}) -> ({', '.join(['Tensor'] * len(self._upstream))})")
+        self.backward: Any = torch.library.custom_op(
+            f"clmgk::{name}_backward", self._run_backward, mutates_args=(), device_types="cpu",
+            schema=f"({seen}, {common}) -> Tensor[]")
+        self.forward.register_fake(self._fake_forward)
+        self.forward.register_autograd(self._differentiate, setup_context=self._save)
+        self.backward.register_fake(self._fake_backward)
+        self.backward.register_autograd(self._refuse_second)
+
+    def positions(self, extras: Mapping[str, Tensor]) -> list[Optional[Tensor]]:
+        """The extras as the operators take them."""
+        return [extras.get(name) for name in self.extras] if extras else []
+
+    # ---- forward
+
+    def _outputs(self, q: Tensor, v: Tensor, options: str, extras: Sequence[Optional[Tensor]]) -> dict[str, Tensor]:
+        given = {name: tensor for name, tensor in zip(self.extras, extras) if tensor is not None}
+        return self._new_outputs(Inputs(q, v, given, from_string(options), traits_in(options, self._variant)))
+
+    def _run_forward(self, q: Tensor, k: Tensor, v: Tensor, options: str, gradients: str, seed: Optional[Tensor] = None,
+                     *extras: Optional[Tensor]) -> tuple[Tensor, ...]:
+        inputs = (q, k, v, *extras)
+        key = (self, options, gradients, *[None if t is None else (t.shape, t.stride(), t.dtype) for t in inputs])
+        prepared = cpu_context()._find(key)
+        if prepared is None:
+            prepared = self._prepare("forward", options, gradients, self._inputs, inputs,
+                                     self._outputs(q, v, options, extras), key)
+        return tuple(prepared.run(inputs, seed))
+
+    def _fake_forward(self, q: Tensor, k: Tensor, v: Tensor, options: str, gradients: str, seed: Optional[Tensor] = None,
+                      *extras: Optional[Tensor]) -> tuple[Tensor, ...]:
+        return tuple(self._outputs(q, v, options, extras).values())
+
+    # ---- backward
+
+    def _run_backward(self, *arguments: Any) -> list[Tensor]:
+        count = len(self._seen)
+        q, k, v, options, gradients, *rest = arguments[count:]
+        inputs = (*arguments[:count], q, k, v, *rest[1:])
+        key = (self, "backward", options, gradients,
+               *[None if t is None else (t.shape, t.stride(), t.dtype) for t in inputs])
+        prepared: _Prepared | None = cpu_context()._find(key)
+        if prepared is None:
+            outputs = self._new_gradients(gradients, inputs[count:])
+            prepared = self._prepare("backward", options, gradients, (*self._seen, *self._inputs), inputs, outputs, key)
+        return prepared.run(inputs, rest[0] if rest else None)
+
+    def _new_gradients(self, gradients: str, inputs: Sequence[Any]) -> dict[str, Tensor]:
+        tensors = dict(zip(self._inputs, inputs))
+        return {f"grad_{name}": torch.empty_like(tensors[name]) for name in gradients.split(",")}
+
+    def _fake_backward(self, *arguments: Any) -> list[Tensor]:
+        q, k, v, _, gradients, *rest = arguments[len(self._seen):]
+        return list(self._new_gradients(gradients, (q, k, v, *rest[1:])).values())
+
+    # ---- plans
+
+    def _prepare(self, pass_name: str, options: str, gradients: str, names: Sequence[str],
+                 inputs: Sequence[Optional[Tensor]], outputs: dict[str, Tensor], key: Any) -> _Prepared:
+        tensors = {name: tensor for name, tensor in {**dict(zip(names, inputs)), **outputs}.items() if tensor is not None}
+        laid_out = (*STORAGE, "o", *[f"grad_{name}" for name in (*STORAGE, "o")])
+        storage = {name: _like(tensors[name]) for name in laid_out if name in tensors}
+        extras = {name: np.zeros(tuple(tensors[name].shape), np.int32 if name in INTEGERS else np.float32)
+                  for name in self.extras if name in tensors}
+        made, fields = self._call(storage, extras, dict(from_string(options)))
+        if gradients:
+            fields["gradients"] = gradients.split(",")
+        prepared: _Prepared = cpu_context()._keep(key, _Prepared(made, fields, pass_name, names, inputs, outputs))
+        return prepared
+
+    # ---- autograd
+
+    def _save(self, ctx: Any, inputs: Any, output: Any) -> None:
+        q, k, v, ctx.options, ctx.gradients, *rest = inputs
+        by_name = dict(zip(self._upstream, output))
+        ctx.save_for_backward(*[by_name[name] for name in self._saved], q, k, v, *rest)
+        ctx.mark_non_differentiable(*[by_name[name] for name, gradient in self._upstream.items() if gradient is None])
+        ctx.set_materialize_grads(False)
+
+    def _differentiate(self, ctx: Any, *grads: Optional[Tensor]) -> tuple[Optional[Tensor], ...]:
+        tensors = ctx.saved_tensors
+        saved = dict(zip(self._saved, tensors))
+        q, k, v, *rest = tensors[len(saved):]
+        upstream = [grad for grad, name in zip(grads, self._upstream.values()) if name]
+        grad_o = torch.zeros_like(saved["o"]) if upstream[0] is None else usable(upstream[0])
+        others = [None if grad is None else grad.contiguous() for grad in upstream[1:]]
+        found = self.backward(grad_o, *others, *saved.values(), q, k, v, ctx.options, ctx.gradients, *rest)
+        by_name = dict(zip(ctx.gradients.split(","), found))
+        return (*[by_name.get(name) for name in STORAGE], None, None, None, *[by_name.get(name) for name in self.extras])
+
+    def _refuse_second(self, ctx: Any, *gradients: Any) -> Any:
+        raise RuntimeError(f"clmgk.torch.{self.name}: a gradient of a gradient is not offered (create_graph=True)")
+
+
+# ---- tensors of a call
+
+
+def usable(tensor: Tensor) -> Tensor:
+    """A tensor in a layout that the library takes: the innermost axis is contiguous."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+def prepare(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """q, k and v in the type of autocast and in usable layouts."""
+    if torch.is_autocast_enabled("cpu"):
+        q, k, v = (t.to(torch.get_autocast_dtype("cpu")) for t in (q, k, v))
+    return usable(q), usable(k), usable(v)
+
+
+def wanted(q: Tensor, k: Tensor, v: Tensor, extras: Mapping[str, Tensor]) -> str:
+    """The names of the tensors whose gradients are wanted."""
+    if not torch.is_grad_enabled():
+        return ""
+    return ",".join([name for name, tensor in (("q", q), ("k", k), ("v", v), *extras.items()) if tensor.requires_grad])
+
+
+def draw_seed(seed: int | None, is_random: bool) -> Optional[Tensor]:
+    """The operators' argument `seed`; drawn from PyTorch's generator where a call needs random numbers."""
+    if seed is not None:
+        return torch.tensor(seed if seed < 2**63 else seed - 2**64)
+    return torch.randint(2**63 - 1, ()) if is_random else None
