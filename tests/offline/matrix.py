@@ -70,7 +70,10 @@ GRAD_GAPS = {**GAPS, **strides(("grad_o", "grad_q"), 16, 33, 2), **strides(("gra
 WINDOW = {"length": 70, "length_k": 150, "use_window": 1, "window_left": 20, "window_right": 3}
 PACKED = {"sequences": 3, "length": 120, "length_k": 120, "causal": 1}
 PARTS = {"packed": [37, 45, 38]}
-# Name, configuration, the problem's fields, and options of passes.Pass. The quick tier has those before FULL.
+F16 = passes.F16
+GRADIENTS_MGK, GRADIENTS_SMGK = 31, 63  # all that the variants have: CLMGK_GRADIENT_Q and so on
+# Name, configuration, the problem's fields, and options: of passes.Pass, and may_spill, for sizes that no configuration
+# has. The quick tier has those before FULL.
 CASES = [
     case("softmax-64", "softmax-bf16-64", length=70, length_k=100),
     case("softmax-unaligned-20-33", "softmax-f16-64", length=40, length_k=37, head_size=20, value_size=33),
@@ -123,6 +126,14 @@ FULL = [
          length=70, length_k=75, causal=1),
     case("backward-hard-fish2-unaligned-20-33", "backward-hard-fish2-f16-64", heads=3, kv_heads=3, length=40,
          length_k=37, head_size=20, value_size=33),
+    case("statistics-mgk3-64", "statistics-mgk2-bf16-64", length=40, length_k=70, components=3),
+    case("statistics-smgk2-narrow-20", "statistics-smgk2-bf16-64", length=33, length_k=50, head_size=20, dtype=F16,
+         causal=1),
+    edge("statistics-hard-lengths", "statistics-mgk2-bf16-64", {"lengths": [5, 0, 70]}, estep=1, **LENGTHS),
+    case("backward-mgk2-parameters", "backward-mgk2-bf16-64", length=40, length_k=70, head_size=32, value_size=16,
+         gradients=GRADIENTS_MGK),
+    case("backward-256", "backward-softmax-bf16-128", {"may_spill": True}, parameters="splits=1", length=70,
+         length_k=75, head_size=256, value_size=256, causal=1),
     group("wgmma-many-keys", "softmax-bf16-64-wgmma", length=33, length_k=8300, head_size=16, value_size=16),
     group("wgmma-wide-80-176", "softmax-bf16-128-wgmma", length=70, length_k=75, head_size=80, value_size=176),
     group("wgmma-256", "softmax-bf16-128-wgmma", length=70, length_k=40, head_size=256, value_size=256),
@@ -155,19 +166,28 @@ FULL = [
           head_size=16, value_size=16),
     group("wgmma-backward-long-sums-of-keys", "backward-softmax-bf16-64-wgmma", length=33, length_k=4160, head_size=16,
           value_size=16),
+    group("wgmma-statistics-mgk2-64", "statistics-mgk2-bf16-64-wgmma", length=70, length_k=150),
+    group("wgmma-statistics-smgk3-f16-32", "statistics-smgk2-bf16-64-wgmma", length=70, length_k=100, head_size=32,
+          components=3, dtype=F16, prior_shape=passes.PRIOR_HM),
+    group("wgmma-statistics-hard-lengths", "statistics-mgk2-bf16-64-wgmma", {"lengths": [5, 0, 70]}, head_size=16,
+          estep=1, **LENGTHS),
+    group("wgmma-backward-smgk2-parameters", "backward-smgk2-bf16-64-wgmma", length=70, length_k=100, head_size=32,
+          value_size=16, gradients=GRADIENTS_SMGK, prior_shape=passes.PRIOR_HM),
     group("wgmma-backward-unaligned-arrays", "backward-softmax-bf16-64-wgmma",
           {"offsets": {"k": 3, "v": 5, "grad_o": 1, "grad_k": 1}}, length=33, length_k=70),
 ]
 
 
 def run_case(one, programs, plans):
-    name, configuration, fields, options = one
+    name, configuration, fields, given = one
+    options = dict(given)
+    may_spill = options.pop("may_spill", False)
     run = passes.Pass(passes.Plan(plans, configuration, fields), **options)
     counts, lines = run.run(programs), []
     faults = run.faults()
     for step, program, _, last in counts:
         most = offline.limits(ARCHITECTURE, "nvidia", configuration, step.source, step.options)
-        if any(program.figures[figure] > most[figure] for figure in ("B spilled", "B stack")):
+        if not may_spill and any(program.figures[figure] > most[figure] for figure in ("B spilled", "B stack")):
             faults.append(f"{step.source}: spills or a stack")
         if last["hmma"] + last["hgmma"]:
             lines.append(f"{step.kernel.removeprefix('mixture_')}: {program.figures['registers']} registers, "

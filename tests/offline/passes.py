@@ -22,7 +22,9 @@ VARIANTS = {"softmax": 0, "gaussian": 1, "mgk": 2, "smgk": 3, "hard-fish": 5, "h
 F32, F16, BF16 = range(3)
 STORED = ("q", "k", "v", "o", "grad_o", "grad_q", "grad_k", "grad_v")
 COUNTS = ("lengths", "lengths_q", "offsets", "offsets_k")
-OUTPUTS = ("grad_q", "grad_k", "grad_v", "grad_shift", "grad_mix")
+STATISTICS = ("responsibilities", "counts", "new_prior", "nll")
+PRIOR_HM = 2
+OUTPUTS = ("grad_q", "grad_k", "grad_v", "grad_prior", "grad_variance", "grad_shift", "grad_mix", *STATISTICS)
 BOUND_BYTES = 24  # mgk_bound, which a call sets
 
 
@@ -140,7 +142,10 @@ class Pass:
                       x["head_size"]), "mix": (m,) if self.shares_mix else (x["heads"], m),
                 "v": (x["batch"], x["kv_heads"], s, x["value_size"]), "lse": (x["batch"], x["heads"], n),
                 "shift": (x["heads"], m, x["head_size"]), "sinks": (x["heads"],), "workspace": (self.plan.workspace,),
-                "offsets": (t + 1,), "offsets_k": (t + 1,)}
+                "offsets": (t + 1,), "offsets_k": (t + 1,), "responsibilities": (x["batch"], x["heads"], m, n, s),
+                "prior": (x["heads"], m) if x["prior_shape"] == PRIOR_HM else (m,), "variance": (1,),
+                "nll": (x["batch"], x["heads"])}
+        axes["counts"] = axes["new_prior"] = axes["prior"]
         return axes.get(name.removeprefix("grad_"), (x["batch"],))
 
     def strides(self, name):
@@ -157,17 +162,18 @@ class Pass:
         """Whether the call has the array."""
         x = self.x
         switched = {"lengths": x["use_lengths"], "lengths_q": x["use_lengths_q"], "offsets": x["sequences"],
-                    "offsets_k": x["use_offsets_k"], "sinks": x["use_sinks"], "grad_lse": False}
+                    "offsets_k": x["use_offsets_k"], "sinks": x["use_sinks"], "grad_lse": False,
+                    "prior": x["prior_shape"] == PRIOR_HM, "variance": False}
         return switched.get(name, True)
 
     def fill(self):
         """Inputs, and what may be written; numbers of rows that are not in use stay NaN, of packed neighbours Inf."""
         random = np.random.default_rng(1)
         backward = "grad_o" in self.names
-        own = [name for name in ("q", "k", "v", "shift", "sinks", "mix", "grad_o") if name in self.names]
+        own = [name for name in ("q", "k", "v", "shift", "sinks", "mix", "grad_o", "prior") if name in self.names]
         for name in own:
             values = random.standard_normal(self.shape(name))
-            self.put(name, self.masked(name, values))
+            self.put(name, self.masked(name, abs(values) if name == "prior" else values))
         for name in COUNTS:
             if name in self.names and self.given(name):
                 numbers = np.cumsum([0, *self.packed]) if name.startswith("offsets") else np.array(self.lengths)
@@ -192,7 +198,7 @@ class Pass:
 
     def masked(self, name, values):
         tokens = values.ndim - (1 if name in ("lse", "grad_lse") else 2)
-        if name in ("shift", "sinks", "mix"):
+        if name in ("shift", "sinks", "mix", "prior"):
             return values
         values = np.moveaxis(values, tokens, 1).copy()  # batch, token, ...
         if self.packed is not None:
@@ -240,8 +246,13 @@ class Pass:
         score = q @ k.transpose(0, 2, 1)
         if self.gaussian:
             score = score - ((k ** 2).sum(2)[:, None] + (q ** 2).sum(1)[None, :, None]) / 2
-        score = score / x["head_size"] ** 0.5 - np.log(x["components"])
+        score = score / x["head_size"] ** 0.5 + self.log_prior(h)[:, None, None]
         return np.where(self.visible(rows, keys), score, -np.inf), q, k
+
+    def log_prior(self, h):
+        """[component]; components without a prior of their own share 1."""
+        m = self.x["components"]
+        return np.log(self.values["prior"][h]) if self.x["prior_shape"] == PRIOR_HM else np.full(m, -np.log(m))
 
     def mixing(self, h):
         return self.values["mix"] if self.shares_mix else self.values["mix"][h]
@@ -262,6 +273,29 @@ class Pass:
                 with np.errstate(divide="ignore"):
                     lse[b, h, rows] = top + np.log(total)
         return o, lse
+
+    def statistics(self):
+        """{name: values}; the likelihood of rows that see a key."""
+        x = self.x
+        gamma, nll = np.zeros(self.shape("responsibilities")), np.zeros(self.shape("nll"))
+        constant = x["head_size"] / 2 * np.log(2 * np.pi * x["head_size"] ** 0.5)  # the variance is sqrt(D)
+        for b, rows, keys in self.ranges():
+            for h in range(x["heads"]):
+                score = self.scores(b, h, rows, keys)[0]
+                seen = np.isfinite(score[0])
+                top = np.where(seen, score.max(0, initial=-np.inf), 0)
+                weight = np.where(seen, np.exp(score - top), 0)
+                if x["estep"]:
+                    weight = np.where(seen, score == top, 0)
+                total = weight.sum(0)
+                gamma[b, h, :, rows, keys] = weight / np.where(seen, total, 1)
+                some = seen.any(1)
+                if some.any():
+                    likelihood = np.log(np.exp(score[:, some]).sum((0, 2)) / seen[some].sum(1)) - constant
+                    nll[b, h] = -likelihood.mean()
+        counts = gamma.sum((0, 3, 4)) if x["prior_shape"] == PRIOR_HM else gamma.sum((0, 1, 3, 4))
+        return {"responsibilities": gamma, "counts": counts, "nll": nll,
+                "new_prior": counts / counts.sum(-1, keepdims=True)}
 
     def backward(self):
         """{name: (gradient, sum of its terms' absolute values)}, of the stored O and L."""
@@ -293,9 +327,17 @@ class Pass:
                 of_keys = [ds.transpose(0, 2, 1) @ q - own * ds.sum(1)[:, :, None] * k,
                            abs(ds).transpose(0, 2, 1) @ abs(q) + own * abs(ds).sum(1)[:, :, None] * abs(k)]
                 add("grad_shift", h, [one.sum(1) for one in of_keys])
+                self.add_parameters(add, h, score, ds / scale)
                 of_keys = [one.sum(0, keepdims=True) for one in of_keys] if self.shifted else of_keys
                 add("grad_k", (b, g, slice(None), keys), of_keys)
         return results
+
+    def add_parameters(self, add, h, score, ds):
+        """Gradients of the prior, of a head or of all heads, and of the variance, sqrt(D), whose inverse multiplies scores."""
+        prior, log_prior = ("grad_prior", h if self.x["prior_shape"] == PRIOR_HM else ...), self.log_prior(h)
+        scores = np.where(np.isfinite(score), score - log_prior[:, None, None], 0) / self.x["head_size"] ** 0.5
+        add(*prior, [ds.sum((1, 2)) / np.exp(log_prior), abs(ds).sum((1, 2)) / np.exp(log_prior)])
+        add("grad_variance", 0, [-(ds * scores).sum(), abs(ds * scores).sum()])
 
     def add_mixed(self, add, b, h, rows, keys, ds, q, k):
         """Gradients of a head whose scores are sums over q [component, row], k [component, key]."""
@@ -340,6 +382,8 @@ class Pass:
         if "grad_o" in self.names:
             return [fault for name, (value, terms) in self.backward().items()
                     for fault in self.compare(name, value, terms)]
+        if any(name in self.names for name in STATISTICS):
+            return self.wrong_statistics()
         o, lse = self.forward()
         faults = self.compare("o", o, np.full(o.shape, abs(o[np.isfinite(o)]).max(initial=0)))
         given, seen = self.get("lse"), np.isfinite(lse)
@@ -349,12 +393,31 @@ class Pass:
             faults.append("L of rows without keys is wrong")
         return faults
 
+    def wrong_statistics(self):
+        """What differs by more than sums in f32 do; products of 16-bit numbers are exact."""
+        faults = []
+        for name, value in self.statistics().items():
+            if name not in self.names:
+                continue
+            given, limit = self.get(name), 1e-4 * (1 + abs(value))
+            checked = np.zeros(value.shape, bool)
+            if name == "responsibilities":
+                for b, rows, keys in self.ranges():
+                    checked[b, :, :, rows, keys] = True
+            else:
+                checked[...] = True
+            error = np.where(checked, abs(given - value) / limit, 0)
+            if not (error <= 1).all():
+                faults.append(f"{name} is wrong by {np.nanmax(error):.1f} times its limit"
+                              f"{', with NaN' if np.isnan(error).any() else ''}")
+        return faults
+
     def compare(self, name, value, terms):
         limit = 3 * 2.0 ** {F16: -11, BF16: -8, F32: -8}[self.dtype(name)] * terms + 1e-30
         given = self.get(name)
         checked = np.zeros(value.shape, bool)
         for b, rows, keys in self.ranges():
-            if name in ("grad_shift", "grad_mix"):
+            if name in ("grad_shift", "grad_mix", "grad_prior", "grad_variance"):
                 checked[...] = True
             elif name in ("grad_k", "grad_v"):
                 checked[b, ..., keys if self.packed else slice(None), :] = True

@@ -459,7 +459,15 @@ static int print_matrices(const mgk_device_facts *nvidia, const mgk_device_facts
     return failed;
 }
 
-/* The steps of a problem like that of the configuration of this name. */
+/* Whether a configuration of the pass has the name. */
+static bool has_name(const problem *p, clmgk_pass pass, const char *name)
+{
+    const size_t length = strlen(pass_names[pass]);
+    return strncmp(name, pass_names[pass], length) == 0 && strcmp(name + length, p->name) == 0;
+}
+
+/* The steps of a problem like that of the configuration of this name; statistics-...: of a forward configuration's
+ * statistics. */
 static int print_steps(const char *full_name, int count, char **texts)
 {
     const char *const suffix = strstr(full_name, WGMMA_SUFFIX);
@@ -467,10 +475,11 @@ static int print_steps(const char *full_name, int count, char **texts)
     char name[NAME_SIZE];
     (void)snprintf(name, sizeof(name), "%.*s", suffix != NULL ? (int)(suffix - full_name) : NAME_SIZE - 1, full_name);
     for (size_t i = 0; i < MGK_COUNT(matrices); ++i) {
-        const problem *const p = &matrices[i];
-        const size_t length = strlen(pass_names[p->pass]);
-        if (strncmp(name, pass_names[p->pass], length) == 0 && strcmp(name + length, p->name) == 0)
-            return offline_print_steps(matrix_desc(p), p->pass, &facts, count, texts);
+        problem p = matrices[i];
+        if (p.pass == CLMGK_PASS_FORWARD && has_name(&p, CLMGK_PASS_STATISTICS, name))
+            p.pass = CLMGK_PASS_STATISTICS;
+        if (has_name(&p, p.pass, name))
+            return offline_print_steps(matrix_desc(&p), p.pass, &facts, count, texts);
     }
     (void)fprintf(stderr, "%s: no configuration of the matrix engine\n", full_name);
     return 1;

@@ -589,10 +589,9 @@ class Warp:
         self.write_predicate(x[0], np.zeros(32, bool), mask)
 
     def I2F(self, one, modifiers, x, mask):
-        if "U64" in modifiers:
-            raise NotImplementedError(one)
-        a = self.integer(x[1])
-        exact = (a if "U32" in modifiers else signed(a)).astype(np.float64)
+        wide = "U64" in modifiers
+        a = self.wide(x[1]) if wide else self.integer(x[1])
+        exact = a if wide else (a if "U32" in modifiers else signed(a)).astype(np.float64)
         out = exact.astype(np.float32)
         if "RP" in modifiers:
             out = np.where(out < exact, np.nextafter(out, np.float32(np.inf)), out)
