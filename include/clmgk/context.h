@@ -63,6 +63,13 @@ typedef struct clmgk_context_options {
      * clmgk_plan_info.origin tells where a plan's programs came from; clmgk_program_dir_get_info tells why a folder is
      * not read. */
     const char *program_dir;
+
+    /* 1: do not use AMX, the matrix unit of x86 CPUs, which plans with bf16 arrays use on PoCL. The first such plan
+     * asks Linux, once and for the whole process, for permission to use its registers (arch_prctl,
+     * ARCH_REQ_XCOMP_PERM). A signal handler's frame then takes 8 KiB more: Linux refuses if an alternate signal stack
+     * is too small for it, and refuses such stacks afterwards. 0: the environment variable CLMGK_AMX; its value 0 has
+     * the same effect as 1 here. */
+    int32_t no_amx;
 } clmgk_context_options;
 
 #define CLMGK_CONTEXT_OPTIONS_INIT CLMGK_INIT(clmgk_context_options)
@@ -121,11 +128,11 @@ typedef struct clmgk_device_info {
      * instruction set ("16 floats, x86-64 AuthenticAMD 25/17 avx512"); NVIDIA: compute capability ("sm_90"); else the
      * device's name. */
     char architecture[64];
-    /* 1: the device should have matrix units that plans with arrays of f16 or bf16 use (engine MATRIX). A plan's first
-     * use tests them; clmgk_plan_info.engine_reason tells why they are not used. */
+    /* 1: the device should have matrix units that plans with arrays of f16 or bf16 use (engine MATRIX; AMX: engine
+     * LANE, bf16). A plan's first use tests them; clmgk_plan_info.engine_reason tells why they are not used. */
     int32_t matrix_units;
     char engine_reason[128]; /* why `engine` is the default: "work-items share tiles in local memory" */
-    char matrix_unit[32];    /* the unit's name: "mma.sync"; empty: none */
+    char matrix_unit[32];    /* the unit's name: "mma.sync", "amx"; empty: none */
 } clmgk_device_info;
 
 #define CLMGK_DEVICE_INFO_INIT CLMGK_INIT(clmgk_device_info)
@@ -189,7 +196,7 @@ CLMGK_API clmgk_status clmgk_context_save_programs(clmgk_context *context, const
 /* The matrix unit of a context's device that plans with arrays of f16 or bf16 use. */
 typedef struct clmgk_matrix_unit_info {
     size_t struct_size; /* sizeof(clmgk_matrix_unit_info); CLMGK_MATRIX_UNIT_INFO_INIT sets it */
-    char name[32];      /* "wgmma", "mma.sync"; empty: none */
+    char name[32];      /* "wgmma", "mma.sync", "amx"; empty: none */
     char reason[512];   /* why newer units that the device should have are not used; empty: there are none */
 } clmgk_matrix_unit_info;
 

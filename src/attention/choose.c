@@ -93,7 +93,8 @@ static clmgk_status try_engine(const choice *c, const mgk_engine *engine, const 
 {
     clmgk_plan *const plan = c->plan;
     mgk_compiled_pass *const pass = plan->pass[c->which];
-    mgk_device_facts facts = facts_of(plan, engine->exchanges);
+    const mgk_device_facts found = facts_of(plan, engine->exchanges);
+    mgk_device_facts facts = mgk_engine_facts(engine, &found);
     facts.info.max_work_group = plan->limits.group;
     facts.info.local_memory_bytes = plan->limits.local;
     mgk_steps_clear(&pass->plan.steps, &plan->context->allocator);
@@ -266,13 +267,12 @@ static clmgk_status choose_engine(clmgk_plan *plan, engine_list *list, clmgk_pas
 /* Notes why matrix units that the device has can't be used for arrays of which one has a type of theirs. */
 static void why_no_units(engine_list *list, const clmgk_plan *plan)
 {
-    const bool has_units = mgk_matrix_unit_of(&plan->context->facts, mgk_engines_newest_unit(NULL)) != 0;
-    for (size_t i = 0; has_units && i < MGK_ENGINES; ++i) {
+    for (size_t i = 0; i < MGK_ENGINES; ++i) {
         const mgk_ranked *const one = &list->ranked[i];
         bool takes_some = false;
         for (clmgk_array array = CLMGK_ARRAY_Q; array <= CLMGK_ARRAY_V; ++array)
             takes_some = takes_some || (one->engine->dtypes >> mgk_array_dtype(&plan->desc, array) & 1U) != 0;
-        if (one->engine->newest_unit > 0 && one->rank.points == MGK_RANK_NONE && takes_some)
+        if (one->rank.points == MGK_RANK_NONE && takes_some && mgk_engine_has_unit(one->engine, &plan->context->facts))
             mgk_add_reason(list->unit.why, sizeof(list->unit.why), NULL, one->rank.reason);
     }
 }

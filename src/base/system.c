@@ -9,6 +9,11 @@
 #include <time.h>
 #include <unistd.h>
 
+#if defined(__linux__) && defined(__x86_64__)
+#include <errno.h>
+#include <sys/syscall.h>
+#endif
+
 double mgk_now_ms(void)
 {
     struct timespec now = {0};
@@ -56,6 +61,19 @@ clmgk_status mgk_thread_start(pthread_t *thread, void *(*run)(void *argument), v
     const int code = pthread_create(thread, NULL, run, argument);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return code == 0 ? CLMGK_OK : mgk_fail_memory(error, "a thread");
+}
+
+clmgk_status mgk_permit_tiles(clmgk_error *error)
+{
+#if defined(__linux__) && defined(__x86_64__)
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XTILEDATA = 18 };
+    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XTILEDATA) == 0
+               ? CLMGK_OK
+               : mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "the system refuses its registers to this process: %s",
+                          strerror(errno));
+#else
+    return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "only known on Linux");
+#endif
 }
 
 const char *mgk_environment(const char *name)

@@ -24,6 +24,8 @@ static clmgk_status read_options(const clmgk_context_options *options, clmgk_con
                         "options.allocator: one of allocate and release is NULL: expected both or none");
     if (read->untuned != 0 && read->untuned != 1)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "options.untuned: %d: expected 0 or 1", (int)read->untuned);
+    if (read->no_amx != 0 && read->no_amx != 1)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "options.no_amx: %d: expected 0 or 1", (int)read->no_amx);
     return CLMGK_OK;
 }
 
@@ -85,12 +87,20 @@ static clmgk_status read_tuning(clmgk_context *context, const clmgk_context_opti
 }
 
 /* Facts and texts; the OpenCL objects are not retained yet. */
+/* Whether an environment variable is 0. */
+static bool is_off(const char *variable)
+{
+    const char *const value = mgk_environment(variable);
+    return value != NULL && strcmp(value, "0") == 0;
+}
+
 static clmgk_status fill_context(clmgk_context *context, const clmgk_context_options *options, clmgk_error *error)
 {
     MGK_TRY(mgk_device_get_facts(context->device, &context->facts, error));
     if (!context->facts.usable)
         return mgk_fail(error, CLMGK_ERROR_NO_DEVICE,
                         "device: \"%s\": expected one that is available and has a compiler", context->facts.info.name);
+    context->no_amx = options->no_amx != 0 || is_off("CLMGK_AMX");
     context->cache_max_bytes = options->cache_max_bytes != 0 ? options->cache_max_bytes : default_cache_bytes;
     MGK_TRY(mgk_cache_path(&context->allocator, options->cache_dir, &context->cache_path, error));
     context->keeper = mgk_program_keeper(&context->facts, context->cache_path);

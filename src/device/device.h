@@ -36,7 +36,7 @@ typedef struct mgk_matrix_unit {
     char why[512]; /* why newer units that the architecture should have are not used; empty: it has none */
 } mgk_matrix_unit;
 
-enum { MGK_MATRIX_UNITS = MATRIX_WGMMA + 1 };
+enum { MGK_MATRIX_UNITS = MATRIX_AMX + 1 };
 
 /* Room of a compute unit for the work-groups that are resident on it together. registers = 0: no such room is known, as
  * on CPUs, whose work-groups run one after another. */
@@ -56,6 +56,7 @@ typedef struct mgk_device_facts {
     bool simd_vectors;           /* the compiler turns a work-item's wide vectors into SIMD registers */
     bool x86_avx512dq;           /* of the host's CPU, where the device is that CPU (PoCL, Intel's CPU runtime) */
     bool x86_two_units;          /* the same: it makes two multiply-adds of 16 floats in a cycle */
+    bool x86_amx;                /* the same: it has tile registers that multiply bf16 numbers */
     uint64_t work_item_limit;    /* CL_DEVICE_MAX_WORK_ITEM_SIZES[0] */
     mgk_sub_group sub_group;     /* zero unless a plan sets it from mgk_context_sub_group */
     mgk_matrix_unit matrix_unit; /* the same, from mgk_context_matrix_unit */
@@ -68,6 +69,10 @@ typedef struct mgk_device_facts {
 void mgk_cpu_name(char *target, size_t size);
 void mgk_cpu_describe(const char *vendor, uint32_t signature, const char *vectors, char *target, size_t size);
 bool mgk_cpu_has_avx512dq(void);
+
+/* Whether the CPU has tile registers for bf16 numbers (AMX), and the operating system keeps them for programs that it
+ * permits to use them. */
+bool mgk_cpu_has_amx(void);
 
 /* Whether a CPU with AVX-512 makes two multiply-adds of 16 floats in a cycle. */
 bool mgk_cpu_makes_two(const char *vendor, uint32_t signature);
@@ -135,6 +140,7 @@ struct clmgk_context {
     clmgk_program_keeper keeper; /* LIBRARY: programs are read from cache_path and written there */
     char *program_dir;           /* programs made ahead; NULL: none */
     char *kernel_dir;            /* NULL: embedded sources */
+    bool no_amx;                 /* the caller, or the environment, refuses it */
     struct mgk_tuning *tuning;   /* tuned values (tuning/database.h); NULL: ignored */
     cl_mem stand_in;             /* bound in place of a launch's missing arrays */
 

@@ -10,6 +10,7 @@
 
 /* As in the probes' kernels: for f16 and for bf16, products A B^T and A B of square matrices. */
 enum { TYPES = 2, WARP_SIZE = 32, SIZE = 16, FORMS = 2, GROUP_ITEMS = 4 * WARP_SIZE, GROUP_SIZE = 64, GROUP_FORMS = 6 };
+enum { TILE_SIZE = 32 }; /* AMX: A B^T for bf16 alone */
 
 static int expected_sum(int size, bool transposed, int row, int column)
 {
@@ -50,14 +51,21 @@ static bool are_right_of_group(const void *products)
     return are_products(products, GROUP_SIZE, transposed, GROUP_FORMS);
 }
 
+static bool are_right_of_tiles(const void *products)
+{
+    return is_product(products, TILE_SIZE, true);
+}
+
 /* The place of a unit is its number. */
 static const struct {
-    const char *name;
-    int least, most; /* compute capability of NVIDIA's devices that have it */
+    const char *name, *engine; /* engine: whose kernels use it */
+    int least, most;           /* compute capability of NVIDIA's devices that have it */
+    bool amx;                  /* of x86 CPUs: needs a permission */
     const char *options;
     mgk_probe probe;
 } units[MGK_MATRIX_UNITS] = {
     [MATRIX_MMA] = {.name = "mma.sync",
+                    .engine = "matrix",
                     .least = 80,
                     .most = 1000,
                     .options = "",
@@ -68,6 +76,7 @@ static const struct {
                               .bytes = sizeof(float) * TYPES * FORMS * SIZE * SIZE,
                               .is_right = are_right}},
     [MATRIX_WGMMA] = {.name = "wgmma",
+                      .engine = "matrix",
                       .least = 90,
                       .most = 90,
                       .options = " " MGK_EDITED_PTX,
@@ -76,13 +85,29 @@ static const struct {
                                 .items = GROUP_ITEMS,
                                 .group = GROUP_ITEMS,
                                 .bytes = sizeof(float) * TYPES * GROUP_FORMS * GROUP_SIZE * GROUP_SIZE,
-                                .is_right = are_right_of_group}}};
+                                .is_right = are_right_of_group}},
+    [MATRIX_AMX] = {.name = "amx",
+                    .engine = "lane",
+                    .amx = true,
+                    .options = " -DWIDE_VECTORS=1 -DONE_SPACE=1",
+                    .probe = {.file = "engine/tile_probe.cl",
+                              .kernel = "tile_probe",
+                              .items = 1,
+                              .group = 1,
+                              .bytes = sizeof(float) * TILE_SIZE * TILE_SIZE,
+                              .is_right = are_right_of_tiles}}};
+
+static bool has_unit(const mgk_device_facts *facts, int unit)
+{
+    const int capability = facts->runtime == MGK_RUNTIME_NVIDIA ? mgk_nvidia_capability(facts) : 0;
+    return units[unit].amx ? facts->x86_amx && facts->x86_avx512dq && facts->runtime == MGK_RUNTIME_POCL
+                           : capability >= units[unit].least && capability <= units[unit].most;
+}
 
 int mgk_matrix_unit_of(const mgk_device_facts *facts, int newest)
 {
-    const int capability = facts->runtime == MGK_RUNTIME_NVIDIA ? mgk_nvidia_capability(facts) : 0;
     int unit = newest;
-    while (unit > 0 && (capability < units[unit].least || capability > units[unit].most))
+    while (unit > 0 && !has_unit(facts, unit))
         --unit;
     return unit;
 }
@@ -94,8 +119,18 @@ const char *mgk_matrix_unit_name(int unit)
 
 const char *mgk_matrix_unit_probe(int unit, char *options, size_t size)
 {
-    (void)snprintf(options, size, "-cl-std=CL1.2 -DENGINE=matrix -DMATRIX_UNIT=%d%s", unit, units[unit].options);
+    (void)snprintf(options, size, "-cl-std=CL1.2 -DENGINE=%s -DMATRIX_UNIT=%d%s", units[unit].engine, unit,
+                   units[unit].options);
     return units[unit].probe.file;
+}
+
+/* Without the permission, the unit's instructions would end the process. */
+static clmgk_status permit(const clmgk_context *context, int unit, clmgk_error *error)
+{
+    if (!units[unit].amx)
+        return CLMGK_OK;
+    return context->no_amx ? mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "switched off by the options or CLMGK_AMX")
+                           : mgk_permit_tiles(error);
 }
 
 static mgk_matrix_unit run_probe(clmgk_context *context, int unit)
@@ -106,7 +141,8 @@ static mgk_matrix_unit run_probe(clmgk_context *context, int unit)
     clmgk_error reason = {.message = "no memory"};
     void *const products = mgk_alloc(&context->allocator, probe->bytes, 1);
     (void)mgk_matrix_unit_probe(unit, options, sizeof(options));
-    if (products != NULL && mgk_probe_run(context, probe, options, products, &reason) == CLMGK_OK)
+    if (products != NULL && permit(context, unit, &reason) == CLMGK_OK &&
+        mgk_probe_run(context, probe, options, products, &reason) == CLMGK_OK)
         found.unit = unit;
     else
         mgk_add_reason(found.why, sizeof(found.why), units[unit].name, reason.message);

@@ -132,9 +132,10 @@ typedef struct mgk_engine {
     bool queries_apart;     /* dQ has a kernel of its own, of queries; else the kernel of keys sums it, in order */
     bool few_rows_of_heads; /* the form for few rows serves blocks of several heads */
     int fewest_rows;        /* of a block, which mgk_packed_heads fills; 0: the engine has no use for it */
-    int newest_unit;        /* the newest matrix unit that its kernels have; then rank and kernels need
-                               facts->matrix_unit; 0: they use none */
-    bool exchanges;         /* work-items of a sub-group exchange numbers: fit needs facts->sub_group */
+    int oldest_unit, newest_unit; /* matrix units that its kernels have; then rank and kernels need
+                                     facts->matrix_unit, which is none for other engines; 0: they use none */
+    uint32_t unit_dtypes;         /* set of storage types of problems that they serve */
+    bool exchanges;               /* work-items of a sub-group exchange numbers: fit needs facts->sub_group */
     bool key_terms_once; /* sums over a key's features that several blocks need are faster by a kernel of their own */
 
     /* The engine's rank on a device, for a problem (a resolved descriptor) or, with NULL, in general. mgk_engine_rank
@@ -189,6 +190,12 @@ void mgk_waves_combining(const mgk_footprint *footprint, mgk_waves *launch);
 
 /* The parameters of an engine and those added by a family (NULL: none), all values 0. */
 mgk_tunables mgk_engine_tunables(const mgk_engine *engine, const mgk_added_tunables *added);
+
+/* Whether the device should have a matrix unit that the engine's kernels have. */
+bool mgk_engine_has_unit(const mgk_engine *engine, const mgk_device_facts *facts);
+
+/* The facts as an engine may use them: without a matrix unit that its kernels do not have. */
+mgk_device_facts mgk_engine_facts(const mgk_engine *engine, const mgk_device_facts *facts);
 
 /* The engine's rank; NONE where its kernels lack a storage type of the problem. */
 mgk_rank mgk_engine_rank(const mgk_engine *engine, const mgk_device_facts *facts, const clmgk_attention_desc *desc);

@@ -23,16 +23,31 @@ int mgk_engines_newest_unit(const clmgk_attention_desc *desc)
 {
     int newest = 0;
     for (size_t i = 0; i < MGK_ENGINES; ++i)
-        if (mgk_engines[i]->newest_unit > newest && (desc == NULL || takes_types(mgk_engines[i], desc)))
+        if (mgk_engines[i]->newest_unit > newest &&
+            (desc == NULL || (types_of(desc) & ~mgk_engines[i]->unit_dtypes) == 0))
             newest = mgk_engines[i]->newest_unit;
     return newest;
+}
+
+bool mgk_engine_has_unit(const mgk_engine *engine, const mgk_device_facts *facts)
+{
+    return engine->newest_unit > 0 && mgk_matrix_unit_of(facts, engine->newest_unit) >= engine->oldest_unit;
+}
+
+mgk_device_facts mgk_engine_facts(const mgk_engine *engine, const mgk_device_facts *facts)
+{
+    mgk_device_facts own = *facts;
+    if (own.matrix_unit.unit < engine->oldest_unit || own.matrix_unit.unit > engine->newest_unit)
+        own.matrix_unit.unit = 0;
+    return own;
 }
 
 mgk_rank mgk_engine_rank(const mgk_engine *engine, const mgk_device_facts *facts, const clmgk_attention_desc *desc)
 {
     if (desc != NULL && !takes_types(engine, desc))
         return (mgk_rank){MGK_RANK_NONE, "it has no kernels for this storage type"};
-    return engine->rank(facts, desc);
+    const mgk_device_facts own = mgk_engine_facts(engine, facts);
+    return engine->rank(&own, desc);
 }
 
 void mgk_engines_rank(const mgk_device_facts *facts, const clmgk_attention_desc *desc, mgk_ranked ranked[MGK_ENGINES])

@@ -2,6 +2,7 @@
 /* The lane engine: a work-item is a whole block, whose rows are the lanes of its vectors. */
 #include "engine/engine.h"
 #include "engine/lane/tunables.h"
+#include "engine/units.clh"
 
 #include <inttypes.h>
 #include <string.h>
@@ -186,8 +187,64 @@ static void choose_vectors(const mgk_footprint *f, const mgk_device_facts *facts
                         one_vector(f, facts, lanes) ? 1 : mgk_tunable_base(p, MGK_NAMED(vectors), kind));
 }
 
+/* Rows of a block whose lanes are keys: for decoding, where most row lanes would be idle. */
+static int few_rows(const mgk_footprint *f, const mgk_tunables *p)
+{
+    return mgk_tunable_is_default(p, MGK_NAMED(vectors)) && mgk_tunable_is_default(p, MGK_NAMED(panels))
+               ? mgk_few_rows(f)
+               : 0;
+}
+
+/* AMX: bf16 numbers in a row of its registers, and f32 numbers. */
+enum { ROW = 32, LANES = 16 };
+
+/* Whether products may run on AMX: those of the mixture family's forward pass, if no other pass computes its scores.
+ * A head fills whole rows of the unit's registers, and the form for few rows has no use for it. */
+static bool suits_unit(const mgk_footprint *f)
+{
+    return f->forward && f->any_order && !has_heads(f) && f->narrowest % ROW == 0 && f->widest % ROW == 0;
+}
+
+static void choose_unit(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
+{
+    /* 0: not given */
+    const int lanes = mgk_tunable_get(p, MGK_NAMED(lanes)), tile = mgk_tunable_get(p, MGK_NAMED(tile));
+    const bool fits = (lanes == 0 || lanes == LANES) && tile % ROW == 0;
+    const bool has_unit = facts->matrix_unit.unit == MATRIX_AMX;
+    mgk_tunable_default(p, MGK_NAMED(unit), has_unit && fits && suits_unit(f) && few_rows(f, p) == 0 ? MATRIX_AMX : 0);
+}
+
+static bool uses_unit(const mgk_tunables *p)
+{
+    return mgk_tunable_get(p, MGK_NAMED(unit)) == MATRIX_AMX;
+}
+
+/* The longest tile whose keys and values take a third of the first-level cache. */
+static int64_t tile_of_unit(const mgk_footprint *f)
+{
+    enum { MOST_BYTES = 16 << 10, MOST = 128, BYTES = 2 };
+    int64_t tile = MOST;
+    while (tile > ROW && tile * (f->tile.features + f->value_size) * BYTES > MOST_BYTES)
+        tile /= 2;
+    return tile;
+}
+
+static clmgk_status check_unit(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p,
+                               clmgk_error *error)
+{
+    if (!uses_unit(p))
+        return CLMGK_OK;
+    if (facts->matrix_unit.unit != MATRIX_AMX)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "engine lane: the device has no such matrix unit");
+    if (!suits_unit(f) || few_rows(f, p) > 0)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                        "engine lane: its kernels for this matrix unit do not serve this problem");
+    return CLMGK_OK;
+}
+
 static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
 {
+    choose_unit(f, facts, p);
     choose_vectors(f, facts, p);
     const int64_t lanes = mgk_tunable_get(p, MGK_NAMED(lanes));
     const int tile = mgk_tunable_base(p, MGK_NAMED(tile), facts->info.device_class);
@@ -209,19 +266,15 @@ static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tu
     if (f->one_block && f->rows <= 2 * b.panels * b.panel_rows)
         b.panels *= 2;
     choose_panels(f, facts, &b);
-    b.tile = longest_tile(f, facts, &b, tile);
-    choose_tile(f, &b);
+    if (uses_unit(p)) {
+        b.tile = tile_of_unit(f);
+    } else {
+        b.tile = longest_tile(f, facts, &b, tile);
+        choose_tile(f, &b);
+    }
     mgk_tunable_default(p, MGK_NAMED(tile), (int)b.tile);
     mgk_tunable_default(p, MGK_NAMED(panels), (int)b.panels);
     mgk_tunable_at_most(p, MGK_NAMED(panels), (int)b.panels);
-}
-
-/* Rows of a block whose lanes are keys: for decoding, where most row lanes would be idle. */
-static int few_rows(const mgk_footprint *f, const mgk_tunables *p)
-{
-    return mgk_tunable_is_default(p, MGK_NAMED(vectors)) && mgk_tunable_is_default(p, MGK_NAMED(panels))
-               ? mgk_few_rows(f)
-               : 0;
 }
 
 /* Whether the last panel has at most half of its rows plus one, as in Swin's windows of 49, and the panels are so few
@@ -240,6 +293,7 @@ static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, m
 {
     choose(f, facts, p);
     MGK_TRY(mgk_tunables_check(p, true, error));
+    MGK_TRY(check_unit(f, facts, p, error));
     const int64_t lanes = mgk_tunable_get(p, MGK_NAMED(lanes));
     const lane_block b = {.lanes = lanes,
                           .panel_rows = lanes * mgk_tunable_get(p, MGK_NAMED(vectors)),
@@ -252,11 +306,15 @@ static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, m
                         "engine lane: head_size, value_size and components need %" PRId64
                         " bytes of private memory, expected at most %" PRId64,
                         bytes, limit);
-    *block = (mgk_block){.tile = b.tile, .threads = 1, .few_rows = few_rows(f, p), .private_bytes = (uint64_t)bytes};
+    *block = (mgk_block){.tile = b.tile,
+                         .threads = 1,
+                         .few_rows = few_rows(f, p),
+                         .private_bytes = (uint64_t)bytes,
+                         .unit = mgk_tunable_get(p, MGK_NAMED(unit))};
     block->rows = block->few_rows > 0 ? block->few_rows : b.panel_rows * b.panels;
     block->lanes = block->few_rows > 0 ? 0 : (int)lanes;
     block->most_keys = MOST_BLOCK;
-    block->short_panel = block->few_rows == 0 && short_panel(f, p);
+    block->short_panel = block->few_rows == 0 && block->unit == 0 && short_panel(f, p);
     block->any_order = block->short_panel && f->any_order;
     return CLMGK_OK;
 }
@@ -274,14 +332,15 @@ static void set_flags(const mgk_device_facts *facts, const mgk_tunables *p, cons
      * for called functions. */
     flags->KERNEL_CALLS = pocl;
     flags->ONE_SPACE = pocl && facts->info.device_class == CLMGK_DEVICE_CPU;
+    flags->MATRIX_UNIT = block->unit;
     flags->FEW_ROWS = block->few_rows;
     flags->SHORT_PANEL = block->short_panel;
     flags->ANY_ORDER = block->any_order;
 }
 
 /* Products are summed over features in order; norms of keys, and products with shifts, lane by lane. */
-static const char *const in_order[] = {NULL};
-static const char *const by_lanes[] = {MGK_NAMED_TEXT(lanes), NULL};
+static const char *const in_order[] = {MGK_NAMED_TEXT(unit), NULL};
+static const char *const by_lanes[] = {MGK_NAMED_TEXT(lanes), MGK_NAMED_TEXT(unit), NULL};
 
 static mgk_rank rank(const mgk_device_facts *facts, const clmgk_attention_desc *desc)
 {
@@ -301,6 +360,9 @@ const mgk_engine mgk_engine_lane = {.value = CLMGK_ENGINE_LANE,
                                     .tunables = &lane_table,
                                     .dtypes = MGK_ALL_DTYPES,
                                     .private_tiles = true,
+                                    .oldest_unit = MATRIX_AMX,
+                                    .newest_unit = MATRIX_AMX,
+                                    .unit_dtypes = 1U << CLMGK_DTYPE_BF16,
                                     .rank = rank,
                                     .sum_tunables = {in_order, in_order, by_lanes},
                                     .fit = fit,

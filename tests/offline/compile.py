@@ -5,9 +5,9 @@
 The SIMT engine's kernels exchange numbers in sub-groups as each target can (cl/engine/shuffle.clh; lint: not at all).
 Fails on a compile error, a warning of clang (drivers print them), and where a work-item's registers spill, or its
 private arrays are in memory (a stack), beyond the target's limits.
-Targets: lint (portable OpenCL C 1.2, all engines), x86 (lane engine, optimised: pragmas that cannot be met), AMD gfx*,
-NVIDIA sm_* by clang and cuda_* by nvcc, Intel names (SIMT engine). A target whose compiler is absent is skipped and
-said so (exit status 77 if nothing ran); with CLMGK_TEST_REQUIRE_ALL set it is a failure, but for cuda_*: Debian's free
+Targets: lint (portable OpenCL C 1.2, all engines), x86 (lane engine, also with AMX, optimised: pragmas that cannot be
+met), AMD gfx*, NVIDIA sm_* by clang and cuda_* by nvcc, Intel names (SIMT engine). A target whose compiler is absent is
+skipped and said so (exit status 77 if nothing ran); with CLMGK_TEST_REQUIRE_ALL set it is a failure, but for cuda_*: Debian's free
 packages have no nvcc.
 """
 import argparse
@@ -177,7 +177,7 @@ class X86:
     """As PoCL's front end compiles: its clang warns of an unroll pragma that cannot be met."""
 
     kind = "x86"
-    engines = ("lane",)
+    engines = ("lane", "lane-amx")
 
     def missing(self):
         return None if shutil.which(CLANG) else CLANG

@@ -345,6 +345,8 @@ static void ask(const problem *p, clmgk_attention_desc *desc)
 /* The engine, with the maker of the GPU: defaults and options depend on it. */
 static const char *engine_of(clmgk_engine engine, const mgk_device_facts *facts)
 {
+    if (facts->matrix_unit.unit == MATRIX_AMX)
+        return "lane-amx";
     switch (mgk_gpu_of(facts)) {
     case MGK_GPU_NVIDIA:
         return engine == CLMGK_ENGINE_MATRIX ? "matrix-nvidia" : "simt-nvidia";
@@ -508,6 +510,27 @@ static int print_windows(const mgk_device_facts *facts)
     return failed;
 }
 
+/* Of the lane engine on PoCL and a CPU with AMX: those of the matrix engine's problems that it serves. */
+static int print_tiles(void)
+{
+    enum { LEAST = 32 };
+    int failed = 0;
+    char options[MGK_UNIT_OPTIONS];
+    mgk_device_facts facts = facts_of(CLMGK_DEVICE_CPU, "GenuineIntel");
+    facts.runtime = MGK_RUNTIME_POCL;
+    facts.simd_vectors = facts.x86_avx512dq = facts.x86_two_units = facts.x86_amx = true;
+    facts.matrix_unit = (mgk_matrix_unit){.known = true, .unit = MATRIX_AMX};
+    const char *const probe = mgk_matrix_unit_probe(MATRIX_AMX, options, sizeof(options));
+    (void)printf("lane-amx tile-probe %s %s\n", probe, options);
+    for (size_t i = 0; i < MGK_COUNT(matrices); ++i) {
+        const problem *const p = &matrices[i];
+        if (p->dtype == CLMGK_DTYPE_BF16 && p->head_size >= LEAST && p->value_size >= LEAST &&
+            (clmgk_variant_traits(p->variant) & CLMGK_TRAIT_ADMIXTURE) == 0 && p->pass == CLMGK_PASS_FORWARD)
+            failed |= print_plan(p->name, matrix_desc(p), p->pass, CLMGK_ENGINE_LANE, &facts);
+    }
+    return failed;
+}
+
 static int print_linear(const linear_problem *p, clmgk_pass pass, clmgk_engine engine, const mgk_device_facts *facts)
 {
     clmgk_attention_desc desc = CLMGK_ATTENTION_DESC_INIT;
@@ -661,6 +684,7 @@ int main(int count, char **arguments)
     }
     failed |= print_matrices(&with_ptx, &gpu);
     failed |= offline_print_fragments(&gpu, &with_ptx);
+    failed |= print_tiles();
     for (int dtype = CLMGK_DTYPE_F32; dtype <= CLMGK_DTYPE_BF16; ++dtype) {
         print_rows(CLMGK_ENGINE_SIMT, (clmgk_dtype)dtype, &gpu);
         print_rows(CLMGK_ENGINE_SIMT, (clmgk_dtype)dtype, &nvidia);

@@ -20,9 +20,9 @@ DEVICE_KEYS = {
     "driver": str,
     "class": str,
     "engine": str,
-    "matrix_units": type(None),
-    "matrix_unit": type(None),
-    "matrix_unit_reason": type(None),
+    "matrix_units": (bool, type(None)),  # of some CPUs
+    "matrix_unit": (str, type(None)),
+    "matrix_unit_reason": (str, type(None)),
     "programs_kept_by": str,
     "tuned": bool,
     "tuning": dict,

@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* bf16 products on AMX, where the CPU has it: the mixture family's forward pass. Each case is a program. */
+#include "harness/harness.h"
+
+#include "device/device.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool has_unit(const th_session *session)
+{
+    clmgk_matrix_unit_info unit = CLMGK_MATRIX_UNIT_INFO_INIT;
+    th_expect_ok(clmgk_context_get_matrix_unit(session->context, &unit, &th_error));
+    return strcmp(unit.name, "amx") == 0;
+}
+
+static clmgk_plan_options options_of(const char *parameters)
+{
+    clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
+    options.engine = CLMGK_ENGINE_LANE;
+    options.parameters = parameters;
+    return options;
+}
+
+/* `parameters` with "unit=3": the plan fails where it can't use AMX. */
+static void expect(th_session *session, th_problem *problem, const char *parameters)
+{
+    const clmgk_plan_options options = options_of(parameters);
+    th_run_pass(session, problem, TH_FORWARD, &options);
+    TH_REF_ANSWER answer = th_solve(problem);
+    th_check(session, problem, CLMGK_ENGINE_LANE, &answer);
+}
+
+/* Lengths around those of panels and tiles, masks, gaps between rows and odd offsets: run-time properties of one
+ * program. */
+static void expect_shapes(th_session *session, clmgk_attention_desc desc, const char *parameters, size_t first,
+                          size_t count)
+{
+    uint64_t random = 11 * (uint64_t)desc.variant + first;
+    desc.dtype = CLMGK_DTYPE_BF16;
+    for (size_t n = first; n < first + (session->full ? 4 * count : count); n++) {
+        th_set_shape(&desc, n, &random);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
+        for (th_name name = TH_Q; n % 2 == 1 && name <= TH_O; name++)
+            problem.array[name].offset = 2 * (uint64_t)name + 1;
+        expect(session, &problem, parameters);
+    }
+}
+
+TH_TEST(softmax)
+{
+    if (!has_unit(session))
+        skip();
+    const clmgk_attention_desc padded = {.head_size = 40, .value_size = 100};
+    expect_shapes(session, padded, "unit=3,lanes=16,vectors=2,panels=2,tile=32", 0, 12);
+}
+
+/* Whole rows of keys are read in place. */
+TH_TEST(keys_in_place)
+{
+    if (!has_unit(session))
+        skip();
+    const clmgk_attention_desc dense = {.head_size = 32, .value_size = 32};
+    expect_shapes(session, dense, "unit=3,lanes=16,vectors=1,panels=2,tile=64,block=16", 0, 8);
+}
+
+/* Scores whose maxima grow from tile to tile by less and by more than a lazy maximum allows. */
+TH_TEST(growing_scores)
+{
+    static const double steps[] = {0.05, 0.3, 1.0};
+    if (!has_unit(session))
+        skip();
+    for (size_t n = 0; n < TH_COUNT(steps); n++) {
+        const clmgk_attention_desc desc = {.dtype = CLMGK_DTYPE_BF16,
+                                           .batch = 1,
+                                           .heads = 1,
+                                           .head_size = 40,
+                                           .value_size = 100,
+                                           .length = 20,
+                                           .length_k = 150};
+        TH_PROBLEM problem = th_problem_make(&desc, n);
+        th_array *const q = &problem.array[TH_Q], *const k = &problem.array[TH_K];
+        for (size_t i = 0; i < q->count; i += (size_t)desc.head_size)
+            q->values[i] = 4.0;
+        for (int64_t key = 0; key < desc.length_k; key++)
+            k->values[key * desc.head_size] = ldexp(rint(ldexp(steps[n] * (double)key, 4)), -4);
+        expect(session, &problem, "unit=3,lanes=16,vectors=2,panels=2,tile=32");
+    }
+}
+
+TH_TEST(components)
+{
+    if (!has_unit(session))
+        skip();
+    const clmgk_attention_desc gaussian = {.variant = CLMGK_VARIANT_MGK,
+                                           .components = 3,
+                                           .prior_shape = CLMGK_PRIOR_HMS,
+                                           .head_size = 32,
+                                           .value_size = 64};
+    expect_shapes(session, gaussian, "unit=3,lanes=16,vectors=2,panels=2,tile=32", 3, 6);
+    const clmgk_attention_desc shifted = {
+        .variant = CLMGK_VARIANT_SMGK, .components = 2, .head_size = 64, .value_size = 32};
+    expect_shapes(session, shifted, "unit=3,lanes=16,vectors=2,panels=2,tile=32", 5, 6);
+}
+
+TH_TEST(modifiers)
+{
+    if (!has_unit(session))
+        skip();
+    const clmgk_attention_desc desc = {.head_size = 64,
+                                       .value_size = 32,
+                                       .use_bias = 1,
+                                       .use_alibi = 1,
+                                       .use_sinks = 1,
+                                       .softcap = 3.0,
+                                       .dropout = 0.25};
+    expect_shapes(session, desc, "unit=3,lanes=16,vectors=2,panels=2,tile=32", 2, 6);
+}
+
+/* ---- choice ---------------------------------------------------------------------------------------------------- */
+
+static clmgk_attention_desc plain(void)
+{
+    return (clmgk_attention_desc){.struct_size = sizeof(clmgk_attention_desc),
+                                  .dtype = CLMGK_DTYPE_BF16,
+                                  .batch = 1,
+                                  .heads = 1,
+                                  .length = 40,
+                                  .length_k = 40,
+                                  .head_size = 40,
+                                  .value_size = 100};
+}
+
+static void expect_reason(clmgk_context *context, const clmgk_attention_desc *desc, const char *expected)
+{
+    const clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
+    clmgk_plan_info info = CLMGK_PLAN_INFO_INIT;
+    clmgk_plan *plan = NULL;
+    th_expect_ok(clmgk_plan_create(context, desc, &options, &plan, &th_error));
+    th_expect_ok(clmgk_plan_get_info(plan, &info, &th_error));
+    if (!strstr(info.engine_reason, expected))
+        fail_msg("%s: expected %s", info.engine_reason, expected);
+    clmgk_plan_release(plan);
+}
+
+/* A device that should have the unit, and a caller, an environment or a system that refuses it: the plan tells. */
+TH_TEST(refusals)
+{
+    const clmgk_attention_desc desc = plain();
+    clmgk_context_options options = CLMGK_CONTEXT_OPTIONS_INIT;
+    clmgk_context *context = NULL;
+    for (int given = 0; given <= 1; given++) {
+        options.no_amx = given;
+        (void)setenv("CLMGK_AMX", given ? "1" : "0", 1);
+        th_expect_ok(clmgk_context_create(session->cl, session->info.device_id, &options, &context, &th_error));
+        (void)unsetenv("CLMGK_AMX");
+        if (context->facts.runtime == MGK_RUNTIME_POCL && context->facts.x86_avx512dq) {
+            context->facts.x86_amx = true;
+            expect_reason(context, &desc, "no matrix units: amx: switched off by the options or CLMGK_AMX");
+            context->matrix_unit[MATRIX_AMX] = (mgk_matrix_unit){.known = true, .why = "amx: denied"};
+            expect_reason(context, &desc, "no matrix units: amx: denied");
+        }
+        clmgk_context_release(context);
+    }
+    options.no_amx = 2;
+    th_expect_error(clmgk_context_create(session->cl, session->info.device_id, &options, &context, &th_error),
+                    CLMGK_ERROR_INVALID_VALUE, "options.no_amx: 2: expected 0 or 1");
+}
+
+/* Other types, gradients, and heads that leave most of a register idle. */
+TH_TEST(problems_without_it)
+{
+    if (!has_unit(session))
+        skip();
+    clmgk_attention_desc desc = plain();
+    desc.gradients = CLMGK_GRADIENT_V;
+    const clmgk_plan_options options = options_of("unit=3");
+    th_message message;
+    assert_null(th_try_plan(session, &desc, &options, &message));
+    desc = plain();
+    desc.head_size = 16;
+    assert_null(th_try_plan(session, &desc, &options, &message));
+    desc = plain();
+    desc.dtype = CLMGK_DTYPE_F16;
+    assert_null(th_try_plan(session, &desc, &options, &message));
+    desc = plain();
+    desc.dtype_o = CLMGK_STORAGE_F32; /* the bound is f32's: no weights in bf16 */
+    assert_null(th_try_plan(session, &desc, &options, &message));
+}
