@@ -28,9 +28,9 @@ __kernel KERNEL_ATTRIBUTES void tile_probe(__global float *products)
             a[row][d] = whole_number(left_number(row, d));
             ((ushort *)b[d / 2])[2 * row + d % 2] = whole_number(right_number(row, d));
         }
+    const tile_matrix rows = {(const uchar *)a, sizeof(a[0]), sizeof(a[0])};
     tiles_begin();
-    tiles_product(c, false, (const uchar *)a, (const uchar *)a[TILE_ROWS], sizeof(a[0]), sizeof(a[0]),
-                  (const ureal(*)[BLOCK_ROWS])b, 1);
+    panel_product(c, false, &rows, (const ureal(*)[BLOCK_ROWS])b, 1);
     tiles_end();
     for (int i = 0; i < PANEL_ROWS * PANEL_ROWS; ++i)
         products[i] = ((const float *)c)[i];

@@ -49,6 +49,7 @@ typedef struct mgk_footprint {
     bool few_rows;     /* it has the form for up to MGK_FEW_ROWS rows, and may use it here */
     bool short_panels; /* it has a form for a nearly empty last panel */
     bool any_order;    /* no other pass computes the scores, so their sums may have any order */
+    bool unit;         /* its products may run on a CPU's matrix unit */
     bool one_block;    /* a block of all rows pays off even at twice the default size */
 
     /* ---- state */

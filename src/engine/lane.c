@@ -198,18 +198,17 @@ static int few_rows(const mgk_footprint *f, const mgk_tunables *p)
 /* AMX: bf16 numbers in a row of its registers, and f32 numbers. */
 enum { ROW = 32, LANES = 16 };
 
-/* Whether products may run on AMX: those of the mixture family's forward pass, if no other pass computes its scores.
- * A head fills whole rows of the unit's registers, and the form for few rows has no use for it. */
+/* Whether products may run on AMX. A head fills whole rows of the unit's registers. */
 static bool suits_unit(const mgk_footprint *f)
 {
-    return f->forward && f->any_order && !has_heads(f) && f->narrowest % ROW == 0 && f->widest % ROW == 0;
+    return f->unit && f->narrowest % ROW == 0 && f->widest % ROW == 0;
 }
 
 static void choose_unit(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
 {
     /* 0: not given */
     const int lanes = mgk_tunable_get(p, MGK_NAMED(lanes)), tile = mgk_tunable_get(p, MGK_NAMED(tile));
-    const bool fits = (lanes == 0 || lanes == LANES) && tile % ROW == 0;
+    const bool fits = (lanes == 0 || lanes == LANES) && tile % ROW == 0 && mgk_tunable_get(p, MGK_NAMED(vectors)) <= 2;
     const bool has_unit = facts->matrix_unit.unit == MATRIX_AMX;
     mgk_tunable_default(p, MGK_NAMED(unit), has_unit && fits && suits_unit(f) && few_rows(f, p) == 0 ? MATRIX_AMX : 0);
 }

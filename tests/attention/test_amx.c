@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bf16 products on AMX, where the CPU has it: the mixture family's forward pass. Each case is a program. */
+/* bf16 products on AMX, where the CPU has it: the mixture family, all passes. Each case is a program for each pass. */
 #include "harness/harness.h"
 
 #include "device/device.h"
@@ -19,7 +19,7 @@ static clmgk_plan_options options_of(const char *parameters)
 {
     clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
     options.engine = CLMGK_ENGINE_LANE;
-    options.parameters = parameters;
+    options.parameters = options.backward_parameters = parameters;
     return options;
 }
 
@@ -30,6 +30,12 @@ static void expect(th_session *session, th_problem *problem, const char *paramet
     th_run_pass(session, problem, TH_FORWARD, &options);
     TH_REF_ANSWER answer = th_solve(problem);
     th_check(session, problem, CLMGK_ENGINE_LANE, &answer);
+    if (problem->desc.gradients == 0)
+        return;
+    th_round_values(session, problem, TH_BACKWARD);
+    TH_REF_ARRAYS exact = th_solve_gradients(problem);
+    th_run_pass(session, problem, TH_BACKWARD, &options);
+    th_check_gradients(session, problem, CLMGK_ENGINE_LANE, &exact);
 }
 
 /* Lengths around those of panels and tiles, masks, gaps between rows and odd offsets: run-time properties of one
@@ -110,12 +116,50 @@ TH_TEST(modifiers)
         skip();
     const clmgk_attention_desc desc = {.head_size = 64,
                                        .value_size = 32,
+                                       .gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V |
+                                                    CLMGK_GRADIENT_BIAS | CLMGK_GRADIENT_SINKS,
                                        .use_bias = 1,
                                        .use_alibi = 1,
                                        .use_sinks = 1,
                                        .softcap = 3.0,
                                        .dropout = 0.25};
     expect_shapes(session, desc, "unit=3,lanes=16,vectors=2,panels=2,tile=32", 2, 6);
+}
+
+/* ---- backward -------------------------------------------------------------------------------------------------- */
+
+#define TRAINING (CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V)
+
+/* Kernels of rows apart (splits), and rows inside. */
+TH_TEST(gradients)
+{
+    static const char *const parameters[] = {"unit=3,lanes=16,vectors=2,panels=2,tile=32,splits=1",
+                                             "unit=3,lanes=16,vectors=2,panels=2,tile=64,splits=2"};
+    if (!has_unit(session))
+        skip();
+    const clmgk_attention_desc desc = {.head_size = 40, .value_size = 32, .gradients = TRAINING};
+    for (size_t n = 0; n < TH_COUNT(parameters); n++)
+        expect_shapes(session, desc, parameters[n], n, 8);
+}
+
+TH_TEST(gradients_of_components)
+{
+    if (!has_unit(session))
+        skip();
+    const clmgk_attention_desc several = {.variant = CLMGK_VARIANT_MGK,
+                                          .components = 2,
+                                          .variance_shape = CLMGK_VARIANCE_HM,
+                                          .prior_shape = CLMGK_PRIOR_HMS,
+                                          .head_size = 32,
+                                          .value_size = 64,
+                                          .gradients = TRAINING | CLMGK_GRADIENT_PRIOR | CLMGK_GRADIENT_VARIANCE};
+    expect_shapes(session, several, "unit=3,lanes=16,vectors=2,panels=2,tile=32,block=16", 3, 6);
+    const clmgk_attention_desc shifted = {.variant = CLMGK_VARIANT_SMGK,
+                                          .components = 2,
+                                          .head_size = 64,
+                                          .value_size = 32,
+                                          .gradients = TRAINING | CLMGK_GRADIENT_SHIFT};
+    expect_shapes(session, shifted, "unit=3,lanes=16,vectors=1,panels=2,tile=32,splits=1", 5, 6);
 }
 
 /* ---- choice ---------------------------------------------------------------------------------------------------- */
@@ -168,18 +212,15 @@ TH_TEST(refusals)
                     CLMGK_ERROR_INVALID_VALUE, "options.no_amx: 2: expected 0 or 1");
 }
 
-/* Other types, gradients, and heads that leave most of a register idle. */
+/* Other types, and heads that leave most of a register idle. */
 TH_TEST(problems_without_it)
 {
     if (!has_unit(session))
         skip();
     clmgk_attention_desc desc = plain();
-    desc.gradients = CLMGK_GRADIENT_V;
+    desc.head_size = 16;
     const clmgk_plan_options options = options_of("unit=3");
     th_message message;
-    assert_null(th_try_plan(session, &desc, &options, &message));
-    desc = plain();
-    desc.head_size = 16;
     assert_null(th_try_plan(session, &desc, &options, &message));
     desc = plain();
     desc.dtype = CLMGK_DTYPE_F16;

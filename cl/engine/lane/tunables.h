@@ -22,6 +22,6 @@
     T(unroll, "unroll", "UNROLL_PRODUCT", 4, 4, "unrolling of the product loops", 1, 2, 4, 8)                          \
     T(splits, "splits", NULL, 0, 0, "ranges of keys that work-groups share out", 1, 2, 4, 8, 16, 32, 64, 128)
 
-#define MGK_LANE_CONSTRAINTS(C) C(tile % lanes == 0) C(unit == 0 || (lanes == 16 && tile % 32 == 0))
+#define MGK_LANE_CONSTRAINTS(C) C(tile % lanes == 0) C(unit == 0 || (lanes == 16 && tile % 32 == 0 && vectors <= 2))
 
 #endif

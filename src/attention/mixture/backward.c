@@ -105,6 +105,7 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
     /* then dQ of a tile of queries needs no workspace: rows_private */
     f.one_block = d->sequences == 0 && mgk_backward_keeps_busy(request, tasks_of(d));
     f.short_panels = true;
+    f.unit = true;
     f.block = (mgk_side){(int64_t)t->products * t->head_size, 6 * m};
     f.tile = (mgk_side){t->head_size, 2 * m + 4};
     f.apart_terms = 3 * m + 4;
