@@ -13,14 +13,14 @@
 #define MGK_LANE_TUNABLES_H
 
 #define MGK_LANE_TUNABLES(T)                                                                                           \
-    T(unit, "unit", NULL, 0, 0, "matrix unit, of those the device has: engine/units.clh", 0, 3)                        \
     T(lanes, "lanes", "LANES", 16, 16, "lanes of a vector", 8, 16)                                                     \
     T(vectors, "vectors", "ROW_VECTORS", 2, 2, "vectors of query rows in a panel", 1, 2, 4)                            \
     T(panels, "panels", "PANELS", 8, 8, "panels of rows that share a copied tile of keys", 1, 2, 4, 8, 16)             \
     T(tile, "tile", "TILE_KEYS", 64, 64, "keys of a tile", 16, 32, 64, 128, 256)                                       \
     T(block, "block", "BLOCK_KEYS", 8, 8, "keys or features of a register block", 4, 8, 16)                            \
     T(unroll, "unroll", "UNROLL_PRODUCT", 4, 4, "unrolling of the product loops", 1, 2, 4, 8)                          \
-    T(splits, "splits", NULL, 0, 0, "ranges of keys that work-groups share out", 1, 2, 4, 8, 16, 32, 64, 128)
+    T(splits, "splits", NULL, 0, 0, "ranges of keys that work-groups share out", 1, 2, 4, 8, 16, 32, 64, 128)          \
+    T(unit, "unit", NULL, 0, 0, "matrix unit of the CPU (3: AMX); 0: none", 0, 3)
 
 #define MGK_LANE_CONSTRAINTS(C) C(tile % lanes == 0) C(unit == 0 || (lanes == 16 && tile % 32 == 0 && vectors <= 2))
 
