@@ -217,7 +217,7 @@ tool_exit tool_parse_name(const char *option, const char *text, const char *cons
     }
     char all[512];
     list_names(names, count, all, sizeof all);
-    return tool_fail(error, TOOL_BAD_INPUT, "--%s '%s': expected one of %s", option, text, all);
+    return tool_fail(error, TOOL_BAD_INPUT, "--%s '%s': expected %s%s", option, text, count > 1 ? "one of " : "", all);
 }
 
 /* Number `index` of a list, at *at, which moves on to the next. */
