@@ -72,10 +72,12 @@ TH_TEST(gaussian)
     expect_program(session, desc, 4, 8, false);
 }
 
-/* Every shape of prior and variance that an array has: one program. */
+/* Every shape of prior and variance that an array has, each pair with a program; the quick tier takes each shape. */
 static void sweep_arrays(th_session *session, clmgk_attention_desc desc, size_t shapes)
 {
     for (size_t n = 0; n < 6; n++) {
+        if (!th_takes(session, n, 2))
+            continue;
         desc.prior_shape = (clmgk_prior_shape)(1 + n % 3);
         desc.variance_shape = (clmgk_variance_shape)(1 + n / 3);
         expect_program(session, desc, n, shapes, false);
@@ -382,7 +384,7 @@ TH_TEST(both_passes_weigh_alike)
 }
 
 /* The first `shared` engines use programs of other tests. The others have programs of dV alone, which is enough to show
- * P. */
+ * P; the quick tier has every other one of these. */
 TH_TEST(rivals_at_large_scores)
 {
     static const struct {
@@ -395,7 +397,7 @@ TH_TEST(rivals_at_large_scores)
                  {CLMGK_VARIANT_MGK, 70, 1, 0, 0},      {CLMGK_VARIANT_SMGK, 70, 0, 0, 2},
                  {CLMGK_VARIANT_HARD_FISH, 70, 1, 1, 2}};
     for (size_t n = 0; n < TH_COUNT(cases); n++)
-        for (size_t e = 0; e < session->engines; e++) {
+        for (size_t e = 0; e < session->engines && (e == 0 || th_takes(session, n, 2)); e++) {
             clmgk_attention_desc desc = th_small_desc(cases[n].variant, cases[n].length, cases[n].length);
             desc.use_lse_low = cases[n].use_lse_low;
             desc.use_bias = cases[n].use_bias;
@@ -676,7 +678,9 @@ TH_TEST(short_panels)
                  {CLMGK_VARIANT_MGK, NULL}};
     static const int64_t lengths[] = {49, 17, 48, 81, 65};
     for (size_t n = 0; session->engine[0] == CLMGK_ENGINE_LANE && n < 2 * TH_COUNT(forms) * TH_COUNT(lengths); n++) {
-        const size_t form = n / (2 * TH_COUNT(lengths));
+        const size_t form = n / (2 * TH_COUNT(lengths)), program = n / TH_COUNT(lengths);
+        if (!th_takes(session, program % 3, 3) && program != 1)
+            continue;
         clmgk_attention_desc desc = th_small_desc(forms[form].variant, 0, lengths[n % TH_COUNT(lengths)]);
         desc.head_size = 24;
         desc.value_size = 40;

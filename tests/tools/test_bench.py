@@ -192,6 +192,7 @@ class Figures(BenchTest):
             self.assertEqual(case["kv_heads"], 2)
             self.assertEqual(case["bytes"], size * 2 * (4 * 40 * (16 + 24) + 2 * 50 * (16 + 24)) + 4 * 2 * 4 * 40)
 
+    @unittest.skipUnless(FULL, "in the full tier")
     def test_types_that_are_those_of_q(self):
         """Options that name Q's type again make the same program."""
         plain, named = (self.bench("--variants", "softmax", "--dtype", "f16", *words)["cases"][0]
@@ -204,6 +205,7 @@ class Figures(BenchTest):
         case, = self.bench("--variants", "softmax", "--precision", "tf32")["cases"]
         self.assertEqual((case["precision"], case["precision_used"]), ("tf32", "exact"))
 
+    @unittest.skipUnless(FULL, "in the full tier")
     def test_storage_types_by_array(self):
         """Bytes count each array by its own type."""
         found = self.bench("--variants", "softmax", "--dtype-k", "f16", "--dtype-v", "bf16", "--kv-heads", 2)
@@ -230,6 +232,7 @@ class Figures(BenchTest):
             self.assertIsNone(forward["gradients"])
             self.assertEqual(forward["flops"], 2 * (keys * 16 + 24) * 2 * heads * 40 * 50)
 
+    @unittest.skipUnless(FULL, "in the full tier")
     def test_gradients(self):
         found = self.bench("--variants", "smgk:2", "--pass", "backward", "--gradients", "prior,variance,shift,q")["cases"]
         self.assertEqual([case["gradients"] for case in found], ["q,prior,variance,shift"])
@@ -421,6 +424,7 @@ class Admixture(BenchTest):
             whole = (mixed + m * project) / (softmax + 4 * project)
             self.assertAlmostEqual(counts[name]["with_projections"], whole, places=7)
 
+    @unittest.skipUnless(FULL, "in the full tier")
     def test_gradients(self):
         names = "k,mix,mix-weight,mix-offset,noise"
         expected = {"gfish:2x3": names, "mish:2x3": "k,mix,noise"} if FULL else {"gfish:2x3": names}
@@ -431,6 +435,7 @@ class Admixture(BenchTest):
         found = self.bench("--variants", "hard-fish:3,hard-fish,talking-heads", "--components", 2)["cases"]
         self.assertEqual([(case["components"], case["heads"]) for case in found], [(2, 3), (2, 4), (4, 4)])
 
+    @unittest.skipUnless(FULL, "in the full tier")
     def test_grouped_values_and_modifiers(self):
         case = self.bench("--variants", "hard-fish:3x4", "--kv-heads", 2, "--bias", "bhns", "--sinks", "--causal")["cases"][0]
         self.assertEqual(case["kv_heads"], 2)
@@ -487,6 +492,7 @@ class Linear(BenchTest):
             pairs = sum(i % chunk + 1 for i in range(40)) if engine == "simt" else 0
             self.assertEqual(case["flops"], 2 * 2 * 4 * ((40 + 50) * 16 * 25 + pairs * (16 + 24)))
 
+    @unittest.skipUnless(FULL, "in the full tier")
     def test_states(self):
         found = self.bench("--variants", "mlk:2", "--causal", "--state")["cases"][0]
         self.assertTrue(found["state"])
@@ -499,6 +505,7 @@ class Linear(BenchTest):
         self.assertIn("states in and out", done.stdout)
         self.assertIn("states are read and written at", done.stdout)
 
+    @unittest.skipUnless(FULL, "in the full tier")
     def test_features(self):
         done = self.accept(*SIZES, *SHORT, "--variants", "linear:4,mlk:2", "--feature", "favor", "--features", 24)
         for word in ("linear 4 favor-24", "mlk 2 favor-24", "mlk 2 favor-24 / linear 4: "):

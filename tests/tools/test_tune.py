@@ -215,6 +215,7 @@ class ChangedKernels(TuneTest):
         (kernels / "mixture/forward.cl").write_text(source.replace(start, condition + start))
         return {**self.environment, "CLMGK_KERNEL_DIR": str(kernels)}
 
+    @unittest.skipUnless(FULL, "in the full tier")
     def test_winner_is_kept(self):
         """The proof goes through a plan that finds the entry by itself."""
         environment = self.change("    for (volatile int spin = 0; spin < 1000000; ++spin)\n        ;", defaults=True)
@@ -240,6 +241,7 @@ class ChangedKernels(TuneTest):
         for name in {"hung", "crashed", "wrong"} - {wanted}:  # some fail that are not for this device
             self.assertEqual(counts[name], 0, counts)
 
+    @unittest.skipUnless(FULL, "in the full tier")
     def test_does_not_compile(self):
         self.check("failed", "#error this candidate does not compile")
 
@@ -458,6 +460,7 @@ class Cache(TuneTest):
         self.assertEqual(json.loads(self.accept("--import", "old.txt", "--json").stdout)["taken"], 1)
         self.assertEqual(self.plan()["tuning"], "class")
 
+    @unittest.skipUnless(FULL, "in the full tier")
     def test_other_driver(self):
         self.edit('driver="', 'driver="older ')
         self.assertEqual(self.plan()["tuning"], "architecture")
