@@ -218,12 +218,14 @@ static bool uses_unit(const mgk_tunables *p)
     return mgk_tunable_get(p, MGK_NAMED(unit)) == MATRIX_AMX;
 }
 
-/* The longest tile whose keys and values take a third of the first-level cache. */
+/* The longest tile that fits beside the rest in the second-level cache: each panel loads and stores its sums for every
+ * tile, which costs more than reading the tile from there. */
 static int64_t tile_of_unit(const mgk_footprint *f)
 {
-    enum { MOST_BYTES = 16 << 10, MOST = 128, BYTES = 2 };
+    enum { MOST = 128, FORWARD_BYTES = 64 << 10, BACKWARD_BYTES = 32 << 10 };
+    const int64_t row = 2 * (f->tile.features + f->value_size), most = f->forward ? FORWARD_BYTES : BACKWARD_BYTES;
     int64_t tile = MOST;
-    while (tile > ROW && tile * (f->tile.features + f->value_size) * BYTES > MOST_BYTES)
+    while (tile > ROW && tile * row > most)
         tile /= 2;
     return tile;
 }
