@@ -61,7 +61,8 @@ tool_exit bench_compare_files(const bench_options *options, tool_error *error);
 /* The best rates of a run. */
 typedef struct bench_peaks {
     double fma_gflops;
-    double copy_gbps; /* bytes read and bytes written */
+    double matrix_gflops; /* of bf16 numbers on AMX; 0: plans do not use it */
+    double copy_gbps;     /* bytes read and bytes written */
     double read_gbps;
     uint64_t buffer_bytes; /* of each buffer that was copied and read */
     uint64_t wanted_bytes; /* so many are beyond all caches; the device may have no room for them */
@@ -83,6 +84,7 @@ typedef struct bench_device {
 
 double bench_gflops(const bench_case *one);
 uint64_t bench_memory_bytes(const bench_case *one);
+/* Of the peak of multiply-adds, or of AMX where the case uses it. */
 double bench_fraction_of_peak(const bench_peaks *peaks, const bench_case *one);
 /* Bytes of K and V over the time, as a part of the measured rate of reading. */
 double bench_kv_fraction_of_read(const bench_peaks *peaks, const bench_case *one);

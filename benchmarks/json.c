@@ -125,9 +125,10 @@ static json_t *failed_case_json(size_t index, const bench_case *one)
 static json_t *device_json(const bench_device *device)
 {
     const clmgk_device_info *info = &device->tool.info;
-    return json_pack("{s:s, s:s, s:s, s:I, s:o, s:n, s:o, s:o, s:I}", "name", info->name, "platform", info->platform,
+    return json_pack("{s:s, s:s, s:s, s:I, s:o, s:o, s:o, s:o, s:I}", "name", info->name, "platform", info->platform,
                      "driver", info->driver, "compute_units", (json_int_t)info->compute_units, "peak_fma_gflops",
-                     tool_json_positive(device->peaks.fma_gflops), "peak_matrix_gflops", "peak_copy_gbps",
+                     tool_json_positive(device->peaks.fma_gflops), "peak_matrix_gflops",
+                     tool_json_positive(device->peaks.matrix_gflops), "peak_copy_gbps",
                      tool_json_positive(device->peaks.copy_gbps), "peak_read_gbps",
                      tool_json_positive(device->peaks.read_gbps), "peak_buffer_bytes",
                      (json_int_t)device->peaks.buffer_bytes);

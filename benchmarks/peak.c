@@ -7,8 +7,10 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
-#define FMA_OPERATIONS  (2.0 * 16 * 8) /* a round of peak.cl for each float: 2 CHAINS UNROLL */
+#define FMA_OPERATIONS  (2.0 * 16 * 8)           /* a round of peak.cl for each float: 2 CHAINS UNROLL */
+#define TILE_OPERATIONS (4 * 2.0 * 16 * 16 * 32) /* a round of peak.cl's products of tiles */
 #define MIN_ROUNDS      16
 #define MAX_ROUNDS      (1 << 28)
 #define FMA_MS          100.0
@@ -47,8 +49,8 @@ typedef struct peak_launch {
 struct bench_probe {
     int width, vector_width; /* floats that are multiplied, and moved, at once */
     cl_program program;
-    peak_launch fma, copy, read;
-    cl_mem sums; /* what the kernels compute */
+    peak_launch fma, tile, copy, read; /* tile: no kernel without AMX */
+    cl_mem sums;                       /* what the kernels compute */
     double fma_end_ms, memory_end_ms;
 };
 
@@ -88,6 +90,19 @@ static int fit_window(double ms, double best_per_ms, double piece, int least, in
 
 /* ---- multiply-adds ------------------------------------------------------------------------------------------ */
 
+static tool_exit measure_tiles(bench_device *device, double window_ms, tool_error *error)
+{
+    bench_probe *const probe = device->probe;
+    const double operations = TILE_OPERATIONS * (double)probe->tile.global;
+    const cl_int rounds = fit_window(window_ms, 1e6 * device->peaks.matrix_gflops, operations, MIN_ROUNDS, MAX_ROUNDS);
+    const kernel_arg args[] = {{sizeof(probe->sums), &probe->sums}, {sizeof(rounds), &rounds}};
+    double ms = 0;
+    TOOL_TRY(set_args(probe->tile.kernel, TOOL_COUNT(args), args, error));
+    TOOL_TRY(time_window(&device->tool, &probe->tile, 1, &ms, error));
+    device->peaks.matrix_gflops = fmax(device->peaks.matrix_gflops, operations * rounds / (ms * 1e6));
+    return TOOL_DONE;
+}
+
 static tool_exit measure_fma(bench_device *device, double window_ms, tool_error *error)
 {
     bench_probe *const probe = device->probe;
@@ -114,8 +129,11 @@ static tool_exit measure_windows(bench_device *device, tool_error *error)
         int count;
     } windows[] = {{0.5, 16}, {1, 16}, {4, 2}, {16, 1}};
     for (size_t i = 0; i < TOOL_COUNT(windows); i++) {
-        for (int n = 0; n < windows[i].count; n++)
+        for (int n = 0; n < windows[i].count; n++) {
             TOOL_TRY(measure_fma(device, windows[i].ms, error));
+            if (device->probe->tile.kernel)
+                TOOL_TRY(measure_tiles(device, windows[i].ms, error));
+        }
     }
     device->probe->fma_end_ms = tool_now_ms();
     return TOOL_DONE;
@@ -233,14 +251,21 @@ static void print_type(int width, char *text, size_t size)
         snprintf(text, size, "float");
 }
 
-static tool_exit build_program(const tool_device *device, bench_probe *probe, tool_error *error)
+/* Whether plans may use AMX: then its instructions are permitted here, too. */
+static bool has_tiles(const tool_device *device)
+{
+    clmgk_matrix_unit_info unit = CLMGK_MATRIX_UNIT_INFO_INIT;
+    return clmgk_context_get_matrix_unit(device->library, &unit, NULL) == CLMGK_OK && strcmp(unit.name, "amx") == 0;
+}
+
+static tool_exit build_program(const tool_device *device, bench_probe *probe, bool tiles, tool_error *error)
 {
     char real[16], vector[16], options[64];
     const char *text = bench_kernels[0].text;
     cl_int code = CL_SUCCESS;
     print_type(probe->width, real, sizeof(real));
     print_type(probe->vector_width, vector, sizeof(vector));
-    snprintf(options, sizeof(options), "-DREAL=%s -DVECTOR=%s", real, vector);
+    snprintf(options, sizeof(options), "-DREAL=%s -DVECTOR=%s%s", real, vector, tiles ? " -DTILES" : "");
     probe->program = clCreateProgramWithSource(device->context, 1, &text, &bench_kernels[0].length, &code);
     TOOL_TRY(tool_check_cl(code, "clCreateProgramWithSource", error));
     code = clBuildProgram(probe->program, 1, &device->info.device_id, options, NULL, NULL);
@@ -269,9 +294,14 @@ tool_exit bench_probe_open(bench_device *device, tool_error *error)
     probe->read.global = units * (cpu ? 32 : 2048);
     probe->fma.local = probe->read.local = cpu ? 1 : 256;
     probe->copy.local = COPY_GROUP;
-    probe->fma.slices = 1;
+    probe->tile.global = probe->fma.global;
+    probe->tile.local = 1;
+    probe->fma.slices = probe->tile.slices = 1;
     probe->copy.slices = probe->read.slices = cpu ? CPU_SLICES : 1;
-    TOOL_TRY(build_program(&device->tool, probe, error));
+    const bool tiles = has_tiles(&device->tool);
+    TOOL_TRY(build_program(&device->tool, probe, tiles, error));
+    if (tiles)
+        TOOL_TRY(make_kernel(probe, "tile_peak", &probe->tile.kernel, error));
     TOOL_TRY(make_kernel(probe, "fma_peak", &probe->fma.kernel, error));
     TOOL_TRY(make_kernel(probe, "copy_peak", &probe->copy.kernel, error));
     TOOL_TRY(make_kernel(probe, "read_peak", &probe->read.kernel, error));
@@ -284,7 +314,7 @@ void bench_probe_close(bench_device *device)
     bench_probe *const probe = device->probe;
     if (!probe)
         return;
-    const cl_kernel kernels[] = {probe->fma.kernel, probe->copy.kernel, probe->read.kernel};
+    const cl_kernel kernels[] = {probe->fma.kernel, probe->tile.kernel, probe->copy.kernel, probe->read.kernel};
     for (size_t i = 0; i < TOOL_COUNT(kernels); i++) {
         if (kernels[i])
             clReleaseKernel(kernels[i]);

@@ -39,6 +39,27 @@ WHOLE_VECTORS __kernel void fma_peak(__global REAL *out, const int rounds, const
     out[item] = sum;
 }
 
+#ifdef TILES
+/* out [work-items] = 0. Executes 4 products of 2 16 16 32 operations in each round, out of AMX's registers. */
+__kernel void tile_peak(__global REAL *out, const int rounds)
+{
+    uchar layout[64] __attribute__((aligned(64))) = {1};
+    for (int i = 0; i < 8; i++) {
+        layout[16 + 2 * i] = 64;
+        layout[48 + i] = 16;
+    }
+    __asm__ volatile("ldtilecfg (%0)" : : "r"(layout) : "memory");
+    for (int r = 0; r < rounds; r++)
+        __asm__ volatile("tdpbf16ps %%tmm6,%%tmm4,%%tmm0; tdpbf16ps %%tmm6,%%tmm5,%%tmm1;"
+                         "tdpbf16ps %%tmm7,%%tmm4,%%tmm2; tdpbf16ps %%tmm7,%%tmm5,%%tmm3"
+                         :
+                         :
+                         : "memory");
+    __asm__ volatile("tilerelease" : : : "memory");
+    out[get_global_id(0)] = (REAL)(0.0f);
+}
+#endif
+
 /* to [work-items] = from */
 WHOLE_VECTORS __kernel void copy_peak(__global VECTOR *restrict to, __global const VECTOR *restrict from)
 {

@@ -3,6 +3,7 @@
 #include "bench.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 #define DECODING_QUERIES 16 /* so few that reading K and V is the work */
 
@@ -18,9 +19,12 @@ uint64_t bench_memory_bytes(const bench_case *one)
     return one->array_bytes + one->workspace_bytes;
 }
 
+#define TILES "-DMATRIX_UNIT=3" /* AMX: cl/engine/units.clh */
+
 double bench_fraction_of_peak(const bench_peaks *peaks, const bench_case *one)
 {
-    return bench_gflops(one) / peaks->fma_gflops;
+    const bool tiles = peaks->matrix_gflops > 0 && one->compiler_options && strstr(one->compiler_options, TILES);
+    return bench_gflops(one) / (tiles ? peaks->matrix_gflops : peaks->fma_gflops);
 }
 
 bool bench_has_failed(const bench_case *one)
@@ -346,10 +350,13 @@ static void print_decoding(const bench_peaks *peaks, const bench_group *group, F
 void bench_print_peaks(const bench_device *device, size_t group_count, FILE *stream)
 {
     const bench_peaks *peaks = &device->peaks;
+    char matrix[48] = "";
+    if (peaks->matrix_gflops > 0)
+        snprintf(matrix, sizeof(matrix), "AMX bf16 %.1f GFLOP/s, ", peaks->matrix_gflops);
     fprintf(stream,
-            "\nmeasured peaks: FMA %.1f GFLOP/s, copy %.1f GB/s, read %.1f GB/s (buffers of %.0f MB%s)\n"
+            "\nmeasured peaks: FMA %.1f GFLOP/s, %scopy %.1f GB/s, read %.1f GB/s (buffers of %.0f MB%s)\n"
             "The best of many short windows before, between and after the cases.\n",
-            peaks->fma_gflops, peaks->copy_gbps, peaks->read_gbps, 1e-6 * (double)peaks->buffer_bytes,
+            peaks->fma_gflops, matrix, peaks->copy_gbps, peaks->read_gbps, 1e-6 * (double)peaks->buffer_bytes,
             peaks->buffer_bytes < peaks->wanted_bytes ? ", all that the device has room for: caches may have helped"
                                                       : "");
     fprintf(stream, "  %-16s %-24s %9s %8s\n", "", "", "GFLOP/s", "of peak");

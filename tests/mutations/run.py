@@ -138,9 +138,15 @@ def parse():
     return parser.parse_args()
 
 
+def can_run(mutant):
+    """Whether this machine's CPU has the instruction set (a flag of /proc/cpuinfo) that the mutant's tests need."""
+    info = pathlib.Path("/proc/cpuinfo")
+    return "needs" not in mutant or (info.exists() and f" {mutant['needs']} " in info.read_text().replace("\n", " "))
+
+
 def main():
     arguments = parse()
-    mutants = tomllib.loads((HERE / "mutants.toml").read_text())["mutant"]
+    mutants = [mutant for mutant in tomllib.loads((HERE / "mutants.toml").read_text())["mutant"] if can_run(mutant)]
     if arguments.only:
         mutants = [mutant for mutant in mutants if mutant["name"] in arguments.only]
     folders = [arguments.folder.resolve() / str(n) for n in range(arguments.jobs)]
