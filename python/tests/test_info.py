@@ -23,6 +23,14 @@ def test_the_lines_of_clmgk_info():
     assert (actual.returncode, actual.stdout) == (expected.returncode, expected.stdout)
 
 
+def test_a_reader_that_goes_away():
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([sys.executable, "-m", "clmgk"], stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert done.stderr == ""
+
+
 def test_without_a_device(tmp_path):
     """The reason, and the extra that brings a device."""
     program = ("import sys; sys.modules['pocl_binary_distribution'] = None; from clmgk.__main__ import main; "
