@@ -132,17 +132,21 @@ print("ok")
 
 
 def test_end_of_the_interpreter():
-    """With plans, contexts and a thread in a call."""
+    """With plans, contexts and a thread in a call, which ends before anything is released."""
     check("""
-plan = clmgk.Plan(heads=2, length=9, head_size=16)
+import weakref
+from clmgk import _library
+plan = clmgk.Plan(heads=2, length=700, head_size=16)
 context = clmgk.Context()
 clmgk.attention(q, q, q, device=context)
+x = np.ones((1, 2, 700, 16), np.float32)
 def work():
     while True:
-        plan.forward(q=q, k=q, v=q)
+        plan.forward(q=x, k=x, v=x)
 threading.Thread(target=work, daemon=True).start()
-time.sleep(0.05)
-print("ok")
+while not _library._calls:
+    time.sleep(0.001)
+weakref.finalize(plan, lambda: print("in a call" if _library._calls else "ok"))
 """)
 
 
