@@ -387,6 +387,18 @@ def test_initial_values():
     assert parameters("mish")["mix"].shape == (4,)
 
 
+def test_prior_below_zero():
+    """An optimiser's step below 0 counts as 0."""
+    module = ct.MultiheadAttention(32, 4, batch_first=True, variant="mgk")
+    x, results = normal(2, 7, 32, grad=False), []
+    for value in (-0.1, 0.0):
+        with torch.no_grad():
+            module.prior[:, 0] = value
+        results.append(module(x, x, x)[0])
+    assert results[0].isfinite().all()
+    close(*results, 0)
+
+
 def test_update_of_the_prior():
     module = ct.MultiheadAttention(32, 4, batch_first=True, variant="mgk")
     x = normal(2, 7, 32, grad=False)
