@@ -11,6 +11,8 @@
  *
  *     onednn, openblas    run on the host's CPU, if the device is that CPU and runs native kernels (PoCL, Intel's CPU
  *                         runtime). They use the same buffers, without copies
+ *     matrix              this library's kernels for the matrix units of NVIDIA GPUs: f16 and bf16. On other devices
+ *                         only plans that name it take it, and it is slow: it emulates the units, for tests
  *     clblast             any OpenCL device
  *     clmgk               this library's kernels: any device, all types and shapes. Made for few rows (m), where
  *                         reading B takes most of the time
@@ -95,9 +97,9 @@ typedef struct clmgk_gemm_options {
     size_t struct_size;   /* sizeof(clmgk_gemm_options) */
     const char *provider; /* NULL: any. A named provider is never replaced: UNSUPPORTED, with the reason, if it fails */
     /*
-     * NULL: tuned values, else the defaults. "": the defaults. Other text, with provider "clblast": "name=value,...".
-     * For each of the tables clblast-xgemm, clblast-xgemmdirect and clblast-routine (tuning.h) it must have all names
-     * or none.
+     * NULL: tuned values, else the defaults. "": the defaults. Other text: "name=value,...". With provider "clblast", of
+     * the tables clblast-xgemm, clblast-xgemmdirect and clblast-routine (tuning.h), of each all names or none; with
+     * provider "matrix", any names of the table gemm-matrix.
      */
     const char *parameters;
 } clmgk_gemm_options;

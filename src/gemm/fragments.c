@@ -48,38 +48,67 @@ static int64_t blocks_of(const clmgk_gemm_desc *desc, const mgk_tunables *p)
     return desc->batch * parts_of(desc->m, rows_of(p)) * parts_of(desc->n, columns_of(p));
 }
 
-/* Halves a parameter that is a default, unless a block would then have too few rows or columns. */
+/* Halves a parameter that is a default, unless a block would then be too small. */
 static bool halve(mgk_tunables *p, mgk_tunable_name name)
 {
     mgk_tunables smaller = *p;
-    if (!mgk_tunable_is_default(p, name))
+    if (!mgk_tunable_is_default(p, name) || mgk_tunable_get(p, name) < 2)
         return false;
     mgk_tunable_default(&smaller, name, mgk_tunable_get(p, name) / 2);
-    if (rows_of(&smaller) < 2 * FRAGMENT_ROWS || columns_of(&smaller) < 4 * FRAGMENT_COLUMNS)
+    if (mgk_tunables_check(&smaller, true, NULL) != CLMGK_OK)
         return false;
     *p = smaller;
     return true;
 }
 
+static bool halve_longer_side(mgk_tunables *p)
+{
+    return columns_of(p) > rows_of(p) / 2 ? halve(p, MGK_NAMED(column_tiles)) || halve(p, MGK_NAMED(row_tiles))
+                                          : halve(p, MGK_NAMED(row_tiles)) || halve(p, MGK_NAMED(column_tiles));
+}
+
 /* Large blocks load the fewest numbers for a product. They are smaller where the product would leave half of a block
  * empty, or half of the device's units without one. */
-static void choose(const clmgk_gemm_desc *desc, const mgk_device_facts *facts, int unit, mgk_tunables *p)
+static void choose_block(const clmgk_gemm_desc *desc, const mgk_device_facts *facts, mgk_tunables *p)
 {
-    mgk_tunables_begin(p, facts->info.device_class);
-    mgk_tunable_default(p, MGK_NAMED(unit), unit);
-    while (desc->n <= columns_of(p) / 2 && halve(p, MGK_NAMED(column_tiles)))
-        ;
-    while (desc->m <= rows_of(p) / 2 && halve(p, MGK_NAMED(row_tiles)))
-        ;
     const int64_t units = facts->info.device_class == CLMGK_DEVICE_CPU ? 1 : (int64_t)facts->info.compute_units;
     bool halved = true;
-    while (halved && blocks_of(desc, p) <= units / 2)
-        halved = columns_of(p) > rows_of(p) / 2 ? halve(p, MGK_NAMED(column_tiles)) : halve(p, MGK_NAMED(row_tiles));
+    while (halved && desc->n <= columns_of(p) / 2)
+        halved = halve(p, MGK_NAMED(column_tiles));
+    for (halved = true; halved && desc->m <= rows_of(p) / 2;)
+        halved = halve(p, MGK_NAMED(row_tiles));
+    for (halved = true; halved && blocks_of(desc, p) <= units / 2;)
+        halved = halve_longer_side(p);
+}
+
+/* Whether the given parameters suit wgmma, whose four warps have their rows one below the other, and the product leaves
+ * no half of its least block empty. Then the defaults are wgmma's. */
+static bool choose_wgmma(const clmgk_gemm_desc *desc, mgk_tunables *p)
+{
+    enum { LEAST = 64, ROW_TILES = 2, COLUMN_TILES = 16 };
+    mgk_tunables own = *p;
+    mgk_tunable_default(&own, MGK_NAMED(unit), MATRIX_WGMMA);
+    mgk_tunable_default(&own, MGK_NAMED(column_warps), 1);
+    mgk_tunable_default(&own, MGK_NAMED(row_tiles), ROW_TILES);
+    mgk_tunable_default(&own, MGK_NAMED(column_tiles), COLUMN_TILES);
+    const bool suits = desc->m > LEAST / 2 && desc->n > LEAST / 2 && mgk_tunables_check(&own, true, NULL) == CLMGK_OK;
+    if (suits)
+        *p = own;
+    return suits;
+}
+
+static void choose(const clmgk_gemm_desc *desc, const mgk_device_facts *facts, mgk_tunables *p)
+{
+    const int unit = facts->matrix_unit.unit;
+    mgk_tunables_begin(p, facts->info.device_class);
+    if (unit < MATRIX_WGMMA || !choose_wgmma(desc, p))
+        mgk_tunable_default(p, MGK_NAMED(unit), unit < MATRIX_MMA ? unit : MATRIX_MMA);
+    choose_block(desc, facts, p);
 }
 
 /* ---- plans ------------------------------------------------------------------------------------------------------ */
 
-static clmgk_status matrix_applicable(const mgk_device_facts *facts, clmgk_dtype dtype, clmgk_error *error)
+static clmgk_status fragments_applicable(const mgk_device_facts *facts, clmgk_dtype dtype, clmgk_error *error)
 {
     (void)facts;
     return dtype == CLMGK_DTYPE_F16 || dtype == CLMGK_DTYPE_BF16
@@ -87,12 +116,12 @@ static clmgk_status matrix_applicable(const mgk_device_facts *facts, clmgk_dtype
                : mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "its matrix units multiply f16 and bf16");
 }
 
-static const char *matrix_only_named(const mgk_device_facts *facts)
+static const char *fragments_only_named(const mgk_device_facts *facts)
 {
     return mgk_matrix_unit_of(facts, MATRIX_MMA) == 0 ? "emulates matrix units, for tests that name it" : NULL;
 }
 
-static clmgk_status matrix_check(const char *text, clmgk_error *error)
+static clmgk_status fragments_check(const char *text, clmgk_error *error)
 {
     const mgk_parameters parameters = {.text = text, .origin = MGK_ORIGIN_CALLER};
     mgk_tunables tunables = mgk_tunables_of(&fragments_table);
@@ -106,7 +135,7 @@ static clmgk_status find_unit(clmgk_context *context, int *unit, clmgk_error *er
     *unit = 0;
     if (mgk_matrix_unit_of(&context->facts, MATRIX_MMA) == 0)
         return CLMGK_OK;
-    const mgk_matrix_unit found = mgk_context_matrix_unit(context, MATRIX_MMA);
+    const mgk_matrix_unit found = mgk_context_matrix_unit(context, MATRIX_WGMMA);
     *unit = found.unit;
     return found.unit > 0 ? CLMGK_OK : mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "no matrix units: %s", found.why);
 }
@@ -146,6 +175,8 @@ static void set_step(const clmgk_gemm_desc *desc, const mgk_sub_group *sub_group
     mgk_text_printf(&step->options, "-cl-std=CL1.2");
     mgk_flags_options(&flags, &step->options);
     mgk_tunables_options(p, &step->options);
+    if (mgk_tunable_get(p, MGK_NAMED(unit)) == MATRIX_WGMMA)
+        mgk_text_printf(&step->options, " " MGK_EDITED_PTX);
     step->launch = (mgk_launch){1, {(size_t)blocks_of(desc, p) * threads}, {threads}};
     step->local_bytes = local_bytes_of(p);
     mgk_step_bind(step, &args, sizeof(args), list, MGK_COUNT(list));
@@ -167,43 +198,88 @@ static clmgk_status check_group(const mgk_tunables *p, const mgk_device_facts *f
 static void add_note(clmgk_gemm_plan *plan, const mgk_tunables *p)
 {
     const clmgk_gemm_desc *const desc = &plan->desc;
-    if (mgk_tunable_get(p, MGK_NAMED(unit)) == 0)
-        mgk_text_printf(&plan->note, "slow: emulates matrix units");
-    else if ((mgk_gemm_a(desc).columns % PIECE | mgk_gemm_b(desc).columns % PIECE | desc->lda % PIECE |
-              desc->ldb % PIECE | desc->stride_a % PIECE | desc->stride_b % PIECE) != 0)
-        mgk_text_printf(&plan->note,
-                        "slow: rows of A or B are no multiples of 16 bytes, and are copied number by number");
+    const bool pieces = (mgk_gemm_a(desc).columns % PIECE | mgk_gemm_b(desc).columns % PIECE | desc->lda % PIECE |
+                         desc->ldb % PIECE | desc->stride_a % PIECE | desc->stride_b % PIECE) == 0;
+    const char *const reason = mgk_tunable_get(p, MGK_NAMED(unit)) == 0 ? "slow: emulates matrix units"
+                               : pieces                                 ? NULL
+                                        : "slow: rows of A or B are no multiples of 16 bytes, and are copied number by "
+                                          "number";
+    if (reason != NULL)
+        mgk_text_printf(&plan->note, "%s%s", plan->note.length > 0 ? "; " : "", reason);
 }
 
-clmgk_status mgk_gemm_fragments_step(clmgk_gemm_plan *plan, const mgk_device_facts *facts, const char *text,
-                                     clmgk_error *error)
+/* Reads the plan's parameters and makes the others. */
+static clmgk_status read_parameters(const clmgk_gemm_desc *desc, const mgk_device_facts *facts, const char *text,
+                                    mgk_tunables *p, clmgk_error *error)
 {
     const mgk_parameters parameters = {.text = text, .origin = MGK_ORIGIN_CALLER};
-    mgk_tunables tunables = mgk_tunables_of(&fragments_table), *const p = &tunables;
+    *p = mgk_tunables_of(&fragments_table);
     MGK_TRY(mgk_tunables_read(p, &parameters, error));
-    choose(&plan->desc, facts, facts->matrix_unit.unit, p);
+    choose(desc, facts, p);
     MGK_TRY(mgk_tunables_check(p, true, error));
     if (mgk_tunable_get(p, MGK_NAMED(unit)) > facts->matrix_unit.unit)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "the device has no such matrix unit");
-    MGK_TRY(check_group(p, facts, error));
-    set_step(&plan->desc, &facts->sub_group, p, &plan->steps->step[plan->steps->count++]);
-    add_note(plan, p);
+    return check_group(p, facts, error);
+}
+
+clmgk_status mgk_gemm_fragments_step(clmgk_gemm_plan *plan, const mgk_device_facts *facts, const char *parameters,
+                                     clmgk_error *error)
+{
+    mgk_tunables tunables;
+    MGK_TRY(read_parameters(&plan->desc, facts, parameters, &tunables, error));
+    set_step(&plan->desc, &facts->sub_group, &tunables, &plan->steps->step[plan->steps->count++]);
     return CLMGK_OK;
 }
 
-static clmgk_status matrix_plan(clmgk_gemm_plan *plan, const char *parameters, clmgk_error *error)
+/* Makes the plan's step with these parameters, and verifies its program by small products in the same program. */
+static clmgk_status make(clmgk_gemm_plan *plan, const mgk_device_facts *facts, const mgk_tunables *p,
+                         clmgk_error *error)
+{
+    mgk_limits ignored = {0};
+    clmgk_program_origin origin = CLMGK_PROGRAM_MEMORY;
+    mgk_text all = {.allocator = &plan->context->allocator};
+    mgk_tunables_print(p, &all);
+    clmgk_status status = all.failed ? mgk_fail_memory(error, "a plan's parameters") : CLMGK_OK;
+    if (status == CLMGK_OK)
+        status = mgk_gemm_fragments_step(plan, facts, all.data, error);
+    if (status == CLMGK_OK)
+        status = mgk_steps_make(plan->context, &plan->steps, 1, &ignored, &origin, error);
+    if (status == CLMGK_OK)
+        status = mgk_gemm_fragments_verify(plan, facts, all.data, error);
+    mgk_text_free(&all);
+    return status;
+}
+
+/* Takes the newest unit whose program compiles, runs, and is right. */
+static clmgk_status fragments_plan(clmgk_gemm_plan *plan, const char *parameters, clmgk_error *error)
 {
     mgk_device_facts facts = plan->context->facts;
+    mgk_tunables tunables;
     MGK_TRY(find_unit(plan->context, &facts.matrix_unit.unit, error));
     facts.sub_group = mgk_context_sub_group(plan->context);
-    MGK_TRY(mgk_gemm_fragments_step(plan, &facts, parameters, error));
+    for (;;) {
+        clmgk_error failure = {.status = CLMGK_OK};
+        MGK_TRY(read_parameters(&plan->desc, &facts, parameters, &tunables, error));
+        const clmgk_status status = make(plan, &facts, &tunables, &failure);
+        const int unit = mgk_tunable_get(&tunables, MGK_NAMED(unit));
+        if (status == CLMGK_OK)
+            break;
+        if (status == CLMGK_ERROR_OUT_OF_HOST_MEMORY || unit < MATRIX_WGMMA ||
+            !mgk_tunable_is_default(&tunables, MGK_NAMED(unit)))
+            return mgk_fail_code(error, status, failure.opencl_code, "%s", failure.message);
+        mgk_text_printf(&plan->note, "%sno %s: %s", plan->note.length > 0 ? "; " : "", mgk_matrix_unit_name(unit),
+                        failure.message);
+        mgk_steps_clear(plan->steps, &plan->context->allocator);
+        facts.matrix_unit.unit = unit - 1;
+    }
+    add_note(plan, &tunables);
     plan->info.sums = CLMGK_DTYPE_F32;
     plan->info.cached = plan->context->keeper != CLMGK_KEEPER_NOBODY;
     return CLMGK_OK;
 }
 
 const mgk_gemm_provider mgk_gemm_fragments = {.name = "matrix",
-                                              .applicable = matrix_applicable,
-                                              .only_named = matrix_only_named,
-                                              .check_parameters = matrix_check,
-                                              .plan = matrix_plan};
+                                              .applicable = fragments_applicable,
+                                              .only_named = fragments_only_named,
+                                              .check_parameters = fragments_check,
+                                              .plan = fragments_plan};

@@ -38,8 +38,8 @@ struct mgk_gemm_provider {
     /* Whether it understands the parameters; "" is always valid. */
     clmgk_status (*check_parameters)(const char *parameters, clmgk_error *error);
 
-    /* Makes plan->state, fills the provider's part of plan->info, and appends steps unless the provider has `enqueue`.
-     * The product is not empty. After a failure the caller calls `release`. */
+    /* Makes plan->state, fills the provider's part of plan->info, and appends steps unless the provider has `enqueue`;
+     * it may also make them (mgk_steps_make). The product is not empty. After a failure the caller calls `release`. */
     clmgk_status (*plan)(clmgk_gemm_plan *plan, const char *parameters, clmgk_error *error);
     /* Enqueues the product of a library that enqueues by itself, as the plan's only step; `plan` is the
      * clmgk_gemm_plan. */
@@ -85,7 +85,12 @@ extern const mgk_tunable_table *const mgk_gemm_fragments_table;
 
 /* Appends the step of a plan by matrix units, for a device with these facts, its unit and sub-groups among them. */
 clmgk_status mgk_gemm_fragments_step(clmgk_gemm_plan *plan, const mgk_device_facts *facts, const char *parameters,
-                                  clmgk_error *error);
+                                     clmgk_error *error);
+
+/* Judges the program of such a plan, with all of its `parameters`, where it needs a verdict
+ * (docs/edited-programs.md). UNSUPPORTED, with the reason, if it is wrong. */
+clmgk_status mgk_gemm_fragments_verify(const clmgk_gemm_plan *plan, const mgk_device_facts *facts,
+                                       const char *parameters, clmgk_error *error);
 
 /* ---- shapes --------------------------------------------------------------------------------------------------- */
 

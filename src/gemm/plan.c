@@ -28,7 +28,7 @@ static clmgk_status make(clmgk_gemm_plan *plan, const char *parameters, clmgk_er
     MGK_TRY(plan->provider->plan(plan, parameters, error));
     if (plan->provider->enqueue != NULL)
         plan->steps->step[plan->steps->count++] = (mgk_step){.enqueue = plan->provider->enqueue, .state = plan};
-    return mgk_steps_make(plan->context, &plan->steps, 1, &ignored, &origin, error);
+    return plan->steps->made ? CLMGK_OK : mgk_steps_make(plan->context, &plan->steps, 1, &ignored, &origin, error);
 }
 
 /* Makes the plan with this provider. A failure leaves the plan unchanged. */

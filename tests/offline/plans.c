@@ -642,9 +642,9 @@ int main(int count, char **arguments)
         return print_bench();
     if (count >= 3 && strcmp(arguments[1], "steps") == 0)
         return print_steps(arguments[2], count - 3, arguments + 3);
-    const mgk_device_facts with_ptx = facts_with_ptx(MATRIX_MMA);
+    const mgk_device_facts with_ptx = facts_with_ptx(MATRIX_MMA), hopper = facts_with_ptx(MATRIX_WGMMA);
     if (count >= 2 && strcmp(arguments[1], "product") == 0)
-        return offline_print_product(&with_ptx, count - 2, arguments + 2);
+        return offline_print_product(&hopper, count - 2, arguments + 2);
     const mgk_device_facts gpu = facts_of(CLMGK_DEVICE_GPU, "Advanced Micro Devices, Inc.");
     const mgk_device_facts nvidia = facts_of(CLMGK_DEVICE_GPU, "NVIDIA Corporation");
     const mgk_device_facts intel = facts_of(CLMGK_DEVICE_GPU, "Intel(R) Corporation");
@@ -683,7 +683,7 @@ int main(int count, char **arguments)
         }
     }
     failed |= print_matrices(&with_ptx, &gpu);
-    failed |= offline_print_fragments(&gpu, &with_ptx);
+    failed |= offline_print_fragments(&gpu, &with_ptx, &hopper);
     failed |= print_tiles();
     for (int dtype = CLMGK_DTYPE_F32; dtype <= CLMGK_DTYPE_BF16; ++dtype) {
         print_rows(CLMGK_ENGINE_SIMT, (clmgk_dtype)dtype, &gpu);

@@ -33,22 +33,25 @@ static int print_configuration(const char *engine, clmgk_dtype dtype, int form, 
     desc.transpose_b = form % 2;
     const clmgk_status status = make_step(&desc, facts, "", &steps, &resolved, &error);
     if (status == CLMGK_OK)
-        (void)printf("%s product-%s-%s%s %s %s\n", engine, clmgk_dtype_name(dtype), form / 2 ? "t" : "n",
-                     form % 2 ? "t" : "n", steps.step[0].file, steps.step[0].options.data);
+        (void)printf("%s product-%s-%s%s%s %s %s\n", engine, clmgk_dtype_name(dtype), form / 2 ? "t" : "n",
+                     form % 2 ? "t" : "n", facts->matrix_unit.unit == MATRIX_WGMMA ? "-wgmma" : "", steps.step[0].file,
+                     steps.step[0].options.data);
     else
         (void)fprintf(stderr, "product: %s\n", error.message);
     mgk_steps_clear(&steps, NULL);
     return status == CLMGK_OK ? 0 : 1;
 }
 
-int offline_print_fragments(const mgk_device_facts *gpu, const mgk_device_facts *nvidia)
+int offline_print_fragments(const mgk_device_facts *gpu, const mgk_device_facts *nvidia, const mgk_device_facts *hopper)
 {
     enum { FORMS = 4 };
     int failed = print_configuration("matrix", CLMGK_DTYPE_F16, 0, gpu);
     failed |= print_configuration("matrix", CLMGK_DTYPE_BF16, FORMS - 1, gpu);
     failed |= print_configuration("matrix-nvidia", CLMGK_DTYPE_F16, 0, nvidia);
-    for (int form = 0; form < FORMS; ++form)
+    for (int form = 0; form < FORMS; ++form) {
         failed |= print_configuration("matrix-nvidia", CLMGK_DTYPE_BF16, form, nvidia);
+        failed |= print_configuration("matrix-nvidia", CLMGK_DTYPE_BF16, form, hopper);
+    }
     return failed;
 }
 

@@ -5,8 +5,10 @@
 
 #include "device/device.h"
 
-/* Prints the configurations: of devices without units, and of those with them. Returns 0, or 1 after a message. */
-int offline_print_fragments(const mgk_device_facts *gpu, const mgk_device_facts *nvidia);
+/* Prints the configurations: of devices without units, with mma.sync, and with wgmma. Returns 0, or 1 after a message.
+ */
+int offline_print_fragments(const mgk_device_facts *gpu, const mgk_device_facts *nvidia,
+                            const mgk_device_facts *hopper);
 
 /*
  * Prints the step of the product whose fields `texts` set, such as "m=70" or "transpose_a=1", as offline_print_steps

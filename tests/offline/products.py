@@ -10,7 +10,8 @@ import model
 import passes
 import warps
 
-SMALL = "warps=2,column-warps=1,row-tiles=1,column-tiles=4,depth=32,stages=3"  # blocks of 32 x 32
+SMALL = "unit=1,warps=2,column-warps=1,row-tiles=1,column-tiles=4,depth=32,stages=3"  # blocks of 32 x 32
+GROUP = "unit=2,row-tiles=1,column-tiles=8"  # of 64 x 64
 PARAMETERS = {"unit": "MATRIX_UNIT", "warps": "WARPS", "column-warps": "COLUMN_WARPS", "row-tiles": "ROW_TILES",
               "column-tiles": "COLUMN_TILES", "depth": "DEPTH", "stages": "STAGES"}
 SIZE, BLOCK = 4096, 128  # of the products that are predicted, and that are executed for it
@@ -36,13 +37,20 @@ def case(name, m, n, k, form="nn", alpha=1, beta=0, offsets=(0, 0, 0), **fields)
 
 
 # The quick tier has those before FULL.
-CASES = [case("nt-edges", 40, 48, 88, "nt", 0.5, 2), case("tn-f16", 72, 40, 64, "tn", dtype=passes.F16)]
+CASES = [case("nt-edges", 40, 48, 88, "nt", 0.5, 2), case("tn-f16", 72, 40, 64, "tn", dtype=passes.F16),
+         case("wgmma-nt-edges", 72, 104, 88, "nt", 0.5, 2, parameters=GROUP)]
 FULL = [
     case("nn-unaligned", 33, 37, 45, offsets=(1, 3, 5), alpha=-1, beta=0.5),
     case("tt-gaps", 40, 33, 70, "tt", lda=50, ldb=76, ldc=41),
     case("nt-batch", 33, 34, 32, "nt", batch=2, stride_a=33 * 32 + 8, stride_b=0, stride_c=33 * 34 + 2),
     case("nn-long-sums", 16, 16, 8256),
-    *(case(f"{form}-as-planned", 150, 140, 104, form, parameters="row-tiles=4,column-tiles=8") for form in ("nn", "nt", "tn", "tt")),
+    *(case(f"{form}-as-planned", 150, 140, 104, form, parameters="unit=1,row-tiles=4,column-tiles=8")
+      for form in ("nn", "nt", "tn", "tt")),
+    *(case(f"wgmma-{form}-f16", 70, 72, 104, form, dtype=passes.F16, parameters=GROUP) for form in ("nn", "nt", "tn", "tt")),
+    case("wgmma-unaligned", 65, 77, 45, "nt", offsets=(1, 3, 5), parameters=GROUP),
+    case("wgmma-eight-warps", 200, 140, 104, parameters="unit=2,warps=8,row-tiles=2,column-tiles=16,stages=2"),
+    case("wgmma-deep", 70, 72, 200, "nt", parameters=f"{GROUP},depth=64,stages=3"),
+    case("wgmma-long-sums", 40, 40, 8256, parameters=GROUP),
 ]
 
 
@@ -82,7 +90,7 @@ class Product:
         self.values[name] = np.zeros(self.shape(name))
         if name != "c" or self.one.beta:
             pattern, self.values[name] = passes.stored(values, self.x["dtype"])
-            view[...] = pattern
+            view[...] = pattern.view(view.dtype)
         if name == "c":
             access[...] |= warps.WRITE
 
@@ -136,7 +144,8 @@ class Rate:
     def __init__(self, name, programs, plans):
         storage, form = name.split("-")[1:3]
         fields = {"transpose_a": int(form[0] == "t"), "transpose_b": int(form[1] == "t"),
-                  "dtype": {"f16": passes.F16, "bf16": passes.BF16}[storage]}
+                  "dtype": {"f16": passes.F16, "bf16": passes.BF16}[storage],
+                  "parameters": f"unit={2 if name.endswith('-wgmma') else 1}"}
         whole = passes.Plan(plans, None, {**fields, "m": SIZE, "n": SIZE, "k": SIZE})
         self.name, self.step = name, whole.steps[0]
         self.groups = self.step.items // self.step.threads

@@ -177,7 +177,10 @@ class Warp:
         return np.abs(signed(self.read(text))).astype(np.uint64) if sign == "|" else self.read(text)
 
     def wide(self, text):
-        """64 bits of a pair of registers (or a constant's)."""
+        """64 bits of a pair of registers (or a constant's), negated where it has a sign."""
+        sign, text = sign_of(text)
+        if sign == "-":
+            return np.uint64(0) - self.wide(text)
         kind, value = operand_of(text, False)
         low = self.read(text)
         if kind == "constant":
