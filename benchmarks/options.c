@@ -60,8 +60,8 @@
     X(PARAMETERS, "parameters", "P", "kernel parameters, name=value,...: for work on the kernels")                     \
     X(BACKWARD_PARAMETERS, "backward-parameters", "P", "the same for the backward pass")                               \
     X(GEMM, "gemm", "MxNxK,...",                                                                                       \
-      "matrix products instead of attention, in f32, by every provider; layer: the products of\n"                      \
-      "a layer. With --device, --seconds (a size; default 1), --keep-caches and --json only")
+      "matrix products instead of attention, by every provider; layer: the products of a layer.\n"                     \
+      "With --device, --dtype, --seconds (a size; default 1), --keep-caches and --json only")
 
 BENCH_OPTIONS_TABLE;
 
@@ -237,11 +237,16 @@ static tool_exit parse_counts(const char *const *values, bench_options *options,
 /* Products alone: nothing of attention goes with them. */
 static tool_exit parse_products(const char *const *values, bench_options *options, tool_error *error)
 {
-    static const int own[] = {OPTION_GEMM};
+    static const int own[] = {OPTION_GEMM, OPTION_DTYPE};
+    clmgk_dtype dtype = CLMGK_DTYPE_F32;
     TOOL_TRY(parse_few(values, own, TOOL_COUNT(own), "gemm", options, error));
     TOOL_TRY(tool_parse_products("gemm", values[OPTION_GEMM], options->products, &options->product_count, error));
-    for (size_t i = 0; i < options->product_count; i++)
+    if (values[OPTION_DTYPE])
+        TOOL_TRY(tool_parse_dtype("dtype", values[OPTION_DTYPE], &dtype, error));
+    for (size_t i = 0; i < options->product_count; i++) {
         options->products[i].transpose_b = true; /* as layers have it */
+        options->products[i].dtype = dtype;
+    }
     return TOOL_DONE;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products C [m,n] = A [m,k] B [n,k]^T in f32, as layers have them: every provider beside the host libraries called
+/* Products C [m,n] = A [m,k] B [n,k]^T, as layers have them: every provider beside the host libraries called
  * directly, and CLBlast with its own parameters. */
 #include "bench.h"
 
@@ -26,6 +26,7 @@ typedef struct way {
     tool_multiplier multiplier;
     char used[512], note[256]; /* of the plan */
     clmgk_tuning_source tuning;
+    clmgk_dtype sums;
 } way;
 
 typedef struct scene {
@@ -57,6 +58,7 @@ static tool_exit make_plan(const scene *s, way *w, tool_error *error)
     (void)snprintf(w->used, sizeof(w->used), "%s", info.parameters);
     (void)snprintf(w->note, sizeof(w->note), "%s", info.note);
     w->tuning = info.tuning;
+    w->sums = info.sums;
     return TOOL_DONE;
 }
 
@@ -70,7 +72,7 @@ static tool_exit first_run(const scene *s, way *w, tool_error *error)
     TOOL_TRY(run_once(s, w, &w->first_ms, error));
     if (!w->direct)
         TOOL_TRY(tool_matrices_read(s->device, &s->matrices, error));
-    return tool_matrices_check(&s->matrices, SAMPLES, message, sizeof(message))
+    return tool_matrices_check(&s->matrices, w->sums, SAMPLES, message, sizeof(message))
                ? TOOL_DONE
                : tool_fail(error, TOOL_CHECK_FAILED, "%s: %s", w->name, message);
 }
@@ -97,26 +99,27 @@ done:
 
 /* ---- which ways there are ------------------------------------------------------------------------------------ */
 
-static tool_exit can_f32(const tool_device *device, size_t provider, bool *can, tool_error *error)
+static tool_exit can_multiply(const tool_device *device, size_t provider, clmgk_dtype dtype, bool *can,
+                              tool_error *error)
 {
     clmgk_gemm_provider_info info = CLMGK_GEMM_PROVIDER_INFO_INIT;
     TOOL_TRY(
         tool_check_library(clmgk_gemm_provider_state(device->info.device_id, provider, &info, &error->library), error));
-    *can = (info.dtypes & 1U << CLMGK_DTYPE_F32) != 0;
+    *can = (info.dtypes & 1U << (unsigned)dtype) != 0;
     return TOOL_DONE;
 }
 
-/* Those of the second round: each provider, and behind it the library itself. */
-static tool_exit list_ways(const tool_device *device, way *ways, size_t *count, tool_error *error)
+/* Those of the second round: each provider, and behind it the library itself, which is called for f32. */
+static tool_exit list_ways(const tool_device *device, clmgk_dtype dtype, way *ways, size_t *count, tool_error *error)
 {
     for (size_t i = 0; clmgk_gemm_provider(i) && *count + 2 <= WAYS; i++) {
         float one = 1, result = 0;
         bool can = false;
-        TOOL_TRY(can_f32(device, i, &can, error));
+        TOOL_TRY(can_multiply(device, i, dtype, &can, error));
         if (!can)
             continue;
         ways[(*count)++] = (way){.name = clmgk_gemm_provider(i)};
-        if (bench_host_product(clmgk_gemm_provider(i), 1, 1, 1, &one, &one, &result))
+        if (dtype == CLMGK_DTYPE_F32 && bench_host_product(clmgk_gemm_provider(i), 1, 1, 1, &one, &one, &result))
             ways[(*count)++] = (way){.name = clmgk_gemm_provider(i), .direct = true};
     }
     return TOOL_DONE;
@@ -173,12 +176,13 @@ static json_t *way_json(const row *r, const way *w)
 {
     return json_pack("{s:I, s:s, s:I, s:I, s:I, s:s, s:b, s:b, s:s, s:s, s:s, s:{s:f, s:f, s:f, s:I}, s:f, s:o, s:o, "
                      "s:f, s:f}",
-                     "device", (json_int_t)0, "dtype", "f32", "m", (json_int_t)r->size.m, "n", (json_int_t)r->size.n,
-                     "k", (json_int_t)r->size.k, "provider", w->name, "direct", (int)w->direct, "untuned",
-                     (int)(w->parameters != NULL), "tuning", clmgk_tuning_source_name(w->tuning), "parameters", w->used,
-                     "note", w->note, "time_ms", "median", w->spread.median, "min", w->spread.min, "max", w->spread.max,
-                     "repetitions", (json_int_t)w->runs, "gflops", tool_product_gflops(&r->size, w->spread.median),
-                     "ratio_to_host", tool_json_positive(part_of_host(r->ways, r->count, w)), "ratio_to_untuned",
+                     "device", (json_int_t)0, "dtype", clmgk_dtype_name(r->size.dtype), "m", (json_int_t)r->size.m, "n",
+                     (json_int_t)r->size.n, "k", (json_int_t)r->size.k, "provider", w->name, "direct", (int)w->direct,
+                     "untuned", (int)(w->parameters != NULL), "tuning", clmgk_tuning_source_name(w->tuning),
+                     "parameters", w->used, "note", w->note, "time_ms", "median", w->spread.median, "min",
+                     w->spread.min, "max", w->spread.max, "repetitions", (json_int_t)w->runs, "gflops",
+                     tool_product_gflops(&r->size, w->spread.median), "ratio_to_host",
+                     tool_json_positive(part_of_host(r->ways, r->count, w)), "ratio_to_untuned",
                      tool_json_positive(ratio_to_untuned(r, w)), "plan_ms", w->plan_ms, "first_ms", w->first_ms);
 }
 
@@ -235,7 +239,7 @@ static tool_exit round_over(const product_run *run, bool untuned, tool_error *er
             r->ways[r->count++] = (way){.name = "clblast", .parameters = ""};
             r->has_untuned = true;
         } else {
-            TOOL_TRY(list_ways(&run->device->tool, r->ways, &r->count, error));
+            TOOL_TRY(list_ways(&run->device->tool, r->size.dtype, r->ways, &r->count, error));
         }
         fprintf(stderr, "clmgk-bench: %s: %s%s\n", run->device->tool.info.name, tool_product_name(&r->size).text,
                 untuned ? ", CLBlast with its own parameters" : "");
@@ -250,7 +254,7 @@ static tool_exit measure_rows(const product_run *run, tool_error *error)
         bool can = false;
         if (strcmp(clmgk_gemm_provider(i), "clblast") != 0)
             continue;
-        TOOL_TRY(can_f32(&run->device->tool, i, &can, error));
+        TOOL_TRY(can_multiply(&run->device->tool, i, run->options->products[0].dtype, &can, error));
         if (can)
             TOOL_TRY(round_over(run, true, error));
     }

@@ -487,6 +487,17 @@ stage_bench() {
         done
     done
     bench_peers "${shapes[*]}"
+    bench_products
+}
+
+# Products of matrices by every provider: the largest that docs/gpu-bounds.md predicts, and those of a layer.
+bench_products() {
+    local sizes=4096x4096x4096,4096x1536x512,4096x512x512 dtype
+    [[ $rehearse -eq 0 ]] || sizes=40x72x64
+    for dtype in bf16 f16 f32; do
+        json_case products.jsonl "products $dtype" 120 "$run" clmgk-bench --gemm "$sizes" --dtype "$dtype" --seconds 0.3 --json
+    done
+    print_products products.jsonl
 }
 
 bench_peers() { # SHAPES [TYPES SECONDS]

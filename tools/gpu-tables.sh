@@ -15,6 +15,20 @@ json_value='
             return text
         }'
 
+# Prints a line for each provider of FILE, results of clmgk-bench --gemm.
+print_products() { # FILE
+    awk "$json_value"'
+        {
+            count = split($0, part, /\{ *"device": *[0-9]+, *"dtype"/)
+            for (i = 2; i <= count; i++) {
+                text = "\"dtype\"" part[i]
+                printf "    %5s x %-5s x %-5s %-5s %-9s %9.3f ms %8.1f TFLOP/s  %s\n", value(text, "m"), value(text, "n"),
+                    value(text, "k"), value(text, "dtype"), value(text, "provider"), value(text, "median"),
+                    value(text, "gflops") / 1000, value(text, "note")
+            }
+        }' "$results/$1"
+}
+
 # Prints a line for each case of FILE, results of clmgk-bench: the measurement and its part of the peak, beside PyTorch's
 # fastest back end for softmax of the same shape, type and pass, if peers.jsonl has it.
 print_cases() { # FILE

@@ -595,9 +595,16 @@ class Products(BenchTest):
         for word in ("clblast", "33", "65", "17", "GFLOP/s"):
             self.assertIn(word, text)
 
+    def test_other_types(self):
+        found = json.loads(self.accept(*self.SHAPE, "--dtype", "bf16", "--json").stdout)["products"]
+        self.assertEqual({one["dtype"] for one in found}, {"bf16"})
+        self.assertFalse(any(one["direct"] for one in found))
+        self.assertIn("clmgk", [one["provider"] for one in found])
+
     def test_refusals(self):
         for words, args in (
                 (["--gemm"], ["--gemm", "3x4"]),
+                (["--dtype"], ["--gemm", "3x4x5", "--dtype", "f8"]),
                 (["--gemm"], ["--gemm", "3x4x0"]),
                 (["--gemm"], ["--gemm", ""]),
                 (["--gemm"], ["--gemm", "3x4x5,"]),

@@ -52,7 +52,7 @@ static tool_exit do_time(const tool_device *device, const char *folder, const js
     const tool_product shape = {json_integer_value(json_object_get(job, "m")),
                                 json_integer_value(json_object_get(job, "n")),
                                 json_integer_value(json_object_get(job, "k")), json_is_true(json_object_get(job, "a")),
-                                json_is_true(json_object_get(job, "b"))};
+                                json_is_true(json_object_get(job, "b")), CLMGK_DTYPE_F32};
     product p;
     const json_int_t runs = json_integer_value(json_object_get(job, "runs"));
     double samples[MAX_RUNS];
@@ -97,7 +97,8 @@ static tool_exit do_check(const tool_device *device, const char *folder, const j
             status = tool_multiplier_run(device, &p.multiplier, 1, &ms, error);
         if (status == TOOL_DONE)
             status = tool_matrices_read(device, &p.matrices, error);
-        right = status == TOOL_DONE && tool_matrices_check(&p.matrices, SIZE_MAX, message, sizeof(message));
+        right = status == TOOL_DONE &&
+                tool_matrices_check(&p.matrices, CLMGK_DTYPE_F32, SIZE_MAX, message, sizeof(message));
         close_product(&p);
         TOOL_TRY(status);
     }

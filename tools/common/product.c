@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "product.h"
 
+#include "reference.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -48,6 +50,7 @@ clmgk_gemm_desc tool_product_desc(const tool_product *product)
     desc.k = product->k;
     desc.transpose_a = product->transpose_a;
     desc.transpose_b = product->transpose_b;
+    desc.dtype = product->dtype;
     return desc;
 }
 
@@ -59,8 +62,10 @@ double tool_product_gflops(const tool_product *product, double ms)
 tool_product_text tool_product_name(const tool_product *product)
 {
     tool_product_text name;
-    snprintf(name.text, sizeof(name.text), "%" PRId64 " x %" PRId64 " x %" PRId64 "%s%s", product->m, product->n,
-             product->k, product->transpose_a ? ", A transposed" : "", product->transpose_b ? ", B transposed" : "");
+    snprintf(name.text, sizeof(name.text), "%" PRId64 " x %" PRId64 " x %" PRId64 "%s%s%s%s", product->m, product->n,
+             product->k, product->dtype == CLMGK_DTYPE_F32 ? "" : " ",
+             product->dtype == CLMGK_DTYPE_F32 ? "" : clmgk_dtype_name(product->dtype),
+             product->transpose_a ? ", A transposed" : "", product->transpose_b ? ", B transposed" : "");
     return name;
 }
 
@@ -70,6 +75,31 @@ static void fill(float *values, size_t count, uint32_t state)
         state = state * 1664525U + 1013904223U;
         values[i] = (float)((double)(state >> 8) / 8388608.0 - 1.0);
     }
+}
+
+/* Rounds numbers to the type, and stores them as elements. */
+static void store(clmgk_dtype dtype, float *values, size_t count, unsigned char *elements)
+{
+    const size_t size = clmgk_ref_dtype_size(dtype);
+    for (size_t i = 0; i < count; i++) {
+        double value = (double)values[i];
+        clmgk_ref_store(dtype, &value, 1, elements + i * size);
+        clmgk_ref_load(dtype, elements + i * size, 1, &value);
+        values[i] = (float)value;
+    }
+}
+
+/* The buffer of a matrix. */
+static tool_exit make_buffer(const tool_device *device, clmgk_dtype dtype, float *values, size_t count, cl_mem *buffer,
+                             tool_error *error)
+{
+    const size_t bytes = count * clmgk_ref_dtype_size(dtype);
+    unsigned char *const elements = malloc(bytes);
+    TOOL_TRY(tool_check_memory(elements, "matrices", error));
+    store(dtype, values, count, elements);
+    const tool_exit status = tool_make_buffer(device, bytes, elements, buffer, error);
+    free(elements);
+    return status;
 }
 
 tool_exit tool_matrices_create(const tool_device *device, const tool_product *product, tool_matrices *matrices,
@@ -86,7 +116,7 @@ tool_exit tool_matrices_create(const tool_device *device, const tool_product *pr
             fill(values, counts[i], (uint32_t)i + 1);
         else
             memset(values, 0xff, bytes);
-        TOOL_TRY(tool_make_buffer(device, bytes, values, &matrices->buffer[i], error));
+        TOOL_TRY(make_buffer(device, product->dtype, values, counts[i], &matrices->buffer[i], error));
     }
     return TOOL_DONE;
 }
@@ -102,15 +132,27 @@ void tool_matrices_release(tool_matrices *matrices)
 
 tool_exit tool_matrices_read(const tool_device *device, const tool_matrices *matrices, tool_error *error)
 {
-    const size_t bytes = (size_t)(matrices->product.m * matrices->product.n) * sizeof(float);
-    return tool_check_cl(
-        clEnqueueReadBuffer(device->queue, matrices->buffer[2], CL_TRUE, 0, bytes, matrices->host[2], 0, NULL, NULL),
+    const clmgk_dtype dtype = matrices->product.dtype;
+    const size_t count = (size_t)(matrices->product.m * matrices->product.n), size = clmgk_ref_dtype_size(dtype);
+    unsigned char *const elements = malloc(count * size);
+    TOOL_TRY(tool_check_memory(elements, "matrices", error));
+    const tool_exit status = tool_check_cl(
+        clEnqueueReadBuffer(device->queue, matrices->buffer[2], CL_TRUE, 0, count * size, elements, 0, NULL, NULL),
         "clEnqueueReadBuffer", error);
+    for (size_t i = 0; status == TOOL_DONE && i < count; i++) {
+        double value = 0;
+        clmgk_ref_load(dtype, elements + i * size, 1, &value);
+        matrices->host[2][i] = (float)value;
+    }
+    free(elements);
+    return status;
 }
 
-static bool check_element(const tool_matrices *x, int64_t row, int64_t column, char *message, size_t size)
+static bool check_element(const tool_matrices *x, clmgk_dtype sums, int64_t row, int64_t column, char *message,
+                          size_t size)
 {
     const tool_product *const p = &x->product;
+    const clmgk_ref_limits limits = clmgk_ref_limits_of(p->dtype);
     double exact = 0, sum = 0;
     for (int64_t l = 0; l < p->k; l++) {
         const double a = (double)x->host[0][p->transpose_a ? l * p->m + row : row * p->k + l];
@@ -118,7 +160,8 @@ static bool check_element(const tool_matrices *x, int64_t row, int64_t column, c
         exact += a * b;
         sum += fabs(a * b);
     }
-    const double bound = ((double)p->k + 4) * ldexp(sum, -24) + ldexp(fabs(exact), -24) + (double)p->k * 0x1p-125;
+    const double bound = ((double)p->k + 4) * clmgk_ref_limits_of(sums).unit * sum + limits.unit * fabs(exact) +
+                         (double)p->k * 0x1p-125 + limits.least;
     const double found = (double)x->host[2][row * p->n + column];
     if (fabs(found - exact) <= bound)
         return true;
@@ -127,14 +170,14 @@ static bool check_element(const tool_matrices *x, int64_t row, int64_t column, c
     return false;
 }
 
-bool tool_matrices_check(const tool_matrices *matrices, size_t samples, char *message, size_t size)
+bool tool_matrices_check(const tool_matrices *matrices, clmgk_dtype sums, size_t samples, char *message, size_t size)
 {
     const size_t total = (size_t)(matrices->product.m * matrices->product.n);
     const size_t count = samples < total ? samples : total;
     bool right = true;
     for (size_t i = 0; i < count && right; i++) {
         const int64_t at = (int64_t)(count > 1 ? (total - 1) * i / (count - 1) : 0);
-        right = check_element(matrices, at / matrices->product.n, at % matrices->product.n, message, size);
+        right = check_element(matrices, sums, at / matrices->product.n, at % matrices->product.n, message, size);
     }
     return right;
 }

@@ -7,10 +7,11 @@
 
 #include "clmgk/gemm.h"
 
-/* C[m,n] = A[m,k] B[k,n], f32; a transposed A is held as [k,m], B as [n,k]. */
+/* C[m,n] = A[m,k] B[k,n]; a transposed A is held as [k,m], B as [n,k]. */
 typedef struct tool_product {
     int64_t m, n, k;
     bool transpose_a, transpose_b;
+    clmgk_dtype dtype;
 } tool_product;
 
 #define TOOL_MAX_PRODUCTS 16
@@ -29,7 +30,7 @@ typedef struct tool_product_text {
 } tool_product_text;
 tool_product_text tool_product_name(const tool_product *product);
 
-/* A, B and C on the host and on the device: numbers of [-1, 1], C NaN. On failure it holds what the release takes. */
+/* A, B and C on the host, and on the device in the product's type: numbers of [-1, 1], C NaN. On failure it holds what the release takes. */
 typedef struct tool_matrices {
     tool_product product;
     float *host[3];
@@ -42,9 +43,9 @@ void tool_matrices_release(tool_matrices *matrices);
 /* Reads C from the device. */
 tool_exit tool_matrices_read(const tool_device *device, const tool_matrices *matrices, tool_error *error);
 
-/* Whether C on the host is the product, by the bound of clmgk/gemm.h: `samples` elements, the first and the last among
- * them, or all. `message` tells what is wrong. */
-bool tool_matrices_check(const tool_matrices *matrices, size_t samples, char *message, size_t size);
+/* Whether C on the host is the product, by the bound of clmgk/gemm.h for sums of type `sums`: `samples` elements, the
+ * first and the last among them, or all. `message` tells what is wrong. */
+bool tool_matrices_check(const tool_matrices *matrices, clmgk_dtype sums, size_t samples, char *message, size_t size);
 
 /* A plan of a provider (NULL: the library's choice), with its workspace. On failure it holds what the close takes. */
 typedef struct tool_multiplier {
