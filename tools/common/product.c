@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "product.h"
 
-#include "reference.h"
+#include "reference/reference.h"
 
 #include <inttypes.h>
 #include <math.h>
