@@ -67,12 +67,14 @@ typedef struct mgk_footprint {
     int64_t fixed, head_fixed;
 
     /* ---- the text of a pair's score: each of these takes registers */
-    int64_t components;      /* whose scores are added up or mixed */
-    bool keys_read_again;    /* for norms, or products with shifts */
-    bool modified;           /* bias, ALiBi, soft-cap, dropout */
-    bool priors, variances;  /* are arrays */
-    bool two_types;          /* Q and K differ in their storage types */
-    bool noise, generalised; /* of mixed heads */
+    int64_t components;        /* whose scores are added up or mixed */
+    bool keys_read_again;      /* for norms, or products with shifts */
+    bool modified;             /* bias, ALiBi, soft-cap, dropout */
+    bool priors, variances;    /* are arrays */
+    bool two_types;            /* Q and K differ in their storage types */
+    bool singles;              /* Q, K and V are f32 */
+    bool noise, generalised;   /* of mixed heads */
+    clmgk_precision precision; /* the least that products may have */
 } mgk_footprint;
 
 /* The block that follows from the parameters. */
@@ -87,6 +89,7 @@ typedef struct mgk_block {
     int most_keys;     /* with lanes: keys of a register block; the copy is padded to a multiple of them */
     uint64_t local_bytes, private_bytes;
     int unit;             /* the matrix unit of its kernels; 0: none */
+    int tf32_products;    /* for a product of f32 factors on matrix units; 0: other factors, or no such units */
     int registers;        /* limit of a work-item's, of which `compiler` tells the compiler; 0: none */
     const char *compiler; /* options of the device's compiler; NULL: none */
     mgk_pace pace;        /* of a work-group of the pass's main kernel */

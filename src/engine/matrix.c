@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The matrix engine: warps multiply fragments of small matrices of 16-bit numbers. */
+/* The matrix engine: warps multiply fragments of small matrices of 16-bit numbers, or of f32. */
 #include "engine/engine.h"
 #include "engine/matrix/tunables.h"
 #include "engine/shuffles.clh"
@@ -14,7 +14,8 @@ enum {
     TILE_ROWS = 16,
     TILE_KEYS = 8,
     LEAST_WIDTH = 16,
-    PADDING = 8,
+    HALF_BYTES = 2,
+    PIECE_BYTES = 16,
     WIDEST = 256,
     MOST_HELD = 8,
     MOST_TILE_TERMS = 3
@@ -31,11 +32,13 @@ static bool uses_wgmma(const mgk_tunables *p)
     return mgk_tunable_get(p, MGK_NAMED(unit)) == MATRIX_WGMMA;
 }
 
-/* Bytes of a row of a tile: 16-bit numbers, and a piece of padding; wgmma: whole parts. */
-static int64_t row_bytes(int64_t size, const mgk_tunables *p)
+/* Bytes of a row of a tile: 16-bit numbers or f32, and a piece of padding; wgmma: whole parts. */
+static int64_t row_bytes(int64_t size, const mgk_footprint *f, const mgk_tunables *p)
 {
+    if (f->singles)
+        return width_of(size) * (int64_t)sizeof(float) + PIECE_BYTES;
     const int64_t parts = (width_of(size) + PART_SIZE - 1) / PART_SIZE;
-    return (uses_wgmma(p) ? parts * PART_SIZE : width_of(size) + PADDING) * (int64_t)sizeof(uint16_t);
+    return uses_wgmma(p) ? parts * PART_SIZE * HALF_BYTES : width_of(size) * HALF_BYTES + PIECE_BYTES;
 }
 
 /* Rows of a block. */
@@ -57,7 +60,7 @@ static int64_t backward_bytes_of(const mgk_footprint *f, const mgk_tunables *p)
     const int64_t most_held_steps = f->components == 1 ? 16 : 8;
     const int64_t keys = (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles)) * TILE_KEYS, rows = rows_of(p);
     const int64_t head_size = f->narrowest + f->widest - f->value_size;
-    const int64_t head = row_bytes(head_size, p), value = row_bytes(f->value_size, p);
+    const int64_t head = row_bytes(head_size, f, p), value = row_bytes(f->value_size, f, p);
     const int64_t steps = mgk_tunable_get(p, MGK_NAMED(row_tiles)) * (width_of(head_size) + width_of(f->value_size));
     const bool in_registers = f->products == 1 && steps <= most_held_steps * STEP;
     const int64_t of_keys = in_registers ? larger(STAGES * keys * (head + value), rows * larger(head, value))
@@ -74,7 +77,8 @@ static uint64_t local_bytes_of(const mgk_footprint *f, const mgk_device_facts *f
     const int64_t keys = (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles)) * TILE_KEYS;
     const int64_t threads = (int64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * WARP;
     const int64_t rows = rows_of(p), heads = mixed ? mgk_tunable_get(p, MGK_NAMED(heads)) : 1;
-    const int64_t head = row_bytes(f->narrowest + f->widest - f->value_size, p), value = row_bytes(f->value_size, p);
+    const int64_t head = row_bytes(f->narrowest + f->widest - f->value_size, f, p),
+                  value = row_bytes(f->value_size, f, p);
     const int64_t held = rows * (f->products * head + (is_cpu ? heads : 1) * value);
     const int64_t of_keys = held + keys * (f->products * head + 2 * value);
     const int64_t staged = mixed ? rows * (f->products * head + (f->forward ? 0 : value)) : 0;
@@ -248,7 +252,7 @@ static int row_tiles_of(const mgk_footprint *f, const mgk_device_facts *facts, c
     enum { ROW_TILES = 2 };
     const int base = mgk_tunable_base(p, MGK_NAMED(row_tiles), facts->info.device_class);
     const bool has_waves = mgk_unit_of(facts).registers > 0;
-    if (mgk_tunable_get(p, MGK_NAMED(unit)) != MATRIX_MMA || !has_waves || !is_plain(f))
+    if (mgk_tunable_get(p, MGK_NAMED(unit)) != MATRIX_MMA || !has_waves || !is_plain(f) || f->singles)
         return base;
     const int64_t rows = (int64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * ROW_TILES * TILE_ROWS;
     const double once = time_with(f, facts, base, p), twice = time_with(f, facts, ROW_TILES, p);
@@ -303,7 +307,7 @@ static int unit_of(const mgk_footprint *f, const mgk_device_facts *facts, const 
 {
     const int64_t few = (int64_t)GROUP_WARPS * TILE_ROWS / 2;
     const bool gradients_suit = f->any_order || (f->held_heads == 0 && f->streamed > few);
-    const bool suits = gradients_suit && !f->two_types && f->rows > few && has_room(f, facts, p) &&
+    const bool suits = gradients_suit && !f->two_types && !f->singles && f->rows > few && has_room(f, facts, p) &&
                        !is_given(p, MGK_NAMED(warps), GROUP_WARPS) && !is_given(p, MGK_NAMED(row_tiles), 1);
     const int unit = facts->matrix_unit.unit;
     return unit == MATRIX_WGMMA && !suits ? MATRIX_MMA : unit;
@@ -335,6 +339,8 @@ static const char *why_not(const mgk_footprint *f)
 {
     if (f->scores == 0)
         return "it has no products without a softmax";
+    if (f->singles && !f->forward)
+        return "it has no gradients of f32 arrays";
     if (f->held_heads > 0 && held_of(f) > MOST_HELD)
         return "registers hold the scores of at most 8 global heads";
     if (f->held_heads > 0 && gradient_columns(f) > WIDEST)
@@ -354,6 +360,13 @@ static const char *compiler_of(const mgk_footprint *f, const mgk_tunables *p)
     }
 }
 
+/* f32 factors: a number is the sum of two of tf32, so a product takes three, without that of the low parts. */
+static int tf32_products_of(const mgk_footprint *f)
+{
+    enum { EXACT = 3, ROUNDED = 1 };
+    return !f->singles ? 0 : f->precision == CLMGK_PRECISION_EXACT ? EXACT : ROUNDED;
+}
+
 static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p, mgk_block *block,
                         clmgk_error *error)
 {
@@ -363,9 +376,9 @@ static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, m
     choose(f, facts, p);
     if (mgk_tunable_get(p, MGK_NAMED(unit)) > facts->matrix_unit.unit)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "engine matrix: the device has no such matrix unit");
-    if (uses_wgmma(p) && (f->two_types || (f->held_heads > 0 && !f->forward)))
+    if (uses_wgmma(p) && (f->two_types || f->singles || (f->held_heads > 0 && !f->forward)))
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
-                        "engine matrix: wgmma needs one type for Q and K, and has no gradients of mixed heads");
+                        "engine matrix: wgmma needs one 16-bit type for Q and K, and has no gradients of mixed heads");
     MGK_TRY(mgk_tunables_check(p, true, error));
     const uint64_t threads = (uint64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * WARP;
     const uint64_t local = local_bytes_of(f, facts, p);
@@ -377,13 +390,15 @@ static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, m
                          .compiler = compiler_of(f, p),
                          .registers = most_registers(f, p),
                          .pace = pace_of(f, facts, p),
-                         .unit = mgk_tunable_get(p, MGK_NAMED(unit))};
+                         .unit = mgk_tunable_get(p, MGK_NAMED(unit)),
+                         .tf32_products = tf32_products_of(f)};
     return CLMGK_OK;
 }
 
 static void set_flags(const mgk_device_facts *facts, const mgk_tunables *p, const mgk_block *block, mgk_flags *flags)
 {
     flags->ANY_GROUP_SIZE = block != NULL && block->registers > 0;
+    flags->TF32_PRODUCTS = block != NULL ? block->tf32_products : 0;
     flags->MATRIX_UNIT = mgk_tunable_get(p, MGK_NAMED(unit));
     flags->SHUFFLE = facts->sub_group.shuffle;
     flags->SUB_GROUP_SIZE = facts->sub_group.size;
@@ -400,29 +415,37 @@ static const char *why_not_types(const clmgk_attention_desc *desc)
 {
     const clmgk_dtype k = mgk_dtype_of(desc, desc->dtype_k), v = mgk_dtype_of(desc, desc->dtype_v),
                       o = mgk_dtype_of(desc, desc->dtype_o);
+    const bool any_single = desc->dtype == CLMGK_DTYPE_F32 || k == CLMGK_DTYPE_F32 || v == CLMGK_DTYPE_F32;
+    const bool singles = desc->dtype == CLMGK_DTYPE_F32 && k == CLMGK_DTYPE_F32 && v == CLMGK_DTYPE_F32;
+    if (any_single && !singles)
+        return "Q, K and V are all f32, or all f16 and bf16";
     if (v == CLMGK_DTYPE_BF16 && o == CLMGK_DTYPE_F16)
         return "O in f16 needs finer weights than those that multiply V in bf16";
     const bool backward = desc->gradients != 0 || desc->statistics != 0;
+    if (backward && singles)
+        return "it has no gradients of f32 arrays";
     return backward && (k != desc->dtype || v != o)
                ? "its backward pass needs one type for Q and K, and one for V and O: f16 or bf16"
                : NULL;
 }
 
-static bool are_pieces(const clmgk_layout *layout, int64_t size)
+/* `piece`: numbers of 16 bytes, TILE_PIECE in cl/engine/matrix/layout.clh. */
+static bool are_pieces(const clmgk_layout *layout, int64_t size, int64_t piece)
 {
-    enum { PIECE = 8 }; /* numbers: TILE_PIECE in cl/engine/matrix/layout.clh */
-    return (size % PIECE | layout->batch % PIECE | layout->head % PIECE | layout->component % PIECE |
-            layout->token % PIECE) == 0;
+    return (size % piece | layout->batch % piece | layout->head % piece | layout->component % piece |
+            layout->token % piece) == 0;
 }
 
 /* Whether rows of all tiles begin and end at multiples of 16 bytes, if the arrays do. Kernels find out for each array.
  */
 static bool copies_pieces(const clmgk_attention_desc *desc)
 {
+    enum { SINGLES = 4, HALVES = 8 };
     const int64_t head = desc->head_size, value = desc->value_size;
     const bool backward = desc->gradients != 0 || desc->statistics != 0;
-    return are_pieces(&desc->k, head) && are_pieces(&desc->v, value) &&
-           (!backward || (are_pieces(&desc->q, head) && are_pieces(&desc->grad_o, value)));
+    const int64_t piece = desc->dtype == CLMGK_DTYPE_F32 ? SINGLES : HALVES;
+    return are_pieces(&desc->k, head, piece) && are_pieces(&desc->v, value, piece) &&
+           (!backward || (are_pieces(&desc->q, head, piece) && are_pieces(&desc->grad_o, value, piece)));
 }
 
 /* Above or below the engine that is made for such devices without matrix units. */
@@ -439,7 +462,7 @@ static mgk_rank rank(const mgk_device_facts *facts, const clmgk_attention_desc *
     if (facts->matrix_unit.unit == 0)
         return (mgk_rank){MGK_RANK_TESTS, "emulates matrix units, for tests"};
     if (desc == NULL)
-        return (mgk_rank){BELOW, "its matrix units multiply f16 and bf16"};
+        return (mgk_rank){BELOW, "its matrix units multiply f16, bf16 and tf32"};
     if (desc->length < TILE_ROWS && mgk_packed_heads(&mgk_engine_matrix, desc) < HEADS_WORTH)
         return (mgk_rank){BELOW, "there are fewer queries than a fragment has rows"};
     if (!copies_pieces(desc))
@@ -460,11 +483,9 @@ static int feature_block(const mgk_device_facts *facts)
     return LEAST_WIDTH;
 }
 
-#define HALF_TYPES (1U << CLMGK_DTYPE_F16 | 1U << CLMGK_DTYPE_BF16)
-
 const mgk_engine mgk_engine_matrix = {.value = CLMGK_ENGINE_MATRIX,
                                       .tunables = &matrix_table,
-                                      .dtypes = HALF_TYPES,
+                                      .dtypes = MGK_ALL_DTYPES,
                                       .queries_apart = true,
                                       .fewest_rows = TILE_ROWS,
                                       .oldest_unit = MATRIX_MMA,

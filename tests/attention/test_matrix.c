@@ -192,6 +192,21 @@ TH_TEST(two_types_in_a_product)
     expect_shapes(session, desc, 5, 3);
 }
 
+/* f32 factors, of which units multiply the upper 19 bits, within the bound of f32: both softmax families. */
+TH_TEST(singles_forward)
+{
+    static const clmgk_attention_desc descs[] = {
+        {.head_size = 24, .value_size = 40},
+        {.variant = CLMGK_VARIANT_MGK,
+         .components = 3,
+         .prior_shape = CLMGK_PRIOR_HMS,
+         .head_size = 5,
+         .value_size = 7},
+        {.variant = CLMGK_VARIANT_HARD_FISH, .components = 2, .heads = 3, .head_size = 16, .value_size = 16}};
+    for (size_t n = 0; n < TH_COUNT(descs); n++)
+        expect_shapes(session, descs[n], 4 * n, 4);
+}
+
 /* Ranges of keys side by side, a row for each fragment's place, and two fragments of rows to a warp. */
 TH_TEST(ranges_of_keys)
 {
@@ -371,8 +386,8 @@ TH_TEST(other_problems_are_refused)
     static const struct {
         clmgk_attention_desc desc;
         const char *words;
-    } cases[] = {{{.dtype = CLMGK_DTYPE_F32}, "storage type"},
-                 {{.dtype = CLMGK_DTYPE_F16, .dtype_k = CLMGK_STORAGE_F32}, "storage type"},
+    } cases[] = {{{.gradients = CLMGK_GRADIENT_Q}, "gradients of f32"},
+                 {{.dtype = CLMGK_DTYPE_F16, .dtype_k = CLMGK_STORAGE_F32}, "all f32"},
                  {{.dtype = CLMGK_DTYPE_F16, .dtype_k = CLMGK_STORAGE_BF16, .gradients = CLMGK_GRADIENT_Q}, "one type"},
                  {{.dtype = CLMGK_DTYPE_BF16, .dtype_v = CLMGK_STORAGE_F16, .gradients = CLMGK_GRADIENT_V}, "one type"},
                  {{.dtype = CLMGK_DTYPE_BF16, .dtype_o = CLMGK_STORAGE_F16}, "finer weights"},

@@ -251,6 +251,10 @@ mgk_footprint mgk_attention_footprint(const mgk_attention_request *request)
                            .priors = t->has_prior,
                            .variances = t->has_variance,
                            .two_types = mgk_array_dtype(d, CLMGK_ARRAY_K) != mgk_array_dtype(d, CLMGK_ARRAY_Q),
+                           .singles = mgk_array_dtype(d, CLMGK_ARRAY_Q) == CLMGK_DTYPE_F32 &&
+                                      mgk_array_dtype(d, CLMGK_ARRAY_K) == CLMGK_DTYPE_F32 &&
+                                      mgk_array_dtype(d, CLMGK_ARRAY_V) == CLMGK_DTYPE_F32,
+                           .precision = d->precision,
                            .noise = t->noise,
                            .generalised = t->generalised};
 }
