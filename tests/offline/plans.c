@@ -151,7 +151,20 @@ static const problem matrices[] = {
     {"smgk2-bf16-64", CLMGK_VARIANT_SMGK, CLMGK_DTYPE_BF16, 2, 64, 64, false, false, false, CLMGK_PASS_BACKWARD, false},
     {"smgk2-bf16-128", CLMGK_VARIANT_SMGK, CLMGK_DTYPE_BF16, 2, 128, 128, false, false, false, CLMGK_PASS_BACKWARD,
      false},
+    {"softmax-f32-64", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, 1, 64, 64, false, false, false, CLMGK_PASS_FORWARD,
+     false},
+    {"softmax-f32-128", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, 1, 128, 128, false, false, false, CLMGK_PASS_FORWARD,
+     false},
+    {"mgk4-f32-64", CLMGK_VARIANT_MGK, CLMGK_DTYPE_F32, 4, 64, 64, false, false, false, CLMGK_PASS_FORWARD, false},
+    {"smgk2-f32-64", CLMGK_VARIANT_SMGK, CLMGK_DTYPE_F32, 2, 64, 64, false, false, false, CLMGK_PASS_FORWARD, false},
+    {"hard-fish2-f32-64", CLMGK_VARIANT_HARD_FISH, CLMGK_DTYPE_F32, 2, 64, 64, false, false, false, CLMGK_PASS_FORWARD,
+     false},
+    {"softmax-tf32-64", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, 1, 64, 64, false, false, false, CLMGK_PASS_FORWARD,
+     false},
 };
+
+/* Of f32 arrays; their products have the precision that their name states. */
+#define NAME_OF_TF32 "tf32"
 
 /* A configuration of the linear family; `arrays`: prior, w, an incoming state. */
 typedef struct linear_problem {
@@ -417,6 +430,7 @@ static clmgk_attention_desc matrix_desc(const problem *p)
     enum { LENGTH = 4096, BATCH = 8 }; /* a block of rows has all keys */
     const mixed_problem x = {.problem = *p, .length = LENGTH};
     clmgk_attention_desc desc = desc_of(&x, BATCH);
+    desc.precision = strstr(p->name, NAME_OF_TF32) != NULL ? CLMGK_PRECISION_TF32 : CLMGK_PRECISION_EXACT;
     if (p->pass == CLMGK_PASS_BACKWARD)
         desc.gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V |
                          (p->variant == CLMGK_VARIANT_SMGK ? CLMGK_GRADIENT_SHIFT : 0) |
@@ -428,11 +442,13 @@ static clmgk_attention_desc matrix_desc(const problem *p)
 #define WGMMA_SUFFIX "-wgmma"
 enum { NAME_SIZE = 64 };
 
-/* Not backward passes of mixed heads, and of more sums than registers hold. */
+/* Not f32 arrays, backward passes of mixed heads, and of more sums than registers hold. */
 static bool takes_wgmma(const problem *p)
 {
     enum { MOST_COLUMNS = 256 };
     const int64_t products = p->variant == CLMGK_VARIANT_SMGK ? 1 : p->components;
+    if (p->dtype == CLMGK_DTYPE_F32)
+        return false;
     return p->pass == CLMGK_PASS_FORWARD || ((clmgk_variant_traits(p->variant) & CLMGK_TRAIT_ADMIXTURE) == 0 &&
                                              products * p->head_size + p->value_size <= MOST_COLUMNS);
 }

@@ -666,15 +666,25 @@ class Warp:
         return np.stack([part.astype(np.uint16).view(np.float16) for part in parts]).astype(np.float64)
 
     def HMMA(self, one, modifiers, x, mask):
-        """C += A B of a warp, 16 x 8 x 16; work-items hold rows lane / 4 (+ 8) and pairs of columns 2 (lane % 4)."""
-        if modifiers[:2] != ["16816", "F32"] or not mask.all():
+        """C += A B of a warp, 16 x 8 x 16, or of tf32 16 x 8 x 8; work-items hold rows lane / 4 (+ 8) and pairs of columns
+        2 (lane % 4), or single columns lane % 4 (+ 4)."""
+        singles = modifiers == ["1688", "F32", "TF32"]
+        if not (singles or modifiers[:2] == ["16816", "F32"]) or not mask.all():
             raise NotImplementedError(one)
         group, pair = LANES // 4, LANES % 4 * 2
-        left, right, sums = np.zeros((16, 16)), np.zeros((16, 8)), np.zeros((16, 8))
-        a, b = (self.halves(self.matrix(text.replace(".reuse", ""), count), modifiers)
-                for text, count in ((x[1], 4), (x[2], 2)))
+        depth = 8 if singles else 16
+        left, right, sums = np.zeros((16, depth)), np.zeros((depth, 8)), np.zeros((16, 8))
+        a, b = (self.matrix(text.replace(".reuse", ""), count) for text, count in ((x[1], 4), (x[2], 2)))
         c = floats(self.matrix(x[3], 4)).astype(np.float64)
-        for half in range(2):
+        if singles:
+            a, b = (floats(words & np.uint64(0xffffe000)).astype(np.float64) for words in (a, b))
+            for word in range(4):
+                left[group + word % 2 * 8, LANES % 4 + word // 2 * 4] = a[word]
+            for word in range(2):
+                right[LANES % 4 + word * 4, group] = b[word]
+        else:
+            a, b = self.halves(a, modifiers), self.halves(b, modifiers)
+        for half in range(0 if singles else 2):
             for word in range(4):
                 left[group + word % 2 * 8, pair + half + word // 2 * 8] = a[half, word]
             for word in range(2):
