@@ -110,9 +110,11 @@ static tool_exit check_reduced(const bench_device *device, const bench_options *
 static tool_exit validate(const bench_device *device, const bench_options *options, const bench_arrays *arrays,
                           const clmgk_plan_info *info, const bench_runner *run, bench_case *one, tool_error *error)
 {
+    clmgk_attention_desc computed = one->desc; /* with the precision that its products have */
+    computed.precision = info->precision;
     const bool random = one->desc.dropout > 0 || (clmgk_variant_traits(one->desc.variant) & CLMGK_TRAIT_NOISE);
     if (one->pass == BENCH_FORWARD && !random && !one->desc.use_new_state)
-        return bench_validate_rows(&device->tool, arrays, &one->desc, &run->own.args, VALIDATE_SECONDS, &one->error,
+        return bench_validate_rows(&device->tool, arrays, &computed, &run->own.args, VALIDATE_SECONDS, &one->error,
                                    error);
     bench_error_found written = {.ok = true};
     if (one->pass == BENCH_BACKWARD)

@@ -2,7 +2,8 @@
 /*
  * Tests whether a device's matrix unit multiplies rightly, with all that the engine's kernels do with it. One warp
  * rounds small whole numbers to 16 bits, copies them to local memory, loads them as fragments and multiplies them. It
- * computes A B^T and A B for each type, where A and B have 16 rows and columns; all sums are exact.
+ * computes A B^T and A B for each type, where A and B have 16 rows and columns; all sums are exact. Of f32, which needs
+ * no other loads, it has the fragments without copies.
  */
 #include "base/common.clh"
 #include "engine/files.clh"
@@ -49,7 +50,39 @@ FUNCTION void products_write(int lane, __local const uint *left, __local const u
     }
 }
 
-/* products: f16's A B^T and A B, then bf16's. Each type's operands are in the place of its products before them. */
+/* The number of a column of A or a row of B that a work-item's word has: columns t and t + 4 are neighbours. */
+FUNCTION int single_depth(int lane, int step, int i)
+{
+    return 8 * step + fragment_depth(lane, 0) + i;
+}
+
+FUNCTION void single_products_write(int lane, __global float *products)
+{
+    UNROLL
+    for (int n = 0; n < 2; ++n) {
+        float transposed[4] = {0.0f, 0.0f, 0.0f, 0.0f}, plain[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+        const int column = 8 * n + lane / 4;
+        UNROLL
+        for (int step = 0; step < SIZE / 8; ++step) {
+            uint a[4], columns[2], rows[2];
+            UNROLL
+            for (int i = 0; i < 4; ++i)
+                a[i] = as_uint((float)left_number(fragment_row(lane, i), single_depth(lane, step, i / 2)));
+            UNROLL
+            for (int i = 0; i < 2; ++i) {
+                columns[i] = as_uint((float)right_number(column, single_depth(lane, step, i)));
+                rows[i] = as_uint((float)right_number(single_depth(lane, step, i), column));
+            }
+            single_multiply(transposed, a, columns);
+            single_multiply(plain, a, rows);
+        }
+        product_write(lane, transposed, 8 * n, products);
+        product_write(lane, plain, 8 * n, products + SIZE * SIZE);
+    }
+}
+
+/* products: f16's A B^T and A B, then bf16's, then those of f32 as tf32. Each 16-bit type's operands are in the place
+ * of its products before them. */
 __kernel __attribute__((reqd_work_group_size(WARP_SIZE, 1, 1))) void unit_probe(__global float *products)
 {
     __local uint4 memory[2 * TILE_WORDS / 4];
@@ -68,4 +101,5 @@ __kernel __attribute__((reqd_work_group_size(WARP_SIZE, 1, 1))) void unit_probe(
         barrier(CLK_GLOBAL_MEM_FENCE | CLK_LOCAL_MEM_FENCE);
         products_write(lane, tiles, tiles + TILE_WORDS, types[n], own);
     }
+    single_products_write(lane, products + 2 * 2 * SIZE * SIZE);
 }

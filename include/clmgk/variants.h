@@ -242,8 +242,8 @@ typedef enum clmgk_variance_shape {
  *
  *     LANE     for SIMD CPUs: a vector lane holds a query
  *     SIMT     for GPUs: work-items of a work-group share tiles in local memory
- *     MATRIX   for GPUs with units that multiply small matrices of 16-bit numbers: f16 and bf16 arrays, mixture family.
- *              Only for callers who name it: it has not run on such a GPU yet; elsewhere these units are emulated
+ *     MATRIX   for GPUs with units that multiply small matrices: f16 and bf16 arrays, and f32 arrays without gradients,
+ *              mixture and admixture family. Elsewhere, for callers who name it, these units are emulated
  */
 #define CLMGK_ENGINE_LIST(X)                                                                                           \
     X(LANE, 1, lane)                                                                                                   \

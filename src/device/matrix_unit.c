@@ -8,8 +8,9 @@
 #define FUNCTION static
 #include "engine/probe_numbers.clh"
 
-/* As in the probes' kernels: for f16 and for bf16, products A B^T and A B of square matrices. */
-enum { TYPES = 2, WARP_SIZE = 32, SIZE = 16, FORMS = 2, GROUP_ITEMS = 4 * WARP_SIZE, GROUP_SIZE = 64, GROUP_FORMS = 6 };
+/* As in the probes' kernels: for f16, bf16 and (one warp) f32, products A B^T and A B of square matrices. */
+enum { WARP_SIZE = 32, TYPES = 3, SIZE = 16, FORMS = 2 };
+enum { GROUP_ITEMS = 4 * WARP_SIZE, GROUP_TYPES = 2, GROUP_SIZE = 64, GROUP_FORMS = 6 };
 enum { TILE_SIZE = 32 }; /* AMX: A B^T for bf16 alone */
 
 static int expected_sum(int size, bool transposed, int row, int column)
@@ -30,10 +31,10 @@ static bool is_product(const float *product, int size, bool transposed)
 }
 
 /* `products`: the forms' of each type. */
-static bool are_products(const float *products, int size, const bool *transposed, int forms)
+static bool are_products(const float *products, int types, int size, const bool *transposed, int forms)
 {
     bool right = true;
-    for (int n = 0; n < TYPES * forms; ++n)
+    for (int n = 0; n < types * forms; ++n)
         right &= is_product(products + (ptrdiff_t)n * size * size, size, transposed[n % forms]);
     return right;
 }
@@ -41,14 +42,14 @@ static bool are_products(const float *products, int size, const bool *transposed
 static bool are_right(const void *products)
 {
     static const bool transposed[FORMS] = {true, false};
-    return are_products(products, SIZE, transposed, FORMS);
+    return are_products(products, TYPES, SIZE, transposed, FORMS);
 }
 
 /* A in registers, twice, then in local memory, each by columns at a time of two widths. */
 static bool are_right_of_group(const void *products)
 {
     static const bool transposed[GROUP_FORMS] = {true, true, false, false, true, true};
-    return are_products(products, GROUP_SIZE, transposed, GROUP_FORMS);
+    return are_products(products, GROUP_TYPES, GROUP_SIZE, transposed, GROUP_FORMS);
 }
 
 static bool are_right_of_tiles(const void *products)
@@ -84,7 +85,7 @@ static const struct {
                                 .kernel = "group_probe",
                                 .items = GROUP_ITEMS,
                                 .group = GROUP_ITEMS,
-                                .bytes = sizeof(float) * TYPES * GROUP_FORMS * GROUP_SIZE * GROUP_SIZE,
+                                .bytes = sizeof(float) * GROUP_TYPES * GROUP_FORMS * GROUP_SIZE * GROUP_SIZE,
                                 .is_right = are_right_of_group}},
     [MATRIX_AMX] = {.name = "amx",
                     .engine = "lane",

@@ -178,6 +178,13 @@ static int most_registers(const mgk_footprint *f, const mgk_tunables *p)
     return !has_limit ? 0 : is_plain(f) ? OF_FOUR : OF_THREE;
 }
 
+/* f32 factors: a number is the sum of two of tf32, so a product takes three, without that of the low parts. */
+static int tf32_products_of(const mgk_footprint *f)
+{
+    enum { EXACT = 3, ROUNDED = 1 };
+    return !f->singles ? 0 : f->precision == CLMGK_PRECISION_EXACT ? EXACT : ROUNDED;
+}
+
 /* ---- the time of a block -------------------------------------------------------------------------------------- */
 
 /* A work-item's registers, estimated by what ptxas 13.0 gives to the forward kernels of tests/offline for sm_90: as
@@ -186,7 +193,7 @@ static int64_t registers_of(const mgk_footprint *f, const mgk_tunables *p)
 {
     enum { MOST = 255, FIXED = 40, OF_SCORES = 85 };
     const int limit = most_registers(f, p);
-    if (limit > 0 || f->held_heads > 0 || f->modified)
+    if (limit > 0 || f->held_heads > 0 || f->modified || f->singles)
         return limit > 0 ? limit : MOST;
     const int64_t head = width_of(f->narrowest + f->widest - f->value_size), value = width_of(f->value_size);
     const int64_t row_tile = value / 2 + head / 4 + 6 * (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles));
@@ -212,15 +219,19 @@ static mgk_pace pace_of(const mgk_footprint *f, const mgk_device_facts *facts, c
                            heads * (double)width_of(f->value_size);
     const double products = scores * (columns + heads * TILE_KEYS) / OF_PRODUCT; /* with the sums of rounded weights */
     const double of_scores = scores * heads * (double)f->components;
-    const double slots = uses_wgmma(p) ? 0.09 * of_scores : 0.48 * products / row_tiles + 0.075 * of_scores;
-    const double units = slots + (uses_wgmma(p) ? 1.15 : 1.66) * products; /* wgmma: partly at the same time */
-    const double loads = uses_wgmma(p) ? 1.0 : warps, banks = keys * columns * 2.0 / BANKS_BYTES * (loads + 1.0);
+    const int parts = tf32_products_of(f); /* each of two instructions; splitting takes others */
+    const double bytes = keys * columns * (f->singles ? 4.0 : 2.0);
+    const double of_product = f->singles ? (parts > 1 ? 5.4 : 3.6) : 0.48 / row_tiles;
+    const double slots = uses_wgmma(p) ? 0.09 * of_scores : of_product * products + 0.075 * of_scores;
+    const double of_unit = uses_wgmma(p) ? 1.15 : 1.66 * (f->singles ? 2.0 * parts : 1.0);
+    const double units = slots + of_unit * products; /* wgmma: partly at the same time */
+    const double loads = uses_wgmma(p) ? 1.0 : warps, banks = bytes / BANKS_BYTES * (loads + 1.0);
     mgk_pace pace = {.work = pow(pow(units, 6.0) + pow(banks, 6.0), 1.0 / 6.0),
                      .latency = TILE_LATENCY + (f->keys_read_again ? KEYS_LATENCY : 0),
                      .ends = ENDS};
     if (f->rows <= rows_of(p)) {
         pace.latency += fmax(MEMORY_LATENCY - pace.work, 0.0); /* products hide it */
-        pace.work = fmax(pace.work, keys * columns * 2.0 / MEMORY_BYTES);
+        pace.work = fmax(pace.work, bytes / MEMORY_BYTES);
         pace.ends = FEW_ENDS;
     }
     pace.resident = mgk_resident_groups(&unit, (int64_t)warps * WARP, registers_of(f, p), local_bytes_of(f, facts, p));
@@ -358,13 +369,6 @@ static const char *compiler_of(const mgk_footprint *f, const mgk_tunables *p)
     default:
         return uses_wgmma(p) ? MGK_EDITED_PTX : NULL;
     }
-}
-
-/* f32 factors: a number is the sum of two of tf32, so a product takes three, without that of the low parts. */
-static int tf32_products_of(const mgk_footprint *f)
-{
-    enum { EXACT = 3, ROUNDED = 1 };
-    return !f->singles ? 0 : f->precision == CLMGK_PRECISION_EXACT ? EXACT : ROUNDED;
 }
 
 static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p, mgk_block *block,

@@ -62,6 +62,13 @@ ref_tolerance ref_tolerance_of_gradients(clmgk_dtype dtype)
     return (ref_tolerance){5.0, fmax(1e-5, 2.0 * outputs.part), outputs.least, 0.0};
 }
 
+ref_tolerance ref_tolerance_of_products(ref_tolerance own, clmgk_precision precision, double times)
+{
+    static const double parts[] = {[CLMGK_PRECISION_TF32] = 1e-3, [CLMGK_PRECISION_BF16] = 4e-3};
+    own.part = fmax(own.part, times * parts[precision]);
+    return own;
+}
+
 double ref_most(clmgk_dtype dtype)
 {
     const double largest = clmgk_ref_limits_of(dtype).largest;

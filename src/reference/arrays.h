@@ -19,6 +19,9 @@ typedef struct ref_tolerance {
 ref_tolerance ref_tolerance_of_outputs(clmgk_dtype dtype);
 ref_tolerance ref_tolerance_of_gradients(clmgk_dtype dtype);
 
+/* The tolerance of products whose factors are rounded, if that is wider; gradients: twice the part. */
+ref_tolerance ref_tolerance_of_products(ref_tolerance own, clmgk_precision precision, double times);
+
 /* The largest number of a storage type, if that is less than f32's; else 0. */
 double ref_most(clmgk_dtype dtype);
 

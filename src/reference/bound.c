@@ -89,7 +89,8 @@ static void add_room(const clmgk_attention_desc *desc, double size, double *low,
 {
     const clmgk_dtype type = clmgk_ref_type_of(desc, CLMGK_ARRAY_O);
     const double underflow = fmax(clmgk_ref_limits_of(type).least, (double)FLT_MIN), most = ref_most(type);
-    const double room = ref_tolerance_of_gradients(type).part * size + underflow;
+    const ref_tolerance tolerance = ref_tolerance_of_products(ref_tolerance_of_gradients(type), desc->precision, 2.0);
+    const double room = tolerance.part * size + underflow;
     *low -= room;
     *high += room;
     if (most > 0.0 && *low < -most)
@@ -172,7 +173,8 @@ bool clmgk_ref_solve(const clmgk_ref_problem *problem, int64_t rows, const int64
 {
     const size_t size = (size_t)problem->desc.value_size;
     const clmgk_dtype type = clmgk_ref_type_of(&problem->desc, CLMGK_ARRAY_O);
-    ref_tolerance tolerance = ref_tolerance_of_outputs(type);
+    const clmgk_precision precision = problem->desc.precision;
+    ref_tolerance tolerance = ref_tolerance_of_products(ref_tolerance_of_outputs(type), precision, 1.0);
     tolerance.most = ref_most(type);
     *answer = (clmgk_ref_answer){.rows = rows, .value_size = problem->desc.value_size};
     answer->row = calloc((size_t)rows + 1, sizeof(int64_t)); /* + 1: NULL means failure only */
@@ -191,7 +193,8 @@ bool clmgk_ref_solve(const clmgk_ref_problem *problem, int64_t rows, const int64
         answer->row[n] = row ? row[n] : n;
     ok = ok && (ref_form_of(&problem->desc).linear ? ref_linear_rows(problem, answer) : solve_rows(problem, answer));
     ref_finish_bound(&answer->bound_o, tolerance);
-    ref_finish_bound(&answer->bound_lse, ref_tolerance_of_outputs(ref_weight_type(&problem->desc)));
+    const ref_tolerance of_lse = ref_tolerance_of_outputs(ref_weight_type(&problem->desc));
+    ref_finish_bound(&answer->bound_lse, ref_tolerance_of_products(of_lse, precision, 1.0));
     ref_finish_bound(&answer->bound_den, ref_tolerance_of_outputs(CLMGK_DTYPE_F32));
 
     if (!ok)

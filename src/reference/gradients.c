@@ -49,7 +49,7 @@ static clmgk_dtype type_of(const clmgk_attention_desc *desc, int which)
 static ref_tolerance tolerance_of(const clmgk_attention_desc *desc, int which)
 {
     const clmgk_dtype type = type_of(desc, which);
-    ref_tolerance tolerance = ref_tolerance_of_gradients(type);
+    ref_tolerance tolerance = ref_tolerance_of_products(ref_tolerance_of_gradients(type), desc->precision, 2.0);
     if (which <= CLMGK_REF_GRAD_V) /* the others are f32 arrays */
         tolerance.most = ref_most(type);
     return tolerance;

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "reference/sums.h"
 
+#include "reference/reference.h"
+
 #include <stddef.h>
 
 /* Partial sums of the blocked order: as many as a wide vector has lanes. */
@@ -8,6 +10,18 @@
 
 /* Numbers of a term that are summed at a time, so that partial sums stay in the first-level cache. */
 #define CHUNK 64
+
+static float rounded(clmgk_ref_format format, float x)
+{
+    return clmgk_ref_decode(format, clmgk_ref_encode(format, x));
+}
+
+static void add_rounded(clmgk_ref_format format, float c, const float *x, int64_t width, float *restrict sums)
+{
+    const float factor = rounded(format, c);
+    for (int64_t w = 0; w < width; w++)
+        sums[w] += factor * rounded(format, x[w]);
+}
 
 /* Adds numbers first .. first + width - 1 of term n to `sums`. */
 static void add_term(const ref_terms *t, int64_t n, int64_t first, int64_t width, float *restrict sums)
@@ -18,6 +32,12 @@ static void add_term(const ref_terms *t, int64_t n, int64_t first, int64_t width
     case REF_TERM_PRODUCT:
         for (int64_t w = 0; w < width; w++)
             sums[w] += c * x[w];
+        break;
+    case REF_TERM_OF_TF32:
+        add_rounded((clmgk_ref_format){8, 10, true}, c, x, width, sums);
+        break;
+    case REF_TERM_OF_BF16:
+        add_rounded(clmgk_ref_format_of(CLMGK_DTYPE_BF16), c, x, width, sums);
         break;
     case REF_TERM_DIFFERENCE:
         for (int64_t w = 0; w < width; w++)

@@ -10,6 +10,8 @@ typedef enum ref_order { REF_ORDER_FORWARD, REF_ORDER_BACKWARD, REF_ORDER_BLOCKE
 
 typedef enum ref_term {
     REF_TERM_PRODUCT,    /* c x */
+    REF_TERM_OF_TF32,    /* c x, both rounded to tf32 */
+    REF_TERM_OF_BF16,    /* c x, both rounded to bf16 */
     REF_TERM_DIFFERENCE, /* c (x - minus) */
     REF_TERM_SQUARE      /* (c - x)^2 */
 } ref_term;

@@ -207,6 +207,20 @@ TH_TEST(singles_forward)
         expect_shapes(session, descs[n], 4 * n, 4);
 }
 
+/* One product of factors that are rounded to tf32. Its bound holds, and that of f32 does not. */
+TH_TEST(singles_of_less_precision)
+{
+    clmgk_attention_desc desc = {.head_size = 24, .value_size = 40, .length = 37, .length_k = 70};
+    const clmgk_plan_options options = options_of(NULL);
+    desc.precision = CLMGK_PRECISION_TF32;
+    expect_shapes(session, desc, 5, 3);
+    TH_PROBLEM problem = th_problem_make(&desc, 1);
+    th_run_pass(session, &problem, TH_FORWARD, &options);
+    problem.desc.precision = CLMGK_PRECISION_EXACT;
+    TH_REF_ANSWER exact = th_solve(&problem);
+    assert_false(clmgk_ref_check(&exact, problem.array[TH_O].values, NULL).ok);
+}
+
 /* Ranges of keys side by side, a row for each fragment's place, and two fragments of rows to a warp. */
 TH_TEST(ranges_of_keys)
 {

@@ -59,9 +59,9 @@ def group(name, configuration, options=None, parameters="splits=1", **fields):
     return case(name, configuration, options, parameters, **fields)
 
 
-# The units' probes: kernel, work-items, size of the matrices, and whether each product is A B^T.
-PROBES = {"unit-probe": ("unit_probe", 32, 16, (True, False)),
-          "group-probe": ("group_probe", 128, 64, (True, True, False, False, True, True))}
+# The units' probes: kernel, work-items, types, size of the matrices, and whether each product is A B^T.
+PROBES = {"unit-probe": ("unit_probe", 32, 3, 16, (True, False)),
+          "group-probe": ("group_probe", 128, 2, 64, (True, True, False, False, True, True))}
 FORWARD, BACKWARD = "softmax-bf16-64", "backward-softmax-bf16-64"
 LENGTHS = {"batch": 3, "use_lengths": 1, "length": 33, "length_k": 70}
 GAPS = {"heads": 2, "kv_heads": 1, "length": 33, "length_k": 50, **strides(("q", "o"), 16, 33, 2),
@@ -206,16 +206,16 @@ def run_case(one, programs, plans):
 
 def run_probe(name, programs, plans):
     """The probe of a unit, whose numbers are those of src/device/matrix_unit.c."""
-    kernel, items, size, forms = PROBES[name]
+    kernel, items, types, size, forms = PROBES[name]
     source, options = next(key for key, line in passes.configurations().items() if line.split()[1] == name)
     program = programs.get(source, options)
-    memory = numpy.full(2 * len(forms) * size * size * 4, 0xff, numpy.uint8)
+    memory = numpy.full(types * len(forms) * size * size * 4, 0xff, numpy.uint8)
     bank = bytearray(1 << 12)
     bank[warps.PARAMETERS:warps.PARAMETERS + 8] = warps.GLOBAL.to_bytes(8, "little")
     warps.Group(program.kernels[kernel], items, bytes(bank), memory, 0, program.tables).run()
     row, column = numpy.mgrid[:size, :size]
     left, right = (7 * row + 3 * column) % 13 - 6, (5 * row + 11 * column) % 17 - 8
-    products = memory.view(numpy.float32).reshape(2, len(forms), size, size)
+    products = memory.view(numpy.float32).reshape(types, len(forms), size, size)
     good = (products == numpy.stack([left @ (right.T if form else right) for form in forms])[None]).all()
     return f"{name:28s} {'right' if good else 'FAILED: wrong products'}", bool(good)
 

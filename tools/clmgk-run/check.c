@@ -171,6 +171,7 @@ tool_exit run_check(const tool_problem *problem, const run_execution *execution,
     *result = (run_check_result){.ok = true};
     TOOL_TRY_GOTO(status, gather_all(problem, execution, &values, error), done);
     clmgk_ref_problem reference = {.desc = problem->desc, .seed = problem->seed};
+    reference.desc.precision = execution->info.precision;
     clmgk_ref_set_arrays(&reference, values.of);
     TOOL_TRY_GOTO(status, check_forward(problem, &reference, &values, result, error), done);
     if (problem->desc.use_new_state)

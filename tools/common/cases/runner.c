@@ -130,10 +130,15 @@ tool_exit bench_check(const tool_device *device, const bench_manner *manner, con
     bench_runner run = {0};
     double plan_ms = 0;
     bench_call_time time = {0, 0};
+    clmgk_plan_info info = CLMGK_PLAN_INFO_INIT;
+    bench_pass_info pass_info;
+    clmgk_attention_desc computed = *desc; /* with the precision that its products have */
     tool_exit status = TOOL_DONE;
     TOOL_TRY_GOTO(status, bench_runner_open(device, manner, arrays, desc, pass, &run, &plan_ms, error), done);
     TOOL_TRY_GOTO(status, bench_time_calls(device, &run, 1, &time, error), done);
-    status = bench_validate_whole(device, arrays, desc, pass, &run.own, found, error);
+    TOOL_TRY_GOTO(status, bench_runner_info(&run, &info, &pass_info, error), done);
+    computed.precision = info.precision;
+    status = bench_validate_whole(device, arrays, &computed, pass, &run.own, found, error);
 done:
     bench_runner_close(&run);
     return status;
