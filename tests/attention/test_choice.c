@@ -151,9 +151,9 @@ TH_HOST_TEST(measured_values_of_matrix_units)
                                                  "key-tiles=4,warps=2", &th_error);
         assert_int_equal(status, unit ? CLMGK_OK : CLMGK_ERROR_INVALID_VALUE);
         assert_true(unit || strstr(th_error.message, "emulates"));
-        plan.desc.dtype = CLMGK_DTYPE_F32;
+        plan.desc.dtype_k = CLMGK_STORAGE_F32;
         th_expect_error(mgk_plan_try(&context, &plan.desc, CLMGK_PASS_FORWARD, CLMGK_ENGINE_MATRIX, "", &th_error),
-                        CLMGK_ERROR_INVALID_VALUE, "storage type");
+                        CLMGK_ERROR_INVALID_VALUE, "all f32");
         discard(&context, &plan);
     }
     scratch_remove(folder);
@@ -192,20 +192,21 @@ TH_HOST_TEST(ranks)
             assert_true(i == 0 || ranked[i].rank.points <= ranked[i - 1].rank.points);
         }
     }
-    /* matrix units need arrays of one type of 16 bits, and rows for a fragment, or four query heads to
+    /* matrix units need arrays of 16 bits, or f32 without gradients, and rows for a fragment, or four query heads to
      * a head of keys */
     mgk_device_facts facts = th_facts(CLMGK_DEVICE_GPU);
     const clmgk_attention_desc problems[] = {{.dtype = CLMGK_DTYPE_BF16, .length = 16},
                                              {.dtype = CLMGK_DTYPE_F16, .length = 16},
                                              {.dtype = CLMGK_DTYPE_F16, .length = 1, .heads = 8, .kv_heads = 2},
-                                             {.dtype = CLMGK_DTYPE_BF16, .length = 15},
                                              {.dtype = CLMGK_DTYPE_F32, .length = 16},
+                                             {.dtype = CLMGK_DTYPE_BF16, .length = 15},
+                                             {.dtype = CLMGK_DTYPE_F32, .length = 16, .gradients = CLMGK_GRADIENT_Q},
                                              {.dtype = CLMGK_DTYPE_BF16, .dtype_k = CLMGK_STORAGE_F32, .length = 16}};
     for (size_t n = 0; n < TH_COUNT(problems); n++) {
         mgk_ranked ranked[MGK_ENGINES];
         facts.matrix_unit = (mgk_matrix_unit){.known = true, .unit = 1};
         mgk_engines_rank(&facts, &problems[n], ranked);
-        assert_int_equal(ranked[0].engine->value, n < 3 ? CLMGK_ENGINE_MATRIX : CLMGK_ENGINE_SIMT);
+        assert_int_equal(ranked[0].engine->value, n < 4 ? CLMGK_ENGINE_MATRIX : CLMGK_ENGINE_SIMT);
         facts.matrix_unit.unit = 0;
         mgk_engines_rank(&facts, &problems[n], ranked);
         assert_int_equal(ranked[0].engine->value, CLMGK_ENGINE_SIMT);

@@ -99,7 +99,8 @@ TH_TEST(parts_without_keys)
     const double none = -(double)INFINITY;
     for (size_t n = 0; n < session->engines; n++) {
         const clmgk_plan_options options = th_options(session, n);
-        if (options.engine == CLMGK_ENGINE_MATRIX) /* it has no kernels for f32 */
+        if (options.engine ==
+            CLMGK_ENGINE_MATRIX) /* the combination is the same, and its forward pass takes long to compile */
             continue;
         combine_constants(session, &options, 4, o, (const double[]){none, 2.0, 2.0, none}, 1.0, 2.0 + log(2.0));
         combine_constants(session, &options, 3, o, (const double[]){none, none, none}, 0.0, none);

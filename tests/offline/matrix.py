@@ -81,7 +81,6 @@ CASES = [
     case("backward-64-causal", "backward-softmax-f16-64", length=40, length_k=70, causal=1),
     case("backward-mgk2-32", "backward-mgk2-bf16-64", length=40, length_k=70, head_size=32, value_size=16, components=2),
     case("singles-64", "softmax-f32-64", length=40, length_k=70),
-    case("singles-mgk3-unaligned-20-33", "mgk4-f32-64", length=20, length_k=37, head_size=20, value_size=33, components=3),
     # a tile's keys are copied, and none of the block's rows sees them; the last tile has one key
     edge("tiles-hidden-by-a-window", FORWARD, **WINDOW),
     edge("last-tile-of-one-key", FORWARD, length=33, length_k=65),
@@ -123,6 +122,7 @@ FULL = [
          length_k=70),
     case("hard-fish3-narrow-20", "hard-fish2-bf16-64", heads=3, components=3, length=40, length_k=50, head_size=20,
          value_size=7, causal=1),
+    case("singles-mgk3-unaligned-20-33", "mgk4-f32-64", length=20, length_k=37, head_size=20, value_size=33, components=3),
     case("singles-hard-fish2-32", "hard-fish2-f32-64", heads=3, length=40, length_k=50, head_size=32, value_size=16),
     case("singles-smgk3-32", "smgk2-f32-64", length=40, length_k=70, head_size=32, value_size=16, components=3),
     case("singles-in-one-product", "softmax-tf32-64", length=40, length_k=70),

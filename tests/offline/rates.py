@@ -18,7 +18,7 @@ MUFU_RATE = 0.5  # instructions of a warp that a multiprocessor takes in a cycle
 # words of a configuration and a kernel: what they take now. The aim is 1 for all.
 LIMITS = {("softmax-bf16-64-wgmma", "forward"): (1.1, 0.95), ("softmax-f16-64-wgmma", "forward"): (1.1, 0.95),
           ("softmax-bf16-128-wgmma", "forward"): (0.65, 0.95), ("softmax-f16-128-wgmma", "forward"): (0.65, 0.95),
-          ("wgmma", "forward"): (2.5, 2.0),
+          ("wgmma", "forward"): (2.5, 2.0), ("-tf32-", "forward"): (1.6, 2.2), ("-f32-", "forward"): (0.85, 0.9),
           ("smgk2-bf16-64", "forward"): (1.55, 1.95), ("smgk2-bf16-128", "forward"): (1.0, 1.8),
           ("mgk4", "forward"): (2.2, 1.8), ("mgk2", "forward"): (1.35, 1.75), ("softmax", "forward"): (0.9, 1.5),
           ("softmax", "backward"): (0.95, 1.5), ("softmax", "backward_queries"): (0.95, 1.5),
