@@ -80,7 +80,7 @@ static clmgk_status fail_all(engine_list *list, clmgk_error *error)
 static mgk_device_facts facts_of(const clmgk_plan *plan, bool exchanges)
 {
     mgk_device_facts facts = plan->context->facts;
-    const int known = mgk_engines_newest_unit(&plan->desc), most = plan->means.newest_unit;
+    const int known = mgk_engines_newest_unit(&facts, &plan->desc), most = plan->means.newest_unit;
     if (known > 0)
         facts.matrix_unit = mgk_context_matrix_unit(plan->context, known < most ? known : most);
     if (exchanges)

@@ -17,7 +17,7 @@ static void write_info(clmgk_device_info *infos, size_t index, const mgk_device_
     mgk_ranked ranked[MGK_ENGINES];
     mgk_engines_rank(facts, NULL, ranked);
     info.engine = ranked[0].engine->value;
-    const int unit = mgk_matrix_unit_of(facts, mgk_engines_newest_unit(NULL));
+    const int unit = mgk_matrix_unit_of(facts, mgk_engines_newest_unit(facts, NULL));
     info.matrix_units = unit != 0;
     (void)snprintf(info.matrix_unit, sizeof(info.matrix_unit), "%s", mgk_matrix_unit_name(unit));
     (void)snprintf(info.engine_reason, sizeof(info.engine_reason), "%s", ranked[0].rank.reason);
@@ -108,7 +108,7 @@ clmgk_status clmgk_context_get_matrix_unit(clmgk_context *context, clmgk_matrix_
     if (context == NULL)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "context: NULL: expected a context");
     MGK_TRY(mgk_struct_room(info, "info", MGK_SIZE_WITH(clmgk_matrix_unit_info, reason), error));
-    const mgk_matrix_unit unit = mgk_context_matrix_unit(context, mgk_engines_newest_unit(NULL));
+    const mgk_matrix_unit unit = mgk_context_matrix_unit(context, mgk_engines_newest_unit(&context->facts, NULL));
     (void)snprintf(found.name, sizeof(found.name), "%s", mgk_matrix_unit_name(unit.unit));
     (void)snprintf(found.reason, sizeof(found.reason), "%s", unit.why);
     mgk_struct_write(info, 0, &found, sizeof(found));

@@ -19,12 +19,19 @@ static bool takes_types(const mgk_engine *engine, const clmgk_attention_desc *de
     return (types_of(desc) & ~engine->dtypes) == 0;
 }
 
-int mgk_engines_newest_unit(const clmgk_attention_desc *desc)
+/* Whether an engine that has kernels for a matrix unit has any for this problem. */
+static bool has_unit_kernels(const mgk_engine *engine, const mgk_device_facts *facts, const clmgk_attention_desc *desc)
+{
+    mgk_device_facts with_unit = *facts;
+    with_unit.matrix_unit.unit = engine->newest_unit;
+    return (types_of(desc) & ~engine->unit_dtypes) == 0 && engine->rank(&with_unit, desc).points != MGK_RANK_NONE;
+}
+
+int mgk_engines_newest_unit(const mgk_device_facts *facts, const clmgk_attention_desc *desc)
 {
     int newest = 0;
     for (size_t i = 0; i < MGK_ENGINES; ++i)
-        if (mgk_engines[i]->newest_unit > newest &&
-            (desc == NULL || (types_of(desc) & ~mgk_engines[i]->unit_dtypes) == 0))
+        if (mgk_engines[i]->newest_unit > newest && (desc == NULL || has_unit_kernels(mgk_engines[i], facts, desc)))
             newest = mgk_engines[i]->newest_unit;
     return newest;
 }

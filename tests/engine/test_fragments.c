@@ -5,7 +5,7 @@
  */
 #include "harness/harness.h"
 
-#define FUNCTION static
+#define FUNCTION static inline
 #include "engine/matrix/layout.clh"
 
 enum { WARP = 32, ROWS = 16, COLUMNS = 8, DEPTH = 16 };

@@ -96,6 +96,16 @@ class MatrixEngine(unittest.TestCase):
                     self.assertAlmostEqual(float(row[column]), ms, delta=0.001 + 2e-3 * ms, msg=row)
             self.assertGreater(len(found), 4)
 
+    def test_products(self):
+        """Of matrices; a step along K is 32 numbers deep."""
+        for row in rows(predictions.PRODUCT_COLUMNS):
+            counts = {name: float(row[name]) for name in ("slots", "banks", "barriers", "waits", "copied")}
+            unit = "hgmma" if row["product"].endswith("-wgmma") else "hmma"
+            tile = model.Tile(fma=0, load_bytes=0, **counts, **{unit: float(row["products"])})
+            ms = predictions.product_ms(tile, int(row["resident"]), int(row["groups"]), 32)
+            self.assertAlmostEqual(float(row["ms"]), ms, delta=0.001 + 2e-3 * ms, msg=row)
+            self.assertAlmostEqual(float(row["TFLOP/s"]), predictions.product_tflops(ms), delta=2, msg=row)
+
 
 class Model(unittest.TestCase):
     tile = model.Tile(slots=8000, fma=6400, banks=4000, load_bytes=32768, barriers=10, waits=500)

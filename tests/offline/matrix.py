@@ -251,7 +251,7 @@ def print_table(names, tools, plans):
     with tempfile.TemporaryDirectory() as work:
         programs = passes.Programs(ARCHITECTURE, *tools, work)
         own = [products.Rate(name, programs, plans) for name in names if name.startswith("product-")]
-        print_rows(products.COLUMNS, [rate.row() for rate in own])
+        print_rows(predictions.PRODUCT_COLUMNS, [rate.row() for rate in own])
         tiles = [tile for name in names if not name.startswith("product-") for tile in rates.measure(name, programs, plans)[0]]
     if not tiles:
         return

@@ -24,6 +24,10 @@ WGMMA_COUNTS = [*MATRIX_COUNTS, "copied"]
 WGMMA_COLUMNS = ["wgmma configuration, kernel", *WGMMA_COUNTS, *MATRIX_COLUMNS[-4:]]
 WGMMA_PROTOTYPE_COLUMNS = ["wgmma prototype", *WGMMA_COUNTS, *PROTOTYPE_COLUMNS[-3:]]
 MATRIX_HEADS, MATRIX_LENGTH = 16, 8192
+# Of a step along K of a product of matrices, and of the whole product of this size.
+PRODUCT_COLUMNS = ["product", "groups", "resident", "registers", "slots", "products", "banks", "barriers", "waits", "copied",
+                   "ms", "TFLOP/s"]
+PRODUCT_SIZE = 4096
 
 
 def program_of(source, options):
@@ -121,6 +125,15 @@ def matrix_ms(tile, rows, keys, resident, causal=False):
     if causal:
         lengths = sorted((-(-(i + 1) * rows // keys) for i in range(blocks) for _ in range(MATRIX_HEADS)), reverse=True)
     return model.kernel_ms(tile, resident, lengths)
+
+
+def product_ms(tile, resident, groups, depth):
+    """Milliseconds of a product whose work-groups take steps of `depth` numbers of K."""
+    return model.kernel_ms(tile, resident, [PRODUCT_SIZE // depth] * groups)
+
+
+def product_tflops(ms):
+    return 2e-9 * PRODUCT_SIZE ** 3 / ms
 
 
 def matrix_tflops(size, ms, causal=False):

@@ -8,16 +8,14 @@ import numpy as np
 import compile as offline
 import model
 import passes
+import predictions
 import warps
 
 SMALL = "unit=1,warps=2,column-warps=1,row-tiles=1,column-tiles=4,depth=32,stages=3"  # blocks of 32 x 32
 GROUP = "unit=2,row-tiles=1,column-tiles=8"  # of 64 x 64
 PARAMETERS = {"unit": "MATRIX_UNIT", "warps": "WARPS", "column-warps": "COLUMN_WARPS", "row-tiles": "ROW_TILES",
               "column-tiles": "COLUMN_TILES", "depth": "DEPTH", "stages": "STAGES"}
-SIZE, BLOCK = 4096, 128  # of the products that are predicted, and that are executed for it
-STEPS = 5, 8
-COLUMNS = ["product", "groups", "resident", "registers", "slots", "products", "banks", "barriers", "waits", "copied", "ms",
-           "TFLOP/s"]
+BLOCK, STEPS = 128, (5, 8)  # of the products that are executed for a prediction
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,14 +137,15 @@ def over_limits(name, step, program):
 
 
 class Rate:
-    """What a step along K takes of a configuration's work-group, and how long a product of SIZE."""
+    """What a step along K takes of a configuration's work-group, and how long a product of predictions.PRODUCT_SIZE."""
 
     def __init__(self, name, programs, plans):
         storage, form = name.split("-")[1:3]
         fields = {"transpose_a": int(form[0] == "t"), "transpose_b": int(form[1] == "t"),
                   "dtype": {"f16": passes.F16, "bf16": passes.BF16}[storage],
                   "parameters": f"unit={2 if name.endswith('-wgmma') else 1}"}
-        whole = passes.Plan(plans, None, {**fields, "m": SIZE, "n": SIZE, "k": SIZE})
+        whole = passes.Plan(plans, None, {**fields, "m": predictions.PRODUCT_SIZE, "n": predictions.PRODUCT_SIZE,
+                                           "k": predictions.PRODUCT_SIZE})
         self.name, self.step = name, whole.steps[0]
         self.groups = self.step.items // self.step.threads
         own = ",".join(f"{option}={offline.tunable(self.step.options, macro, 0)}" for option, macro in PARAMETERS.items())
@@ -161,7 +160,7 @@ class Rate:
                 self.faults.append("has other options than the product of its size")
         fewer, more = runs
         self.counts = {key: (more[key] - fewer[key]) / (STEPS[1] - STEPS[0]) for key in more}
-        self.figures, self.steps = program.figures, SIZE // depth
+        self.figures, self.depth = program.figures, depth
 
     def tile(self):
         c = self.counts
@@ -170,17 +169,17 @@ class Rate:
                           hgmma=c.get("hgmma", 0), copied=c.get("copied bytes", 0))
 
     def milliseconds(self):
-        return model.kernel_ms(self.tile(), self.figures["groups"], [self.steps] * self.groups)
+        return predictions.product_ms(self.tile(), self.figures["groups"], self.groups, self.depth)
 
     def row(self):
-        """A table's cells, under COLUMNS."""
+        """A table's cells, under predictions.PRODUCT_COLUMNS."""
         tile, c, ms = self.tile(), self.counts, self.milliseconds()
         return [self.name, self.groups, self.figures["groups"], self.figures["registers"],
                 *(f"{x:.0f}" for x in (tile.slots, c.get("hmma", 0) + c.get("hgmma", 0), tile.banks, tile.barriers, tile.waits,
-                                       tile.copied)), f"{ms:.3f}", f"{2e-9 * SIZE ** 3 / ms:.0f}"]
+                                       tile.copied)), f"{ms:.3f}", f"{predictions.product_tflops(ms):.0f}"]
 
 
 def run_configuration(name, programs, plans):
     rate = Rate(name, programs, plans)
-    line = ", ".join(f"{label} {cell}" for label, cell in zip(COLUMNS[1:], rate.row()[1:]))
+    line = ", ".join(f"{label} {cell}" for label, cell in zip(predictions.PRODUCT_COLUMNS[1:], rate.row()[1:]))
     return f"{name:28s} {line}  {'FAILED: ' + '; '.join(rate.faults) if rate.faults else 'right'}", not rate.faults

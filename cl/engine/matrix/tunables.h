@@ -5,11 +5,11 @@
 #define MGK_MATRIX_TUNABLES_H
 
 #define MGK_MATRIX_TUNABLES(T)                                                                                         \
-    T(unit, "unit", NULL, 0, 0, "matrix unit, of those the device has: engine/units.clh", 0, 1, 2)                     \
     T(warps, "warps", "WARPS", 1, 4, "warps of a work-group", 1, 2, 4, 8)                                              \
     T(row_tiles, "row-tiles", "ROW_TILES", 1, 1, "fragments of 16 rows of a warp", 1, 2)                               \
     T(key_tiles, "key-tiles", "KEY_TILES", 2, 8, "fragments of 8 keys of a tile", 2, 4, 8, 16)                         \
-    T(splits, "splits", NULL, 0, 0, "ranges of keys that work-groups share out", 1, 2, 4, 8, 16, 32, 64, 128)
+    T(splits, "splits", NULL, 0, 0, "ranges of keys that work-groups share out", 1, 2, 4, 8, 16, 32, 64, 128)          \
+    T(unit, "unit", NULL, 0, 0, "matrix unit, of those the device has: engine/units.clh", 0, 1, 2)
 
 #define MGK_MATRIX_CONSTRAINTS(C) C(unit < 2 || (warps == 4 && row_tiles == 1))
 
