@@ -63,7 +63,7 @@ static void add_engine(th_session *session, clmgk_engine engine)
 /* Whether the engine would emulate matrix units, which takes long: it has tests of its own (test_matrix). */
 static bool emulates(const th_session *session, clmgk_engine engine)
 {
-    return engine == CLMGK_ENGINE_MATRIX && session->info.type != CLMGK_DEVICE_GPU;
+    return engine == CLMGK_ENGINE_MATRIX && session->info.device_class != CLMGK_DEVICE_GPU;
 }
 
 /* Every engine that makes a plan here, the device's own first, or only the one that CLMGK_TEST_ENGINE names; "own": the
