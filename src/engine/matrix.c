@@ -422,7 +422,7 @@ static const char *why_not_types(const clmgk_attention_desc *desc)
     const bool any_single = desc->dtype == CLMGK_DTYPE_F32 || k == CLMGK_DTYPE_F32 || v == CLMGK_DTYPE_F32;
     const bool singles = desc->dtype == CLMGK_DTYPE_F32 && k == CLMGK_DTYPE_F32 && v == CLMGK_DTYPE_F32;
     if (any_single && !singles)
-        return "Q, K and V are all f32, or all f16 and bf16";
+        return "it multiplies f32 only where Q, K and V are all f32";
     if (v == CLMGK_DTYPE_BF16 && o == CLMGK_DTYPE_F16)
         return "O in f16 needs finer weights than those that multiply V in bf16";
     const bool backward = desc->gradients != 0 || desc->statistics != 0;

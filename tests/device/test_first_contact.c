@@ -221,9 +221,10 @@ TH_TEST(matrix_units)
         clmgk_dtype q;
         clmgk_storage k;
         const char *reason;
-    } types[] = {{CLMGK_DTYPE_F32, CLMGK_STORAGE_AS_Q, "; no matrix units: it has no gradients of f32 arrays"},
-                 {CLMGK_DTYPE_F32, CLMGK_STORAGE_BF16, "; no matrix units: it has no kernels for this storage type"},
-                 {CLMGK_DTYPE_BF16, CLMGK_STORAGE_AS_Q, NULL}};
+    } types[] = {
+        {CLMGK_DTYPE_F32, CLMGK_STORAGE_AS_Q, "; no matrix units: it has no gradients of f32 arrays"},
+        {CLMGK_DTYPE_F32, CLMGK_STORAGE_BF16, "; no matrix units: it multiplies f32 only where Q, K and V are all f32"},
+        {CLMGK_DTYPE_BF16, CLMGK_STORAGE_AS_Q, NULL}};
     clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 16, 6);
     char folder[SCRATCH_PATH];
     desc.gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K;
