@@ -141,14 +141,14 @@ static bool has_fixed_tile(const mgk_footprint *f)
 
 /* The longest tile that fits into the caches. With several heads, tiles below a limit cost more than the first-level
  * cache gains. */
-static void choose_tile(const mgk_footprint *f, lane_block *b)
+static void choose_tile(const mgk_footprint *f, lane_block *b, int64_t shortest)
 {
-    const int64_t least_tile = has_heads(f) ? 2 * SHORT_TILE : SHORT_TILE;
+    const int64_t least_tile = has_heads(f) ? INT64_C(2) * SHORT_TILE : shortest;
     if (has_fixed_tile(f))
         return;
     while (b->tile > least_tile && staged_bytes(f, b) > most_staged_bytes(f))
         b->tile /= 2;
-    while (b->tile > SHORT_TILE && block_bytes(f, b) > most_block_bytes(f))
+    while (b->tile > shortest && block_bytes(f, b) > most_block_bytes(f))
         b->tile /= 2;
 }
 
@@ -267,11 +267,11 @@ static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tu
     if (f->one_block && f->rows <= 2 * b.panels * b.panel_rows)
         b.panels *= 2;
     choose_panels(f, facts, &b);
-    if (uses_unit(p)) {
+    if (uses_unit(p) && !has_heads(f)) {
         b.tile = tile_of_unit(f);
     } else {
         b.tile = longest_tile(f, facts, &b, tile);
-        choose_tile(f, &b);
+        choose_tile(f, &b, uses_unit(p) ? ROW : SHORT_TILE);
     }
     mgk_tunable_default(p, MGK_NAMED(tile), (int)b.tile);
     mgk_tunable_default(p, MGK_NAMED(panels), (int)b.panels);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bf16 products on AMX, where the CPU has it: the mixture family, all passes. Each case is a program for each pass. */
+/* bf16 products on AMX, where the CPU has it: the mixture family, all passes, and mixed heads. Each case is a program
+ * for each pass. */
 #include "harness/harness.h"
 
 #include "device/device.h"
@@ -159,6 +160,37 @@ TH_TEST(gradients_of_components)
                                           .value_size = 32,
                                           .gradients = TRAINING | CLMGK_GRADIENT_SHIFT};
     expect_shapes(session, shifted, "unit=3,lanes=16,vectors=1,panels=2,tile=32,splits=1", 5, 6);
+}
+
+/* Several heads of a work-group, whose dP differ. */
+TH_TEST(mixed_heads)
+{
+    if (!has_unit(session))
+        skip();
+    const clmgk_attention_desc desc = {.variant = CLMGK_VARIANT_HARD_FISH,
+                                       .components = 2,
+                                       .head_size = 40,
+                                       .value_size = 32,
+                                       .gradients = TRAINING | CLMGK_GRADIENT_MIX};
+    expect_shapes(session, desc, "unit=3,lanes=16,vectors=2,panels=2,tile=32,heads=2", 0, 8);
+}
+
+TH_FULL_TEST(mixed_heads_with_modifiers)
+{
+    if (!has_unit(session))
+        skip();
+    const clmgk_attention_desc desc = {.variant = CLMGK_VARIANT_GFISH,
+                                       .components = 3,
+                                       .head_size = 32,
+                                       .value_size = 64,
+                                       .use_mix_weight = 1,
+                                       .use_mix_offset = 1,
+                                       .use_alibi = 1,
+                                       .use_sinks = 1,
+                                       .softcap = 3.0,
+                                       .dropout = 0.25,
+                                       .gradients = TRAINING | CLMGK_GRADIENT_MIX};
+    expect_shapes(session, desc, "unit=3,lanes=16,vectors=2,panels=2,tile=32,heads=2", 2, 6);
 }
 
 /* ---- choice ---------------------------------------------------------------------------------------------------- */

@@ -540,8 +540,7 @@ static int print_tiles(void)
     (void)printf("lane-amx tile-probe %s %s\n", probe, options);
     for (size_t i = 0; i < MGK_COUNT(matrices); ++i) {
         const problem *const p = &matrices[i];
-        if (p->dtype == CLMGK_DTYPE_BF16 && p->head_size >= LEAST && p->value_size >= LEAST &&
-            (clmgk_variant_traits(p->variant) & CLMGK_TRAIT_ADMIXTURE) == 0)
+        if (p->dtype == CLMGK_DTYPE_BF16 && p->head_size >= LEAST && p->value_size >= LEAST)
             failed |= print_plan(p->name, matrix_desc(p), p->pass, CLMGK_ENGINE_LANE, &facts);
     }
     return failed;

@@ -48,6 +48,7 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
     const mgk_attention_traits *const t = &request->traits;
     const int64_t keys = (int64_t)t->components * t->head_size;
     mgk_footprint f = mgk_backward_footprint(request);
+    f.unit = true;
     f.block.features = keys;
     f.tile = (mgk_side){keys, 2};
     f.tile_sums = 1;

@@ -20,6 +20,7 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
     const int64_t keys = (int64_t)t->components * t->head_size;
     mgk_footprint f = mgk_attention_footprint(request);
     f.forward = true;
+    f.unit = true;
     f.any_order = d->gradients == 0 && d->statistics == 0;
     f.few_rows = d->gradients == 0 && request->engine->few_rows_of_heads;
     f.block.features = f.tile.features = keys;
