@@ -203,7 +203,7 @@ static clmgk_context *nvidia_context(const th_session *session, const char *fold
 TH_TEST(matrix_units)
 {
 #define SUMS                                                                                                           \
-    "int i = get_local_id(0); for (int n = i; n < 1024; n += 32) { int row = n / 16 % 16, column = n % 16, sum = 0;"   \
+    "int i = get_local_id(0); for (int n = i; n < 1536; n += 32) { int row = n / 16 % 16, column = n % 16, sum = 0;"   \
     "for (int d = 0; d < 16; d++) { int r = n / 256 % 2 ? d : column, c = n / 256 % 2 ? column : d;"                   \
     "sum += ((7 * row + 3 * d) % 13 - 6) * ((5 * r + 11 * c) % 17 - 8); } products[n] = sum; }"
     static const struct {
