@@ -245,7 +245,7 @@ static clmgk_status make(clmgk_gemm_plan *plan, const mgk_device_facts *facts, c
     if (status == CLMGK_OK)
         status = mgk_steps_make(plan->context, &plan->steps, 1, &ignored, &origin, error);
     if (status == CLMGK_OK)
-        status = mgk_gemm_fragments_verify(plan, facts, all.data, error);
+        status = mgk_gemm_verify(plan, facts, all.data, mgk_gemm_fragments_step, error);
     mgk_text_free(&all);
     return status;
 }

@@ -83,14 +83,18 @@ extern const mgk_tunable_table *const mgk_clblast_tables[MGK_CLBLAST_TABLES];
 /* The parameters of products by matrix units. */
 extern const mgk_tunable_table *const mgk_gemm_fragments_table;
 
-/* Appends the step of a plan by matrix units, for a device with these facts, its unit and sub-groups among them. */
-clmgk_status mgk_gemm_fragments_step(clmgk_gemm_plan *plan, const mgk_device_facts *facts, const char *parameters,
-                                     clmgk_error *error);
+/* Appends the step of a plan with these parameters, for a device with these facts, its unit and sub-groups among them.
+ */
+typedef clmgk_status mgk_gemm_step_maker(clmgk_gemm_plan *plan, const mgk_device_facts *facts, const char *parameters,
+                                         clmgk_error *error);
 
-/* Judges the program of such a plan, with all of its `parameters`, where it needs a verdict
- * (docs/edited-programs.md). UNSUPPORTED, with the reason, if it is wrong. */
-clmgk_status mgk_gemm_fragments_verify(const clmgk_gemm_plan *plan, const mgk_device_facts *facts,
-                                       const char *parameters, clmgk_error *error);
+/* That of products by matrix units. */
+mgk_gemm_step_maker mgk_gemm_fragments_step;
+
+/* Judges the program of a plan's step where it needs a verdict (docs/edited-programs.md). `parameters`: all of the
+ * step's. UNSUPPORTED, with the reason, if it is wrong. */
+clmgk_status mgk_gemm_verify(const clmgk_gemm_plan *plan, const mgk_device_facts *facts, const char *parameters,
+                             mgk_gemm_step_maker *make_step, clmgk_error *error);
 
 /* ---- shapes --------------------------------------------------------------------------------------------------- */
 

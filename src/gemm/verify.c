@@ -174,7 +174,7 @@ static clmgk_status compare(const trial *t, mgk_program *program, clmgk_error *e
 }
 
 static clmgk_status try_small(const clmgk_gemm_plan *plan, const mgk_device_facts *facts, const char *parameters,
-                              int number, clmgk_error *error)
+                              int number, mgk_gemm_step_maker *make_step, clmgk_error *error)
 {
     mgk_limits ignored = {0};
     clmgk_program_origin origin = CLMGK_PROGRAM_MEMORY;
@@ -186,7 +186,7 @@ static clmgk_status try_small(const clmgk_gemm_plan *plan, const mgk_device_fact
     mgk_steps_clear(t.plan.steps, &plan->context->allocator);
     clmgk_status status;
     MGK_TRY_GOTO(status, make_small(plan, number, &t.plan.desc, error), done);
-    MGK_TRY_GOTO(status, mgk_gemm_fragments_step(&t.plan, facts, parameters, error), done);
+    MGK_TRY_GOTO(status, make_step(&t.plan, facts, parameters, error), done);
     MGK_TRY_GOTO(status, mgk_steps_make(plan->context, &t.plan.steps, 1, &ignored, &origin, error), done);
     if (t.plan.steps->step[0].program != program)
         MGK_TRY_GOTO(status, mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "a small product has another program"), done);
@@ -198,14 +198,14 @@ done:
     return status;
 }
 
-clmgk_status mgk_gemm_fragments_verify(const clmgk_gemm_plan *plan, const mgk_device_facts *facts,
-                                       const char *parameters, clmgk_error *error)
+clmgk_status mgk_gemm_verify(const clmgk_gemm_plan *plan, const mgk_device_facts *facts, const char *parameters,
+                             mgk_gemm_step_maker *make_step, clmgk_error *error)
 {
     mgk_program *const program = plan->steps->step[0].program;
     if (!mgk_program_is_unverified(program))
         return CLMGK_OK;
     for (int number = 0; number < TRIALS; ++number)
-        MGK_TRY(try_small(plan, facts, parameters, number, error));
+        MGK_TRY(try_small(plan, facts, parameters, number, make_step, error));
     mgk_program_judge(program, NULL);
     return CLMGK_OK;
 }
