@@ -71,7 +71,7 @@ say() {
 # Numeric tests, the longest first.
 numeric=(test_matrix test_linear test_admixture_backward test_backward test_admixture test_layer test_forward test_linear_backward
     test_layer_rows test_modifiers test_statistics test_values test_properties test_strides test_differential
-    test_random test_combine test_gemm test_warm_up test_first_contact test_enqueue test_threads)
+    test_random test_combine test_cuda test_gemm test_warm_up test_first_contact test_enqueue test_threads)
 programs=(clmgk-info clmgk-run clmgk-bench clmgk-tune gpu_probe gpu_replay listops "${numeric[@]}")
 # Libraries that come from the bundle even if the machine has its own, because the loader must honour OCL_ICD_VENDORS.
 own_libraries='^(libclmgk|libOpenCL|libclblast)\.so'

@@ -7,6 +7,7 @@
  * context.h    devices, contexts, the program cache
  * arrays.h     the list of attention's arrays
  * attention.h  attention: describe, plan, enqueue; blocking calls on host arrays
+ * cuda.h       attention on memory and streams of CUDA
  * warm_up.h    plans made in the background
  * gemm.h       matrix products
  * counts.h     numbers of operations and parameters, as the papers count them
@@ -21,6 +22,7 @@
 #include "attention.h"
 #include "context.h"
 #include "counts.h"
+#include "cuda.h"
 #include "gemm.h"
 #include "layer.h"
 #include "status.h"

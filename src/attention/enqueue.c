@@ -59,7 +59,8 @@ static clmgk_status check_arrays(const clmgk_plan *plan, clmgk_pass pass, const 
             MGK_TRY(add_array(plan, pass, (clmgk_array)i, call, &arrays, error));
     const uint64_t bytes = mgk_steps_workspace_size(&plan->pass[pass]->plan.steps);
     MGK_TRY(mgk_operands_add_workspace(&arrays.operands, workspace, bytes, error));
-    return mgk_check_operands(plan->context, &arrays.operands, error);
+    return call->cuda != NULL ? mgk_check_addresses(call->cuda->cuda, &arrays.operands, error)
+                              : mgk_check_operands(plan->context, &arrays.operands, error);
 }
 
 /* The arrays that the pass uses. */
@@ -95,36 +96,45 @@ static clmgk_status check_numbers(clmgk_pass pass, const clmgk_attention_args *a
     return CLMGK_OK;
 }
 
-/* The call's numbers and arrays, from a copy of the caller's structure that lives as long as the call. */
-static clmgk_status read_call(const clmgk_plan *plan, clmgk_pass pass, const clmgk_attention_args *given,
-                              clmgk_attention_args *args, mgk_call *call, clmgk_error *error)
+clmgk_status mgk_plan_check_call(const clmgk_plan *plan, clmgk_pass pass, const void *args, clmgk_error *error)
 {
     static const char *const fields[CLMGK_PASSES] = {"", "gradients", "statistics", "combine"};
     if (plan == NULL)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "plan: NULL: expected a plan");
-    if (given == NULL)
+    if (args == NULL)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "args: NULL: expected the call's arrays");
     if (plan->pass[pass] == NULL)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "plan: expected a plan whose descriptor has %s",
                         fields[pass]);
-    MGK_TRY(mgk_struct_read(given, "args", sizeof(*args), args, sizeof(*args), error));
-    MGK_TRY(check_numbers(pass, args, error));
-    call->seed = args->seed;
-    call->parts = args->parts;
-    return list_arrays(plan, pass, args, call, error);
+    return CLMGK_OK;
 }
 
+clmgk_status mgk_plan_enqueue(clmgk_plan *plan, clmgk_pass pass, clmgk_attention_args *args, const mgk_queue_place *at,
+                              const mgk_cuda_place *cuda, clmgk_error *error)
+{
+    mgk_call call = mgk_empty_call();
+    MGK_TRY(check_numbers(pass, args, error));
+    call.seed = args->seed;
+    call.parts = args->parts;
+    call.cuda = cuda;
+    MGK_TRY(list_arrays(plan, pass, args, &call, error));
+    if (cuda == NULL) {
+        MGK_TRY(mgk_check_queue(plan->context, at->queue, error));
+        MGK_TRY(mgk_check_wait_list(plan->context, at->num_wait, at->wait_list, error));
+    }
+    MGK_TRY(check_arrays(plan, pass, &call, &args->workspace, error));
+    args->workspace.offset = mgk_aligned_workspace(args->workspace.offset) / sizeof(float); /* call's, too */
+    return mgk_steps_enqueue(&plan->pass[pass]->plan.steps, &call, at, error);
+}
+
+/* The caller's structure is copied, because it may be an older version's. */
 static clmgk_status enqueue(clmgk_plan *plan, clmgk_pass pass, const clmgk_attention_args *given,
                             const mgk_queue_place *at, clmgk_error *error)
 {
     clmgk_attention_args args = CLMGK_ATTENTION_ARGS_INIT;
-    mgk_call call = mgk_empty_call();
-    MGK_TRY(read_call(plan, pass, given, &args, &call, error));
-    MGK_TRY(mgk_check_queue(plan->context, at->queue, error));
-    MGK_TRY(mgk_check_wait_list(plan->context, at->num_wait, at->wait_list, error));
-    MGK_TRY(check_arrays(plan, pass, &call, &args.workspace, error));
-    args.workspace.offset = mgk_aligned_workspace(args.workspace.offset) / sizeof(float); /* call's, too */
-    return mgk_steps_enqueue(&plan->pass[pass]->plan.steps, &call, at, error);
+    MGK_TRY(mgk_plan_check_call(plan, pass, given, error));
+    MGK_TRY(mgk_struct_read(given, "args", sizeof(args), &args, sizeof(args), error));
+    return mgk_plan_enqueue(plan, pass, &args, at, NULL, error);
 }
 
 clmgk_status clmgk_enqueue_forward(clmgk_plan *plan, cl_command_queue queue, const clmgk_attention_args *args,

@@ -78,6 +78,13 @@ void mgk_plan_begin(clmgk_plan *plan, clmgk_context *context, const clmgk_attent
 clmgk_status mgk_plan_choose(clmgk_plan *plan, const clmgk_plan_options *options, clmgk_error *error);
 void mgk_plan_free_passes(clmgk_plan *plan);
 
+/* Whether a call has a plan with the pass, and arguments: INVALID_VALUE if not. */
+clmgk_status mgk_plan_check_call(const clmgk_plan *plan, clmgk_pass pass, const void *args, clmgk_error *error);
+
+/* Enqueues a pass in OpenCL, or, if `cuda` is given, in CUDA on addresses. `args` is a copy for this call. */
+clmgk_status mgk_plan_enqueue(clmgk_plan *plan, clmgk_pass pass, clmgk_attention_args *args, const mgk_queue_place *at,
+                              const mgk_cuda_place *cuda, clmgk_error *error);
+
 /* Whether the pass of a resolved descriptor can be planned with a tuned engine and parameters: INVALID_VALUE, with the
  * reason, if not. Compiles nothing. */
 clmgk_status mgk_plan_try(clmgk_context *context, const clmgk_attention_desc *desc, clmgk_pass which,

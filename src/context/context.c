@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Contexts, and the public view of the program cache. */
-#include "device/device.h"
+#include "device/cuda.h"
 #include "device/program_cache.h"
 #include "tuning/database.h"
 
 #include <string.h>
 
 static const uint64_t default_cache_bytes = UINT64_C(256) << 20;
-
-#define STAND_IN_BYTES (64 << 10)
 
 /* The first version's size: fields after kernel_dir are newer. */
 enum { LEAST_OPTIONS_SIZE = offsetof(clmgk_context_options, kernel_dir) + sizeof(const char *) };
@@ -114,7 +112,7 @@ static clmgk_status fill_context(clmgk_context *context, const clmgk_context_opt
 static clmgk_status make_stand_in(clmgk_context *context, clmgk_error *error)
 {
     cl_int code = CL_SUCCESS;
-    context->stand_in = clCreateBuffer(context->context, CL_MEM_READ_WRITE, STAND_IN_BYTES, NULL, &code);
+    context->stand_in = clCreateBuffer(context->context, CL_MEM_READ_WRITE, MGK_STAND_IN_BYTES, NULL, &code);
     return context->stand_in != NULL ? CLMGK_OK : mgk_fail_cl(error, code, "clCreateBuffer");
 }
 
@@ -195,6 +193,7 @@ void clmgk_context_release(clmgk_context *context)
     if (!last)
         return;
     mgk_programs_release_wrong(context);
+    mgk_cuda_close(context);
     mgk_monitor_destroy(&context->monitor);
     release_objects(context);
     free_context(context);

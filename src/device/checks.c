@@ -151,3 +151,19 @@ clmgk_status mgk_check_operands(const clmgk_context *given, mgk_operands *operan
         MGK_TRY(check_operand(given, &operands->item[i], error));
     return check_overlaps(operands, error);
 }
+
+/* All addresses are in one space. */
+static clmgk_status check_address(const mgk_cuda *cuda, mgk_operand *x, clmgk_error *error)
+{
+    const uint64_t address = mgk_cuda_address_of(x->buffer->memory) + x->buffer->offset * x->element;
+    x->whole = NULL;
+    x->begin = (int64_t)address;
+    return x->extent->bytes > 0 ? mgk_cuda_check_memory(cuda, x->name, address, error) : CLMGK_OK;
+}
+
+clmgk_status mgk_check_addresses(const mgk_cuda *cuda, mgk_operands *operands, clmgk_error *error)
+{
+    for (size_t i = 0; i < operands->count; ++i)
+        MGK_TRY(check_address(cuda, &operands->item[i], error));
+    return check_overlaps(operands, error);
+}

@@ -3,7 +3,7 @@
 #ifndef MGK_CHECKS_H
 #define MGK_CHECKS_H
 
-#include "device/device.h"
+#include "device/cuda.h"
 #include "device/extents.h"
 
 /* A queue of the context and its device. */
@@ -44,5 +44,8 @@ clmgk_status mgk_operands_add_workspace(mgk_operands *operands, const clmgk_buff
 /* Checks that each array is a buffer of the context, with room for its extent, that kernels may access, and that no
  * output shares a byte with another array. */
 clmgk_status mgk_check_operands(const clmgk_context *context, mgk_operands *operands, clmgk_error *error);
+
+/* The same for addresses in the place of buffers: whether they are the device's memory, and whether arrays meet. */
+clmgk_status mgk_check_addresses(const mgk_cuda *cuda, mgk_operands *operands, clmgk_error *error);
 
 #endif

@@ -144,14 +144,18 @@ struct clmgk_context {
     struct mgk_tuning *tuning;   /* tuned values (tuning/database.h); NULL: ignored */
     cl_mem stand_in;             /* bound in place of a launch's missing arrays */
 
-    /* Guards `references`, `programs`, `sub_group`, `matrix_unit` and saving. Signalled when a program of the list was
-     * built, or failed and left the list. */
+    /* Guards `references`, `programs`, `sub_group`, `matrix_unit`, `cuda` and saving. Signalled when a program of the
+     * list was built, or failed and left the list. */
     mgk_monitor monitor;
     int references;
     mgk_program *programs; /* list of live programs, newest first */
     mgk_sub_group sub_group;
     mgk_matrix_unit matrix_unit[MGK_MATRIX_UNITS]; /* what is known of each; of unit 0 nothing */
+    struct mgk_cuda *cuda;                         /* the device in CUDA (device/cuda.h); NULL: not opened */
 };
+
+/* The bytes of a stand-in. */
+#define MGK_STAND_IN_BYTES (64 << 10)
 
 void mgk_context_retain(clmgk_context *context);
 
@@ -191,6 +195,8 @@ struct mgk_program {
     size_t edited_length;
     bool unverified;   /* needs a verdict of mgk_program_judge before it is used or saved; guarded by the mutex */
     clmgk_error wrong; /* the verdict: why it must not be used; constant after mgk_program_judge */
+
+    void *cuda_module; /* the program in CUDA (device/cuda.h), which guards it; NULL: not loaded */
 };
 
 /*

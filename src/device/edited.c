@@ -102,33 +102,88 @@ static bool read_directive(span *text, const char *name, span *value)
     return is_word(word, name);
 }
 
-/* Where the name of the target ends. */
-static clmgk_status find_target(span text, const char **end, clmgk_error *error)
+/* A binary that is PTX: its text, and the name of its target in there. */
+static clmgk_status read_ptx(const char *binary, size_t length, span *text, span *target, clmgk_error *error)
 {
-    enum { MOST_SHOWN = 32 };
-    span version, target;
-    if (!read_directive(&text, ".version", &version) || !read_directive(&text, ".target", &target))
+    span version;
+    *text = (span){binary, binary + length};
+    while (length_of(*text) > 0 && text->end[-1] == '\0')
+        --text->end;
+    if (length_of(*text) == 0 || memchr(text->begin, '\0', length_of(*text)) != NULL)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "the driver's binary is not PTX: it is no text");
+    span rest = *text;
+    if (!read_directive(&rest, ".version", &version) || !read_directive(&rest, ".target", target))
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
                         "the driver's binary is not PTX: it does not begin with .version and .target");
-    if (!is_word(target, TARGET))
-        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "the driver's PTX is for %.*s, expected " TARGET,
-                        (int)(length_of(target) < MOST_SHOWN ? length_of(target) : MOST_SHOWN), target.begin);
-    *end = target.end;
     return CLMGK_OK;
+}
+
+static clmgk_status check_written(const mgk_text *text, clmgk_error *error)
+{
+    return text->failed ? mgk_fail_memory(error, "an edited program") : CLMGK_OK;
 }
 
 clmgk_status mgk_ptx_edit(const char *binary, size_t length, mgk_text *edited, size_t *marks, clmgk_error *error)
 {
-    span text = {binary, binary + length};
-    const char *target_end = NULL;
+    enum { MOST_SHOWN = 32 };
+    span text, target;
     *marks = 0;
-    while (length_of(text) > 0 && text.end[-1] == '\0')
-        --text.end;
-    if (length_of(text) == 0 || memchr(text.begin, '\0', length_of(text)) != NULL)
-        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "the driver's binary is not PTX: it is no text");
-    MGK_TRY(find_target(text, &target_end, error));
-    append_lines((span){text.begin, target_end}, edited, marks);
+    MGK_TRY(read_ptx(binary, length, &text, &target, error));
+    if (!is_word(target, TARGET))
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "the driver's PTX is for %.*s, expected " TARGET,
+                        (int)(length_of(target) < MOST_SHOWN ? length_of(target) : MOST_SHOWN), target.begin);
+    append_lines((span){text.begin, target.end}, edited, marks);
     mgk_text_printf(edited, TARGET_ADDED);
-    append_lines((span){target_end, text.end}, edited, marks);
-    return edited->failed ? mgk_fail_memory(error, "an edited program") : CLMGK_OK;
+    append_lines((span){target.end, text.end}, edited, marks);
+    return check_written(edited, error);
+}
+
+/* ---- for CUDA ------------------------------------------------------------------------------------------------ */
+
+/* OpenCL's driver puts the offsets of a launch's work-groups and work-items into these registers, which CUDA's does not
+ * set: the first MGK_PTX_OFFSETS of them are 0 in every launch of the library. */
+#define REGISTER        "%envreg"
+#define MGK_PTX_OFFSETS 6
+
+/* Where `word` stands in a text; the text's end: nowhere. */
+static const char *find_word(span text, const char *word)
+{
+    const size_t length = strlen(word);
+    while (length_of(text) >= length && memcmp(text.begin, word, length) != 0) {
+        const char *const next = memchr(text.begin + 1, word[0], length_of(text) - 1);
+        text.begin = next != NULL ? next : text.end;
+    }
+    return length_of(text) >= length ? text.begin : text.end;
+}
+
+static clmgk_status append_without_registers(span text, mgk_text *out, clmgk_error *error)
+{
+    for (;;) {
+        const char *const at = find_word(text, REGISTER);
+        append(out, text.begin, at);
+        if (at == text.end)
+            return CLMGK_OK;
+        int number = 0;
+        const char *end = at + strlen(REGISTER);
+        for (; end < text.end && *end >= '0' && *end <= '9' && number < MGK_PTX_OFFSETS; ++end)
+            number = 10 * number + (*end - '0');
+        if (number >= MGK_PTX_OFFSETS)
+            return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "the driver's PTX reads %s%d, which CUDA does not set",
+                            REGISTER, number);
+        append(out, "0", &"0"[1]);
+        text.begin = end;
+    }
+}
+
+clmgk_status mgk_ptx_for_cuda(const char *binary, size_t length, mgk_text *out, clmgk_error *error)
+{
+    static const char mode[] = ", texmode_independent"; /* OpenCL's textures */
+    span text, target;
+    MGK_TRY(read_ptx(binary, length, &text, &target, error));
+    const span line = first_line((span){target.end, text.end});
+    const char *const at = find_word(line, mode);
+    append(out, text.begin, at);
+    const char *const rest = at == line.end ? at : at + strlen(mode);
+    MGK_TRY(append_without_registers((span){rest, text.end}, out, error));
+    return check_written(out, error);
 }

@@ -16,4 +16,9 @@
  * number of marks. UNSUPPORTED, with the reason, if `binary` is not PTX for sm_90. */
 clmgk_status mgk_ptx_edit(const char *binary, size_t length, mgk_text *edited, size_t *marks, clmgk_error *error);
 
+/* Appends the PTX of `length` bytes, edited or not, in the form that CUDA's driver takes, to `out`: without OpenCL's
+ * mode of textures and without the registers that only OpenCL's driver sets. UNSUPPORTED, with the reason, if there is
+ * no such form. */
+clmgk_status mgk_ptx_for_cuda(const char *binary, size_t length, mgk_text *out, clmgk_error *error);
+
 #endif

@@ -4,6 +4,7 @@
 
 #include "clmgk/version.h"
 #include "device/binary.h"
+#include "device/cuda.h"
 #include "device/edited.h"
 #include "device/program_cache.h"
 
@@ -265,6 +266,7 @@ static cl_program load(mgk_program *own)
 static void destroy(mgk_program *program)
 {
     const clmgk_allocator *const allocator = &program->context->allocator;
+    mgk_cuda_unload(program);
     if (program->program != NULL)
         clReleaseProgram(program->program);
     mgk_free(allocator, program->edited);

@@ -7,7 +7,7 @@
 #define MGK_STEP_H
 
 #include "base/bound.clh"
-#include "device/device.h"
+#include "device/cuda.h"
 
 /* The most steps of a list, and the most buffers of a call. */
 #define MGK_MAX_STEPS    16
@@ -19,6 +19,7 @@ typedef struct mgk_call {
     uint64_t added;                                /* set of buffers: results are added to their values */
     uint64_t seed;
     int64_t parts;
+    const mgk_cuda_place *cuda; /* NULL: an OpenCL call. Else its stream; memory is addresses (mgk_cuda_memory_at) */
 } mgk_call;
 
 /* A call without any buffer. */
@@ -51,6 +52,7 @@ typedef struct mgk_step {
     mgk_program *program; /* steps may share one */
     cl_kernel kernel;
     mgk_kernel_needs needs;
+    mgk_cuda_function function; /* the kernel in CUDA; NULL: not prepared; guarded by the mutex */
 } mgk_step;
 
 typedef struct mgk_steps {
@@ -98,7 +100,15 @@ typedef struct mgk_limits {
 clmgk_status mgk_steps_make(clmgk_context *context, mgk_steps *const *lists, size_t count, mgk_limits *limits,
                             clmgk_program_origin *origin, clmgk_error *error);
 
-/* Enqueues the steps; each waits for the previous step. Never compiles, allocates or waits. */
+/* Loads the steps' programs in CUDA, and runs each kernel once on an empty problem. The device is the thread's current
+ * one, as for calls in CUDA. */
+clmgk_status mgk_steps_prepare_cuda(mgk_cuda *cuda, mgk_steps *steps, clmgk_error *error);
+
+/* INVALID_VALUE: a call in CUDA before that. */
+clmgk_status mgk_fail_unprepared(clmgk_error *error);
+
+/* Enqueues the steps; each waits for the previous step. Never compiles, allocates or waits. For a call in CUDA the list
+ * must be prepared. */
 clmgk_status mgk_steps_enqueue(mgk_steps *steps, const mgk_call *call, const mgk_queue_place *at, clmgk_error *error);
 
 #endif

@@ -93,11 +93,12 @@ static mgk_bound bound_of(const mgk_step *step, const mgk_call *call)
     return bound;
 }
 
-/* `args`: the kernel's structure, without the call's part. */
-static clmgk_status launch(const mgk_step *step, const mgk_launch *grid, const void *args, const mgk_call *call,
-                           const mgk_queue_place *at, clmgk_error *error)
+/* `args`: the kernel's structure, without the call's part. `function`: of a call in CUDA. */
+static clmgk_status launch(const mgk_step *step, mgk_cuda_function function, const mgk_launch *grid, const void *args,
+                           const mgk_call *call, const mgk_queue_place *at, clmgk_error *error)
 {
-    const cl_mem *const stand_in = &step->program->context->stand_in;
+    const cl_mem *const stand_in =
+        call->cuda != NULL ? mgk_cuda_stand_in(call->cuda->cuda) : &step->program->context->stand_in;
     const mgk_bound bound = bound_of(step, call);
     enum { FIRST = 2 }; /* the first buffer's argument */
     unsigned char bytes[MGK_ARGUMENT_BYTES];
@@ -112,6 +113,8 @@ static clmgk_status launch(const mgk_step *step, const mgk_launch *grid, const v
         starts[i] = (mgk_i64)buffer->offset;
         list[FIRST + i] = (mgk_kernel_arg){sizeof(cl_mem), buffer->memory != NULL ? &buffer->memory : stand_in};
     }
+    if (call->cuda != NULL)
+        return mgk_cuda_launch(call->cuda, function, grid, FIRST + step->buffers, list, error);
     return mgk_launch_kernel(at->queue, step->kernel, grid, FIRST + step->buffers, list, at->num_wait, at->wait_list,
                              at->event, error);
 }
@@ -124,7 +127,8 @@ static size_t next_step(const mgk_steps *steps, size_t step)
     return step;
 }
 
-/* Each step waits for the previous step, because the queue may be out of order. */
+/* Each step waits for the previous step, because the queue may be out of order. A stream of CUDA is in order, and has
+ * no events here. */
 static clmgk_status launch_all(const mgk_steps *steps, const mgk_call *call, const mgk_queue_place *at,
                                clmgk_error *error)
 {
@@ -138,7 +142,7 @@ static clmgk_status launch_all(const mgk_steps *steps, const mgk_call *call, con
                                       before != NULL ? &before : at->wait_list,
                                       next < steps->count ? &done : at->event};
         status = step->enqueue != NULL ? step->enqueue(step->state, call, &here, error)
-                                       : launch(step, &step->launch, step->args, call, &here, error);
+                                       : launch(step, step->function, &step->launch, step->args, call, &here, error);
         if (before != NULL)
             clReleaseEvent(before);
         before = done;
@@ -146,14 +150,28 @@ static clmgk_status launch_all(const mgk_steps *steps, const mgk_call *call, con
     return status;
 }
 
+clmgk_status mgk_fail_unprepared(clmgk_error *error)
+{
+    return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "plan: expected one that clmgk_plan_prepare_cuda has prepared");
+}
+
+/* All steps get their functions at once. */
+static bool is_prepared(const mgk_steps *steps)
+{
+    return steps->step[0].function != NULL;
+}
+
 clmgk_status mgk_steps_enqueue(mgk_steps *steps, const mgk_call *call, const mgk_queue_place *at, clmgk_error *error)
 {
     if (next_step(steps, 0) == steps->count) { /* an empty problem still orders events */
+        if (call->cuda != NULL)
+            return CLMGK_OK;
         static const mgk_launch nothing = {.dimensions = 1};
         return mgk_launch_kernel(at->queue, NULL, &nothing, 0, NULL, at->num_wait, at->wait_list, at->event, error);
     }
     pthread_mutex_lock(&steps->mutex);
-    const clmgk_status status = launch_all(steps, call, at, error);
+    const clmgk_status status =
+        call->cuda == NULL || is_prepared(steps) ? launch_all(steps, call, at, error) : mgk_fail_unprepared(error);
     pthread_mutex_unlock(&steps->mutex);
     return status;
 }
@@ -179,7 +197,7 @@ static clmgk_status warm_up(const clmgk_context *context, const mgk_step *step, 
     const mgk_call call = mgk_empty_call();
     const mgk_launch grid = warm_up_grid(context, &step->launch);
     const mgk_queue_place at = {queue, 0, NULL, NULL};
-    const clmgk_status status = launch(step, &grid, args, &call, &at, error);
+    const clmgk_status status = launch(step, NULL, &grid, args, &call, &at, error);
     const cl_int code = clFinish(queue);
     return status == CLMGK_OK ? mgk_check_cl(error, code, "clFinish") : status;
 }
@@ -263,4 +281,34 @@ clmgk_status mgk_steps_make(clmgk_context *context, mgk_steps *const *lists, siz
             if (lists[i]->step[k].program != NULL)
                 mgk_program_save(lists[i]->step[k].program);
     return status;
+}
+
+/* ---- CUDA --------------------------------------------------------------------------------------------------- */
+
+static clmgk_status prepare(mgk_cuda *cuda, const mgk_step *step, mgk_cuda_function *function, clmgk_error *error)
+{
+    static const unsigned char args[MGK_ARGUMENT_BYTES] = {0};
+    const mgk_cuda_place place = {cuda, mgk_cuda_own_stream()};
+    const mgk_queue_place none = {NULL, 0, NULL, NULL};
+    const mgk_launch grid = warm_up_grid(step->program->context, &step->launch);
+    mgk_call call = mgk_empty_call();
+    MGK_TRY(mgk_cuda_get_function(cuda, step->program, step->name, &step->launch, function, error));
+    call.cuda = &place;
+    MGK_TRY(launch(step, *function, &grid, args, &call, &none, error));
+    return mgk_cuda_wait(&place, error);
+}
+
+clmgk_status mgk_steps_prepare_cuda(mgk_cuda *cuda, mgk_steps *steps, clmgk_error *error)
+{
+    mgk_cuda_function functions[MGK_MAX_STEPS] = {NULL};
+    pthread_mutex_lock(&steps->mutex);
+    const bool prepared = is_prepared(steps);
+    pthread_mutex_unlock(&steps->mutex);
+    for (size_t i = 0; i < steps->count && !prepared; ++i)
+        MGK_TRY(prepare(cuda, &steps->step[i], &functions[i], error));
+    pthread_mutex_lock(&steps->mutex);
+    for (size_t i = 0; i < steps->count && !prepared; ++i)
+        steps->step[i].function = functions[i];
+    pthread_mutex_unlock(&steps->mutex);
+    return CLMGK_OK;
 }

@@ -68,6 +68,44 @@ TH_HOST_TEST(other_binaries_are_refused)
     expect_refused(".version 9.0\n.target // none\n", 29, "PTX is for , expected sm_90");
 }
 
+/* ---- for CUDA ------------------------------------------------------------------------------------------------ */
+
+static void expect_for_cuda(const char *ptx, const char *expected)
+{
+    mgk_text out = {0};
+    th_expect_ok(mgk_ptx_for_cuda(ptx, strlen(ptx) + 1, &out, &th_error));
+    assert_string_equal(out.data, expected);
+    mgk_text_free(&out);
+}
+
+TH_HOST_TEST(cuda_gets_no_registers_of_opencl)
+{
+    expect_for_cuda(HEADER
+                    ", texmode_independent\n.address_size 64\nmov.b32 %r1, %envreg0;\nadd.u32 %r2, %r1, %envreg5;",
+                    HEADER "\n.address_size 64\nmov.b32 %r1, 0;\nadd.u32 %r2, %r1, 0;");
+    expect_for_cuda(HEADER "a, texmode_independent, debug // x\n// texmode_independent",
+                    HEADER "a, debug // x\n// texmode_independent");
+    expect_for_cuda(".version 9.0\n.target sm_100\n// , texmode_independent\n%env",
+                    ".version 9.0\n.target sm_100\n// , texmode_independent\n%env");
+    expect_for_cuda(HEADER, HEADER);
+}
+
+TH_HOST_TEST(cuda_gets_no_other_binaries)
+{
+    static const struct {
+        const char *ptx, *reason;
+    } refused[] = {{"\177ELF", "is not PTX: it does not begin"},
+                   {"", "it is no text"},
+                   {HEADER "\nmov.b32 %r1, %envreg6;", "reads %envreg6"},
+                   {HEADER "\nmov.b32 %r1, %envreg31;", "reads %envreg31"}};
+    for (size_t n = 0; n < TH_COUNT(refused); n++) {
+        mgk_text out = {0};
+        th_expect_error(mgk_ptx_for_cuda(refused[n].ptx, strlen(refused[n].ptx), &out, &th_error),
+                        CLMGK_ERROR_UNSUPPORTED, refused[n].reason);
+        mgk_text_free(&out);
+    }
+}
+
 static void *no_memory(size_t bytes, void *user)
 {
     (void)bytes;

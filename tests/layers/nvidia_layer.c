@@ -83,8 +83,8 @@ static cl_int CL_API_CALL platform_info(cl_platform_id platform, cl_platform_inf
 static cl_int CL_API_CALL device_info(cl_device_id device, cl_device_info name, size_t size, void *value,
                                       size_t *size_out)
 {
-    enum { CAPABILITY_MAJOR = 0x4000, CAPABILITY_MINOR = 0x4001 };
-    static const cl_uint major = 9, minor = 0;
+    enum { CAPABILITY_MAJOR = 0x4000, CAPABILITY_MINOR = 0x4001, PCI_BUS_INFO = 0x410F };
+    static const cl_uint major = 9, minor = 0, pci[] = NVIDIA_PCI;
     switch (name) {
     case CL_DRIVER_VERSION:
         return state.version != NULL ? layer_give(state.version, strlen(state.version) + 1, size, value, size_out)
@@ -93,6 +93,8 @@ static cl_int CL_API_CALL device_info(cl_device_id device, cl_device_info name, 
         return layer_give(&major, sizeof(major), size, value, size_out);
     case CAPABILITY_MINOR:
         return layer_give(&minor, sizeof(minor), size, value, size_out);
+    case PCI_BUS_INFO:
+        return state.no_pci ? CL_INVALID_VALUE : layer_give(pci, sizeof(pci), size, value, size_out);
     default:
         return layer_next.clGetDeviceInfo(device, name, size, value, size_out);
     }
@@ -229,7 +231,7 @@ static void write_ptx(const source *of, char ptx[PTX_SIZE])
     (void)snprintf(
         ptx, PTX_SIZE,
         "%s//\n// a stand-in's PTX\n//\n\n.version 9.0\n.target %s, texmode_independent\n.address_size 64\n\n"
-        "// program %d\n%s",
+        "// program %d\n\tmov.b32 \t%%r1, %%envreg3;\n%s",
         has_fault(of, NVIDIA_NO_PTX) ? "\177ELF" : "", has_fault(of, NVIDIA_OTHER_TARGET) ? "sm_100" : "sm_90",
         (int)(of - sources), marked ? "\t// begin inline asm\n\t//@wgmma.fence;\n\t// end inline asm\n" : "");
 }
@@ -290,6 +292,70 @@ static cl_program CL_API_CALL create_with_binary(cl_context context, cl_uint cou
     return program;
 }
 
+/* ---- kernels, for CUDA's stand-in ---------------------------------------------------------------------------- */
+
+/* The bytes of a kernel's first argument, the only one whose size does not follow from the kernel. */
+typedef struct known_kernel {
+    cl_kernel kernel;
+    cl_program program;
+    char name[64];
+    size_t first;
+} known_kernel;
+
+enum { MOST_KERNELS = 512 };
+static known_kernel kernels[MOST_KERNELS]; /* guarded by the mutex */
+static int kernel_count;
+
+static cl_kernel CL_API_CALL create_kernel(cl_program program, const char *name, cl_int *code)
+{
+    const cl_kernel kernel = layer_next.clCreateKernel(program, name, code);
+    pthread_mutex_lock(&mutex);
+    if (kernel_count == MOST_KERNELS)
+        abort();
+    known_kernel *const own = &kernels[kernel_count++];
+    own->kernel = kernel;
+    own->program = program;
+    (void)snprintf(own->name, sizeof(own->name), "%s", name);
+    pthread_mutex_unlock(&mutex);
+    return kernel;
+}
+
+static cl_int CL_API_CALL set_argument(cl_kernel kernel, cl_uint index, size_t size, const void *value)
+{
+    pthread_mutex_lock(&mutex);
+    for (int i = kernel_count - 1; index == 0 && i >= 0; i--)
+        if (kernels[i].kernel == kernel) {
+            kernels[i].first = size;
+            break;
+        }
+    pthread_mutex_unlock(&mutex);
+    return layer_next.clSetKernelArg(kernel, index, size, value);
+}
+
+/* The latest program that was built of this source. */
+static cl_program program_of(int number)
+{
+    for (int i = source_count - 1; i > number; i--)
+        if (sources[i].edited == &sources[number])
+            return sources[i].program;
+    return number >= 0 && number < source_count ? sources[number].program : NULL;
+}
+
+nvidia_layer_kernel_fn nvidia_layer_kernel;
+int nvidia_layer_kernel(const char *ptx, const char *name, cl_program *program, size_t *first)
+{
+    static const char words[] = "// program ";
+    const char *const number = strstr(ptx, words);
+    *first = 0;
+    pthread_mutex_lock(&mutex);
+    *program = number != NULL ? program_of((int)strtol(number + sizeof(words) - 1, NULL, 10)) : NULL;
+    for (int i = 0; i < kernel_count; i++)
+        if (kernels[i].program == *program && strcmp(kernels[i].name, name) == 0 && kernels[i].first > 0)
+            *first = kernels[i].first;
+    pthread_mutex_unlock(&mutex);
+    return *first > 0;
+}
+
 void layer_install(cl_icd_dispatch *table)
 {
     table->clGetPlatformInfo = platform_info;
@@ -298,4 +364,6 @@ void layer_install(cl_icd_dispatch *table)
     table->clCreateProgramWithBinary = create_with_binary;
     table->clBuildProgram = build;
     table->clGetProgramInfo = program_info;
+    table->clCreateKernel = create_kernel;
+    table->clSetKernelArg = set_argument;
 }

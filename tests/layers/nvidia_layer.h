@@ -3,6 +3,11 @@
 #ifndef CLMGK_TESTS_NVIDIA_LAYER_H
 #define CLMGK_TESTS_NVIDIA_LAYER_H
 
+#ifndef CL_TARGET_OPENCL_VERSION
+#define CL_TARGET_OPENCL_VERSION 120
+#endif
+#include <CL/cl.h>
+
 /* Failures of the programs whose text has the words `of`; but for the first, of those that the library edits. */
 typedef enum nvidia_fault {
     NVIDIA_NO_FAULT,
@@ -19,6 +24,7 @@ typedef enum nvidia_fault {
 typedef struct nvidia_state {
     nvidia_fault fault;
     const char *of;      /* NULL: no program */
+    int no_pci;          /* the driver does not state the device's PCI address */
     int no_mma;          /* the older unit's probe gives wrong numbers */
     const char *version; /* of the driver; NULL: the CPU's */
     int compiled;        /* programs from source, those whose binary is edited included */
@@ -26,5 +32,14 @@ typedef struct nvidia_state {
 } nvidia_state;
 
 typedef nvidia_state *nvidia_layer_state_fn(void);
+
+/* The device's PCI address: domain, bus, device, function. */
+#define NVIDIA_PCI                                                                                                     \
+    {                                                                                                                  \
+        1, 0xb3, 2, 0                                                                                                  \
+    }
+
+/* The program that a PTX stands for, and the bytes of the first argument of its kernel `name`. 0: there is none. */
+typedef int nvidia_layer_kernel_fn(const char *ptx, const char *name, cl_program *program, size_t *first);
 
 #endif

@@ -33,6 +33,7 @@ static tool_exit exit_of(clmgk_status status)
         return TOOL_BAD_INPUT;
     case CLMGK_ERROR_NO_DEVICE:
     case CLMGK_ERROR_OPENCL:
+    case CLMGK_ERROR_CUDA:
     case CLMGK_ERROR_COMPILE:
         return TOOL_NO_DEVICE;
     case CLMGK_ERROR_INVALID_BUFFER: /* programs make their buffers themselves */
