@@ -30,8 +30,8 @@ _attention = torch.ops.clmgk.attention.default
 def _check_device(name: str, tensor: Any) -> None:
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name}: {type(tensor).__name__}: expected a tensor")
-    if not tensor.is_cpu and tensor.device.type not in ("cpu", "meta"):
-        raise RuntimeError(f"{name}: a tensor on {tensor.device}: clmgk.torch computes on CPU tensors as yet: copy it by "
+    if not tensor.is_cpu and tensor.device.type not in ("cpu", "cuda", "meta"):
+        raise RuntimeError(f"{name}: a tensor on {tensor.device}: clmgk.torch computes on CPU and CUDA tensors: copy it by "
                            f"{name}.cpu()")
 
 
@@ -52,7 +52,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, return_lse: bool = False, seed
     ----------
     q, k, v : Tensor
         As in ``clmgk.attention``: [B,H,N,D], [B,G,S,D] (MGK: [B,G,M,S,D]) and [B,G,S,E], or all without B; float32,
-        float16 or bfloat16, on the CPU. Under autocast they are converted to its type.
+        float16 or bfloat16; on the CPU, or all tensors of the call on one CUDA device, an NVIDIA GPU, where the call
+        enqueues its work on torch's current stream. Under autocast they are converted to its type.
     return_lse : bool
         Also returns the log-sum-exp [B,H,N], which has a gradient too.
     seed : int, optional
@@ -71,7 +72,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, return_lse: bool = False, seed
     Raises
     ------
     ValueError, TypeError, NotImplementedError, RuntimeError
-        As in ``clmgk.attention``. RuntimeError also for a tensor that is not on the CPU, and for a gradient of a gradient.
+        As in ``clmgk.attention``. RuntimeError also for tensors on several or other devices, and for a gradient of a
+        gradient; RuntimeError or NotImplementedError for CUDA tensors on a machine without NVIDIA's OpenCL driver.
     """
     check_tensors(q, k, v)
     if q.ndim == 3:
@@ -132,7 +134,7 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     Raises
     ------
     RuntimeError
-        attn_mask together with is_causal; tensors that are not on the CPU.
+        attn_mask together with is_causal; tensors on several devices, or neither on the CPU nor in CUDA.
     ValueError, TypeError, NotImplementedError
         As in `attention`.
     """
@@ -171,7 +173,7 @@ def _heads_first(tensors: Sequence[Tensor], grouped: bool) -> tuple[tuple[int, .
 def as_bias(mask: Tensor, q: Tensor, lead: Sequence[int], keys: int) -> Tensor:
     """A mask as a bias [B or 1,H or 1,N or 1,S or 1]."""
     if mask.dtype == torch.bool:
-        mask = torch.zeros(mask.shape, dtype=torch.float32).masked_fill(~mask, -torch.inf)
+        mask = torch.zeros(mask.shape, dtype=torch.float32, device=mask.device).masked_fill(~mask, -torch.inf)
     if mask.ndim < 2:
         mask = mask.reshape((1,) * (2 - mask.ndim) + tuple(mask.shape))
     if mask.ndim <= 4 and len(lead) <= 2:

@@ -235,7 +235,7 @@ class MultiheadAttention(nn.Module):
         if "bias" in options:
             scores = scores + options["bias"]
         if options["causal"]:
-            visible = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+            visible = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
             scores = scores.masked_fill(~visible, -torch.inf)
         weights = torch.softmax(scores, -1)
         return weights.mean(1) if average else weights
@@ -253,8 +253,8 @@ class MultiheadAttention(nn.Module):
         q, k, _ = self._project((query, query if same else key, value))
         options = {**self._parameters_of_call(), **self._masks(key_padding_mask, attn_mask, is_causal)}
         options.pop("softcap")
-        arrays: dict[str, Any] = {name: value.detach().float().numpy() if isinstance(value, Tensor) else value
+        arrays: dict[str, Any] = {name: value.detach().float().cpu().numpy() if isinstance(value, Tensor) else value
                                   for name, value in options.items()}
-        found = statistics(q.float().contiguous().numpy(), k.float().contiguous().numpy(), statistics=["new_prior"],
-                           device=cpu_context(), **arrays)
+        found = statistics(q.float().cpu().contiguous().numpy(), k.float().cpu().contiguous().numpy(),
+                           statistics=["new_prior"], device=cpu_context(), **arrays)
         self.prior.copy_(torch.from_numpy(found["new_prior"]))

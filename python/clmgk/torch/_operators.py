@@ -16,6 +16,7 @@ from .._library import lib, name_of
 from .._options import Call, traits_of
 from .._plan import Plan
 from .._slots import Array, numpy_dtype
+from . import _cuda
 
 _DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 STORAGE = ("q", "k", "v")
@@ -30,6 +31,11 @@ def cpu_context() -> Context:
             if device.device_class == "cpu":
                 return context_of(device.selector)
     return context_of(None)
+
+
+def context_on(device: torch.device) -> Context:
+    """The device for tensors on a device of PyTorch."""
+    return _cuda.context_of_number(device.index) if device.type == "cuda" else cpu_context()
 
 
 # ---- options as one string, which an operator can take
@@ -96,9 +102,12 @@ def _like(tensor: Tensor) -> Array:
 class _Prepared:
     """A pass of a plan for tensors of certain shapes and layouts, which were checked."""
 
-    def __init__(self, made: Call, fields: Mapping[str, Any], pass_name: str, names: Sequence[str],
+    def __init__(self, device: torch.device, made: Call, fields: Mapping[str, Any], pass_name: str, names: Sequence[str],
                  inputs: Sequence[Optional[Tensor]], outputs: Mapping[str, Tensor]) -> None:
-        self.plan = Plan._of(cpu_context(), made.engine, {**made.fields(), **fields}, True)
+        self.device = device
+        self.plan = Plan._of(context_on(device), made.engine, {**made.fields(), **fields}, True)
+        if device.type == "cuda":
+            _cuda.prepare(self.plan)
         self.pass_ = self.plan._pass(pass_name)
         places = {slot.name: i for i, slot in enumerate(self.pass_.slots)}
         tensors = {name: tensor for name, tensor in zip(names, inputs) if tensor is not None}
@@ -117,14 +126,21 @@ class _Prepared:
     def run(self, inputs: Sequence[Any], seed: Optional[Tensor]) -> list[Tensor]:
         pointers = self.pass_.empty.copy()
         for place, i in self.inputs:
+            if inputs[i].device != self.device:
+                raise RuntimeError(f"{self.pass_.slots[place].name}: a tensor on {inputs[i].device}: expected all tensors of "
+                                   f"a call on one device, here {self.device}")
             pointers[place] = inputs[i].data_ptr()
         made = []
         for slot, shape, strides, dtype in self.outputs:
-            output = torch.empty_strided(shape, strides, dtype=dtype, device="cpu")
+            output = torch.empty_strided(shape, strides, dtype=dtype, device=self.device)
             if slot is not None:
                 pointers[slot] = output.data_ptr()
             made.append(output)
-        self.plan.run(self.pass_, pointers, seed=0 if seed is None else int(seed.item()) % 2**64)
+        number = 0 if seed is None else int(seed.item()) % 2**64
+        if self.device.type == "cuda":
+            _cuda.run(self.plan, self.pass_, self.device, pointers, number)
+        else:
+            self.plan.run(self.pass_, pointers, seed=number)
         return made
 
 
@@ -160,10 +176,10 @@ class Family:
         gradients, *others = self._seen
         seen = ", ".join([f"Tensor {gradients}", *[f"Tensor{'' if other in saved else '?'} {other}" for other in others]])
         self.forward: Any = torch.library.custom_op(
-            f"clmgk::{name}", self._run_forward, mutates_args=(), device_types="cpu",
+            f"clmgk::{name}", self._run_forward, mutates_args=(), device_types=("cpu", "cuda"),
             schema=f"({common}) -> ({', '.join(['Tensor'] * len(self._upstream))})")
         self.backward: Any = torch.library.custom_op(
-            f"clmgk::{name}_backward", self._run_backward, mutates_args=(), device_types="cpu",
+            f"clmgk::{name}_backward", self._run_backward, mutates_args=(), device_types=("cpu", "cuda"),
             schema=f"({seen}, {common}) -> Tensor[]")
         self.forward.register_fake(self._fake_forward)
         self.forward.register_autograd(self._differentiate, setup_context=self._save)
@@ -183,8 +199,8 @@ class Family:
     def _run_forward(self, q: Tensor, k: Tensor, v: Tensor, options: str, gradients: str, seed: Optional[Tensor] = None,
                      *extras: Optional[Tensor]) -> tuple[Tensor, ...]:
         inputs = (q, k, v, *extras)
-        key = (self, options, gradients, *[None if t is None else (t.shape, t.stride(), t.dtype) for t in inputs])
-        prepared = cpu_context()._find(key)
+        key = (self, q.device.type, options, gradients, *[None if t is None else (t.shape, t.stride(), t.dtype) for t in inputs])
+        prepared = context_on(q.device)._find(key)
         if prepared is None:
             prepared = self._prepare("forward", options, gradients, self._inputs, inputs,
                                      self._outputs(q, v, options, extras), key)
@@ -200,9 +216,9 @@ class Family:
         count = len(self._seen)
         q, k, v, options, gradients, *rest = arguments[count:]
         inputs = (*arguments[:count], q, k, v, *rest[1:])
-        key = (self, "backward", options, gradients,
+        key = (self, "backward", q.device.type, options, gradients,
                *[None if t is None else (t.shape, t.stride(), t.dtype) for t in inputs])
-        prepared: _Prepared | None = cpu_context()._find(key)
+        prepared: _Prepared | None = context_on(q.device)._find(key)
         if prepared is None:
             outputs = self._new_gradients(gradients, inputs[count:])
             prepared = self._prepare("backward", options, gradients, (*self._seen, *self._inputs), inputs, outputs, key)
@@ -228,7 +244,9 @@ class Family:
         made, fields = self._call(storage, extras, dict(from_string(options)))
         if gradients:
             fields["gradients"] = gradients.split(",")
-        prepared: _Prepared = cpu_context()._keep(key, _Prepared(made, fields, pass_name, names, inputs, outputs))
+        device = tensors["q"].device
+        prepared: _Prepared = context_on(device)._keep(
+            key, _Prepared(device, made, fields, pass_name, names, inputs, outputs))
         return prepared
 
     # ---- autograd
@@ -265,8 +283,9 @@ def usable(tensor: Tensor) -> Tensor:
 
 def prepare(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """q, k and v in the type of autocast and in usable layouts."""
-    if torch.is_autocast_enabled("cpu"):
-        q, k, v = (t.to(torch.get_autocast_dtype("cpu")) for t in (q, k, v))
+    kind = "cuda" if q.is_cuda else "cpu"
+    if torch.is_autocast_enabled(kind):
+        q, k, v = (t.to(torch.get_autocast_dtype(kind)) for t in (q, k, v))
     return usable(q), usable(k), usable(v)
 
 
