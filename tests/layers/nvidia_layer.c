@@ -103,18 +103,18 @@ static cl_int CL_API_CALL device_info(cl_device_id device, cl_device_info name, 
 /* ---- programs ------------------------------------------------------------------------------------------------ */
 
 /* A kernel that computes the products of a unit's probe (src/device/matrix_unit.c); `wrong` adds to the last. */
-static char *probe_text(const char *kernel, int size, int forms, const char *plain, int wrong)
+static char *probe_text(const char *kernel, int types, int size, int forms, const char *plain, int wrong)
 {
+    const int count = types * forms * size * size;
     char text[1024];
     (void)snprintf(text, sizeof(text),
                    "__kernel void %s(__global float *products) {"
-                   "for (int n = get_local_id(0); n < 2 * %d * %d * %d; n += get_local_size(0)) {"
+                   "for (int n = get_local_id(0); n < %d; n += get_local_size(0)) {"
                    "int form = n / (%d * %d) %% %d, row = n / %d %% %d, column = n %% %d, sum = 0;"
                    "for (int d = 0; d < %d; d++) { int r = (%s) ? d : column, c = (%s) ? column : d;"
                    "sum += ((7 * row + 3 * d) %% 13 - 6) * ((5 * r + 11 * c) %% 17 - 8); }"
-                   "products[n] = sum + (n == 2 * %d * %d * %d - 1 ? %d : 0); } }",
-                   kernel, forms, size, size, size, size, forms, size, size, size, size, plain, plain, forms, size,
-                   size, wrong);
+                   "products[n] = sum + (n == %d ? %d : 0); } }",
+                   kernel, count, size, size, forms, size, size, size, size, plain, plain, count - 1, wrong);
     return copy(text);
 }
 
@@ -139,9 +139,9 @@ static void make_wrong(char *text)
 static char *text_of(const source *of, int wrong)
 {
     if (strstr(of->text, "void unit_probe(") != NULL)
-        return probe_text("unit_probe", 16, 2, "form == 1", state.no_mma);
+        return probe_text("unit_probe", 3, 16, 2, "form == 1", state.no_mma);
     if (strstr(of->text, "void group_probe(") != NULL)
-        return probe_text("group_probe", 64, 6, "form == 2 || form == 3", wrong);
+        return probe_text("group_probe", 2, 64, 6, "form == 2 || form == 3", wrong);
     char *const text = copy(of->text);
     if (wrong)
         make_wrong(text);
