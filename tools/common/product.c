@@ -94,7 +94,7 @@ static tool_exit make_buffer(const tool_device *device, clmgk_dtype dtype, float
                              tool_error *error)
 {
     const size_t bytes = count * clmgk_ref_dtype_size(dtype);
-    unsigned char *const elements = malloc(bytes);
+    unsigned char *const elements = calloc(count, clmgk_ref_dtype_size(dtype));
     TOOL_TRY(tool_check_memory(elements, "matrices", error));
     store(dtype, values, count, elements);
     const tool_exit status = tool_make_buffer(device, bytes, elements, buffer, error);
@@ -134,7 +134,7 @@ tool_exit tool_matrices_read(const tool_device *device, const tool_matrices *mat
 {
     const clmgk_dtype dtype = matrices->product.dtype;
     const size_t count = (size_t)(matrices->product.m * matrices->product.n), size = clmgk_ref_dtype_size(dtype);
-    unsigned char *const elements = malloc(count * size);
+    unsigned char *const elements = calloc(count, size);
     TOOL_TRY(tool_check_memory(elements, "matrices", error));
     const tool_exit status = tool_check_cl(
         clEnqueueReadBuffer(device->queue, matrices->buffer[2], CL_TRUE, 0, count * size, elements, 0, NULL, NULL),
