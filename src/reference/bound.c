@@ -69,6 +69,17 @@ static void add_value(const exact_row *row, int64_t j, double *low, double *high
     }
 }
 
+/* Whether key j, whose weight may be all there is, has values of 0. */
+static bool has_zeros(const exact_row *row, int64_t j)
+{
+    const clmgk_attention_desc *const desc = &row->problem->desc;
+    const double *const value = row->problem->v + ref_value_index(desc, row->at.b, row->at.h, j);
+    bool zero = true;
+    for (int64_t e = 0; e < desc->value_size; e++)
+        zero = zero && value[e] == 0.0;
+    return zero;
+}
+
 /* Whether all that makes the logits of keys j and other is the same, so that any rounding leaves them equal. */
 static bool are_same(const exact_row *row, int64_t j, int64_t other)
 {
@@ -99,8 +110,8 @@ static void add_room(const clmgk_attention_desc *desc, double size, double *low,
         *high = (double)INFINITY;
 }
 
-/* The range of O. Keys that are all the same have the same weight: O is exact. */
-static void fill_range(const exact_row *row, const double *o, double *low, double *high)
+/* The range of O, and whether O may be zero. Keys that are all the same have the same weight: O is exact. */
+static void fill_range(const exact_row *row, const double *o, double *low, double *high, bool *may_be_zero)
 {
     const clmgk_ref_problem *const p = row->problem;
     const bool sink = p->desc.use_sinks && exact_sink_reach(row) > 0.0;
@@ -114,6 +125,7 @@ static void fill_range(const exact_row *row, const double *o, double *low, doubl
         if (!row->visible[j] || !(exact_key_reach(row, j) > 0.0))
             continue;
         add_value(row, j, low, high);
+        *may_be_zero = *may_be_zero || has_zeros(row, j);
         first = first < 0 ? j : first;
         same = same && are_same(row, j, first);
     }
@@ -138,7 +150,7 @@ static void solve_row(exact_row *exact, ref_plain *plain, clmgk_ref_answer *answ
     answer->lost[n] =
         (clmgk_ref_lost_row){.is = exact->lost, .may_be_zero = desc->dropout > 0.0, .rounding = exact->rounding};
     if (exact->lost)
-        fill_range(exact, o, answer->low + n * size, answer->high + n * size);
+        fill_range(exact, o, answer->low + n * size, answer->high + n * size, &answer->lost[n].may_be_zero);
     else
         answer->bound_o.scale = fmax(answer->bound_o.scale, output_size(exact));
     ref_way way;
