@@ -57,7 +57,8 @@ typedef struct clmgk_tunable {
 #define CLMGK_TUNABLE_INIT CLMGK_INIT(clmgk_tunable)
 
 /* Name of table number `index`: "lane" and "simt" for attention's engines, "lane-admixture", "lane-linear", ... for the
- * engines in the admixture and linear families, "clblast-..." for kernels of CLBlast; NULL past the last. */
+ * engines in the admixture and linear families, "gemm-matrix" for products of matrices by matrix units, "clblast-..."
+ * for kernels of CLBlast; NULL past the last. */
 CLMGK_API const char *clmgk_tunable_table(size_t index);
 
 /* Name of the table of an engine's parameters for a variant; NULL: no such variant, or engine AUTO. */
