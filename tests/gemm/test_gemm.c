@@ -2,6 +2,7 @@
 /* Matrix products: every provider of the build against a product in double precision; events, threads, parameters,
  * misuse. */
 #include "gemm/gemm.h"
+#include "gemm/product_args.clh"
 #include "harness/product.h"
 #include "harness/scratch.h"
 
@@ -352,6 +353,44 @@ TH_TEST(fragments_have_to_be_named_without_units)
     assert_int_equal(info.sums, CLMGK_DTYPE_F32);
     assert_int_equal(info.workspace_bytes, 0);
     clmgk_gemm_plan_release(plan);
+}
+
+static clmgk_status doubled_step(clmgk_gemm_plan *plan, const mgk_device_facts *facts, const char *parameters,
+                                 clmgk_error *error)
+{
+    const clmgk_status status = mgk_gemm_fragments_step(plan, facts, parameters, error);
+    mgk_gemm_product_args args;
+    memcpy(&args, plan->steps->step[0].args, sizeof(args));
+    args.alpha = 2;
+    memcpy(plan->steps->step[0].args, &args, sizeof(args));
+    return status;
+}
+
+/* As edited programs do: a right one passes, and a wrong one is never used again. */
+TH_TEST(fragments_get_a_verdict)
+{
+    th_session own = *session;
+    clmgk_context_options options = CLMGK_CONTEXT_OPTIONS_INIT;
+    clmgk_gemm_desc desc = desc_of(40, 40, 40);
+    desc.dtype = CLMGK_DTYPE_BF16;
+    desc.transpose_b = 1;
+    options.cache_dir = "";
+    if (offers(session, "matrix", CLMGK_DTYPE_BF16)) /* their programs are others */
+        skip();
+    th_expect_ok(clmgk_context_create(session->cl, session->info.device_id, &options, &own.context, &th_error));
+    clmgk_gemm_plan *const plan = tp_plan(&own, &desc, "matrix", SMALL_BLOCKS);
+    const mgk_device_facts *const facts = &own.context->facts;
+    mgk_program *const program = plan->steps->step[0].program;
+    program->unverified = true;
+    th_expect_ok(mgk_gemm_verify(plan, facts, SMALL_BLOCKS, mgk_gemm_fragments_step, &th_error));
+    assert_false(mgk_program_is_unverified(program));
+    program->unverified = true;
+    assert_int_equal(mgk_gemm_verify(plan, facts, SMALL_BLOCKS, doubled_step, &th_error), CLMGK_ERROR_UNSUPPORTED);
+    assert_non_null(strstr(th_error.message, "wrong numbers"));
+    assert_int_equal(plan_status(&own, &desc, SMALL_BLOCKS), CLMGK_ERROR_UNSUPPORTED);
+    assert_non_null(strstr(th_error.message, "wrong numbers"));
+    clmgk_gemm_plan_release(plan);
+    clmgk_context_release(own.context);
 }
 
 /* On a GPU with such units it comes before CLBlast. */
