@@ -60,14 +60,8 @@ static void add_engine(th_session *session, clmgk_engine engine)
     clmgk_plan_release(plan);
 }
 
-/* Whether the engine would emulate matrix units, which takes long: it has tests of its own (test_matrix). */
-static bool emulates(const th_session *session, clmgk_engine engine)
-{
-    return engine == CLMGK_ENGINE_MATRIX && session->info.device_class != CLMGK_DEVICE_GPU;
-}
-
 /* Every engine that makes a plan here, the device's own first, or only the one that CLMGK_TEST_ENGINE names; "own": the
- * device's own. Without a name none that emulates. */
+ * device's own. Without a name not the matrix engine, which has no gradients of f32 arrays: test_matrix is its test. */
 static void find_engines(th_session *session)
 {
 #define ENGINE(NAME, value, name) CLMGK_ENGINE_##NAME,
@@ -82,7 +76,7 @@ static void find_engines(th_session *session)
     if (!name || only == own)
         add_engine(session, own);
     for (size_t n = 0; n < TH_ENGINES; n++)
-        if (engines[n] != own && (name ? only == engines[n] : !emulates(session, engines[n])))
+        if (engines[n] != own && (name ? only == engines[n] : engines[n] != CLMGK_ENGINE_MATRIX))
             add_engine(session, engines[n]);
     if (session->engines == 0)
         fail_msg("CLMGK_TEST_ENGINE=%s: not offered here", name ? name : "");
