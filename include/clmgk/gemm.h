@@ -97,8 +97,8 @@ typedef struct clmgk_gemm_options {
     size_t struct_size;   /* sizeof(clmgk_gemm_options) */
     const char *provider; /* NULL: any. A named provider is never replaced: UNSUPPORTED, with the reason, if it fails */
     /*
-     * NULL: tuned values, else the defaults. "": the defaults. Other text: "name=value,...". With provider "clblast", of
-     * the tables clblast-xgemm, clblast-xgemmdirect and clblast-routine (tuning.h), of each all names or none; with
+     * NULL: tuned values, else the defaults. "": the defaults. Other text: "name=value,...". With provider "clblast",
+     * of the tables clblast-xgemm, clblast-xgemmdirect and clblast-routine (tuning.h), of each all names or none; with
      * provider "matrix", any names of the table gemm-matrix.
      */
     const char *parameters;

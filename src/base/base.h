@@ -143,7 +143,8 @@ void mgk_utc_date(char *text, size_t size);
  * environment must not choose code to load. */
 const char *mgk_environment(const char *name);
 
-/* Asks the operating system to let this process use AMX's registers (Linux: arch_prctl). Repeated calls are harmless. */
+/* Asks the operating system to let this process use the registers of AMX (Linux: arch_prctl). Repeated calls do no
+ * harm. */
 clmgk_status mgk_permit_tiles(clmgk_error *error);
 
 /* A folder of the library: XDG's variable, its default below HOME, the library's folder in there, and a name for

@@ -89,17 +89,17 @@ static bool apply(const char *text, clmgk_gemm_desc *desc, const char **paramete
     for (size_t i = 0; i < MGK_COUNT(fields); ++i)
         if (length == strlen(fields[i].name) && strncmp(text, fields[i].name, length) == 0) {
             if (fields[i].wide != NULL)
-                *fields[i].wide = atoll(value + 1);
+                *fields[i].wide = strtoll(value + 1, NULL, 10);
             else
-                *fields[i].narrow = atoi(value + 1);
+                *fields[i].narrow = (int32_t)strtol(value + 1, NULL, 10);
             return true;
         }
     if (strncmp(text, "dtype=", length + 1) == 0)
-        desc->dtype = (clmgk_dtype)atoi(value + 1);
+        desc->dtype = (clmgk_dtype)strtol(value + 1, NULL, 10);
     else if (strncmp(text, "alpha=", length + 1) == 0)
-        desc->alpha = atof(value + 1);
+        desc->alpha = strtod(value + 1, NULL);
     else if (strncmp(text, "beta=", length + 1) == 0)
-        desc->beta = atof(value + 1);
+        desc->beta = strtod(value + 1, NULL);
     else if (strncmp(text, "parameters=", length + 1) == 0)
         *parameters = value + 1;
     else

@@ -25,7 +25,11 @@ static void make(made_up *all, const char *suite, bool short_batches, double pea
     const char *const sizes[BENCH_SIZE_OPTION_COUNT] = {NULL};
     const bench_choice choice = {.suite = suite, .sizes = sizes};
     unsigned taken = 0;
-    *all = (made_up){.device = {.peaks = {peak_gflops, 10, 20, 1 << 20, 1 << 20}}};
+    *all = (made_up){.device = {.peaks = {.fma_gflops = peak_gflops,
+                                          .copy_gbps = 10,
+                                          .read_gbps = 20,
+                                          .buffer_bytes = 1 << 20,
+                                          .wanted_bytes = 1 << 20}}};
     snprintf(all->device.tool.info.name, sizeof(all->device.tool.info.name), "a device");
     assert_int_equal(bench_parse_choice(&choice, request, &taken, &error), TOOL_DONE);
     request->passes[request->pass_count++] = BENCH_FORWARD;

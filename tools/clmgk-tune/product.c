@@ -49,10 +49,10 @@ static tool_exit open_product(const tool_device *device, const char *folder, con
 static tool_exit do_time(const tool_device *device, const char *folder, const json_t *job, json_t **answer,
                          tool_error *error)
 {
-    const tool_product shape = {json_integer_value(json_object_get(job, "m")),
-                                json_integer_value(json_object_get(job, "n")),
-                                json_integer_value(json_object_get(job, "k")), json_is_true(json_object_get(job, "a")),
-                                json_is_true(json_object_get(job, "b")), CLMGK_DTYPE_F32};
+    const tool_product shape = {
+        json_integer_value(json_object_get(job, "m")), json_integer_value(json_object_get(job, "n")),
+        json_integer_value(json_object_get(job, "k")), json_is_true(json_object_get(job, "a")),
+        json_is_true(json_object_get(job, "b")),       CLMGK_DTYPE_F32};
     product p;
     const json_int_t runs = json_integer_value(json_object_get(job, "runs"));
     double samples[MAX_RUNS];

@@ -30,7 +30,8 @@ typedef struct tool_product_text {
 } tool_product_text;
 tool_product_text tool_product_name(const tool_product *product);
 
-/* A, B and C on the host, and on the device in the product's type: numbers of [-1, 1], C NaN. On failure it holds what the release takes. */
+/* A, B and C on the host, and on the device in the product's type: numbers of [-1, 1], C NaN. On failure it holds what
+ * the release takes. */
 typedef struct tool_matrices {
     tool_product product;
     float *host[3];
