@@ -402,6 +402,8 @@ TH_TEST(decoding_goes_on_where_a_state_was_left)
         if (!session->full && (variant == CLMGK_VARIANT_LFISH || variant == CLMGK_VARIANT_LMISH ||
                                (maps[map].feature == CLMGK_FEATURE_DPFP && maps[map].order != 2)))
             continue; /* LGFiSH has all that they have, an order of dpfp what the others have */
+        if (n > 7 && !th_takes(session, n, 2))
+            continue;
         clmgk_attention_desc desc = small_desc(variant, map, 60, 60);
         desc.batch = 2;
         desc.heads = 4;

@@ -131,7 +131,7 @@ TH_TEST(draws)
         for (uint64_t n = 0; n < 60; n += 2)
             draw_range(session, RD_LISTED + n, 1);
     } else {
-        draw_range(session, 0, 12 * listed);
+        draw_range(session, 0, 9 * listed);
         draw_range(session, RD_LINEAR, linears / 2);
         for (uint64_t n = 0; n < 3; n++)
             draw_range(session, RD_MATRIX + n * matrices, 2);

@@ -128,6 +128,7 @@ class Measuring(TuneTest):
 class Admixture(TuneTest):
     """Kernels with a table of tunables of their own, beside those of the other family."""
 
+    @unittest.skipUnless(FULL, "in the full tier")
     def test_both_families(self):
         sizes = ["--length", LENGTH, "--head-size", 16]
         variants = ["--variants", "softmax:1,hard-fish:2x3"]
