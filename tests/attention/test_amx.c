@@ -63,6 +63,23 @@ TH_TEST(softmax)
     expect_shapes(session, padded, "unit=3,lanes=16,vectors=2,panels=2,tile=32", 0, 12);
 }
 
+/* Scores so large that weights depend on their last places. */
+TH_TEST(both_passes_weigh_alike)
+{
+    if (!has_unit(session))
+        skip();
+    for (uint64_t n = 0; n < 8; n++) {
+        clmgk_attention_desc desc = {
+            .head_size = 40, .value_size = 100, .length = 70, .length_k = n % 2 == 0 ? 70 : 130};
+        desc.dtype = CLMGK_DTYPE_BF16;
+        desc.gradients = th_all_gradients(&desc);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
+        th_make_rivals(&problem, n + 1);
+        const clmgk_plan_options options = options_of("unit=3,lanes=16,vectors=2,panels=2,tile=32");
+        th_expect_equal_weights(session, &problem, &options);
+    }
+}
+
 /* Whole rows of keys are read in place. */
 TH_FULL_TEST(keys_in_place)
 {
