@@ -196,6 +196,8 @@ static void add_options(command *out, const rd_case *c)
 {
     const clmgk_attention_desc *const d = &c->problem.desc;
     const uint32_t traits = clmgk_variant_traits(d->variant);
+    if (d->precision != CLMGK_PRECISION_EXACT)
+        add(out, " --precision %s", clmgk_precision_name(d->precision));
     if (d->variant == CLMGK_VARIANT_MGK || d->variant == CLMGK_VARIANT_SMGK)
         add(out, " --score %s", clmgk_score_name(d->score));
     if (d->estep == CLMGK_ESTEP_HARD)

@@ -123,8 +123,8 @@ static void run_statistics(th_session *session, rd_case *c, const clmgk_plan_opt
 
 /* ---- the whole --------------------------------------------------------------------------------------------------- */
 
-/* The case's engine, or the device's own if the device does not offer that one. The session lists engines that take
- * f32 arrays: the matrix engine, which does not, is always offered. */
+/* The case's engine, or the device's own if the device does not offer that one. The session's list lacks the matrix
+ * engine, which is always offered. */
 static clmgk_engine engine_of(const th_session *session, const rd_case *c)
 {
     if (c->engine == CLMGK_ENGINE_MATRIX && !session->named)
@@ -135,10 +135,14 @@ static clmgk_engine engine_of(const th_session *session, const rd_case *c)
     return session->engine[0];
 }
 
-/* Plans refuse ranges of keys whose copies would need more memory than the arrays. Then there is one range. */
-static bool has_plan(th_session *session, const rd_case *c, const clmgk_plan_options *options, th_message *message)
+/* Plans refuse ranges of keys whose copies would need more memory than the arrays. Then there is one range. A plan may
+ * be more exact than it must be; then the reference is, too. */
+static bool has_plan(th_session *session, rd_case *c, const clmgk_plan_options *options, th_message *message)
 {
     clmgk_plan *const plan = th_try_plan(session, &c->problem.desc, options, message);
+    clmgk_plan_info info = {.struct_size = sizeof(info)};
+    if (plan != NULL && clmgk_plan_get_info(plan, &info, NULL) == CLMGK_OK)
+        c->desc.precision = c->problem.desc.precision = info.precision;
     clmgk_plan_release(plan);
     return plan != NULL;
 }

@@ -274,6 +274,22 @@ static rd_configuration random_configuration(uint64_t seed, uint64_t index)
     return out;
 }
 
+/* For the matrix engine's forward pass of f32 arrays: exact products, or those of factors that are rounded to tf32. */
+static rd_configuration random_singles_configuration(uint64_t seed, uint64_t index)
+{
+    rd_configuration out = random_configuration(seed, 4 * index + 1); /* none of the linear family */
+    clmgk_attention_desc *const d = &out.desc;
+    uint64_t state = seed ^ index;
+    out.engine = CLMGK_ENGINE_MATRIX;
+    d->gradients = d->statistics = 0;
+    d->dtype = CLMGK_DTYPE_F32;
+    d->dtype_k = d->dtype_v = CLMGK_STORAGE_AS_Q;
+    d->dtype_o = th_chance(&state, 4) ? CLMGK_STORAGE_F16 : CLMGK_STORAGE_AS_Q;
+    d->precision = th_chance(&state, 4) ? CLMGK_PRECISION_TF32 : CLMGK_PRECISION_EXACT;
+    out.splits = (int64_t)1 << th_pick(&state, 0, 2);
+    return out;
+}
+
 /* For the matrix engine: of its families, with 16-bit types, in the backward pass one for Q and K and one for V and O.
  */
 static rd_configuration random_matrix_configuration(uint64_t seed, uint64_t index)
@@ -291,6 +307,8 @@ static rd_configuration random_matrix_configuration(uint64_t seed, uint64_t inde
 
 rd_configuration rd_configuration_of(uint64_t seed, uint64_t number)
 {
+    if (number >= RD_MATRIX_SINGLES && number < RD_LISTED)
+        return random_singles_configuration(seed, (number - RD_MATRIX_SINGLES) / RD_SHARED);
     if (number >= RD_MATRIX_RANDOM && number < RD_LISTED)
         return random_matrix_configuration(seed, (number - RD_MATRIX_RANDOM) / RD_SHARED);
     if (number >= RD_MATRIX && number < RD_LISTED)

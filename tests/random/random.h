@@ -38,8 +38,9 @@ uint32_t rd_options_of(const rd_configuration *configuration);
 /*
  * Configuration of problem number `number`: up to RD_LINEAR one of a list, in turn, that holds every pair of options;
  * up to RD_MATRIX one of the linear family's, which has few of them;
- * up to RD_MATRIX_RANDOM one of the matrix engine's, of all families that it has; up to RD_LISTED a random one for that
- * engine, which RD_SHARED consecutive problems share;
+ * up to RD_MATRIX_RANDOM one of the matrix engine's, of all families that it has; up to RD_MATRIX_SINGLES a random one
+ * for that engine, with 16-bit types, and up to RD_LISTED one with f32 arrays, which RD_SHARED consecutive problems
+ * share;
  * up to RD_OPTIMISED one of a few that are worth a compiler's optimisation; from there on a random
  * one, which RD_SHARED consecutive problems share.
  */
@@ -47,6 +48,7 @@ enum {
     RD_LINEAR = 25000,
     RD_MATRIX = 37500,
     RD_MATRIX_RANDOM = 43750,
+    RD_MATRIX_SINGLES = 46875,
     RD_LISTED = 50000,
     RD_OPTIMISED = 100000,
     RD_SHARED = 25

@@ -62,8 +62,9 @@ static void print_case(uint64_t number, const rd_case *c, const char *what)
 {
     char text[512];
     th_describe(&c->problem, c->engine, text, sizeof(text));
-    printf("--seed %" PRIu64 " --first %" PRIu64 " --count 1: %s\n    %s gradients=%u statistics=%u\n", arguments.seed,
-           number, what, text, c->desc.gradients, c->desc.statistics);
+    printf("--seed %" PRIu64 " --first %" PRIu64 " --count 1: %s\n    %s gradients=%u statistics=%u precision=%s\n",
+           arguments.seed, number, what, text, c->desc.gradients, c->desc.statistics,
+           clmgk_precision_name(c->desc.precision));
 }
 
 static void minimise(th_session *session, rd_case *c, uint64_t wrong, uint64_t number)
@@ -122,6 +123,7 @@ TH_TEST(draws)
     } else if (arguments.matrix) {
         draw_range(session, RD_MATRIX, 100 * matrices);
         draw_range(session, RD_MATRIX_RANDOM, UINT64_C(20) * RD_SHARED);
+        draw_range(session, RD_MATRIX_SINGLES, UINT64_C(20) * RD_SHARED);
     } else if (session->full) {
         draw_range(session, 0, 100 * listed);
         draw_range(session, RD_LINEAR, 100 * linears);
