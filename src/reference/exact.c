@@ -141,8 +141,11 @@ static void solve_key(exact_row *row, int64_t j)
 /* The rounding error in f32 of a logit whose terms add up to `size`, whatever the order of their sum. */
 static double rounding_of(const exact_row *row, double size)
 {
+    /* of a product whose two factors are rounded to the descriptor's precision */
+    static const double of_product[] = {
+        [CLMGK_PRECISION_EXACT] = 0.0, [CLMGK_PRECISION_TF32] = 0x1p-10, [CLMGK_PRECISION_BF16] = 0x1p-7};
     const clmgk_attention_desc *const desc = &row->problem->desc;
-    return ldexp((double)(desc->head_size + desc->components + 8) * size, -24);
+    return (ldexp((double)(desc->head_size + desc->components + 8), -24) + of_product[desc->precision]) * size;
 }
 
 /* A survey of the terms exp(x) of a row's sum. */
