@@ -17,6 +17,7 @@ enum {
     HALF_BYTES = 2,
     PIECE_BYTES = 16,
     WIDEST = 256,
+    WIDEST_SINGLES = 128, /* f32 */
     MOST_HELD = 8,
     MOST_TILE_TERMS = 3
 };
@@ -352,6 +353,8 @@ static const char *why_not(const mgk_footprint *f)
         return "it has no products without a softmax";
     if (f->singles && !f->forward)
         return "it has no gradients of f32 arrays";
+    if (f->singles && width_of(f->widest) > WIDEST_SINGLES)
+        return "heads of f32 arrays have more than 128 numbers";
     if (f->held_heads > 0 && held_of(f) > MOST_HELD)
         return "registers hold the scores of at most 8 global heads";
     if (f->held_heads > 0 && gradient_columns(f) > WIDEST)
