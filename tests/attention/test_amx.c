@@ -16,27 +16,11 @@ static bool has_unit(const th_session *session)
     return strcmp(unit.name, "amx") == 0;
 }
 
-static clmgk_plan_options options_of(const char *parameters)
-{
-    clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
-    options.engine = CLMGK_ENGINE_LANE;
-    options.parameters = options.backward_parameters = parameters;
-    return options;
-}
-
 /* `parameters` with "unit=3": the plan fails where it can't use AMX. */
 static void expect(th_session *session, th_problem *problem, const char *parameters)
 {
-    const clmgk_plan_options options = options_of(parameters);
-    th_run_pass(session, problem, TH_FORWARD, &options);
-    TH_REF_ANSWER answer = th_solve(problem);
-    th_check(session, problem, CLMGK_ENGINE_LANE, &answer);
-    if (problem->desc.gradients == 0)
-        return;
-    th_round_values(session, problem, TH_BACKWARD);
-    TH_REF_ARRAYS exact = th_solve_gradients(problem);
-    th_run_pass(session, problem, TH_BACKWARD, &options);
-    th_check_gradients(session, problem, CLMGK_ENGINE_LANE, &exact);
+    const clmgk_plan_options options = th_options_of(CLMGK_ENGINE_LANE, parameters);
+    th_expect_passes(session, problem, &options);
 }
 
 /* Lengths around those of panels and tiles, masks, gaps between rows and odd offsets: run-time properties of one
@@ -44,15 +28,9 @@ static void expect(th_session *session, th_problem *problem, const char *paramet
 static void expect_shapes(th_session *session, clmgk_attention_desc desc, const char *parameters, size_t first,
                           size_t count)
 {
-    uint64_t random = 11 * (uint64_t)desc.variant + first;
+    const clmgk_plan_options options = th_options_of(CLMGK_ENGINE_LANE, parameters);
     desc.dtype = CLMGK_DTYPE_BF16;
-    for (size_t n = first; n < first + (session->full ? 4 * count : count); n++) {
-        th_set_shape(&desc, n, &random);
-        TH_PROBLEM problem = th_problem_make(&desc, n);
-        for (th_name name = TH_Q; n % 2 == 1 && name <= TH_O; name++)
-            problem.array[name].offset = 2 * (uint64_t)name + 1;
-        expect(session, &problem, parameters);
-    }
+    th_expect_shapes(session, desc, &options, 11 * (uint64_t)desc.variant + first, first, count);
 }
 
 TH_TEST(softmax)
@@ -75,7 +53,8 @@ TH_TEST(both_passes_weigh_alike)
         desc.gradients = th_all_gradients(&desc);
         TH_PROBLEM problem = th_problem_make(&desc, n);
         th_make_rivals(&problem, n + 1);
-        const clmgk_plan_options options = options_of("unit=3,lanes=16,vectors=2,panels=2,tile=32");
+        const clmgk_plan_options options =
+            th_options_of(CLMGK_ENGINE_LANE, "unit=3,lanes=16,vectors=2,panels=2,tile=32");
         th_expect_equal_weights(session, &problem, &options);
     }
 }
@@ -267,7 +246,7 @@ TH_TEST(problems_without_it)
         skip();
     clmgk_attention_desc desc = plain();
     desc.head_size = 16;
-    const clmgk_plan_options options = options_of("unit=3");
+    const clmgk_plan_options options = th_options_of(CLMGK_ENGINE_LANE, "unit=3");
     th_message message;
     assert_null(th_try_plan(session, &desc, &options, &message));
     desc = plain();

@@ -5,40 +5,18 @@
 
 #include <math.h>
 
-static clmgk_plan_options options_of(const char *parameters)
-{
-    clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
-    options.engine = CLMGK_ENGINE_MATRIX;
-    options.parameters = options.backward_parameters = parameters;
-    return options;
-}
-
 static void expect(th_session *session, th_problem *problem, const char *parameters)
 {
-    const clmgk_plan_options options = options_of(parameters);
-    th_run_pass(session, problem, TH_FORWARD, &options);
-    TH_REF_ANSWER answer = th_solve(problem);
-    th_check(session, problem, CLMGK_ENGINE_MATRIX, &answer);
-    if (problem->desc.gradients == 0)
-        return;
-    th_round_values(session, problem, TH_BACKWARD);
-    TH_REF_ARRAYS exact = th_solve_gradients(problem);
-    th_run_pass(session, problem, TH_BACKWARD, &options);
-    th_check_gradients(session, problem, CLMGK_ENGINE_MATRIX, &exact);
+    const clmgk_plan_options options = th_options_of(CLMGK_ENGINE_MATRIX, parameters);
+    th_expect_passes(session, problem, &options);
 }
 
 /* Lengths around those of blocks (16 rows) and tiles (16 keys), masks, gaps between rows and odd offsets: run-time
  * properties of one program. */
 static void expect_shapes(th_session *session, clmgk_attention_desc desc, size_t first, size_t count)
 {
-    uint64_t random = 7 * (uint64_t)desc.variant + first;
-    for (size_t n = first; n < first + (session->full ? 4 * count : count); n++) {
-        th_set_shape(&desc, n, &random);
-        TH_PROBLEM problem = th_problem_make(&desc, n);
-        for (th_name name = TH_Q; n % 2 == 1 && name <= TH_O; name++)
-            problem.array[name].offset = 2 * (uint64_t)name + 1; /* no piece of a row is aligned */
-        expect(session, &problem, NULL);
-    }
+    const clmgk_plan_options options = th_options_of(CLMGK_ENGINE_MATRIX, NULL);
+    th_expect_shapes(session, desc, &options, 7 * (uint64_t)desc.variant + first, first, count);
 }
 
 static const clmgk_attention_desc softmax_f16 = {.dtype = CLMGK_DTYPE_F16,
@@ -114,7 +92,7 @@ TH_TEST(gradients_of_all_sizes_in_f16)
                  {{12, -12, -6, -16, 0, 0.0}, TH_GRAD_K}, {{12, -12, 12, 10, 0, 0.0}, TH_GRAD_Q},   /* dS of 2^20 */
                  {{-12, 12, 12, 10, 0, 0.0}, TH_GRAD_K},  {{-12, 12, -6, -16, 20, 0.0}, TH_GRAD_Q}, /* 2^-26 and 2^-6 */
                  {{12, -12, 0, 0, 0, -14.0}, TH_GRAD_K}};                                           /* 2^-24 and 2^-4 */
-    const clmgk_plan_options options = options_of(NULL);
+    const clmgk_plan_options options = th_options_of(CLMGK_ENGINE_MATRIX, NULL);
     for (size_t n = 0; n < TH_COUNT(cases); n++) {
         TH_PROBLEM problem = problem_of(&cases[n].m);
         th_run_pass(session, &problem, TH_FORWARD, &options);
@@ -211,7 +189,7 @@ TH_TEST(singles_forward)
 TH_TEST(singles_of_less_precision)
 {
     clmgk_attention_desc desc = {.head_size = 24, .value_size = 40, .length = 37, .length_k = 70};
-    const clmgk_plan_options options = options_of(NULL);
+    const clmgk_plan_options options = th_options_of(CLMGK_ENGINE_MATRIX, NULL);
     desc.precision = CLMGK_PRECISION_TF32;
     expect_shapes(session, desc, 5, 3);
     TH_PROBLEM problem = th_problem_make(&desc, 1);
@@ -410,7 +388,7 @@ TH_TEST(other_problems_are_refused)
                  {{.dtype = CLMGK_DTYPE_F16, .variant = CLMGK_VARIANT_LINEAR}, "softmax"}};
     for (size_t n = 0; n < TH_COUNT(cases); n++) {
         clmgk_attention_desc desc = cases[n].desc;
-        const clmgk_plan_options options = options_of(NULL);
+        const clmgk_plan_options options = th_options_of(CLMGK_ENGINE_MATRIX, NULL);
         clmgk_plan *plan = NULL;
         desc.struct_size = sizeof(desc);
         desc.heads = 2;

@@ -462,6 +462,15 @@ void th_run_training(th_session *session, th_problem *problem, const clmgk_plan_
 /* The same, and compares the gradients with the reference. */
 void th_expect_training(th_session *session, th_problem *problem, const clmgk_plan_options *options);
 
+/* An engine, with the same parameters of both passes (NULL: its own). */
+clmgk_plan_options th_options_of(clmgk_engine engine, const char *parameters);
+/* Forward, and backward if the problem has gradients; compares the results with the reference. */
+void th_expect_passes(th_session *session, th_problem *problem, const clmgk_plan_options *options);
+/* The same for `count` shapes (in full four times as many) of one program, from number `first` on, drawn from `seed`:
+ * lengths, masks, rows with gaps; arrays of every second one begin at odd elements. */
+void th_expect_shapes(th_session *session, clmgk_attention_desc desc, const clmgk_plan_options *options, uint64_t seed,
+                      size_t first, size_t count);
+
 /* Requires that the reference's gradient `which` is the derivative of the loss by x[count], numbers that `p` reads.
  * `positive`: they must not fall below 0. */
 void th_expect_derivatives(const char *name, const clmgk_ref_problem *p, const clmgk_ref_arrays *gradients, int which,

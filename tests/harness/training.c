@@ -181,6 +181,39 @@ void th_expect_training(th_session *session, th_problem *problem, const clmgk_pl
     th_check_gradients(session, problem, options->engine, &exact);
 }
 
+clmgk_plan_options th_options_of(clmgk_engine engine, const char *parameters)
+{
+    clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
+    options.engine = engine;
+    options.parameters = options.backward_parameters = parameters;
+    return options;
+}
+
+void th_expect_passes(th_session *session, th_problem *problem, const clmgk_plan_options *options)
+{
+    th_run_pass(session, problem, TH_FORWARD, options);
+    TH_REF_ANSWER answer = th_solve(problem);
+    th_check(session, problem, options->engine, &answer);
+    if (problem->desc.gradients == 0)
+        return;
+    th_round_values(session, problem, TH_BACKWARD);
+    TH_REF_ARRAYS exact = th_solve_gradients(problem);
+    th_run_pass(session, problem, TH_BACKWARD, options);
+    th_check_gradients(session, problem, options->engine, &exact);
+}
+
+void th_expect_shapes(th_session *session, clmgk_attention_desc desc, const clmgk_plan_options *options, uint64_t seed,
+                      size_t first, size_t count)
+{
+    for (size_t n = first; n < first + (session->full ? 4 * count : count); n++) {
+        th_set_shape(&desc, n, &seed);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
+        for (th_name name = TH_Q; n % 2 == 1 && name <= TH_O; name++)
+            problem.array[name].offset = 2 * (uint64_t)name + 1; /* no piece of a row is aligned */
+        th_expect_passes(session, &problem, options);
+    }
+}
+
 void th_expect_gradients(th_session *session, th_problem *problem, bool all)
 {
     const size_t engines = all || session->full ? session->engines : 1;
