@@ -20,31 +20,6 @@ typedef struct trial_run {
 
 /* ---- numbers of storage types ----------------------------------------------------------------------------------- */
 
-/* Storage of a number that the type holds exactly, as a normal number or 0. */
-static uint32_t encode(float x, const clmgk_dtype_info *type)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof(bits));
-    const uint32_t exponent = bits >> 23 & 0xff, bias = (1U << (type->exponent_bits - 1)) - 1;
-    const uint32_t sign = bits >> 31 << (type->exponent_bits + type->significand_bits);
-    if (exponent == 0)
-        return sign;
-    return sign | (exponent - 127 + bias) << type->significand_bits |
-           (bits & 0x7fffff) >> (23 - type->significand_bits);
-}
-
-static double decode(uint32_t bits, const clmgk_dtype_info *type)
-{
-    const int digits = type->significand_bits, bias = (1 << (type->exponent_bits - 1)) - 1;
-    const uint32_t most = (1U << type->exponent_bits) - 1, exponent = bits >> digits & most;
-    const uint32_t fraction = bits & ((1U << digits) - 1);
-    const double sign = bits >> (type->exponent_bits + digits) & 1 ? -1.0 : 1.0;
-    if (exponent == most)
-        return fraction != 0 ? (double)NAN : sign * (double)INFINITY;
-    const double significand = exponent == 0 ? ldexp(fraction, 1 - digits) : 1.0 + ldexp(fraction, -digits);
-    return sign * ldexp(significand, (int)exponent - bias);
-}
-
 static clmgk_dtype_info type_of(const trial_run *run, clmgk_array array)
 {
     return clmgk_dtype_get_info(mgk_array_dtype(&run->plan[0]->desc, array));
@@ -57,16 +32,16 @@ static double number(const trial_run *run, clmgk_array array, int plan, int64_t 
     uint32_t bits;
     if (type.bytes == sizeof(bits)) {
         memcpy(&bits, (const char *)run->host[plan] + (size_t)i * sizeof(bits), sizeof(bits));
-        return decode(bits, &type);
+        return mgk_decode(bits, &type);
     }
     memcpy(&half, (const char *)run->host[plan] + (size_t)i * sizeof(half), sizeof(half));
-    return decode(half, &type);
+    return mgk_decode(half, &type);
 }
 
 static void put_number(const trial_run *run, clmgk_array array, int64_t i, float x)
 {
     const clmgk_dtype_info type = type_of(run, array);
-    const uint32_t bits = encode(x, &type);
+    const uint32_t bits = mgk_encode(x, &type);
     const uint16_t half = (uint16_t)bits;
     memcpy((char *)run->host[0] + (size_t)i * type.bytes, type.bytes == sizeof(bits) ? (const void *)&bits : &half,
            type.bytes);

@@ -143,6 +143,10 @@ void mgk_utc_date(char *text, size_t size);
  * environment must not choose code to load. */
 const char *mgk_environment(const char *name);
 
+/* Bits of a number that the type holds exactly, as a normal number or 0; and the number of bits. */
+uint32_t mgk_encode(float x, const clmgk_dtype_info *type);
+double mgk_decode(uint32_t bits, const clmgk_dtype_info *type);
+
 /* Asks the operating system to let this process use the registers of AMX (Linux: arch_prctl). Repeated calls do no
  * harm. */
 clmgk_status mgk_permit_tiles(clmgk_error *error);

@@ -27,25 +27,6 @@ static int8_t *make_numbers(const clmgk_gemm_plan *plan, int64_t count, uint32_t
     return made;
 }
 
-static uint16_t element_of(clmgk_dtype dtype, int value)
-{
-    const uint16_t one = dtype == CLMGK_DTYPE_F16 ? 0x3c00 : 0x3f80;
-    return (uint16_t)(value == 0 ? 0 : value < 0 ? one | 0x8000 : one);
-}
-
-static double value_of(clmgk_dtype dtype, uint16_t element)
-{
-    enum { F16_BITS = 10, F16_BIAS = 15, BF16_BITS = 7, BF16_BIAS = 127 };
-    const int bits = dtype == CLMGK_DTYPE_F16 ? F16_BITS : BF16_BITS;
-    const int bias = dtype == CLMGK_DTYPE_F16 ? F16_BIAS : BF16_BIAS;
-    const int exponent = (element & 0x7fff) >> bits, mantissa = element & ((1 << bits) - 1);
-    if (exponent == 2 * bias + 1)
-        return (double)NAN;
-    const double size =
-        exponent == 0 ? ldexp(mantissa, 1 - bias - bits) : ldexp(mantissa + (1 << bits), exponent - bias - bits);
-    return (element & 0x8000) != 0 ? -size : size;
-}
-
 /* ---- the small product ------------------------------------------------------------------------------------------- */
 
 /* The small products: a block whose sums are promoted; a block and parts of the next ones, with rows that are multiples
@@ -73,6 +54,7 @@ static clmgk_status make_small(const clmgk_gemm_plan *plan, int number, clmgk_ge
 static clmgk_status make_side(const clmgk_gemm_plan *plan, const int8_t *numbers, int64_t count, bool transposed,
                               cl_mem *memory, clmgk_error *error)
 {
+    const clmgk_dtype_info type = clmgk_dtype_get_info(plan->desc.dtype);
     const size_t lines = (size_t)count, k = (size_t)plan->desc.k;
     cl_int code = CL_SUCCESS;
     uint16_t *const image = mgk_alloc(&plan->context->allocator, lines * k, BYTES);
@@ -80,7 +62,7 @@ static clmgk_status make_side(const clmgk_gemm_plan *plan, const int8_t *numbers
         return mgk_fail_memory(error, "a trial of a product");
     for (size_t i = 0; i < lines; ++i)
         for (size_t l = 0; l < k; ++l)
-            image[transposed ? l * lines + i : i * k + l] = element_of(plan->desc.dtype, numbers[i * k + l]);
+            image[transposed ? l * lines + i : i * k + l] = (uint16_t)mgk_encode(numbers[i * k + l], &type);
     *memory = clCreateBuffer(plan->context->context, CL_MEM_READ_ONLY | CL_MEM_COPY_HOST_PTR, lines * k * BYTES, image,
                              &code);
     mgk_free(&plan->context->allocator, image);
@@ -158,9 +140,10 @@ static int exact(const trial *t, int64_t row, int64_t column)
 static clmgk_status compare(const trial *t, mgk_program *program, clmgk_error *error)
 {
     const clmgk_gemm_desc *const desc = &t->plan.desc;
+    const clmgk_dtype_info type = clmgk_dtype_get_info(desc->dtype);
     const double rounding = desc->dtype == CLMGK_DTYPE_F16 ? 0x1p-11 : 0x1p-8;
     for (int64_t i = 0; i < desc->m * desc->n; ++i) {
-        const double value = value_of(desc->dtype, t->c[i]), expected = exact(t, i / desc->n, i % desc->n);
+        const double value = mgk_decode(t->c[i], &type), expected = exact(t, i / desc->n, i % desc->n);
         if (fabs(value - expected) <= rounding * fabs(expected))
             continue;
         clmgk_error wrong;
