@@ -10,7 +10,7 @@
     T(column_tiles, "column-tiles", "COLUMN_TILES", 8, 8, "fragments of 8 columns of a warp", 2, 4, 8, 16)             \
     T(depth, "depth", "DEPTH", 32, 32, "numbers of a row in a tile", 32, 64)                                           \
     T(stages, "stages", "STAGES", 3, 3, "tiles in flight, and the one in use", 2, 3, 4)                                \
-    T(unit, "unit", NULL, 0, 0, "matrix unit, of those the device has: engine/units.clh", 0, 1, 2)
+    T(unit, "unit", NULL, 0, 0, "the device's matrix unit (1: mma.sync, 2: wgmma); 0: emulated", 0, 1, 2)
 
 /* Rows of a tile have at least 32 numbers, also where it is transposed. Registers hold at most 128 sums of a work-item.
  * wgmma multiplies rows of four warps by 64 columns. */

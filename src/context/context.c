@@ -84,7 +84,6 @@ static clmgk_status read_tuning(clmgk_context *context, const clmgk_context_opti
     return status;
 }
 
-/* Facts and texts; the OpenCL objects are not retained yet. */
 /* Whether an environment variable is 0. */
 static bool is_off(const char *variable)
 {
@@ -92,6 +91,7 @@ static bool is_off(const char *variable)
     return value != NULL && strcmp(value, "0") == 0;
 }
 
+/* Facts and texts; the OpenCL objects are not retained yet. */
 static clmgk_status fill_context(clmgk_context *context, const clmgk_context_options *options, clmgk_error *error)
 {
     MGK_TRY(mgk_device_get_facts(context->device, &context->facts, error));

@@ -204,7 +204,7 @@ mgk_device_facts mgk_engine_facts(const mgk_engine *engine, const mgk_device_fac
 /* The engine's rank; NONE where its kernels lack a storage type of the problem. */
 mgk_rank mgk_engine_rank(const mgk_engine *engine, const mgk_device_facts *facts, const clmgk_attention_desc *desc);
 
-/* The newest matrix unit that an engine has kernels for, with the storage types of a problem (NULL: any); 0: none. */
+/* The newest matrix unit for which an engine has kernels of a problem (NULL: of any); 0: none. */
 int mgk_engines_newest_unit(const mgk_device_facts *facts, const clmgk_attention_desc *desc);
 
 /* All engines, by descending points. */

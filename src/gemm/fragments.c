@@ -3,7 +3,6 @@
  * tests. */
 #include "device/flags.h"
 #include "gemm/gemm.h"
-#include "gemm/product_args.clh"
 #include "gemm/tunables.h"
 
 #include <inttypes.h>
@@ -14,8 +13,6 @@ const mgk_tunable_table *const mgk_gemm_fragments_table = &fragments_table;
 
 /* Rows and columns of a fragment, numbers of a piece that is copied at once, and work-items of a warp. */
 enum { FRAGMENT_ROWS = 16, FRAGMENT_COLUMNS = 8, PIECE = 8, WARP = 32 };
-
-#define MGK_GEMM_BUFFER(NAME, name, type, needed) {MGK_GEMM_##NAME, needed},
 
 /* ---- blocks ---------------------------------------------------------------------------------------------------- */
 
@@ -38,14 +35,9 @@ static uint64_t local_bytes_of(const mgk_tunables *p)
                       mgk_tunable_get(p, MGK_NAMED(stages)) * BYTES);
 }
 
-static int64_t parts_of(int64_t count, int64_t size)
-{
-    return (count + size - 1) / size;
-}
-
 static int64_t blocks_of(const clmgk_gemm_desc *desc, const mgk_tunables *p)
 {
-    return desc->batch * parts_of(desc->m, rows_of(p)) * parts_of(desc->n, columns_of(p));
+    return desc->batch * mgk_gemm_parts(desc->m, rows_of(p)) * mgk_gemm_parts(desc->n, columns_of(p));
 }
 
 /* Halves a parameter that is a default, unless a block would then be too small. */
@@ -140,25 +132,10 @@ static clmgk_status find_unit(clmgk_context *context, int *unit, clmgk_error *er
     return found.unit > 0 ? CLMGK_OK : mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "no matrix units: %s", found.why);
 }
 
-static void set_step(const clmgk_gemm_desc *desc, const mgk_sub_group *sub_group, const mgk_tunables *p, mgk_step *step)
+static void add_step(clmgk_gemm_plan *plan, const mgk_sub_group *sub_group, const mgk_tunables *p)
 {
-    static const mgk_step_buffer list[] = {MGK_GEMM_PRODUCT_BUFFERS(MGK_GEMM_BUFFER)};
-    const mgk_gemm_product_args args = {.stride_a = desc->stride_a,
-                                        .stride_b = desc->stride_b,
-                                        .stride_c = desc->stride_c,
-                                        .row_a = desc->transpose_a != 0 ? 1 : desc->lda,
-                                        .step_a = desc->transpose_a != 0 ? desc->lda : 1,
-                                        .ldb = desc->ldb,
-                                        .ldc = desc->ldc,
-                                        .m = (mgk_i32)desc->m,
-                                        .n = (mgk_i32)desc->n,
-                                        .k = (mgk_i32)desc->k,
-                                        .rows = (mgk_i32)rows_of(p),
-                                        .columns = (mgk_i32)columns_of(p),
-                                        .row_groups = (mgk_i32)parts_of(desc->m, rows_of(p)),
-                                        .column_groups = (mgk_i32)parts_of(desc->n, columns_of(p)),
-                                        .alpha = (float)desc->alpha,
-                                        .beta = (float)desc->beta};
+    const clmgk_gemm_desc *const desc = &plan->desc;
+    mgk_step *const step = &plan->steps->step[plan->steps->count++];
     const mgk_flags flags = {.engine = CLMGK_ENGINE_MATRIX,
                              .TYPE_Q = (int)desc->dtype,
                              .TYPE_K = (int)desc->dtype,
@@ -177,9 +154,9 @@ static void set_step(const clmgk_gemm_desc *desc, const mgk_sub_group *sub_group
     mgk_tunables_options(p, &step->options);
     if (mgk_tunable_get(p, MGK_NAMED(unit)) == MATRIX_WGMMA)
         mgk_text_printf(&step->options, " " MGK_EDITED_PTX);
-    step->launch = (mgk_launch){1, {(size_t)blocks_of(desc, p) * threads}, {threads}};
+    const size_t blocks = (size_t)mgk_gemm_bind_product(plan, step, rows_of(p), columns_of(p));
+    step->launch = (mgk_launch){1, {blocks * threads}, {threads}};
     step->local_bytes = local_bytes_of(p);
-    mgk_step_bind(step, &args, sizeof(args), list, MGK_COUNT(list));
 }
 
 static clmgk_status check_group(const mgk_tunables *p, const mgk_device_facts *facts, clmgk_error *error)
@@ -227,7 +204,7 @@ clmgk_status mgk_gemm_fragments_step(clmgk_gemm_plan *plan, const mgk_device_fac
 {
     mgk_tunables tunables;
     MGK_TRY(read_parameters(&plan->desc, facts, parameters, &tunables, error));
-    set_step(&plan->desc, &facts->sub_group, &tunables, &plan->steps->step[plan->steps->count++]);
+    add_step(plan, &facts->sub_group, &tunables);
     return CLMGK_OK;
 }
 
@@ -273,8 +250,6 @@ static clmgk_status fragments_plan(clmgk_gemm_plan *plan, const char *parameters
         facts.matrix_unit.unit = unit - 1;
     }
     add_note(plan, &tunables);
-    plan->info.sums = CLMGK_DTYPE_F32;
-    plan->info.cached = plan->context->keeper != CLMGK_KEEPER_NOBODY;
     return CLMGK_OK;
 }
 

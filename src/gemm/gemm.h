@@ -59,8 +59,9 @@ extern const mgk_gemm_provider *const mgk_gemm_providers[5];
 /* For products without a sum: C = beta C, or nothing to do. Not in the list of providers. */
 extern const mgk_gemm_provider mgk_gemm_scale;
 
-/* Whether a plan may choose the provider by itself for elements of this type on the device. UNSUPPORTED, with the
- * reason, is a normal answer. */
+/* Whether a plan may choose the provider by itself, and the same for elements of a type on the device. UNSUPPORTED,
+ * with the reason, is a normal answer. */
+clmgk_status mgk_gemm_is_eligible(const mgk_gemm_provider *provider, const mgk_device_facts *facts, clmgk_error *error);
 clmgk_status mgk_gemm_may_choose(const mgk_gemm_provider *provider, const mgk_device_facts *facts, clmgk_dtype dtype,
                                  clmgk_error *error);
 
@@ -118,6 +119,15 @@ mgk_gemm_matrix mgk_gemm_c(const clmgk_gemm_desc *desc);
 bool mgk_gemm_extent(const mgk_gemm_matrix *matrix, int64_t batch, int64_t *extent);
 
 size_t mgk_gemm_element(clmgk_dtype dtype);
+
+/* ---- our own kernels of products ------------------------------------------------------------------------------ */
+
+/* Parts of `size` in `count`, the last one shorter. */
+int64_t mgk_gemm_parts(int64_t count, int64_t size);
+
+/* Binds the arguments of a kernel that divides C into blocks (gemm/product_args.clh), and states what the plan's sums
+ * are and who keeps its program. The number of blocks. */
+int64_t mgk_gemm_bind_product(clmgk_gemm_plan *plan, mgk_step *step, int64_t rows, int64_t columns);
 
 /* ---- host providers ------------------------------------------------------------------------------------------- */
 

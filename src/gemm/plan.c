@@ -110,7 +110,7 @@ static clmgk_status try_all(clmgk_gemm_plan *plan, bool may_tune, mgk_text *reas
     for (size_t i = 0; i < MGK_COUNT(mgk_gemm_providers); ++i) {
         const mgk_gemm_provider *const provider = ranked(&plan->desc, i);
         clmgk_error reason = {.status = CLMGK_OK};
-        clmgk_status status = mgk_gemm_may_choose(provider, &plan->context->facts, plan->desc.dtype, &reason);
+        clmgk_status status = mgk_gemm_is_eligible(provider, &plan->context->facts, &reason);
         if (status == CLMGK_OK)
             status = try_untuned(plan, provider, may_tune, &reason);
         if (status == CLMGK_OK)

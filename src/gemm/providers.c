@@ -8,12 +8,17 @@
 const mgk_gemm_provider *const mgk_gemm_providers[5] = {&mgk_gemm_onednn, &mgk_gemm_openblas, &mgk_gemm_fragments,
                                                         &mgk_gemm_clblast, &mgk_gemm_own};
 
+clmgk_status mgk_gemm_is_eligible(const mgk_gemm_provider *provider, const mgk_device_facts *facts, clmgk_error *error)
+{
+    const char *const reason = provider->only_named != NULL ? provider->only_named(facts) : NULL;
+    return reason != NULL ? mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "%s", reason) : CLMGK_OK;
+}
+
 clmgk_status mgk_gemm_may_choose(const mgk_gemm_provider *provider, const mgk_device_facts *facts, clmgk_dtype dtype,
                                  clmgk_error *error)
 {
-    const char *const reason = provider->only_named != NULL ? provider->only_named(facts) : NULL;
-    return reason != NULL ? mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "%s", reason)
-                          : provider->applicable(facts, dtype, error);
+    MGK_TRY(mgk_gemm_is_eligible(provider, facts, error));
+    return provider->applicable(facts, dtype, error);
 }
 
 const mgk_gemm_provider *mgk_gemm_provider_named(const char *name)
