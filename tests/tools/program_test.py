@@ -26,7 +26,7 @@ def quick_environment():
     """
     changes = {}
     if not FULL and BUILD_FLAGS not in os.environ:
-        changes[BUILD_FLAGS] = "-cl-opt-disable -DFUNCTION=static"
+        changes[BUILD_FLAGS] = (BIN.parent / "tests/unoptimised").read_text()
         if os.environ.get("CLMGK_CACHE_DIR"):
             changes["CLMGK_CACHE_DIR"] = str(pathlib.Path(os.environ["CLMGK_CACHE_DIR"]) / "quick")
     return {**os.environ, **changes}

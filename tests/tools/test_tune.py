@@ -187,7 +187,7 @@ class Products(TuneTest):
 
     def test_providers(self):
         found = self.tune_until(lambda found: all(one["provider"] for one in found["products"]), *self.ALONE,
-                                budgets=(10, 60))  # making CLBlast's programs takes the most of it
+                                budgets=(10, 20, 60))  # making CLBlast's programs takes the most of it
         self.assertEqual([case["outcome"] for case in found["cases"]], ["refused"])
         entries = [entry for entry in self.own_entries() if entry["operation"] == "gemm"]
         layouts = {(one["transpose_a"], one["transpose_b"]): one for one in found["products"]}
