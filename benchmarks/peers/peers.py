@@ -13,7 +13,8 @@
 - The papers' sizes (--paper, and nothing else): fused attention, softmax, MGK and sMGK on short sequences and small heads.
 - Swin's windows: thousands of 49 x 49 with a bias.
 
-Same shapes, f32, same number of threads. The two programs alternate, so that what disturbs the machine disturbs both;
+Same shapes, same number of threads, f32. --dtype bf16 compares the fused attention, here and over the papers' sizes, in bf16,
+and then libclmgk's time in f32 beside it. The two programs alternate, so that what disturbs the machine disturbs both;
 the medians over all rounds are compared.
 """
 import argparse
@@ -43,13 +44,14 @@ PAPER = ("swin", "iwslt", "wmt", "lra-narrow", "lra-listops", "wikitext-small", 
 BENCH = pathlib.Path(__file__).resolve().parents[2] / "build" / "bin" / "clmgk-bench"
 LISTOPS = {"width": 128, "head_size": 16, "hidden": 256, "layers": 2, "vocabulary": 16, "classes": 10, "max_length": 500}
 NETWORKS = {"softmax:8": 8, "mgk:4": 4}
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 
 
 # ---- PyTorch ---------------------------------------------------------------------------------------------------
 
 
-def normals(*shape):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(1))
+def normals(*shape, dtype="f32"):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(DTYPES[dtype])
 
 
 def timed(call, seconds):
@@ -71,13 +73,13 @@ def timed_passes(forward, inputs, seconds):
         times = {"forward": timed(lambda: forward(*inputs), seconds)}
     wanted = [one.requires_grad_() for one in inputs]
     out = forward(*wanted)
-    grad_out = normals(*out.shape)
+    grad_out = normals(*out.shape).to(out.dtype)
     times["backward"] = timed(lambda: torch.autograd.grad(out, wanted, grad_out, retain_graph=True), seconds)
     return times
 
 
-def fused(batch, heads, length, head_size, bias, seconds, causal=False):
-    inputs = [normals(batch, heads, length, head_size) for _ in range(3)]
+def fused(batch, heads, length, head_size, bias, seconds, causal=False, dtype="f32"):
+    inputs = [normals(batch, heads, length, head_size, dtype=dtype) for _ in range(3)]
 
     def forward(q, k, v):
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=causal)
@@ -182,8 +184,17 @@ def eager(arguments, name, pass_name, head_size):
 
 
 def bench(arguments, *words):
-    """Cases by variant and pass."""
+    """Cases by variant and pass; softmax in f32 beside another type: as the variant "f32"."""
+    cases = bench_of(arguments, arguments.dtype, *words)
+    if arguments.dtype != "f32":
+        singles = bench_of(arguments, "f32", *words)
+        cases.update({("f32", name): singles["softmax", name] for name in PASSES})
+    return cases
+
+
+def bench_of(arguments, dtype, *words):
     command = [arguments.bench, "--json", "--pass", "both", "--keep-caches", "--seconds", 2 * arguments.seconds, *words]
+    command += ["--dtype", dtype]
     if arguments.device:
         command += ["--device", arguments.device]
     done = subprocess.run([str(word) for word in command], check=True, stdout=subprocess.PIPE, text=True)
@@ -239,7 +250,7 @@ def compare_square(arguments, heads, head_size):
         "head_size": head_size,
         **in_turn(
             arguments.rounds,
-            lambda: fused(1, heads, arguments.length, head_size, None, arguments.seconds),
+            lambda: fused(1, heads, arguments.length, head_size, None, arguments.seconds, dtype=arguments.dtype),
             lambda: bench_square(arguments, heads, head_size),
         ),
     }
@@ -267,7 +278,7 @@ def compare_paper(arguments, shape):
     case = ours()["softmax", "forward"]
     size = {key: case[key] for key in ("batch", "heads", "length", "head_size", "causal")}
     variants = f"softmax:{size['heads']},mgk:{size['heads'] // 2},smgk:{size['heads'] // 2}"
-    theirs = {**size, "bias": None, "seconds": arguments.seconds}
+    theirs = {**size, "bias": None, "seconds": arguments.seconds, "dtype": arguments.dtype}
     return {"shape": shape, **size, **in_turn(arguments.rounds, lambda: fused(**theirs), lambda: ours(variants))}
 
 
@@ -496,6 +507,7 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bench", default=str(BENCH), help="the program clmgk-bench (default: of build/)")
     parser.add_argument("--device", help="CPU device for clmgk-bench, as its --device")
+    parser.add_argument("--dtype", choices=DTYPES, default="f32", help="of fused attention; bf16: nothing else is compared")
     parser.add_argument("--length", type=int, default=4096)
     parser.add_argument("--head-sizes", type=int, nargs="+", default=[32, 64, 128])
     parser.add_argument("--heads", type=int, nargs="+", default=[HEADS, 1])
@@ -513,13 +525,17 @@ def parse():
     parser.add_argument("--json", help="writes all figures to this file too")
     parser.add_argument("--threads", type=int, help="of PyTorch (default: the processors of this machine)")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
-    return parser.parse_args()
+    found = parser.parse_args()
+    if found.dtype != "f32" and (found.mixed or found.linear or found.layer or found.listops):
+        parser.error("--dtype: the fused attention alone has other types than f32")
+    return found
 
 
 def compare(arguments):
     result = {
         "pytorch": torch.__version__,
         "threads": torch.get_num_threads(),
+        "dtype": arguments.dtype,
         "length": arguments.length,
         "sizes": [],
         "eager": [],
@@ -553,10 +569,10 @@ def compare(arguments):
         for heads in arguments.heads:
             result["sizes"].append(compare_square(arguments, heads, head_size))
             show_fused(f"N = S = {arguments.length}, {heads} heads, D = {head_size}", result["sizes"][-1])
-            if heads == HEADS and not arguments.no_eager:
+            if heads == HEADS and not arguments.no_eager and arguments.dtype == "f32":
                 result["eager"].append(compare_eager(arguments, head_size))
                 show_eager(result["eager"][-1], result["sizes"][-1], EAGER)
-    if not arguments.no_swin:
+    if not arguments.no_swin and arguments.dtype == "f32":
         result["swin"] = compare_swin(arguments)
         title = "Swin: {batch} windows of {length}, {heads} heads of {head_size}, bias".format(**SWIN)
         show_fused(title, result["swin"])

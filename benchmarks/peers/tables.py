@@ -9,7 +9,7 @@ def show_paper(found):
     title = "{shape}: batch {batch}, {heads} heads of {head_size}, N {length}".format(**found)
     show_fused(title + (", causal" if found["causal"] else ""), found)
     parts = (found[name]["clmgk"]["softmax"]["fraction_of_peak"] for name in PASSES)
-    row("softmax, part of the FMA peak", *(f"{part:.2f}" for part in parts))
+    row("softmax, part of the peak", *(f"{part:.2f}" for part in parts))
     for variant in ("mgk", "smgk"):
         ones = (found[name]["clmgk"] for name in PASSES)
         row(f"{variant} / softmax, time", *(f"{one[variant]['ms'] / one['softmax']['ms']:.2f}" for one in ones))
@@ -26,6 +26,9 @@ def show_fused(title, found):
     for variant in found["forward"]["clmgk"]:
         row(f"clmgk, {variant}", *(f"{found[name]['clmgk'][variant]['ms']:.1f} ms" for name in PASSES))
     row("softmax, rate / PyTorch fused", *(f"{found[name]['rate_ratio']:.2f}" for name in PASSES))
+    if "f32" in found["forward"]["clmgk"]:
+        ones = (found[name]["clmgk"] for name in PASSES)
+        row("softmax, rate / in f32", *(f"{one['f32']['ms'] / one['softmax']['ms']:.2f}" for one in ones))
 
 
 def time_and_memory(found, key):

@@ -28,6 +28,18 @@ FUNCTION __global const q_element *row_query(const mgk_attention_args *a, const 
     return q + at->b * a->q.batch + at->h * a->q.head + at->i * a->q.token;
 }
 
+/* Number d of a query, as scores take it. */
+FUNCTION float row_number(__global const q_element *row, int d)
+{
+#if QUERIES_ROUNDED
+    ushort rounded;
+    STORE_2(&rounded, load1(row, d));
+    return LOAD_2(&rounded);
+#else
+    return load1(row, d);
+#endif
+}
+
 /* |row|^2, summed as the forward pass sums it: what both take from L and add again must be the same. */
 #if ROW_FOURS
 FUNCTION float row_norm(__global const q_element *row, int size)
@@ -40,7 +52,7 @@ FUNCTION float row_norm(__global const q_element *row, int size)
 {
     float sum = 0.0f;
     for (int d = 0; d < size; ++d)
-        sum = fma(load1(row, d), load1(row, d), sum);
+        sum = fma(row_number(row, d), row_number(row, d), sum);
     return sum;
 }
 #endif
@@ -66,7 +78,7 @@ __kernel void mixture_rows_begin(KERNEL_PARAMETERS)
 #if KEYS_SHIFTED
     __global const float *const rows_shift = shift + at.h * COMPONENTS * a.head_size;
     for (int d = 0; d < a.head_size; ++d) {
-        const float y = load1(query, d);
+        const float y = row_number(query, d);
         COMPONENTS_FOR(r)
             product[r] = fma(y, rows_shift[r * a.head_size + d], product[r]);
     }

@@ -64,11 +64,11 @@ typedef struct clmgk_context_options {
      * not read. */
     const char *program_dir;
 
-    /* 1: do not use AMX, the matrix unit of x86 CPUs, which plans with bf16 arrays use on PoCL. The first such plan
-     * asks Linux, once and for the whole process, for permission to use its registers (arch_prctl,
-     * ARCH_REQ_XCOMP_PERM). A signal handler's frame then takes 8 KiB more: Linux refuses if an alternate signal stack
-     * is too small for it, and refuses such stacks afterwards. 0: the environment variable CLMGK_AMX; its value 0 has
-     * the same effect as 1 here. */
+    /* 1: do not use AMX, the matrix unit of x86 CPUs, which plans on PoCL use for bf16 arrays, and for others where the
+     * descriptor's precision is bf16. The first such plan asks Linux, once and for the whole process, for permission to
+     * use its registers (arch_prctl, ARCH_REQ_XCOMP_PERM). A signal handler's frame then takes 8 KiB more: Linux
+     * refuses if an alternate signal stack is too small for it, and refuses such stacks afterwards. 0: the environment
+     * variable CLMGK_AMX; its value 0 has the same effect as 1 here. */
     int32_t no_amx;
 } clmgk_context_options;
 
@@ -129,7 +129,8 @@ typedef struct clmgk_device_info {
      * device's name. */
     char architecture[64];
     /* 1: the device should have matrix units that plans with arrays of f16 or bf16 use (engine MATRIX; AMX: engine
-     * LANE, bf16). A plan's first use tests them; clmgk_plan_info.engine_reason tells why they are not used. */
+     * LANE, bf16 arrays or precision). A plan's first use tests them; clmgk_plan_info.engine_reason tells why they are
+     * not used. */
     int32_t matrix_units;
     char engine_reason[128]; /* why `engine` is the default: "work-items share tiles in local memory" */
     char matrix_unit[32];    /* the unit's name: "mma.sync", "amx"; empty: none */
@@ -193,7 +194,7 @@ CLMGK_API clmgk_status clmgk_program_origin_from_name(const char *name, clmgk_pr
 CLMGK_API clmgk_status clmgk_context_save_programs(clmgk_context *context, const char *folder, size_t *count,
                                                    clmgk_error *error);
 
-/* The matrix unit of a context's device that plans with arrays of f16 or bf16 use. */
+/* The matrix unit of a context's device that plans with arrays of f16 or bf16 use (AMX: bf16 arrays or precision). */
 typedef struct clmgk_matrix_unit_info {
     size_t struct_size; /* sizeof(clmgk_matrix_unit_info); CLMGK_MATRIX_UNIT_INFO_INIT sets it */
     char name[32];      /* "wgmma", "mma.sync", "amx"; empty: none */

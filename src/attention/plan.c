@@ -118,7 +118,7 @@ static clmgk_status describe(clmgk_plan *plan, clmgk_error *error)
     const mgk_compiled_pass *const forward = plan->pass[CLMGK_PASS_FORWARD];
     const mgk_step *const kernel = &forward->plan.steps.step[forward->plan.steps.main];
     info->engine = forward->engine;
-    info->precision = forward->plan.block.tf32_products == 1 ? CLMGK_PRECISION_TF32 : CLMGK_PRECISION_EXACT;
+    info->precision = forward->plan.block.precision;
     info->tuning = forward->source;
     info->local_bytes = kernel->local_bytes;
     info->private_bytes = kernel->private_bytes;

@@ -88,18 +88,22 @@ bool mgk_cpu_has_avx512dq(void)
 bool mgk_cpu_has_amx(void)
 {
 #if HOST_TELLS
-    enum { FEATURES = 7, OS_SAVES = 1U << 27, BF16 = 1U << 22, TILES = 1U << 24, SAVED_TILES = 3U << 17 };
+    enum { FEATURES = 7, OS_SAVES = 1U << 27, SAVED_TILES = 3U << 17 };
+    enum { BF16 = 1U << 22, TILES = 1U << 24, CONVERSIONS = 1U << 5 };
     unsigned a = 0;
     unsigned b = 0;
     unsigned c = 0;
     unsigned d = 0;
     if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & OS_SAVES) == 0 ||
-        __get_cpuid_count(FEATURES, 0, &a, &b, &c, &d) == 0)
+        __get_cpuid_count(FEATURES, 0, &a, &b, &c, &d) == 0 || a < 1)
         return false;
+    unsigned more = 0;
+    unsigned ignored[3];
+    __cpuid_count(FEATURES, 1, more, ignored[0], ignored[1], ignored[2]);
     unsigned saved = 0;
     unsigned high = 0;
     __asm__ volatile("xgetbv" : "=a"(saved), "=d"(high) : "c"(0));
-    return (d & BF16) != 0 && (d & TILES) != 0 && (saved & SAVED_TILES) == SAVED_TILES;
+    return (d & BF16) != 0 && (d & TILES) != 0 && (more & CONVERSIONS) != 0 && (saved & SAVED_TILES) == SAVED_TILES;
 #else
     return false;
 #endif

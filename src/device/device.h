@@ -56,7 +56,7 @@ typedef struct mgk_device_facts {
     bool simd_vectors;           /* the compiler turns a work-item's wide vectors into SIMD registers */
     bool x86_avx512dq;           /* of the host's CPU, where the device is that CPU (PoCL, Intel's CPU runtime) */
     bool x86_two_units;          /* the same: it makes two multiply-adds of 16 floats in a cycle */
-    bool x86_amx;                /* the same: it has tile registers that multiply bf16 numbers */
+    bool x86_amx;                /* the same: it has tile registers that multiply bf16 numbers, and rounds to bf16 */
     uint64_t work_item_limit;    /* CL_DEVICE_MAX_WORK_ITEM_SIZES[0] */
     mgk_sub_group sub_group;     /* zero unless a plan sets it from mgk_context_sub_group */
     mgk_matrix_unit matrix_unit; /* the same, from mgk_context_matrix_unit */
@@ -70,8 +70,8 @@ void mgk_cpu_name(char *target, size_t size);
 void mgk_cpu_describe(const char *vendor, uint32_t signature, const char *vectors, char *target, size_t size);
 bool mgk_cpu_has_avx512dq(void);
 
-/* Whether the CPU has tile registers for bf16 numbers (AMX), and the operating system keeps them for programs that it
- * permits to use them. */
+/* Whether the CPU has tile registers for bf16 numbers (AMX) and instructions that round to bf16 (AVX512-BF16), and the
+ * operating system keeps the registers for programs that it permits to use them. */
 bool mgk_cpu_has_amx(void);
 
 /* Whether a CPU with AVX-512 makes two multiply-adds of 16 floats in a cycle. */

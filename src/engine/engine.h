@@ -73,6 +73,7 @@ typedef struct mgk_footprint {
     bool priors, variances;    /* are arrays */
     bool two_types;            /* Q and K differ in their storage types */
     bool singles;              /* Q, K and V are f32 */
+    bool all_bf16;             /* Q, K, V and O are bf16 */
     bool noise, generalised;   /* of mixed heads */
     clmgk_precision precision; /* the least that products may have */
 } mgk_footprint;
@@ -88,11 +89,12 @@ typedef struct mgk_block {
     int lanes;         /* rows of a vector that reads a bias faster from a copy with lane = row; 0: no copy */
     int most_keys;     /* with lanes: keys of a register block; the copy is padded to a multiple of them */
     uint64_t local_bytes, private_bytes;
-    int unit;             /* the matrix unit of its kernels; 0: none */
-    int tf32_products;    /* for a product of f32 factors on matrix units; 0: other factors, or no such units */
-    int registers;        /* limit of a work-item's, of which `compiler` tells the compiler; 0: none */
-    const char *compiler; /* options of the device's compiler; NULL: none */
-    mgk_pace pace;        /* of a work-group of the pass's main kernel */
+    int unit;                  /* the matrix unit of its kernels; 0: none */
+    int tf32_products;         /* for a product of f32 factors on matrix units; 0: other factors, or no such units */
+    clmgk_precision precision; /* of the products, where it is the descriptor's and not the arrays' */
+    int registers;             /* limit of a work-item's, of which `compiler` tells the compiler; 0: none */
+    const char *compiler;      /* options of the device's compiler; NULL: none */
+    mgk_pace pace;             /* of a work-group of the pass's main kernel */
 } mgk_block;
 
 /* How well an engine suits a device, or a problem on it. Of the engines that can plan all of its passes, a plan takes
@@ -136,10 +138,11 @@ typedef struct mgk_engine {
     bool queries_apart;     /* dQ has a kernel of its own, of queries; else the kernel of keys sums it, in order */
     bool few_rows_of_heads; /* the form for few rows serves blocks of several heads */
     int fewest_rows;        /* of a block, which mgk_packed_heads fills; 0: the engine has no use for it */
-    int oldest_unit, newest_unit; /* matrix units that its kernels have; then rank and kernels need
-                                     facts->matrix_unit, which is none for other engines; 0: they use none */
-    uint32_t unit_dtypes;         /* set of storage types of problems that they serve */
-    bool exchanges;               /* work-items of a sub-group exchange numbers: fit needs facts->sub_group */
+    int oldest_unit, newest_unit;   /* matrix units that its kernels have; then rank and kernels need
+                                       facts->matrix_unit, which is none for other engines; 0: they use none */
+    uint32_t unit_dtypes;           /* set of storage types of problems that they serve */
+    clmgk_precision unit_precision; /* if the descriptor allows it, they serve all types */
+    bool exchanges;                 /* work-items of a sub-group exchange numbers: fit needs facts->sub_group */
     bool key_terms_once; /* sums over a key's features that several blocks need are faster by a kernel of their own */
 
     /* The engine's rank on a device, for a problem (a resolved descriptor) or, with NULL, in general. mgk_engine_rank

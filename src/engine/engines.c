@@ -24,7 +24,8 @@ static bool has_unit_kernels(const mgk_engine *engine, const mgk_device_facts *f
 {
     mgk_device_facts with_unit = *facts;
     with_unit.matrix_unit.unit = engine->newest_unit;
-    return (types_of(desc) & ~engine->unit_dtypes) == 0 && engine->rank(&with_unit, desc).points != MGK_RANK_NONE;
+    const bool takes_types = (types_of(desc) & ~engine->unit_dtypes) == 0 || desc->precision >= engine->unit_precision;
+    return takes_types && engine->rank(&with_unit, desc).points != MGK_RANK_NONE;
 }
 
 int mgk_engines_newest_unit(const mgk_device_facts *facts, const clmgk_attention_desc *desc)

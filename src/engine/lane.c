@@ -311,7 +311,8 @@ static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, m
                          .threads = 1,
                          .few_rows = few_rows(f, p),
                          .private_bytes = (uint64_t)bytes,
-                         .unit = mgk_tunable_get(p, MGK_NAMED(unit))};
+                         .unit = mgk_tunable_get(p, MGK_NAMED(unit)),
+                         .precision = uses_unit(p) && !f->all_bf16 ? CLMGK_PRECISION_BF16 : CLMGK_PRECISION_EXACT};
     block->rows = block->few_rows > 0 ? block->few_rows : b.panel_rows * b.panels;
     block->lanes = block->few_rows > 0 ? 0 : (int)lanes;
     block->most_keys = MOST_BLOCK;
@@ -364,6 +365,7 @@ const mgk_engine mgk_engine_lane = {.value = CLMGK_ENGINE_LANE,
                                     .oldest_unit = MATRIX_AMX,
                                     .newest_unit = MATRIX_AMX,
                                     .unit_dtypes = 1U << CLMGK_DTYPE_BF16,
+                                    .unit_precision = CLMGK_PRECISION_BF16,
                                     .rank = rank,
                                     .sum_tunables = {in_order, in_order, by_lanes},
                                     .fit = fit,

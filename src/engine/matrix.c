@@ -398,7 +398,8 @@ static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, m
                          .registers = most_registers(f, p),
                          .pace = pace_of(f, facts, p),
                          .unit = mgk_tunable_get(p, MGK_NAMED(unit)),
-                         .tf32_products = tf32_products_of(f)};
+                         .tf32_products = tf32_products_of(f),
+                         .precision = tf32_products_of(f) == 1 ? CLMGK_PRECISION_TF32 : CLMGK_PRECISION_EXACT};
     return CLMGK_OK;
 }
 

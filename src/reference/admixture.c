@@ -108,7 +108,7 @@ static void fill_global(ref_plain *plain, int64_t k)
     const clmgk_attention_desc *const desc = &plain->problem->desc;
     const int64_t keys = desc->length_k, size = desc->head_size;
     const int64_t first = plain->span.first;
-    const ref_terms products = {ref_product_of(desc),
+    const ref_terms products = {ref_term_of(REF_TERM_PRODUCT, desc->precision),
                                 size,
                                 plain->span.end - first,
                                 plain->query + k * size,

@@ -85,7 +85,7 @@ static void fill_component(ref_plain *plain, int64_t r)
     const int64_t keys = desc->length_k, first = plain->span.first;
     const bool dot = desc->score == CLMGK_SCORE_DOT;
     const bool expanded = plain->way.distance == REF_DISTANCE_EXPANDED;
-    const ref_terms terms = {dot || expanded ? ref_product_of(desc) : REF_TERM_SQUARE,
+    const ref_terms terms = {ref_term_of(dot || expanded ? REF_TERM_PRODUCT : REF_TERM_SQUARE, desc->precision),
                              desc->head_size,
                              plain->span.end - first,
                              plain->query,

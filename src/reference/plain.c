@@ -159,7 +159,7 @@ static void fill_output(ref_plain *plain)
 {
     const clmgk_attention_desc *const desc = &plain->problem->desc;
     const int64_t first = plain->span.first;
-    const ref_terms terms = {ref_product_of(desc),
+    const ref_terms terms = {ref_term_of(REF_TERM_PRODUCT, desc->precision),
                              plain->span.end - first,
                              desc->value_size,
                              plain->a + first,

@@ -70,14 +70,6 @@ bool ref_plain_create(const clmgk_ref_problem *problem, const plain_scores *scor
 void ref_plain_free(ref_plain *plain);
 void ref_plain_solve(ref_plain *plain, ref_row row, ref_way way);
 
-/* A term of a product of arrays, with the precision that the descriptor allows. */
-static inline ref_term ref_product_of(const clmgk_attention_desc *desc)
-{
-    return desc->precision == CLMGK_PRECISION_TF32   ? REF_TERM_OF_TF32
-           : desc->precision == CLMGK_PRECISION_BF16 ? REF_TERM_OF_BF16
-                                                     : REF_TERM_PRODUCT;
-}
-
 /* Loads k_jr of head (b,h), shift included, in f32; 0 beyond the lengths. Element n is key[n*step]. */
 void ref_plain_load_key(const clmgk_ref_problem *problem, int64_t b, int64_t h, int64_t j, int64_t r, int64_t step,
                         float *key);

@@ -88,7 +88,7 @@ static void fill_grad_w(plain_backward *back, int64_t i)
     const float *const grad_o = back->grad_o + i * desc->value_size;
     const float grad_lse = (float)ref_grad_lse(row->problem, row->at);
     const float delta = ref_sum_of_products(desc->value_size, grad_o, row->o, row->way.order);
-    const ref_terms products = {REF_TERM_PRODUCT,
+    const ref_terms products = {ref_term_of(REF_TERM_PRODUCT, desc->precision),
                                 desc->value_size,
                                 row->span.end - first,
                                 grad_o,
@@ -144,7 +144,7 @@ static void sum_point(const plain_backward *back, int64_t count, const float *gr
     const ref_way way = back->row.way;
     const bool gaussian = desc->score == CLMGK_SCORE_GAUSSIAN;
     const bool direct = gaussian && way.distance == REF_DISTANCE_DIRECT;
-    const ref_terms terms = {direct ? REF_TERM_DIFFERENCE : REF_TERM_PRODUCT,
+    const ref_terms terms = {ref_term_of(direct ? REF_TERM_DIFFERENCE : REF_TERM_PRODUCT, desc->precision),
                              count,
                              desc->head_size,
                              grad_x,
@@ -195,8 +195,14 @@ static void sum_values(plain_backward *back)
 {
     const clmgk_attention_desc *const desc = desc_of(back);
     for (int64_t j = 0; j < desc->length_k; j++) {
-        const ref_terms terms = {REF_TERM_PRODUCT, desc->length, desc->value_size, back->a + j,
-                                 desc->length_k,   back->grad_o, desc->value_size, NULL};
+        const ref_terms terms = {ref_term_of(REF_TERM_PRODUCT, desc->precision),
+                                 desc->length,
+                                 desc->value_size,
+                                 back->a + j,
+                                 desc->length_k,
+                                 back->grad_o,
+                                 desc->value_size,
+                                 NULL};
         ref_sum(&terms, back->row.way.order, back->sum);
         plain_add(back, CLMGK_REF_GRAD_V, ref_value_index(desc, back->b, back->h, j), desc->value_size, 1.0F,
                   back->sum);

@@ -80,8 +80,8 @@ clmgk_dtype clmgk_ref_type_of(const clmgk_attention_desc *desc, clmgk_array arra
  * where Q, K, V and O have one storage type, it rounds weights and O to that type; where their types differ, weights
  * are f32, and only O is rounded, to O's type. c is 1.024 u, with the unit u of the type that O is rounded to, and at
  * least 3e-6: 3e-6 f32, 5e-4 f16, 4e-3 bf16. With a precision of products that is not exact, the factors of products of
- * arrays are rounded to it, and c is at least 1e-3 (tf32), 4e-3 (bf16). c of L and of other f32 outputs follows the
- * type of the weights.
+ * arrays, and vectors whose distances are taken directly, are rounded to it, and c is at least 1e-3 (tf32), 4e-3
+ * (bf16). c of L and of other f32 outputs follows the type of the weights.
  *
  * A bound larger than the values proves nothing: then every comparison fails, with a message that says so. The size of
  * the values is `scale`, the largest sum of the absolute values of an element's terms, so that elements that are 0 by

@@ -11,43 +11,45 @@
 /* Numbers of a term that are summed at a time, so that partial sums stay in the first-level cache. */
 #define CHUNK 64
 
-static float rounded(clmgk_ref_format format, float x)
+/* x[width] rounded to a precision that is not exact. */
+static void round_row(clmgk_precision precision, const float *x, int64_t width, float *restrict rounded)
 {
-    return clmgk_ref_decode(format, clmgk_ref_encode(format, x));
+    static const clmgk_ref_format formats[] = {
+        [CLMGK_PRECISION_TF32] = {8, 10, true}, [CLMGK_PRECISION_BF16] = {8, 7, true}};
+    for (int64_t w = 0; w < width; w++)
+        rounded[w] = clmgk_ref_decode(formats[precision], clmgk_ref_encode(formats[precision], x[w]));
 }
 
-static void add_rounded(clmgk_ref_format format, float c, const float *x, int64_t width, float *restrict sums)
+/* Adds the numbers of a term to `sums`. */
+static void add_numbers(ref_term kind, float c, const float *x, const float *minus, int64_t width, float *restrict sums)
 {
-    const float factor = rounded(format, c);
-    for (int64_t w = 0; w < width; w++)
-        sums[w] += factor * rounded(format, x[w]);
+    for (int64_t w = 0; kind == REF_TERM_PRODUCT && w < width; w++)
+        sums[w] += c * x[w];
+    for (int64_t w = 0; kind == REF_TERM_DIFFERENCE && w < width; w++)
+        sums[w] += c * (x[w] - minus[w]);
+    for (int64_t w = 0; kind == REF_TERM_SQUARE && w < width; w++)
+        sums[w] += (c - x[w]) * (c - x[w]);
 }
 
 /* Adds numbers first .. first + width - 1 of term n to `sums`. */
 static void add_term(const ref_terms *t, int64_t n, int64_t first, int64_t width, float *restrict sums)
 {
+    const ref_term kind = (ref_term)(t->kind % REF_TERMS);
+    const clmgk_precision precision = (clmgk_precision)(t->kind / REF_TERMS);
     const float c = t->coef[n * t->coef_step];
     const float *const x = t->rows + n * t->row_step + first;
-    switch (t->kind) {
-    case REF_TERM_PRODUCT:
-        for (int64_t w = 0; w < width; w++)
-            sums[w] += c * x[w];
-        break;
-    case REF_TERM_OF_TF32:
-        add_rounded((clmgk_ref_format){8, 10, true}, c, x, width, sums);
-        break;
-    case REF_TERM_OF_BF16:
-        add_rounded(clmgk_ref_format_of(CLMGK_DTYPE_BF16), c, x, width, sums);
-        break;
-    case REF_TERM_DIFFERENCE:
-        for (int64_t w = 0; w < width; w++)
-            sums[w] += c * (x[w] - t->minus[first + w]);
-        break;
-    case REF_TERM_SQUARE:
-        for (int64_t w = 0; w < width; w++)
-            sums[w] += (c - x[w]) * (c - x[w]);
-        break;
+    const float *const minus = kind == REF_TERM_DIFFERENCE ? t->minus + first : x;
+    float rounded_c;
+    float rounded_x[CHUNK];
+    float rounded_minus[CHUNK];
+    if (precision == CLMGK_PRECISION_EXACT) {
+        add_numbers(kind, c, x, minus, width, sums);
+        return;
     }
+    round_row(precision, &c, 1, &rounded_c);
+    round_row(precision, x, width, rounded_x);
+    round_row(precision, minus, width, rounded_minus);
+    add_numbers(kind, rounded_c, rounded_x, rounded_minus, width, sums);
 }
 
 static void sum_blocked(const ref_terms *t, int64_t first, int64_t width, float *out)

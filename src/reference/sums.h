@@ -3,6 +3,8 @@
 #ifndef CLMGK_REFERENCE_SUMS_H
 #define CLMGK_REFERENCE_SUMS_H
 
+#include "clmgk/variants.h"
+
 #include <stdint.h>
 
 /* The order of every sum of the plain formula. */
@@ -10,16 +12,21 @@ typedef enum ref_order { REF_ORDER_FORWARD, REF_ORDER_BACKWARD, REF_ORDER_BLOCKE
 
 typedef enum ref_term {
     REF_TERM_PRODUCT,    /* c x */
-    REF_TERM_OF_TF32,    /* c x, both rounded to tf32 */
-    REF_TERM_OF_BF16,    /* c x, both rounded to bf16 */
     REF_TERM_DIFFERENCE, /* c (x - minus) */
-    REF_TERM_SQUARE      /* (c - x)^2 */
+    REF_TERM_SQUARE,     /* (c - x)^2 */
+    REF_TERMS
 } ref_term;
+
+/* The same of c, x and minus that are rounded to a precision first: kind + REF_TERMS * precision. */
+static inline int ref_term_of(ref_term kind, clmgk_precision precision)
+{
+    return (int)kind + (int)REF_TERMS * (int)precision;
+}
 
 /* `count` terms, each of `width` numbers: number w of term n depends on c = coef[n*coef_step], x = rows[n*row_step + w]
  * and minus[w]. */
 typedef struct ref_terms {
-    ref_term kind;
+    int kind; /* a ref_term, or ref_term_of one */
     int64_t count, width;
     const float *coef;
     int64_t coef_step;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bf16 products on AMX, where the CPU has it: the mixture family, all passes, and mixed heads. Each case is a program
- * for each pass. */
+/* bf16 products on AMX, where the CPU has it: the mixture family, all passes, and mixed heads; arrays of bf16, and of
+ * other types where the descriptor allows the precision. Each case is a program for each pass. */
 #include "harness/harness.h"
 
 #include "device/device.h"
@@ -29,7 +29,8 @@ static void expect_shapes(th_session *session, clmgk_attention_desc desc, const 
                           size_t count)
 {
     const clmgk_plan_options options = th_options_of(CLMGK_ENGINE_LANE, parameters);
-    desc.dtype = CLMGK_DTYPE_BF16;
+    if (desc.precision == CLMGK_PRECISION_EXACT)
+        desc.dtype = CLMGK_DTYPE_BF16;
     th_expect_shapes(session, desc, &options, 11 * (uint64_t)desc.variant + first, first, count);
 }
 
@@ -189,6 +190,95 @@ TH_FULL_TEST(mixed_heads_with_modifiers)
     expect_shapes(session, desc, "unit=3,lanes=16,vectors=2,panels=2,tile=32,heads=2", 2, 6);
 }
 
+/* ---- arrays of other types -------------------------------------------------------------------------------------- */
+
+static const clmgk_attention_desc types = {.variant = CLMGK_VARIANT_GAUSSIAN,
+                                           .dtype_k = CLMGK_STORAGE_F16,
+                                           .dtype_v = CLMGK_STORAGE_BF16,
+                                           .precision = CLMGK_PRECISION_BF16,
+                                           .head_size = 40,
+                                           .value_size = 32,
+                                           .use_lse_low = 1,
+                                           .gradients = TRAINING};
+
+TH_TEST(several_types)
+{
+    if (!has_unit(session))
+        skip();
+    expect_shapes(session, types, "unit=3,lanes=16,vectors=2,panels=2,tile=32,splits=2", 0, 6);
+}
+
+/* Queries so large that what rounding takes from their norms would change all weights of a row. */
+TH_TEST(both_passes_round_queries)
+{
+    if (!has_unit(session))
+        skip();
+    for (uint64_t n = 0; n < 4; n++) {
+        clmgk_attention_desc desc = types;
+        desc.length = 70;
+        desc.length_k = 130;
+        TH_PROBLEM problem = th_problem_make(&desc, n);
+        th_make_rivals(&problem, n + 1);
+        const clmgk_plan_options options =
+            th_options_of(CLMGK_ENGINE_LANE, "unit=3,lanes=16,vectors=2,panels=2,tile=32,splits=2");
+        th_expect_equal_weights(session, &problem, &options);
+    }
+}
+
+/* The bound of the descriptor's precision holds, and that of f32 does not. */
+TH_TEST(rounded_factors)
+{
+    if (!has_unit(session))
+        skip();
+    clmgk_attention_desc desc = {.length = 37, .length_k = 70, .head_size = 32, .value_size = 32};
+    const clmgk_plan_options options = th_options_of(CLMGK_ENGINE_LANE, "unit=3");
+    desc.precision = CLMGK_PRECISION_BF16;
+    TH_PROBLEM problem = th_problem_make(&desc, 1);
+    th_expect_passes(session, &problem, &options);
+    problem.desc.precision = CLMGK_PRECISION_EXACT;
+    TH_REF_ANSWER exact = th_solve(&problem);
+    assert_false(clmgk_ref_check(&exact, problem.array[TH_O].values, NULL).ok);
+}
+
+TH_FULL_TEST(types_of_components)
+{
+    if (!has_unit(session))
+        skip();
+    clmgk_attention_desc desc = {.variant = CLMGK_VARIANT_MGK,
+                                 .components = 2,
+                                 .variance_shape = CLMGK_VARIANCE_HM,
+                                 .prior_shape = CLMGK_PRIOR_HMS,
+                                 .precision = CLMGK_PRECISION_BF16,
+                                 .head_size = 32,
+                                 .value_size = 64,
+                                 .gradients = TRAINING | CLMGK_GRADIENT_PRIOR | CLMGK_GRADIENT_VARIANCE};
+    expect_shapes(session, desc, "unit=3,lanes=16,vectors=2,panels=2,tile=32,block=16", 3, 6);
+    desc.dtype = CLMGK_DTYPE_F16;
+    expect_shapes(session, desc, "unit=3,lanes=16,vectors=2,panels=2,tile=32,splits=2", 5, 6);
+    const clmgk_attention_desc shifted = {.variant = CLMGK_VARIANT_SMGK,
+                                          .components = 2,
+                                          .precision = CLMGK_PRECISION_BF16,
+                                          .head_size = 64,
+                                          .value_size = 32,
+                                          .gradients = TRAINING | CLMGK_GRADIENT_SHIFT};
+    expect_shapes(session, shifted, "unit=3,lanes=16,vectors=1,panels=2,tile=32,splits=1", 5, 6);
+}
+
+TH_FULL_TEST(types_of_mixed_heads)
+{
+    if (!has_unit(session))
+        skip();
+    const clmgk_attention_desc desc = {.variant = CLMGK_VARIANT_HARD_FISH,
+                                       .components = 2,
+                                       .dtype = CLMGK_DTYPE_BF16,
+                                       .dtype_o = CLMGK_STORAGE_F32,
+                                       .precision = CLMGK_PRECISION_BF16,
+                                       .head_size = 40,
+                                       .value_size = 32,
+                                       .gradients = TRAINING | CLMGK_GRADIENT_MIX};
+    expect_shapes(session, desc, "unit=3,lanes=16,vectors=2,panels=2,tile=32,heads=2", 0, 8);
+}
+
 /* ---- choice ---------------------------------------------------------------------------------------------------- */
 
 static clmgk_attention_desc plain(void)
@@ -239,7 +329,7 @@ TH_TEST(refusals)
                     CLMGK_ERROR_INVALID_VALUE, "options.no_amx: 2: expected 0 or 1");
 }
 
-/* Other types, and heads that leave most of a register idle. */
+/* Other types without the precision, and heads that leave most of a register idle. */
 TH_TEST(problems_without_it)
 {
     if (!has_unit(session))
@@ -251,6 +341,8 @@ TH_TEST(problems_without_it)
     assert_null(th_try_plan(session, &desc, &options, &message));
     desc = plain();
     desc.dtype = CLMGK_DTYPE_F16;
+    assert_null(th_try_plan(session, &desc, &options, &message));
+    desc.precision = CLMGK_PRECISION_TF32;
     assert_null(th_try_plan(session, &desc, &options, &message));
     desc = plain();
     desc.dtype_o = CLMGK_STORAGE_F32; /* the bound is f32's: no weights in bf16 */

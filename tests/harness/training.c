@@ -69,8 +69,9 @@ static double *element(const th_problem *problem, th_name name, int64_t n, int64
 void th_expect_equal_weights(th_session *session, th_problem *problem, const clmgk_plan_options *options)
 {
     const int64_t rows = problem->desc.length, keys = problem->desc.length_k;
-    /* P and the weights that O and dV show are rounded to the arrays' type */
-    const double room = 4e-6 + (problem->desc.dtype == CLMGK_DTYPE_BF16 ? 0x1p-6 : 0.0);
+    /* P and the weights that O and dV show are rounded to the arrays' type, or to the products' precision */
+    const bool rounded = problem->desc.dtype == CLMGK_DTYPE_BF16 || problem->desc.precision == CLMGK_PRECISION_BF16;
+    const double room = 4e-6 + (rounded ? 0x1p-6 : 0.0);
     th_fill(problem, TH_V, 0.0);
     th_fill(problem, TH_GRAD_O, 0.0);
     for (int64_t n = 0; n < TH_PROBES; n++) {

@@ -526,7 +526,8 @@ static int print_windows(const mgk_device_facts *facts)
     return failed;
 }
 
-/* Of the lane engine on PoCL and a CPU with AMX: those of the matrix engine's problems that it serves. */
+/* Of the lane engine on PoCL and a CPU with AMX: those of the matrix engine's problems that it serves, and one with
+ * several types. */
 static int print_tiles(void)
 {
     enum { LEAST = 32 };
@@ -543,6 +544,16 @@ static int print_tiles(void)
         if (p->dtype == CLMGK_DTYPE_BF16 && p->head_size >= LEAST && p->value_size >= LEAST)
             failed |= print_plan(p->name, matrix_desc(p), p->pass, CLMGK_ENGINE_LANE, &facts);
     }
+    clmgk_attention_desc desc = matrix_desc(&matrices[0]);
+    desc.variant = CLMGK_VARIANT_MGK;
+    desc.components = 2;
+    desc.dtype = CLMGK_DTYPE_F32;
+    desc.dtype_k = CLMGK_STORAGE_F16;
+    desc.dtype_v = CLMGK_STORAGE_BF16;
+    desc.precision = CLMGK_PRECISION_BF16;
+    desc.gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V;
+    for (clmgk_pass pass = CLMGK_PASS_FORWARD; pass <= CLMGK_PASS_BACKWARD; ++pass)
+        failed |= print_plan("mgk2-types-64", desc, pass, CLMGK_ENGINE_LANE, &facts);
     return failed;
 }
 

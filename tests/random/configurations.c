@@ -271,6 +271,11 @@ static rd_configuration random_configuration(uint64_t seed, uint64_t index)
     }
     if (th_chance(&state, 3)) /* last, so that the other draws stay as they are */
         draw_types(d, &state);
+    if (th_chance(&state, 4)) {
+        d->precision = CLMGK_PRECISION_BF16;
+        d->variance_shape = CLMGK_VARIANCE_NUMBER; /* small ones make a weight of the rounding alone */
+        out.wide = true;                           /* AMX takes no tiles of 16 keys */
+    }
     return out;
 }
 

@@ -126,6 +126,7 @@ static void add_rows(mgk_backward *x, const char *name, int64_t work)
     mgk_flags flags = mgk_backward_rows_flags(x);
     set_wants(&x->want, &flags);
     flags.QUERIES_APART = x->queries_apart;
+    flags.QUERIES_ROUNDED = x->block.precision == CLMGK_PRECISION_BF16;
     mgk_backward_add_rows(x, "mixture/rows.cl", name, &flags, bind_rows, work);
 }
 
