@@ -25,10 +25,13 @@ def show_fused(title, found):
     row("PyTorch fused", *(f"{found[name]['pytorch_fused_ms']:.1f} ms" for name in PASSES))
     for variant in found["forward"]["clmgk"]:
         row(f"clmgk, {variant}", *(f"{found[name]['clmgk'][variant]['ms']:.1f} ms" for name in PASSES))
+    ones = [found[name]["clmgk"] for name in PASSES]
     row("softmax, rate / PyTorch fused", *(f"{found[name]['rate_ratio']:.2f}" for name in PASSES))
-    if "f32" in found["forward"]["clmgk"]:
-        ones = (found[name]["clmgk"] for name in PASSES)
+    best = (found[name]["pytorch_fused_best_ms"] / one["softmax"]["best_ms"] for name, one in zip(PASSES, ones))
+    row("the same of the best times", *(f"{ratio:.2f}" for ratio in best))
+    if "f32" in ones[0]:
         row("softmax, rate / in f32", *(f"{one['f32']['ms'] / one['softmax']['ms']:.2f}" for one in ones))
+        row("the same of the best times", *(f"{one['f32']['best_ms'] / one['softmax']['best_ms']:.2f}" for one in ones))
 
 
 def time_and_memory(found, key):
