@@ -204,13 +204,23 @@ static bool suits_unit(const mgk_footprint *f)
     return f->unit && f->narrowest % ROW == 0 && f->widest % ROW == 0;
 }
 
+/* Whether AMX is faster, as measured. The rows of a problem share the transposition of its keys and values; of arrays
+ * in other types also the rounding, and what a panel's rows save is less than that in short problems. */
+static bool gains_by_unit(const mgk_footprint *f)
+{
+    enum { SHORT = 32, SHORT_ROUNDED = 64 };
+    return f->all_bf16 ? f->rows > SHORT || f->streamed > SHORT
+                       : f->rows > SHORT_ROUNDED && f->streamed > SHORT_ROUNDED;
+}
+
 static void choose_unit(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
 {
     /* 0: not given */
     const int lanes = mgk_tunable_get(p, MGK_NAMED(lanes)), tile = mgk_tunable_get(p, MGK_NAMED(tile));
     const bool fits = (lanes == 0 || lanes == LANES) && tile % ROW == 0 && mgk_tunable_get(p, MGK_NAMED(vectors)) <= 2;
     const bool has_unit = facts->matrix_unit.unit == MATRIX_AMX;
-    mgk_tunable_default(p, MGK_NAMED(unit), has_unit && fits && suits_unit(f) && few_rows(f, p) == 0 ? MATRIX_AMX : 0);
+    const bool takes = has_unit && fits && suits_unit(f) && gains_by_unit(f) && few_rows(f, p) == 0;
+    mgk_tunable_default(p, MGK_NAMED(unit), takes ? MATRIX_AMX : 0);
 }
 
 static bool uses_unit(const mgk_tunables *p)

@@ -240,6 +240,17 @@ static void draw_types(clmgk_attention_desc *d, uint64_t *state)
         *types[n] = (clmgk_storage)th_pick(state, CLMGK_STORAGE_AS_Q, CLMGK_DTYPES);
 }
 
+/* Products of bf16 where the device gains by them. Where terms nearly cancel, only rounding is left of a gradient: in
+ * sums over all rows, and where a small variance multiplies scores. AMX takes no tiles of 16 keys. */
+static void allow_bf16(rd_configuration *out)
+{
+    clmgk_attention_desc *const d = &out->desc;
+    d->precision = CLMGK_PRECISION_BF16;
+    d->gradients &= CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V;
+    d->variance_shape = CLMGK_VARIANCE_NUMBER;
+    out->wide = true;
+}
+
 static rd_configuration random_configuration(uint64_t seed, uint64_t index)
 {
     static const int64_t sizes[] = {8, 16, 32, 64};
@@ -271,11 +282,8 @@ static rd_configuration random_configuration(uint64_t seed, uint64_t index)
     }
     if (th_chance(&state, 3)) /* last, so that the other draws stay as they are */
         draw_types(d, &state);
-    if (th_chance(&state, 4)) {
-        d->precision = CLMGK_PRECISION_BF16;
-        d->variance_shape = CLMGK_VARIANCE_NUMBER; /* small ones make a weight of the rounding alone */
-        out.wide = true;                           /* AMX takes no tiles of 16 keys */
-    }
+    if (th_chance(&state, 4))
+        allow_bf16(&out);
     return out;
 }
 
