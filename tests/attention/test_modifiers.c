@@ -120,6 +120,18 @@ TH_TEST(shared_biases)
     }
 }
 
+/* Terms of keys are in the unit of scores, which a bias changes, also where a kernel of their own computes them. */
+TH_TEST(biases_beside_variances)
+{
+    clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SMGK, 150, 70);
+    desc.score = CLMGK_SCORE_GAUSSIAN;
+    desc.variance_shape = CLMGK_VARIANCE_HM;
+    th_set_bias_axes(&desc, 1);
+    TH_PROBLEM problem = th_problem_make(&desc, 1);
+    for (size_t e = 0; e < session->engines; e++)
+        th_expect_with(session, &problem, session->engine[e], "");
+}
+
 /* Rows of which the bias hides all keys, all but the last, or the first two tiles; and enormous biases. */
 TH_TEST(hiding_biases)
 {
