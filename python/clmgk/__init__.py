@@ -9,10 +9,10 @@
 `linear_attention_backward` their gradients, `statistics` what expectation and maximisation need. A `Plan` is one problem,
 compiled once. ``clmgk.torch`` has the same for PyTorch with autograd, ``clmgk.opencl`` for OpenCL arrays.
 """
-from ._context import Context, Device, devices
+from ._context import Context, Device, MatrixUnit, devices
 from ._descriptor import Descriptor, Layout
 from ._functions import (State, attention, attention_backward, combine, draw_projection, dropout_mask, linear_attention,
-                         linear_attention_backward, statistics)
+                         linear_attention_backward, noise_tile, statistics)
 from ._library import (DeviceError, Error, FileError, InvalidValueError, OutOfMemoryError, UnsupportedError, lib as _lib,
                        text as _text)
 from ._options import LinearOptions, Options
@@ -21,6 +21,6 @@ from ._plan import Plan, PlanInfo
 __version__ = _text(_lib.clmgk_version())
 
 __all__ = ["Context", "Descriptor", "Device", "DeviceError", "Error", "FileError", "InvalidValueError", "Layout",
-           "LinearOptions", "Options", "OutOfMemoryError", "Plan", "PlanInfo", "State", "UnsupportedError", "attention",
+           "LinearOptions", "MatrixUnit", "Options", "OutOfMemoryError", "Plan", "PlanInfo", "State", "UnsupportedError", "attention",
            "attention_backward", "combine", "devices", "draw_projection", "dropout_mask", "linear_attention",
-           "linear_attention_backward", "statistics"]
+           "linear_attention_backward", "noise_tile", "statistics"]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import collections
 import importlib.util
+import os
 import pathlib
 import threading
 import weakref
 from typing import Any, NamedTuple
 
-from ._library import NULL, call, drain_at_exit, ffi, initialised, is_usable, lib, name_of, text, use_opencl
+from ._library import (NULL, c_string, call, drain_at_exit, ffi, initialised, is_usable, lib, name_of, set_number, text,
+                       use_opencl)
 
 _MOST_PLANS = 256  # that a context keeps for the functions without a plan
 
@@ -28,12 +30,27 @@ class Device(NamedTuple):
     compute_units: int
     global_memory_bytes: int
     max_allocation_bytes: int
+    clock_mhz: int
+    native_float_lanes: int  #: floats of a SIMD register
+    local_memory_bytes: int
+    max_work_group: int
+    engine_reason: str  #: why `engine` is the default
+    matrix_unit: str  #: the matrix unit that the device should have; "": none. `Context.matrix_unit` tests it
 
 
 def _device(info: Any) -> Device:
     return Device(f"{info.platform_index}:{info.device_index}", text(info.name), text(info.platform), text(info.vendor),
                   text(info.driver), name_of("device_class", info.device_class), name_of("engine", info.engine),
-                  text(info.architecture), info.compute_units, info.global_memory_bytes, info.max_allocation_bytes)
+                  text(info.architecture), info.compute_units, info.global_memory_bytes, info.max_allocation_bytes,
+                  info.clock_mhz, info.native_float_lanes, info.local_memory_bytes, info.max_work_group,
+                  text(info.engine_reason), text(info.matrix_unit) if info.matrix_units else "")
+
+
+class MatrixUnit(NamedTuple):
+    """The matrix unit that plans with arrays of 16 bits use."""
+
+    name: str  #: "wgmma", "mma.sync", "amx"; "": none
+    reason: str  #: why units that the device should have are not used; "": there are none
 
 
 def find_runtime() -> None:
@@ -99,8 +116,22 @@ class Context:
     device : str, optional
         "PLATFORM:DEVICE" (two indices), "cpu", "gpu", or a part of a device's or a platform's name. Default: the
         environment variable ``CLMGK_DEVICE``, else the first GPU, else the first CPU, else the first device.
-    cache_dir, cache_max_bytes, kernel_dir, tuning_dir, untuned, program_dir
-        As in ``clmgk_context_options`` (include/clmgk/context.h).
+    cache_dir : str or path, optional
+        The folder of compiled programs. Default: the environment variable ``CLMGK_CACHE_DIR``, else ~/.cache/clmgk. "": no
+        files.
+    cache_max_bytes : int
+        The cache's largest size. 0: 256 MiB.
+    kernel_dir : str or path, optional
+        Kernel sources in place of the package's.
+    tuning_dir : str or path, optional
+        The folder of tuned parameters. "": no file.
+    untuned : bool
+        Ignores tuned parameters.
+    program_dir : str or path, optional
+        Programs compiled ahead, by `save_programs` or ``clmgk-tune --programs``.
+    no_amx : bool
+        Does not use AMX, the matrix unit of x86 CPUs. Plans with bfloat16 arrays use it, and ask Linux for its registers
+        once per process. ``CLMGK_AMX=0`` in the environment has the same effect.
 
     Raises
     ------
@@ -110,22 +141,24 @@ class Context:
         `device` matches several devices.
     """
 
-    def __init__(self, device: str | None = None, *, cache_dir: str | None = None, cache_max_bytes: int = 0,
-                 kernel_dir: str | None = None, tuning_dir: str | None = None, untuned: bool = False,
-                 program_dir: str | None = None) -> None:
+    def __init__(self, device: str | None = None, *, cache_dir: str | os.PathLike[str] | None = None,
+                 cache_max_bytes: int = 0, kernel_dir: str | os.PathLike[str] | None = None,
+                 tuning_dir: str | os.PathLike[str] | None = None, untuned: bool = False,
+                 program_dir: str | os.PathLike[str] | None = None, no_amx: bool = False) -> None:
+        selector = NULL if device is None else c_string("device", device)
         find_runtime()
         options = initialised("clmgk_context_options")
-        options.cache_max_bytes = cache_max_bytes
-        options.untuned = untuned
+        for name, number in (("cache_max_bytes", cache_max_bytes), ("untuned", untuned), ("no_amx", no_amx)):
+            set_number(options, name, number)
         kept = []  # the strings, until the library has copied them
         for name, folder in (("cache_dir", cache_dir), ("kernel_dir", kernel_dir), ("tuning_dir", tuning_dir),
                              ("program_dir", program_dir)):
             if folder is not None:
-                kept.append(ffi.new("char[]", folder.encode()))
+                kept.append(ffi.new("char[]", c_string(name, folder)))
                 setattr(options, name, kept[-1])
         native = ffi.new("binding_device *")
         try:
-            call(lib.binding_open, NULL if device is None else device.encode(), options, native)
+            call(lib.binding_open, selector, options, native)
         except BaseException:
             lib.binding_close(native)
             raise
@@ -156,6 +189,43 @@ class Context:
         info = initialised("clmgk_device_info")
         call(lib.clmgk_get_device_info, self._opened.native.id, info)
         return _device(info)
+
+    @property
+    def matrix_unit(self) -> MatrixUnit:
+        """The matrix unit that plans with arrays of 16 bits use. The first call, like the first such plan, tests it."""
+        use_opencl()
+        info = initialised("clmgk_matrix_unit_info")
+        call(lib.clmgk_context_get_matrix_unit, self._opened.native.clmgk, info)
+        return MatrixUnit(text(info.name), text(info.reason))
+
+    def save_programs(self, folder: str | os.PathLike[str]) -> int:
+        """Writes the compiled programs of all plans on this context to a folder, for the argument `program_dir`.
+
+        Returns
+        -------
+        int
+            The number of files.
+
+        Raises
+        ------
+        OSError
+            The folder cannot be written, or belongs to somebody else.
+        NotImplementedError
+            The driver gives no compiled programs.
+        """
+        use_opencl()
+        count = ffi.new("size_t *")
+        call(lib.clmgk_context_save_programs, self._opened.native.clmgk, c_string("folder", folder), count)
+        return int(count[0])
+
+    def __copy__(self) -> Context:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Context:
+        return self
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a Context cannot be pickled, because it belongs to this process: make another from the same arguments")
 
     def _find(self, key: Any) -> Any:
         with self._lock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Iterable, Mapping, NamedTuple, TypedDict
 
-from ._library import GRADIENTS, STATISTICS, bits, ffi, from_name, initialised, lib
+from ._library import GRADIENTS, STATISTICS, bits, call, ffi, from_name, initialised, lib, set_number
 
 
 class Layout(NamedTuple):
@@ -96,13 +96,17 @@ _SETS = {"gradients": GRADIENTS, "statistics": STATISTICS}
 
 
 def _from_shape(field: str, value: str) -> int:
+    if not isinstance(value, str):
+        raise TypeError(f"{field}: {value!r}: expected a name")
     if value not in _SHAPES[field]:
         raise ValueError(f"{field}: {value!r}: expected {', '.join(_SHAPES[field])}")
     return int(_SHAPES[field][value])
 
 
-def _set_layout(target: Any, value: Layout | None) -> None:
+def _set_layout(name: str, target: Any, value: Layout | None) -> None:
     if value is not None:
+        if not isinstance(value, Layout):
+            raise TypeError(f"{name}: {type(value).__name__}: expected a clmgk.Layout, or None for a dense array")
         target.strided = 1
         for axis, stride in value._asdict().items():
             setattr(target, axis, stride)
@@ -121,18 +125,20 @@ def _field_value(name: str, value: Any) -> Any:
     return value
 
 
+def validate(fields: Mapping[str, Any]) -> Any:
+    """The resolved descriptor; raises for one that is not legal."""
+    resolved = initialised("clmgk_attention_desc")
+    call(lib.clmgk_attention_validate, describe(fields), resolved)
+    return resolved
+
+
 def describe(fields: Mapping[str, Any]) -> Any:
     desc = initialised("clmgk_attention_desc")
     for name, value in fields.items():
         if name not in _FIELDS:
             raise TypeError(f"Plan: unexpected field {name!r}: expected fields of clmgk_attention_desc")
         if _FIELDS[name].kind == "struct":
-            _set_layout(getattr(desc, name), value)
+            _set_layout(name, getattr(desc, name), value)
             continue
-        try:
-            setattr(desc, name, _field_value(name, value))
-        except OverflowError as error:
-            raise ValueError(f"{name}: {value!r}: {error}") from None
-        except TypeError as error:
-            raise TypeError(f"{name}: {value!r}: {error}") from None
+        set_number(desc, name, _field_value(name, value))
     return desc

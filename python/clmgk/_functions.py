@@ -7,7 +7,7 @@ from typing import Any, Iterable, Mapping, NamedTuple, Sequence, Unpack
 import numpy as np
 
 from ._context import Context, context_of
-from ._library import GRADIENTS, call, ffi, lib
+from ._library import GRADIENTS, call, check_seed, ffi, lib, name_set
 from ._options import LINEAR_OPTIONS, OPTIONS, Call, LinearOptions, Options, parameter, storage_array, traits_of
 from ._plan import Plan
 from ._slots import Array, dtype_name
@@ -109,6 +109,9 @@ def attention(q: Array, k: Array, v: Array, *, return_lse: bool = False, out: Ar
         The noise σ ≥ 0 of "fish", "mish" and "gfish".
     shared_noise : bool
         All heads use the same random numbers.
+    precision : {"exact", "tf32", "bf16"}
+        The least precision of products of float32 or float16 arrays that the library may use; it does so only where a unit of
+        the device is faster with it. Results are then less exact (include/clmgk/attention.h); `Plan.info` says what is used.
     engine : {"auto", "lane", "simt", "matrix"}
         The kernel engine.
     device : str or Context, optional
@@ -144,9 +147,17 @@ def attention(q: Array, k: Array, v: Array, *, return_lse: bool = False, out: Ar
     return (outputs["o"], outputs["lse"]) if return_lse else outputs["o"]
 
 
+def _wanted(field: str, names: Iterable[str]) -> tuple[str, ...]:
+    """One name or more."""
+    found = name_set(field, names)
+    if not found:
+        raise ValueError(f"{field}: expected at least one name")
+    return found
+
+
 def _gradients(made: Call, gradients: Iterable[str] | None) -> tuple[str, ...]:
     if gradients is not None:
-        return (gradients,) if isinstance(gradients, str) else tuple(gradients)
+        return _wanted("gradients", gradients)
     return tuple([name for name in GRADIENTS if name in made.arrays])
 
 
@@ -233,7 +244,7 @@ def statistics(q: Array, k: Array, *, statistics: Iterable[str] = ("responsibili
     """
     check_family(options.get("variant", "softmax"), linear=False)
     made = Call(_storage_of(q=q, k=k), options, OPTIONS)
-    names = (statistics,) if isinstance(statistics, str) else tuple(statistics)
+    names = _wanted("statistics", statistics)
     plan = made.plan({"statistics": names})
     return plan._call(plan._pass("statistics"), made.arrays, (), seed=made.seed)
 
@@ -282,6 +293,8 @@ def combine(parts_o: Array, parts_lse: Array, *, device: str | Context | None = 
 def _states(state: State | None, letter: str = "state") -> dict[str, Array]:
     if state is None:
         return {}
+    if not isinstance(state, tuple):
+        raise TypeError(f"{letter}: {type(state).__name__}: expected a clmgk.State")
     return {f"{letter}_{name}": parameter(f"{letter}_{name}", array)
             for name, array in zip(State._fields, state) if array is not None}
 
@@ -291,7 +304,10 @@ def linear_call(storage: dict[str, Array], state: State | None, options: Mapping
     made = Call(storage, {"variant": "linear", **options}, LINEAR_OPTIONS)
     made.arrays |= _states(state)
     if "projection" in made.arrays:
-        made.scalars["features"] = made.arrays["projection"].shape[0]
+        projection = made.arrays["projection"]
+        if projection.ndim != 2:
+            raise ValueError(f"projection: shape {projection.shape}: expected [R,D]")
+        made.scalars["features"] = projection.shape[0]
     made.key.append(state is not None)
     return made
 
@@ -329,7 +345,7 @@ def linear_attention(q: Array, k: Array, v: Array, *, state: State | None = None
     guard : float
         Is added to every denominator.
     prior, shift, causal, alignment, lengths, lengths_q, offsets, offsets_k, seed, heads, mix, mix_weight, noise, \
-    shared_noise, engine, device
+    shared_noise, precision, engine, device
         As in `attention`.
 
     Returns
@@ -403,7 +419,7 @@ def draw_projection(features: int, head_size: int, *, seed: int = 0) -> Array:
     """Draws the projection [features, head_size] of the feature map "favor": orthogonal blocks, lengths as of normal
     vectors. Raises ValueError for sizes that the library does not offer."""
     projection = np.empty((max(0, features), max(0, head_size)), np.float32)
-    call(lib.clmgk_draw_projection, seed, features, head_size, ffi.cast("float *", projection.ctypes.data))
+    call(lib.clmgk_draw_projection, check_seed(seed), features, head_size, ffi.cast("float *", projection.ctypes.data))
     return projection
 
 
@@ -424,7 +440,41 @@ def dropout_mask(dropout: float, *, seed: int, heads: int, b: int, h: int, rows:
     -------
     array [len(rows), len(keys)] of uint8
     """
+    first_row, first_key = _first("rows", rows), _first("keys", keys)
     mask = np.empty((len(rows), len(keys)), np.uint8)
-    call(lib.clmgk_dropout_mask, dropout, seed, heads, b, h, rows[0] if len(rows) else 0, len(rows),
-         keys[0] if len(keys) else 0, len(keys), ffi.cast("uint8_t *", mask.ctypes.data))
+    call(lib.clmgk_dropout_mask, dropout, check_seed(seed), heads, b, h, first_row, len(rows), first_key, len(keys),
+         ffi.cast("uint8_t *", mask.ctypes.data))
     return mask
+
+
+def noise_tile(*, seed: int, heads: int, b: int, h: int, rows: Sequence[int] | range,
+               keys: Sequence[int] | range) -> Array:
+    """The noise ε of batch b and head h that the kernels draw for "fish", "mish" and "gfish": standard normal numbers.
+
+    Parameters
+    ----------
+    seed, heads
+        As in the call of `attention`.
+    b, h : int
+        Batch (or packed sequence) and head; head 0 with shared_noise.
+    rows, keys : range
+        The rows and keys, ranges of step 1.
+
+    Returns
+    -------
+    array [len(rows), len(keys)] of float32
+    """
+    first_row, first_key = _first("rows", rows), _first("keys", keys)
+    noise = np.empty((len(rows), len(keys)), np.float32)
+    call(lib.clmgk_noise_tile, check_seed(seed), heads, b, h, first_row, len(rows), first_key, len(keys),
+         ffi.cast("float *", noise.ctypes.data))
+    return noise
+
+
+def _first(name: str, numbers: Sequence[int] | range) -> int:
+    """The first of consecutive numbers; 0 if there are none."""
+    if not isinstance(numbers, Sequence):
+        raise TypeError(f"{name}: {type(numbers).__name__}: expected a range")
+    if len(numbers) and list(numbers) != list(range(numbers[0], numbers[0] + len(numbers))):
+        raise ValueError(f"{name}: {numbers}: expected consecutive numbers, as in range(3, 9)")
+    return numbers[0] if len(numbers) else 0

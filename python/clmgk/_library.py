@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import functools
+import operator
 import os
 import pathlib
 import time
@@ -112,17 +113,41 @@ def initialised(type_name: str) -> Any:
     return ffi.new(f"{type_name} *", {"struct_size": ffi.sizeof(type_name)})
 
 
+def set_number(structure: Any, name: str, value: Any) -> None:
+    """Sets a field of a structure; an exception names it."""
+    try:
+        setattr(structure, name, value)
+    except OverflowError as error:
+        raise ValueError(f"{name}: {value!r}: {error}") from None
+    except TypeError as error:
+        raise TypeError(f"{name}: {value!r}: {error}") from None
+
+
 # ---- enumerations
 
 
+def c_string(argument: str, value: Any) -> bytes:
+    """A name or a path as C takes it."""
+    if not isinstance(value, (str, os.PathLike)):
+        raise TypeError(f"{argument}: {type(value).__name__}: expected a string")
+    encoded = os.fsencode(value)
+    if b"\0" in encoded:
+        raise ValueError(f"{argument}: {value!r}: expected no character NUL")
+    return encoded
+
+
 @functools.lru_cache(maxsize=None)
+def _from_name(enumeration: str, name: str) -> int:
+    value = ffi.new(f"clmgk_{enumeration} *")
+    call(getattr(lib, f"clmgk_{enumeration}_from_name"), c_string(enumeration, name), value)
+    return int(value[0])
+
+
 def from_name(enumeration: str, name: str) -> int:
     """The value of a name of ``clmgk_<enumeration>``."""
     if not isinstance(name, str):
         raise TypeError(f"{enumeration}: {name!r}: expected a name")
-    value = ffi.new(f"clmgk_{enumeration} *")
-    call(getattr(lib, f"clmgk_{enumeration}_from_name"), name.encode(), value)
-    return int(value[0])
+    return _from_name(enumeration, name)
 
 
 def name_of(enumeration: str, value: int) -> str:
@@ -136,13 +161,34 @@ GRADIENTS: dict[str, int] = {name.removeprefix("grad_"): info.gradient for name,
 STATISTICS: dict[str, int] = {name: info.statistic for name, info in _INFOS.items() if info.statistic}
 
 
+def name_set(field: str, names: Iterable[str] | str) -> tuple[str, ...]:
+    """The names of an argument that is one name or several."""
+    if isinstance(names, str):
+        return (names,)
+    try:
+        return tuple(names)
+    except TypeError:
+        raise TypeError(f"{field}: {type(names).__name__}: expected names") from None
+
+
 def bits(field: str, names: Iterable[str] | str, table: dict[str, int]) -> int:
     """A set of names as the C library's bits."""
-    chosen = [names] if isinstance(names, str) else list(names)
+    chosen = name_set(field, names)
     for name in chosen:
-        if name not in table:
+        if not isinstance(name, str) or name not in table:
             raise ValueError(f"{field}: {name!r}: expected names among {', '.join(table)}")
     return functools.reduce(lambda result, name: result | table[name], chosen, 0)
+
+
+def check_seed(seed: int) -> int:
+    """A seed as an int of 64 bits."""
+    try:
+        number = operator.index(seed)
+    except TypeError:
+        raise TypeError(f"seed: {seed!r}: expected an int") from None
+    if not 0 <= number < 2**64:
+        raise ValueError(f"seed: {seed}: expected 0 to 2^64 - 1")
+    return number
 
 
 # ---- processes

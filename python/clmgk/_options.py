@@ -2,6 +2,7 @@
 """Arguments of the functions without a plan, and the problem that they describe."""
 from __future__ import annotations
 
+import numbers
 from typing import Any, Mapping, TypedDict
 
 import numpy as np
@@ -43,6 +44,7 @@ class Options(TypedDict, total=False):
     mix_offset: ArrayLike | None
     noise: ArrayLike | None
     shared_noise: bool
+    precision: str
     engine: str
     device: str | Context | None
 
@@ -69,6 +71,7 @@ class LinearOptions(TypedDict, total=False):
     mix_weight: ArrayLike | None
     noise: ArrayLike | None
     shared_noise: bool
+    precision: str
     engine: str
     device: str | Context | None
 
@@ -92,12 +95,39 @@ _CALL_OPTIONS = frozenset(("seed", "device", "engine"))
 def parameter(name: str, value: ArrayLike) -> Array:
     """An array of parameters as C takes it: dense, f32 or int32. Copies only if it is something else."""
     target = np.int32 if name in _INTEGERS else np.float32
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{name}: {error}") from None
     if array.dtype != target:
-        if not np.can_cast(array.dtype, target, "same_kind"):
-            raise TypeError(f"{name}: elements of type {array.dtype}: expected {np.dtype(target)}")
-        array = array.astype(target)
+        array = _converted(name, array, np.dtype(target))
     return np.ascontiguousarray(array) if not array.flags.c_contiguous else array
+
+
+def _converted(name: str, array: Array, target: np.dtype[Any]) -> Array:
+    if array.dtype == bool:
+        advice = ": numpy.where(visible, 0.0, -numpy.inf) hides keys" if name == "bias" else ""
+        raise TypeError(f"{name}: elements of type bool: expected {target}{advice}")
+    if not array.size:
+        return array.astype(target)
+    if not np.can_cast(array.dtype, target, "same_kind"):
+        raise TypeError(f"{name}: elements of type {array.dtype}: expected {target}")
+    if target == np.int32 and (array.min() < -2**31 or array.max() >= 2**31):
+        raise ValueError(f"{name}: a value is out of range: expected numbers that int32 can hold")
+    return array.astype(target)
+
+
+def scalar(name: str, value: Any) -> Any:
+    """The value of an option that is no array: a number, a name or a flag."""
+    if type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, (np.generic, np.ndarray)) and value.ndim == 0:
+        value = value.item()
+    elif isinstance(value, numbers.Integral):
+        value = int(value)
+    if isinstance(value, (bool, int, float, str)):
+        return value
+    raise TypeError(f"{name}: {type(value).__name__}: expected a number, a name, or True or False")
 
 
 def storage_array(name: str, array: Array) -> Array:
@@ -146,12 +176,14 @@ class Call:
                 continue
             elif name in _PARAMETERS and not (name == "variance" and np.ndim(value) == 0):
                 array = parameter(name, value)
-                if name == "bias" and array.ndim < 4:
+                if name == "bias":
+                    if array.ndim > 4:
+                        raise ValueError(f"bias: shape {array.shape}: expected [B,H,N,S], with any axis 1 or missing")
                     array = array.reshape((1,) * (4 - array.ndim) + array.shape)
                 self.arrays[name] = array
                 key.append((name, array.shape))
             else:
-                self.scalars[name] = value
+                self.scalars[name] = value = scalar(name, value)
                 key.append((name, value))
         key.append(self.engine)
         self.key = key
@@ -187,7 +219,7 @@ class Call:
         if mixed:
             fields.update(self._mixed_heads(traits, q.shape[head], v.shape[head] if v is not None else 0))
         else:
-            fields.update(heads=q.shape[head], kv_heads=k.shape[head])
+            fields.update(heads=self._heads(q.shape[head], "q"), kv_heads=k.shape[head])
         if traits & lib.CLMGK_TRAIT_KEYS:
             fields["components"] = k.shape[-3]
         if "shift" in self.arrays and self.arrays["shift"].ndim == 3:
@@ -211,15 +243,21 @@ class Call:
                     what = "[B,G,M,S,D]" if axes == 4 + batched else {"q": "[B,H,N,D]", "k": "[B,G,S,D]"}.get(
                         name, "[B,G,S,E]")
                     raise ValueError(f"{name}: shape {array.shape}: expected {what}, or all arrays without B")
-                if 0 in (array.shape[-1], array.shape[batched]):
-                    raise ValueError(f"{name}: shape {array.shape}: expected at least one head, of size 1 or more")
+                if 0 in (array.shape[-1], array.shape[0], array.shape[batched]):
+                    raise ValueError(f"{name}: shape {array.shape}: expected at least one batch and one head, of size 1 or more")
         return batched
+
+    def _heads(self, heads: int, source: str) -> int:
+        """H of an array, which the option `heads` may repeat."""
+        if self.scalars.get("heads", heads) != heads:
+            raise ValueError(f"heads: {self.scalars['heads']}: expected {heads}, as in {source}")
+        return heads
 
     def _mixed_heads(self, traits: int, components: int, value_heads: int) -> dict[str, Any]:
         fields: dict[str, Any] = {"components": components}
         mix = self.arrays.get("mix")
         if mix is not None and mix.ndim == 2:
-            fields["heads"] = mix.shape[0]
+            fields["heads"] = self._heads(mix.shape[0], "mix")
         elif "heads" not in self.scalars:
             fields["heads"] = value_heads
         if value_heads:
@@ -233,7 +271,10 @@ class Call:
                 fields[switch] = True
         variance = self.scalars.get("variance")
         if variance is not None:
-            fields["variance"] = float(variance)
+            try:
+                fields["variance"] = float(variance)
+            except ValueError:
+                raise TypeError(f"variance: {variance!r}: expected a number") from None
             if not fields["variance"] > 0:
                 raise ValueError(f"variance: {variance}: expected a positive number")
         for name, ranks in (("prior", (None, "m", "hm", "hms")), ("variance", (None, "m", "hm"))):
@@ -247,7 +288,10 @@ class Call:
             axes = ("bias_batch", "bias_heads", "bias_length", "bias_length_k")
             fields.update(zip(axes, self.arrays["bias"].shape, strict=True))
         if "offsets" in self.arrays:
-            fields["sequences"] = self.arrays["offsets"].size - 1
+            offsets = self.arrays["offsets"]
+            if offsets.ndim != 1 or offsets.size < 2:
+                raise ValueError(f"offsets: shape {offsets.shape}: expected [T+1] with T sequences, one or more")
+            fields["sequences"] = offsets.size - 1
         if "window_left" in self.scalars or "window_right" in self.scalars:
             fields.update(use_window=True, window_left=self.scalars.get("window_left", -1),
                           window_right=self.scalars.get("window_right", -1))

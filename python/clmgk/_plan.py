@@ -10,24 +10,55 @@ import numpy as np
 
 from ._context import Context, Opened, context_of
 from ._descriptor import Descriptor, describe
-from ._library import (ARRAYS, GRADIENTS, NULL, begin_call, bits, call, check, end_call, ffi, from_name, initialised,
-                       is_usable, lib, name_of, new_error, text, use_opencl)
+from ._library import (ARRAYS, GRADIENTS, NULL, begin_call, bits, c_string, call, check, check_seed, end_call, ffi, from_name,
+                       initialised, is_usable, lib, name_of, name_set, new_error, text, use_opencl)
 from ._slots import Array, Pass
 
 
 class PlanInfo(NamedTuple):
-    """The choices that the library made for a plan, as ``clmgk_plan_info``."""
+    """The choices that the library made for a plan: the fields of ``clmgk_plan_info`` (include/clmgk/attention.h).
+
+    "" and 0 stand for what the plan does not have, such as the backward pass of a plan without gradients.
+    """
 
     engine: str
-    engine_reason: str
-    origin: str
+    engine_reason: str  #: why this engine, and why others cannot run all passes
+    origin: str  #: of the programs: "memory", "shipped", "disk" or "built"
     compile_ms: float
     workspace_bytes: int
     parameters: str
     backward_parameters: str
-    tuning: str
+    tuning: str  #: where the parameters come from: "class" (defaults), "bucket", "caller", ...
     backward_tuning: str
-    keeper: str
+    keeper: str  #: of the programs for the next process: "library", "driver" or "nobody"
+    precision: str  #: of the products: "exact", "tf32" or "bf16"
+    cache_note: str  #: why a program is not kept
+    local_bytes: int
+    private_bytes: int
+    driver_private_bytes: int
+    options: str
+    kernel: str
+    backward_workspace_bytes: int
+    backward_driver_private_bytes: int
+    backward_options: str
+    backward_kernel: str
+
+
+# Fields of C's structure that are values of enumerations, and the enumerations.
+_ENUMERATIONS = {"engine": "engine", "origin": "program_origin", "tuning": "tuning_source",
+                 "backward_tuning": "tuning_source", "keeper": "program_keeper", "precision": "precision"}
+
+
+def _plan_info(pointer: Any) -> PlanInfo:
+    info = initialised("clmgk_plan_info")
+    call(lib.clmgk_plan_get_info, pointer, info)
+    values: list[Any] = []
+    for name in PlanInfo._fields:
+        value = getattr(info, name)
+        if name in _ENUMERATIONS:
+            value = name_of(_ENUMERATIONS[name], value)
+        values.append(text(value) if isinstance(value, ffi.CData) else value)
+    return PlanInfo(*values)
 
 
 def _release(pointer: Any, opened: Opened) -> None:
@@ -148,9 +179,9 @@ class Plan:
         call(lib.clmgk_attention_validate, desc, self._resolved)
         options = initialised("clmgk_plan_options")
         options.engine = lib.CLMGK_ENGINE_AUTO if engine == "auto" else from_name("engine", engine)
-        kept = [None if words is None else ffi.new("char[]", words.encode())
-                for words in (parameters, backward_parameters)]
-        options.parameters, options.backward_parameters = (NULL if words is None else words for words in kept)
+        kept = [NULL if words is None else ffi.new("char[]", c_string(name, words))
+                for name, words in (("parameters", parameters), ("backward_parameters", backward_parameters))]
+        options.parameters, options.backward_parameters = kept
         self._batched = batched
         self._passes: dict[tuple[str, int], Pass] = {}
         self._handle: Handle | None = _create(context_of(device)._opened, desc, options)
@@ -180,10 +211,8 @@ class Plan:
     def run(self, pass_: Pass, pointers: list[int], *, seed: int = 0, accumulate: int = 0) -> None:
         """Runs a pass on memory at these addresses, in the order of ``pass_.slots``; 0: no array."""
         handle = self._use()
-        if not 0 <= seed < 2**64:
-            raise ValueError(f"seed: {seed}: expected 0 to 2^64 - 1")
         error = new_error()
-        numbers = [(seed, accumulate, pass_.parts)]
+        numbers = [(check_seed(seed), accumulate, pass_.parts)]
         token = begin_call()
         try:
             workspace = handle.take_workspace()
@@ -275,7 +304,7 @@ class Plan:
         """
         if not self._resolved.gradients:
             raise ValueError("gradients: the plan was made without any")
-        names = [accumulate] if isinstance(accumulate, str) else list(accumulate)
+        names = name_set("accumulate", accumulate)
         for name in names:
             if f"grad_{name}" not in arrays:
                 raise ValueError(f"grad_{name}: missing: accumulate adds to it")
@@ -316,16 +345,24 @@ class Plan:
     @property
     def info(self) -> PlanInfo:
         """The choices that the library made."""
-        info = initialised("clmgk_plan_info")
-        call(lib.clmgk_plan_get_info, self._use().pointer, info)
-        return PlanInfo(name_of("engine", info.engine), text(info.engine_reason), name_of("program_origin", info.origin),
-                        info.compile_ms, info.workspace_bytes, text(info.parameters), text(info.backward_parameters),
-                        name_of("tuning_source", info.tuning), name_of("tuning_source", info.backward_tuning),
-                        name_of("program_keeper", info.keeper))
+        return _plan_info(self._use().pointer)
 
     def release(self) -> None:
         """Releases the plan's programs, once the calls in progress have ended. Later calls raise RuntimeError."""
         self._handle = None
+
+    def __copy__(self) -> Plan:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Plan:
+        return self
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a Plan cannot be pickled, because it belongs to this process: make another from the same arguments")
+
+    def __repr__(self) -> str:
+        variant = name_of("variant", self._resolved.variant)
+        return f"<clmgk.Plan of {variant}{' (released)' if self._handle is None else ''}>"
 
     def __enter__(self) -> Plan:
         return self

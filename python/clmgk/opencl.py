@@ -15,7 +15,7 @@ import pyopencl
 import pyopencl.array
 
 from ._context import Context
-from ._library import (ARRAYS, GRADIENTS, NULL, begin_call, bits, call, check, end_call, ffi, initialised, lib,
+from ._library import (ARRAYS, GRADIENTS, NULL, begin_call, bits, call, check, check_seed, end_call, ffi, initialised, lib,
                        new_error)
 from ._plan import Plan
 from ._slots import Pass, Slot
@@ -65,7 +65,7 @@ def _enqueue(plan: Plan, pass_: Pass, queue: pyopencl.CommandQueue, arrays: Mapp
              wait_for: Sequence[pyopencl.Event] | None, seed: int, accumulate: int = 0) -> pyopencl.Event:
     handle = plan._use()
     args = initialised("clmgk_attention_args")
-    args.seed, args.accumulate, args.parts = seed, accumulate, pass_.parts
+    args.seed, args.accumulate, args.parts = check_seed(seed), accumulate, pass_.parts
     for name, array in arrays.items():
         if name not in ARRAYS or name == "workspace":
             raise TypeError(f"{name}: no such array: expected one of {', '.join(pass_.by_name)}")

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Python package offers every field of the C structures, or this file says why it does not."""
+import copy
+import inspect
+import pickle
+
+import numpy as np
+import pytest
+
+import clmgk
+from clmgk._library import ffi
+from clmgk._options import LINEAR_OPTIONS, OPTIONS
+
+OFFERED = {
+    "clmgk_attention_desc": clmgk.Descriptor.__annotations__,
+    "clmgk_context_options": inspect.signature(clmgk.Context).parameters,
+    "clmgk_device_info": clmgk.Device._fields,
+    "clmgk_layout": clmgk.Layout._fields,
+    "clmgk_matrix_unit_info": clmgk.MatrixUnit._fields,
+    "clmgk_plan_info": clmgk.PlanInfo._fields,
+    "clmgk_plan_options": inspect.signature(clmgk.Plan).parameters,
+}
+ABSENT = {
+    "clmgk_attention_desc": {"resolved"},  # for the library itself
+    "clmgk_context_options": {"allocator"},  # functions in C, of objects that Python does not see
+    # Device.selector has the indices; handles belong to clmgk.opencl; a matrix_unit of "" says that there is none.
+    "clmgk_device_info": {"platform_id", "device_id", "platform_index", "device_index", "matrix_units"},
+    "clmgk_layout": {"strided"},  # None in the place of a Layout
+    "clmgk_matrix_unit_info": set(),
+    "clmgk_plan_info": {"backward_engine"},  # the same as `engine`
+    "clmgk_plan_options": set(),
+}
+# Fields of a problem that the functions without a plan read off their arrays.
+FROM_ARRAYS = {"dtype", "dtype_k", "dtype_v", "dtype_o", "batch", "kv_heads", "components", "length", "length_k", "head_size",
+               "value_size", "q", "k", "v", "o", "lse", "grad_o", "grad_q", "grad_k", "grad_v", "prior_shape",
+               "variance_shape", "sequences", "use_offsets_k", "use_lengths", "use_lengths_q", "use_window", "use_bias",
+               "bias_batch", "bias_heads", "bias_length", "bias_length_k", "use_alibi", "use_sinks", "use_mix_weight",
+               "use_mix_offset", "features", "use_state", "use_new_state"}
+# Fields that stand for a function of their own, or its argument.
+FUNCTIONS = {"gradients", "statistics", "combine"}
+PLANS_ALONE = {"use_lse_low"}  # for rows whose weights need more than f32's L: the functions return one L
+
+
+@pytest.mark.parametrize("name", OFFERED)
+def test_every_field(name):
+    fields = {field for field, _ in ffi.typeof(name).fields} - {"struct_size"}
+    assert fields - set(OFFERED[name]) == ABSENT[name]
+
+
+def test_every_field_of_a_problem_in_the_functions():
+    assert set(clmgk.Descriptor.__annotations__) - OPTIONS - LINEAR_OPTIONS == FROM_ARRAYS | FUNCTIONS | PLANS_ALONE
+
+
+def test_contexts_options(tmp_path):
+    """no_amx switches the matrix unit of x86 CPUs off; folders may be paths."""
+    context = clmgk.Context(no_amx=True, cache_dir=tmp_path, cache_max_bytes=1 << 20)
+    assert context.matrix_unit.name != "amx"
+    assert context.device.matrix_unit != "amx" or "switched off" in context.matrix_unit.reason
+    q = np.ones((1, 1, 5, 16), np.float32)
+    with clmgk.Plan(device=context, length=5, head_size=16, precision="tf32") as plan:
+        assert (plan.forward(q=q, k=q, v=q)["o"] == 1).all()
+        assert plan.info.precision in ("exact", "tf32") and plan.info.kernel and plan.info.backward_kernel == ""
+    np.testing.assert_array_equal(clmgk.attention(q, q, q, device=context, precision="exact"), q)
+
+
+def test_programs_made_ahead(tmp_path):
+    context = clmgk.Context()
+    with clmgk.Plan(device=context, length=5, head_size=16):
+        assert context.save_programs(tmp_path / "ahead") >= 1
+    with clmgk.Plan(device=clmgk.Context(program_dir=tmp_path / "ahead"), length=5, head_size=16) as plan:
+        assert plan.info.origin == "shipped"
+
+
+def test_copies_of_plans_and_contexts():
+    """Both are handles: a copy is the same, and a pickled one is refused with the reason."""
+    context = clmgk.Context()
+    plan = clmgk.Plan(device=context, length=5, head_size=16)
+    for handle in (context, plan):
+        assert copy.copy(handle) is handle and copy.deepcopy({"a": handle})["a"] is handle
+        with pytest.raises(TypeError, match="cannot be pickled, because"):
+            pickle.dumps(handle)
+    plan.release()
+    assert repr(plan) == "<clmgk.Plan of softmax (released)>"
+
+
+def test_noise(rng):
+    """The noise that "fish" draws, by the formula of its scores."""
+    q, k, v = (rng.standard_normal((1, 2, 9, 16)).astype(np.float32) for _ in range(3))
+    mix, noise = rng.standard_normal((2, 2)), np.array([0.5, 0.2])
+    o = clmgk.attention(q, k, v, variant="fish", mix=mix, noise=noise, seed=7)
+    drawn = np.stack([clmgk.noise_tile(seed=7, heads=2, b=0, h=h, rows=range(9), keys=range(9)) for h in range(2)])
+    scores = np.einsum("bknd,bksd->bkns", q.astype(float), k.astype(float))[0]
+    a = np.einsum("hk,hkns->hns", mix, scores[None] + noise[None, :, None, None] * drawn[:, None]) / 4
+    p = np.exp(a - a.max(-1, keepdims=True))
+    np.testing.assert_allclose(o[0], p / p.sum(-1, keepdims=True) @ v[0], rtol=2e-4, atol=2e-5)
