@@ -12,18 +12,9 @@ torch = pytest.importorskip("torch")
 import clmgk  # noqa: E402
 import clmgk.torch as ct  # noqa: E402
 import formulas  # noqa: E402
+from tensors import close, normal  # noqa: E402
 
 F = torch.nn.functional
-
-
-def normal(*shape, grad=True):
-    return torch.randn(*shape, requires_grad=grad)
-
-
-def close(actual, expected, tolerance=5e-5):
-    scale = max(1.0, expected.detach().abs().max().item())
-    assert actual.shape == expected.shape
-    assert (actual.detach().double() - expected.detach().double()).abs().max().item() <= tolerance * scale
 
 
 @pytest.fixture(autouse=True)
@@ -103,9 +94,9 @@ def test_layouts_are_read_in_place():
 
 def test_operators():
     q, k, v = normal(1, 2, 7, 16), normal(1, 2, 7, 16), normal(1, 2, 7, 16)
-    torch.library.opcheck(torch.ops.clmgk.attention.default, (q, k, v, "causal=True", "q,k,v"))
+    torch.library.opcheck(torch.ops.clmgk.attention.default, (q, k, v, "'causal': True", "q,k,v"))
     torch.library.opcheck(torch.ops.clmgk.linear_attention.default,
-                          (q, k, v, "causal=True;feature='exp';return_state=True", "q,k,v"))
+                          (q, k, v, "'causal': True, 'feature': 'exp', 'return_state': True", "q,k,v"))
 
 
 @pytest.mark.parametrize("attention", [ct.attention, ct.linear_attention])
@@ -116,6 +107,19 @@ def test_compile(attention):
     close(compiled(q, k, v), function(q, k, v), 0)
     for a, e in zip(*(torch.autograd.grad(f(q, k, v).sum(), (q, k, v)) for f in (compiled, function))):
         close(a, e, 1e-6)
+
+
+@pytest.mark.parametrize("attention", [ct.attention, ct.scaled_dot_product_attention])
+def test_compile_with_dynamic_shapes(attention):
+    """One graph serves all lengths."""
+    function = lambda q, k: attention(q * 2, k, k).sin()  # noqa: E731
+    torch._dynamo.reset()
+    compiled = torch.compile(function, fullgraph=True, dynamic=True, backend="aot_eager")
+    for n in (7, 9):
+        q, k = normal(1, 2, n, 16), normal(1, 2, n + 1, 16)
+        close(compiled(q, k), function(q, k), 1e-6)
+        for a, e in zip(*(torch.autograd.grad(f(q, k).sum(), (q, k)) for f in (compiled, function))):
+            close(a, e, 1e-6)
 
 
 @pytest.mark.parametrize("function", [ct.attention, ct.linear_attention])
@@ -198,6 +202,8 @@ def test_autocast():
         o, state = ct.linear_attention(q, q, q, return_state=True)
     assert (o.dtype, state.c.dtype) == (torch.bfloat16, torch.float32)
     close(o.float(), ct.linear_attention(q, q, q), 2e-2)
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(TypeError, match="float64"):  # autocast leaves it as it is
+        ct.attention(*[q.double()] * 3)
 
 
 def test_checkpoint_and_dropout():
@@ -257,7 +263,7 @@ def test_threads():
 
 
 @pytest.mark.parametrize("exception, words, call", [
-    (TypeError, "torch.float64", lambda q: ct.attention(q.double(), q.double(), q.double())),
+    (TypeError, "q: a tensor of torch.float64", lambda q: ct.attention(q.double(), q.double(), q.double())),
     (TypeError, "q: ndarray", lambda q: ct.attention(q.detach().numpy(), q, q)),
     (TypeError, "casual", lambda q: ct.attention(q, q, q, casual=True)),
     (TypeError, "prior: list", lambda q: ct.attention(q, q, q, prior=[1.0])),
@@ -266,7 +272,17 @@ def test_threads():
     (ValueError, "k: shape", lambda q: ct.attention(q, q[0], q)),
     (ValueError, "q: shape", lambda q: ct.linear_attention(q[0, 0], q, q)),
     (ValueError, "mix: missing", lambda q: ct.attention(q, q, q, variant="hard-fish")),
-    (ValueError, "linear", lambda q: ct.MultiheadAttention(16, 2, variant="linear")),
+    (TypeError, "q: a sparse tensor", lambda q: ct.attention(q.detach().to_sparse(), q, q)),
+    (TypeError, "bias: a tensor of torch.bool", lambda q: ct.attention(q, q, q, bias=torch.ones(7, 7, dtype=torch.bool))),
+    (TypeError, "lengths: a tensor of torch.float32", lambda q: ct.attention(q, q, q, lengths=torch.tensor([3.7]))),
+    (TypeError, "seed: 'now'", lambda q: ct.attention(q, q, q, dropout=0.5, seed="now")),
+    (ValueError, "seed: -1", lambda q: ct.attention(q, q, q, dropout=0.5, seed=-1)),
+    (ValueError, "seed: 18446744073709551616", lambda q: ct.attention(q, q, q, dropout=0.5, seed=2**64)),
+    (ValueError, "softcap: nan", lambda q: ct.attention(q, q, q, softcap=float("nan"))),
+    (TypeError, "dropout: list", lambda q: ct.attention(q, q, q, dropout=[0.5])),
+    (ValueError, "variant: ", lambda q: ct.attention(q, q, q, variant="a;b=c'")),
+    (ValueError, "variance: a tensor without axes", lambda q: ct.attention(q, q, q, variance=torch.tensor(1.0, requires_grad=True))),
+    (TypeError, "state: int", lambda q: ct.linear_attention(q, q, q, state=3)),
     (ValueError, "clmgk.attention", lambda q: ct.linear_attention(q, q, q, variant="mgk")),
     (ValueError, "clmgk.linear_attention", lambda q: ct.attention(q, q, q, variant="linear")),
     (TypeError, "casual", lambda q: ct.linear_attention(q, q, q, casual=True)),
@@ -274,8 +290,14 @@ def test_threads():
     (ValueError, "state_c: shape", lambda q: ct.linear_attention(q, q, q, state=ct.State(q, q))),
     (TypeError, "state_z: ndarray", lambda q: ct.linear_attention(q, q, q, state=ct.State(q, q.detach().numpy()))),
     (ValueError, "slopes", lambda q: ct.attention(q, q, q, slopes=torch.ones(2, requires_grad=True))),
-    (ValueError, "embed_dim", lambda q: ct.MultiheadAttention(15, 2)),
     (RuntimeError, "attn_mask", lambda q: ct.scaled_dot_product_attention(q, q, q, q[..., :7], is_causal=True)),
+    (ValueError, "attn_mask: shape (7, 8)", lambda q: ct.scaled_dot_product_attention(q, q, q, torch.zeros(7, 8))),
+    (ValueError, "attn_mask: shape (3, 1, 1, 7, 7)", lambda q: ct.scaled_dot_product_attention(q, q, q, torch.zeros(3, 1, 1, 7, 7))),
+    (TypeError, "attn_mask: a tensor of torch.int64", lambda q: ct.scaled_dot_product_attention(q, q, q, torch.ones(7, 7).long())),
+    (TypeError, "attn_mask: list", lambda q: ct.scaled_dot_product_attention(q, q, q, [[1.0]])),
+    (TypeError, "query: list", lambda q: ct.scaled_dot_product_attention([1.0], q, q)),
+    (ValueError, "key: shape (7,)", lambda q: ct.scaled_dot_product_attention(q, q[0, 0, :, 0], q)),
+    (ValueError, "query: shape (7, 16)", lambda q: ct.scaled_dot_product_attention(*[q[0, 0]] * 3, enable_gqa=True)),
 ])
 def test_misuse(exception, words, call):
     with pytest.raises(exception) as caught:
@@ -315,115 +337,58 @@ def test_scaled_dot_product_attention(queries, keys, kind):
         close(a, e, 2e-4)
 
 
-def test_grouped_queries():
-    q, k, v = normal(2, 4, 7, 16), normal(2, 2, 9, 16), normal(2, 2, 9, 16)
-    close(*(f(q, k, v, enable_gqa=True) for f in (ct.scaled_dot_product_attention, F.scaled_dot_product_attention)))
-
-
-# ---- MultiheadAttention
-
-
-@pytest.mark.parametrize("options", [{}, {"batch_first": True}, {"bias": False}, {"kdim": 24, "vdim": 20}])
-@pytest.mark.parametrize("masks", ["none", "padding", "attention", "heads", "both", "causal"])
-def test_module_is_a_replacement(options, masks):
-    theirs = torch.nn.MultiheadAttention(32, 4, **options)
-    ours = ct.MultiheadAttention(32, 4, **options)
-    ours.load_state_dict(theirs.state_dict())
-    shape = (2, 7) if options.get("batch_first") else (7, 2)
-    x = normal(*shape, 32)
-    key, value = (normal(*shape, options["kdim"]), normal(*shape, options["vdim"])) if "kdim" in options else (x, x)
-    padding = torch.zeros(2, 7, dtype=torch.bool)
-    padding[1, 5:] = True
-    causal = torch.ones(7, 7, dtype=torch.bool).triu(1)
-    given = {"none": {}, "padding": {"key_padding_mask": padding}, "attention": {"attn_mask": causal},
-             "heads": {"attn_mask": torch.randn(8, 7, 7)}, "causal": {"attn_mask": causal, "is_causal": True},
-             "both": {"key_padding_mask": padding, "attn_mask": causal}}[masks]
-    (actual, no_weights), (expected, weights) = (m(x, key, value, **given) for m in (ours, theirs))
+@pytest.mark.parametrize("heads_k, heads_v", [(2, 2), (1, 1), (2, 4), (4, 2)])
+def test_grouped_queries(heads_k, heads_v):
+    q, k, v = normal(2, 4, 7, 16), normal(2, heads_k, 9, 16), normal(2, heads_v, 9, 16)
+    actual, expected = (f(q, k, v, enable_gqa=True) for f in (ct.scaled_dot_product_attention, F.scaled_dot_product_attention))
     close(actual, expected)
-    assert no_weights is None
-    close(ours(x, key, value, need_weights=True, **given)[1], weights)
-    actual.sum().backward()
-    expected.sum().backward()
-    for (name, a), e in zip(ours.named_parameters(), theirs.parameters()):
-        close(a.grad, e.grad, 2e-4)
+    for a, e in zip(*(torch.autograd.grad(o.square().sum(), (q, k, v)) for o in (actual, expected))):
+        close(a, e, 2e-4)
 
 
-def test_module_without_a_batch():
-    theirs, ours = torch.nn.MultiheadAttention(32, 4), ct.MultiheadAttention(32, 4)
-    ours.load_state_dict(theirs.state_dict())
-    x = normal(7, 32)
-    close(ours(x, x, x)[0], theirs(x, x, x)[0])
+@pytest.mark.parametrize("shape", [(), (9,), (7, 1), (1, 9), (4, 1, 9), (2, 1, 7, 9), (1, 4, 7, 1), (2, 4, 7, 9)])
+def test_masks_broadcast(shape):
+    q, k, v = normal(2, 4, 7, 16), normal(2, 4, 9, 16), normal(2, 4, 9, 16)
+    visible, mask = torch.rand(shape) > 0.3, normal(*shape)
+    full = visible.expand(2, 4, 7, 9)
+    expected = F.scaled_dot_product_attention(q, k, v, full).masked_fill(~full.any(-1, keepdim=True), 0)
+    close(ct.scaled_dot_product_attention(q, k, v, visible), expected)
+    actual, expected = (f(q, k, v, m) for f, m in ((ct.scaled_dot_product_attention, mask),
+                                                   (F.scaled_dot_product_attention, mask.expand(2, 4, 7, 9))))
+    close(actual, expected)
+    close(*(torch.autograd.grad(o.square().sum(), mask)[0] for o in (actual, expected)), 2e-4)
 
 
-@pytest.mark.parametrize("variant", ["gaussian", "mgk", "smgk", "fish", "hard-mish", "hard-gfish", "talking-heads"])
-def test_modules_of_variants(variant):
-    """Every parameter gets a gradient; a state_dict of PyTorch's module loads where its shapes fit."""
-    module = ct.MultiheadAttention(32, 4, batch_first=True, variant=variant)
-    module.load_state_dict(torch.nn.MultiheadAttention(32, 4).state_dict())
-    x = normal(2, 7, 32)
-    module(x, x, x, is_causal=True)[0].square().sum().backward()
-    for name, parameter in module.named_parameters():
-        assert parameter.grad is not None and parameter.grad.isfinite().all(), name
-        # c is the same for all keys of a row; of a key's bias only a part changes softmax's weights
-        assert name == "mix_offset" or parameter.grad.abs().max() > 0, name
-    again = ct.MultiheadAttention(32, 4, batch_first=True, variant=variant)
-    again.load_state_dict(module.state_dict())
-    if variant != "fish":
-        close(again(x, x, x)[0], module(x, x, x)[0], 0)
+def test_numbers_of_other_types():
+    """Options may be numbers of NumPy's and tensors without axes, as PyTorch's scale."""
+    q = normal(1, 2, 7, 16)
+    expected = ct.attention(q, q, q, variance=4.0, window_left=2)
+    close(ct.attention(q, q, q, variance=torch.tensor(4.0), window_left=np.int64(2)), expected, 0)
+    close(ct.scaled_dot_product_attention(q, q, q, scale=torch.tensor(0.25)), ct.attention(q, q, q, variance=4.0), 0)
 
 
-def test_initial_values():
-    """As in the papers: priors 1/M, shifts and mixing normal; a w of 1 and a c of 0 leave the mixing as it is."""
-    def parameters(variant):
-        return dict(ct.MultiheadAttention(256, 8, variant=variant, components=4).named_parameters())
-
-    for variant in ("mgk", "smgk"):
-        assert torch.equal(parameters(variant)["prior"], torch.full((8, 4), 0.25))
-    shift = parameters("smgk")["shift"]
-    assert shift.shape == (8, 4, 32) and abs(shift.mean()) < 0.15 and abs(shift.std() - 1) < 0.1
-    found = parameters("gfish")
-    assert (found["mix_weight"] == 1).all() and (found["mix_offset"] == 0).all() and (found["noise"] > 0).all()
-    assert found["mix"].shape == (8, 4) and 0.2 < found["mix"].std() < 0.8
-    assert parameters("mish")["mix"].shape == (4,)
+@pytest.mark.parametrize("attention", [ct.attention, ct.linear_attention, ct.scaled_dot_product_attention])
+def test_empty_batches(attention):
+    """As PyTorch's functions: empty outputs and gradients."""
+    q, k, v = normal(0, 2, 7, 16), normal(0, 2, 9, 16), normal(0, 2, 9, 8)
+    o = attention(q, k, v)
+    assert o.shape == (0, 2, 7, 8)
+    o.sum().backward()
+    assert q.grad.shape == q.shape and v.grad.shape == v.shape
+    prior = torch.ones(2, 2, requires_grad=True)
+    ct.attention(q, normal(0, 2, 2, 9, 16), v, variant="mgk", prior=prior).sum().backward()
+    assert torch.equal(prior.grad, torch.zeros(2, 2))
 
 
-def test_prior_below_zero():
-    """An optimiser's step below 0 counts as 0."""
-    module = ct.MultiheadAttention(32, 4, batch_first=True, variant="mgk")
-    x, results = normal(2, 7, 32, grad=False), []
-    for value in (-0.1, 0.0):
-        with torch.no_grad():
-            module.prior[:, 0] = value
-        results.append(module(x, x, x)[0])
-    assert results[0].isfinite().all()
-    close(*results, 0)
+def test_derivatives_in_forward_mode_are_refused():
+    """torch.library would return 0 for them."""
+    q = normal(1, 2, 7, 16, grad=False)
+    for attention in (ct.attention, ct.linear_attention, ct.scaled_dot_product_attention):
+        with pytest.raises(NotImplementedError, match="forward mode"):
+            torch.func.jvp(lambda q: attention(q, q, q), (q,), (q,))
 
 
-def test_update_of_the_prior():
-    module = ct.MultiheadAttention(32, 4, batch_first=True, variant="mgk")
-    x = normal(2, 7, 32, grad=False)
-
-    def nll():
-        q, k, _ = module._project((x, x, x))
-        found = clmgk.statistics(q.detach().contiguous().numpy(), k.detach().numpy(), variant="mgk",
-                                 prior=module.prior.detach().numpy(), statistics=["nll"])
-        return float(found["nll"].mean())
-
-    before = nll()
-    module.update_prior(x, x)
-    np.testing.assert_allclose(module.prior.detach().sum(-1), 1, rtol=1e-5)
-    assert nll() < before
-    with pytest.raises(RuntimeError, match="prior"):
-        ct.MultiheadAttention(32, 4).update_prior(x, x)
-
-
-def test_in_an_encoder_layer():
-    layer = torch.nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
-    x = normal(2, 7, 32, grad=False)
-    expected = layer.train()(x)
-    ours = ct.MultiheadAttention(32, 4, batch_first=True)
-    ours.load_state_dict(layer.self_attn.state_dict())
-    layer.self_attn = ours
-    close(layer.train()(x), expected)
-    with torch.no_grad():
-        close(layer.eval()(x), expected)
+def test_lengths_of_64_bits():
+    """Lengths beyond int32 count as beyond the axis, and do not wrap around."""
+    q = normal(1, 2, 7, 16)
+    close(ct.attention(q, q, q, lengths=torch.tensor([2**40])), ct.attention(q, q, q), 0)

@@ -3,8 +3,8 @@
 
 `attention` computes every variant but the linear ones, which `linear_attention` computes; both are differentiable in every
 tensor. `scaled_dot_product_attention` takes PyTorch's arguments, `MultiheadAttention` is a module like
-``torch.nn.MultiheadAttention`` with any of the variants of `attention`. Tensors on the CPU are used in place. Tensors on
-other devices are refused: copy them by ``.cpu()``.
+``torch.nn.MultiheadAttention`` with any variant. Tensors on the CPU and on NVIDIA GPUs (CUDA) are used in place. Tensors
+on other devices are refused: copy them by ``.cpu()``.
 """
 from ._attention import attention, scaled_dot_product_attention
 from ._linear import State, linear_attention

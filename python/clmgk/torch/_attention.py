@@ -2,13 +2,15 @@
 """Attention on PyTorch's tensors."""
 from __future__ import annotations
 
+import math
 from typing import Any, Mapping, Sequence
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from .._functions import check_family
-from .._options import OPTIONS, Call
+from .._options import OPTIONS, Call, scalar
 from .._slots import Array
 from ._operators import INTEGERS, Family, draw_seed, prepare, to_string, wanted
 
@@ -27,18 +29,22 @@ _FAMILY = Family(
 _attention = torch.ops.clmgk.attention.default
 
 
-def _check_device(name: str, tensor: Any) -> None:
+def check_tensor(name: str, tensor: Any) -> None:
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name}: {type(tensor).__name__}: expected a tensor")
     if not tensor.is_cpu and tensor.device.type not in ("cpu", "cuda", "meta"):
         raise RuntimeError(f"{name}: a tensor on {tensor.device}: clmgk.torch computes on CPU and CUDA tensors: copy it by "
                            f"{name}.cpu()")
+    if tensor.layout != torch.strided or tensor.is_nested:
+        raise TypeError(f"{name}: a {'nested' if tensor.is_nested else 'sparse'} tensor: expected a dense one")
+    if forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None:
+        raise NotImplementedError(f"{name}: clmgk.torch has no derivatives in forward mode: expected a tensor without a tangent")
 
 
 def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
-    _check_device("q", q)
-    _check_device("k", k)
-    _check_device("v", v)
+    check_tensor("q", q)
+    check_tensor("k", k)
+    check_tensor("v", v)
     for name, tensor in (("q", q), ("v", v)):
         if not 3 <= tensor.ndim <= 4:
             raise ValueError(f"{name}: shape {tuple(tensor.shape)}: expected [B,H,N,D], or all tensors without B")
@@ -92,18 +98,43 @@ def split(options: Mapping[str, Any], family: Family, allowed: frozenset[str]) -
     for name, value in options.items():
         if value is None:
             continue
-        if isinstance(value, Tensor) and name in family.extras:
-            _check_device(name, value)
-            extras[name] = value.to(torch.int32 if name in INTEGERS else torch.float32).contiguous()
-            if name == "bias" and value.ndim < 4:
-                extras[name] = extras[name].reshape((1,) * (4 - value.ndim) + tuple(value.shape))
+        if isinstance(value, Tensor) and name in family.extras and (value.ndim > 0 or name != "variance"):
+            extras[name] = _extra(name, value)
         elif name in family.extras and name != "variance":
             raise TypeError(f"{name}: {type(value).__name__}: expected a tensor")
         elif name in allowed and name not in ("seed", "device"):
-            scalars[name] = value
+            scalars[name] = value if type(value) in (bool, int, str) else _number(name, value)
         else:
             raise TypeError(f"unexpected argument {name!r}: expected one of {', '.join(sorted(allowed - {'device'}))}")
     return extras, scalars
+
+
+def _extra(name: str, tensor: Tensor) -> Tensor:
+    """A tensor of parameters as the library takes it: dense, f32 or int32."""
+    check_tensor(name, tensor)
+    if name in INTEGERS:
+        if tensor.is_floating_point() or tensor.dtype == torch.bool:
+            raise TypeError(f"{name}: a tensor of {tensor.dtype}: expected integers")
+        if tensor.dtype == torch.int64:  # kernels clamp to the axis, what int32 can hold
+            tensor = tensor.clamp(-2**31, 2**31 - 1)
+        return tensor.to(torch.int32).contiguous()
+    if not tensor.is_floating_point():
+        advice = ": torch.where(visible, 0.0, -torch.inf) hides keys" if name == "bias" else ""
+        raise TypeError(f"{name}: a tensor of {tensor.dtype}: expected floating-point numbers{advice}")
+    found = tensor.float().contiguous()
+    return found.reshape((1,) * (4 - found.ndim) + tuple(found.shape)) if name == "bias" and found.ndim < 4 else found
+
+
+def _number(name: str, value: Any) -> Any:
+    """An option that is no tensor, as a number whose text can be read again."""
+    if isinstance(value, Tensor) and value.ndim == 0:
+        if value.requires_grad:
+            raise ValueError(f"{name}: a tensor without axes that requires a gradient: expected one of the shape [M] or [H,M]")
+        value = value.item()
+    number = scalar(name, value)
+    if isinstance(number, float) and not -math.inf < number < math.inf:
+        raise ValueError(f"{name}: {number}: expected a finite number")
+    return number
 
 
 def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
@@ -139,23 +170,27 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
         As in `attention`.
     """
     if attn_mask is not None and is_causal:
-        raise RuntimeError("attn_mask must be None if is_causal is True")
-    if min(query.ndim, key.ndim, value.ndim) < 2:
-        raise ValueError("query, key and value: expected at least 2 axes")
+        raise RuntimeError("attn_mask: expected None with is_causal=True")
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        check_tensor(name, tensor)
+        if tensor.ndim < 2 + enable_gqa:
+            raise ValueError(f"{name}: shape {tuple(tensor.shape)}: expected {'[...,H,L,E]' if enable_gqa else '[...,L,E]'}")
     lead, (q, k, v) = _heads_first((query, key, value), enable_gqa)
     options: dict[str, Any] = {"causal": is_causal, "alignment": "top-left", "dropout": dropout_p}
-    if scale is not None and scale > 0:
-        options["variance"] = 1.0 / scale
-    elif scale is not None:
-        q, options["variance"] = q * scale, 1.0
+    if scale is not None:
+        scale = float(scale)  # PyTorch takes a tensor, too
+        q, options["variance"] = (q, 1.0 / scale) if scale > 0 else (q * scale, 1.0)
     if attn_mask is not None:
-        options["bias"] = as_bias(attn_mask, q, lead, key.shape[-2])
+        options["bias"] = as_bias(check_mask("attn_mask", attn_mask, (*lead, query.shape[-2], key.shape[-2])), lead)
     o: Tensor = attention(q, k, v, **options)
     return o.reshape(*lead, *o.shape[-2:])
 
 
 def _heads_first(tensors: Sequence[Tensor], grouped: bool) -> tuple[tuple[int, ...], list[Tensor]]:
     """The leading axes of the result, and the tensors as [B,H,N,D]."""
+    if grouped and tensors[1].shape[-3] != tensors[2].shape[-3]:  # the library has one number of heads for both
+        heads = tensors[0].shape[-3]
+        tensors = (tensors[0], *[t.repeat_interleave(heads // max(1, t.shape[-3]), -3) for t in tensors[1:]])
     leads = [tuple(t.shape[:-2]) for t in tensors]
     if grouped:
         batch = torch.broadcast_shapes(*(lead[:-1] for lead in leads))
@@ -170,13 +205,23 @@ def _heads_first(tensors: Sequence[Tensor], grouped: bool) -> tuple[tuple[int, .
     return full[0], four
 
 
-def as_bias(mask: Tensor, q: Tensor, lead: Sequence[int], keys: int) -> Tensor:
-    """A mask as a bias [B or 1,H or 1,N or 1,S or 1]."""
+def check_mask(name: str, mask: Any, shape: Sequence[int]) -> Tensor:
+    """A mask that broadcasts to a shape, of bool or floating-point numbers."""
+    check_tensor(name, mask)
+    found: Tensor = mask
+    if found.dtype != torch.bool and not found.is_floating_point():
+        raise TypeError(f"{name}: a tensor of {found.dtype}: expected torch.bool or floating-point numbers")
+    fits = found.ndim <= len(shape) and all(own in (1, full) for own, full in zip(reversed(found.shape), reversed(shape)))
+    if not fits:
+        raise ValueError(f"{name}: shape {tuple(found.shape)}: expected {tuple(shape)}, or one that broadcasts to it")
+    return found
+
+
+def as_bias(mask: Tensor, lead: Sequence[int]) -> Tensor:
+    """A mask as a bias [B or 1,H or 1,N or 1,S or 1]; True takes part."""
     if mask.dtype == torch.bool:
         mask = torch.zeros(mask.shape, dtype=torch.float32, device=mask.device).masked_fill(~mask, -torch.inf)
-    if mask.ndim < 2:
-        mask = mask.reshape((1,) * (2 - mask.ndim) + tuple(mask.shape))
     if mask.ndim <= 4 and len(lead) <= 2:
-        axes = (1,) * (4 - mask.ndim) + tuple(mask.shape)
-        return mask.reshape(axes)
-    return mask.expand(*lead, *mask.shape[-2:]).reshape(q.shape[0], q.shape[1], *mask.shape[-2:])
+        return mask.reshape((1,) * (4 - mask.ndim) + tuple(mask.shape))
+    mask = mask.reshape((1,) * (2 - mask.ndim) + tuple(mask.shape))
+    return mask.expand(*lead, *mask.shape[-2:]).reshape(-1, lead[-1], *mask.shape[-2:])

@@ -100,6 +100,10 @@ def linear_attention(q: Tensor, k: Tensor, v: Tensor, *, state: State | None = N
         As in `clmgk.torch.attention`.
     """
     check_tensors(q, k, v)
+    if state is not None:
+        if not isinstance(state, tuple) or not 2 <= len(state) <= 3:
+            raise TypeError(f"state: {type(state).__name__}: expected a clmgk.torch.State")
+        state = State(*state)
     if q.ndim == 3:
         whole = None if state is None else _each(state, lambda tensor: tensor[None])
         found = linear_attention(q[None], k[None], v[None], state=whole, return_state=return_state, seed=seed, **options)

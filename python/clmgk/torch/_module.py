@@ -7,25 +7,32 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._functions import statistics
+from .._descriptor import validate
+from .._functions import draw_projection, statistics
 from .._library import lib
 from .._options import traits_of
-from ._attention import as_bias, attention
+from ._attention import as_bias, attention, check_mask, check_tensor
+from ._linear import linear_attention
 from ._operators import cpu_context
 
-_EXTRAS = ("key_weight", "key_bias", "prior", "shift", "mix", "mix_weight", "mix_offset", "noise")
+# Parameters and buffers that PyTorch's module does not have.
+_EXTRAS = ("key_weight", "key_bias", "prior", "shift", "mix", "mix_weight", "mix_offset", "noise", "projection")
 
 
 class MultiheadAttention(nn.Module):
-    """Multi-head attention of any variant but the linear ones, as a replacement of ``torch.nn.MultiheadAttention``.
+    """Multi-head attention of any variant, as a replacement of ``torch.nn.MultiheadAttention``.
 
     Its parameters have the names and shapes of PyTorch's module, whose state_dict it loads; parameters of a variant that
     the state_dict lacks keep their initial values. These are: prior π = 1/M; "smgk" shifts b and "hard-fish" mixing p
     normal, of standard deviation 1 and 1/√M; w = 1, c = 0, noise σ = 0.1; further keys of "mgk" as the first one's.
 
     Differences from PyTorch's module: `need_weights` is False by default, because attention's weights are never stored, and
-    is offered for softmax alone; rows without visible keys give 0 before the output projection, not NaN; add_bias_kv and
-    add_zero_attn are not offered.
+    is offered for softmax alone; rows without visible keys give 0 before the output projection, not NaN; `is_causal` needs
+    no `attn_mask`; add_bias_kv and add_zero_attn are not offered.
+
+    The linear variants ("linear", "mlk", "smlk", "lfish", ...) cost as much time and memory as there are positions. They
+    take `is_causal` in the place of an `attn_mask`, a `key_padding_mask` that hides the ends of sequences alone, and no
+    dropout of weights.
 
     Parameters
     ----------
@@ -38,11 +45,18 @@ class MultiheadAttention(nn.Module):
         num_heads).
     score, estep, softcap
         As in ``clmgk.attention``.
+    feature, feature_order, guard
+        Of the linear variants, as in ``clmgk.linear_attention``.
+    features : int, optional
+        Rows of the projection of the feature "favor", which is drawn anew with the other initial values. Default: the head
+        size.
 
     Raises
     ------
     ValueError
-        embed_dim is not a multiple of num_heads; an unknown or linear variant.
+        embed_dim is not a multiple of num_heads; a value is not legal, or does not suit the variant.
+    NotImplementedError
+        add_bias_kv or add_zero_attn.
     """
 
     # TransformerEncoderLayer then calls forward() instead of PyTorch's own kernel for softmax.
@@ -61,26 +75,33 @@ class MultiheadAttention(nn.Module):
     mix_weight: nn.Parameter | None
     mix_offset: nn.Parameter | None
     noise: nn.Parameter | None
+    projection: Tensor | None
 
     def __init__(self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True, add_bias_kv: bool = False,
                  add_zero_attn: bool = False, kdim: int | None = None, vdim: int | None = None, batch_first: bool = False,
                  device: Any = None, dtype: Any = None, *, variant: str = "softmax", components: int | None = None,
-                 score: str = "default", estep: str = "soft", softcap: float = 0.0) -> None:
+                 score: str = "default", estep: str = "soft", softcap: float = 0.0, feature: str | None = None,
+                 feature_order: int | None = None, features: int | None = None, guard: float = 0.0) -> None:
         super().__init__()
         traits = traits_of(variant)
-        if traits & lib.CLMGK_TRAIT_LINEAR:
-            raise ValueError(f"variant: {variant!r}: expected one that is not linear")
         if embed_dim <= 0 or num_heads <= 0 or embed_dim % num_heads:
-            raise ValueError(f"embed_dim: {embed_dim}: expected a multiple of num_heads, {num_heads}")
+            raise ValueError(f"embed_dim: {embed_dim}: expected a positive multiple of num_heads, {num_heads}")
         if add_bias_kv or add_zero_attn:
-            raise NotImplementedError("add_bias_kv and add_zero_attn are not offered")
+            raise NotImplementedError("add_bias_kv and add_zero_attn are not offered: expected False")
         mixed = bool(traits & lib.CLMGK_TRAIT_ADMIXTURE)
         has_components = bool(traits & (lib.CLMGK_TRAIT_KEYS | lib.CLMGK_TRAIT_SHIFT))
         self.embed_dim, self.num_heads, self.head_dim = embed_dim, num_heads, embed_dim // num_heads
-        self.components = components or (num_heads if mixed else 2 if has_components else 1)
+        self.components = components if components is not None else num_heads if mixed else 2 if has_components else 1
         self.kdim, self.vdim = kdim or embed_dim, vdim or embed_dim
         self.dropout, self.batch_first, self.variant = dropout, batch_first, variant
-        self._options: dict[str, Any] = {"variant": variant, "score": score, "estep": estep, "softcap": softcap}
+        self._is_linear, self._has_keys = bool(traits & lib.CLMGK_TRAIT_LINEAR), bool(traits & lib.CLMGK_TRAIT_KEYS)
+        given = {"variant": variant, "score": score, "estep": estep, "softcap": softcap, "feature": feature,
+                 "feature_order": feature_order, "guard": guard}
+        if feature == "favor" and features is None:
+            features = self.head_dim
+        self._check(given, features)
+        names = ("variant", "feature", "feature_order", "guard") if self._is_linear else ("variant", "score", "estep", "softcap")
+        self._options: dict[str, Any] = {name: given[name] for name in names if given[name] is not None}
         self._key_heads = self.components if mixed else num_heads
         width = self._key_heads * self.head_dim
         self._widths = (width, width, embed_dim)
@@ -101,7 +122,19 @@ class MultiheadAttention(nn.Module):
         self.in_proj_bias = new(sum(self._widths)) if bias else None
         self.out_proj = nn.modules.linear.NonDynamicallyQuantizableLinear(embed_dim, embed_dim, bias=bias, **made)
         self._add_extras(traits, bias, new)
+        rows = features if self._is_linear and feature == "favor" else None
+        self.register_buffer("projection", None if rows is None else torch.empty(rows, self.head_dim, device=device))
         self.reset_parameters()
+
+    def _check(self, given: dict[str, Any], features: int | None) -> None:
+        """Raises as a call would, for options that do not suit the variant."""
+        if self.components < 1:
+            raise ValueError(f"components: {self.components}: expected 1 or more")
+        if self._is_linear and self.dropout:
+            raise ValueError(f"dropout: {self.dropout}: expected 0 with variant {self.variant!r}, which has no weights to drop")
+        options = {**given, "features": features, "dropout": self.dropout, "heads": self.num_heads,
+                   "components": self.components, "head_size": self.head_dim, "length": 1}
+        validate({name: value for name, value in options.items() if value is not None})
 
     def _add_extras(self, traits: int, bias: bool, new: Any) -> None:
         """The parameters of the variant."""
@@ -118,10 +151,12 @@ class MultiheadAttention(nn.Module):
         if traits & lib.CLMGK_TRAIT_ADMIXTURE:
             shapes["mix"] = (count,) if traits & lib.CLMGK_TRAIT_SHARED_MIX else (heads, count)
         if traits & lib.CLMGK_TRAIT_GENERALISED:
-            shapes.update(mix_weight=(heads, count), mix_offset=(heads,))
+            shapes["mix_weight"] = (heads, count)
+            if not self._is_linear:
+                shapes["mix_offset"] = (heads,)
         if traits & lib.CLMGK_TRAIT_NOISE:
             shapes["noise"] = (count,)
-        for name in _EXTRAS:
+        for name in _EXTRAS[:-1]:
             self.register_parameter(name, new(*shapes[name]) if name in shapes else None)
 
     def reset_parameters(self) -> None:
@@ -138,6 +173,9 @@ class MultiheadAttention(nn.Module):
         for parameter, deviation in ((self.shift, 1.0), (self.mix, self.components ** -0.5)):
             if parameter is not None:
                 nn.init.normal_(parameter, std=deviation)
+        if self.projection is not None:
+            seed = int(torch.randint(2**63 - 1, ()).item())
+            self.projection.copy_(torch.from_numpy(draw_projection(*self.projection.shape, seed=seed)))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         for name in _EXTRAS:
@@ -159,7 +197,7 @@ class MultiheadAttention(nn.Module):
             projected = [nn.functional.linear(x, weight, bias) for x, weight, bias in zip(inputs, weights, biases)]
         heads = (self._key_heads, self._key_heads, self.num_heads)
         q, k, v = (x.unflatten(-1, (n, self.head_dim)).transpose(1, 2) for x, n in zip(projected, heads))
-        if traits_of(self.variant) & lib.CLMGK_TRAIT_KEYS:
+        if self._has_keys:
             k = k.unsqueeze(2)
             if self.key_weight is not None:
                 more = nn.functional.linear(inputs[1], self.key_weight, self.key_bias)
@@ -175,21 +213,43 @@ class MultiheadAttention(nn.Module):
                 options[name] = options[name].clamp_min(0)
         return options
 
-    def _masks(self, key_padding_mask: Tensor | None, attn_mask: Tensor | None, is_causal: bool) -> dict[str, Any]:
-        if is_causal:
-            attn_mask = None
-        biases = []
-        for name, mask in (("key_padding_mask", key_padding_mask), ("attn_mask", attn_mask)):
-            if mask is None:
-                continue
-            bias = as_bias(~mask if mask.dtype == torch.bool else mask, mask, (), 0)
-            if name == "key_padding_mask":
-                bias = bias.reshape(-1, 1, 1, mask.shape[-1])
-            elif mask.ndim == 3:
-                bias = bias.reshape(-1, self.num_heads, *mask.shape[-2:])
-            biases.append(bias)
+    def _masks(self, key_padding_mask: Tensor | None, attn_mask: Tensor | None, is_causal: bool,
+               sizes: tuple[int, int, int], batched: bool) -> dict[str, Any]:
+        """The masks as options of a call, for B, N and S."""
+        batch, length, length_k = sizes
         masks: dict[str, Any] = {"causal": is_causal, "alignment": "top-left"}
-        return {**masks, "bias": sum(biases[1:], biases[0])} if biases else masks
+        biases = []
+        if key_padding_mask is not None:
+            mask = _exact("key_padding_mask", key_padding_mask, ((batch, length_k) if batched else (length_k,),))
+            if self._is_linear:
+                masks["lengths"] = _lengths(mask).reshape(batch)
+            else:
+                biases.append(as_bias(_visible(mask), ()).reshape(batch, 1, 1, length_k))
+        if attn_mask is not None and not is_causal:
+            if self._is_linear:
+                raise ValueError(f"attn_mask: given, but variant {self.variant!r} takes is_causal=True in its place, or none")
+            mask = _exact("attn_mask", attn_mask, ((length, length_k), (batch * self.num_heads, length, length_k)))
+            bias = as_bias(_visible(mask), ())
+            biases.append(bias.reshape(batch, self.num_heads, length, length_k) if mask.ndim == 3 else bias)
+        if biases:
+            masks["bias"] = sum(biases[1:], biases[0])
+        return masks
+
+    def _check_inputs(self, inputs: dict[str, Tensor]) -> None:
+        """Raises for inputs that do not fit together. Each is [L,N,W], [N,L,W] with batch_first, or [L,W]."""
+        query, key = inputs["query"], inputs["key"]
+        widths = {"query": self.embed_dim, "key": self.kdim, "value": self.vdim}
+        for name, x in inputs.items():
+            check_tensor(name, x)
+            if not 2 <= x.ndim <= 3 or x.ndim != query.ndim or x.shape[-1] != widths[name]:
+                axes = "[L," if query.ndim == 2 else "[N,L," if self.batch_first else "[L,N,"
+                raise ValueError(f"{name}: shape {tuple(x.shape)}: expected {axes}{widths[name]}]")
+        batch = 0 if self.batch_first else 1
+        if query.ndim == 3 and key.shape[batch] != query.shape[batch]:
+            raise ValueError(f"key: shape {tuple(key.shape)}: expected the query's batch, {query.shape[batch]}")
+        if "value" in inputs and inputs["value"].shape[:-1] != key.shape[:-1]:
+            raise ValueError(f"value: shape {tuple(inputs['value'].shape)}: expected {tuple(key.shape[:-1])} before the last "
+                             f"axis, as in key")
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None,
                 need_weights: bool = False, attn_mask: Tensor | None = None, average_attn_weights: bool = True,
@@ -205,11 +265,14 @@ class MultiheadAttention(nn.Module):
         ------
         NotImplementedError
             need_weights with a variant other than softmax.
-        ValueError, TypeError, RuntimeError
+        ValueError
+            Shapes do not fit; a mask that a linear variant cannot take.
+        TypeError, RuntimeError
             As in `clmgk.torch.attention`.
         """
         if need_weights and self.variant != "softmax":
             raise NotImplementedError(f"need_weights: the weights of variant {self.variant!r} are not stored")
+        self._check_inputs({"query": query, "key": key, "value": value})
         batched = query.ndim == 3
         inputs = [x if batched else x.unsqueeze(0 if self.batch_first else 1) for x in (query, key, value)]
         if not self.batch_first:
@@ -217,18 +280,22 @@ class MultiheadAttention(nn.Module):
             inputs = [x.transpose(0, 1) for x in inputs]
             inputs = [inputs[0]] * 3 if same else inputs
         q, k, v = self._project((inputs[0], inputs[1], inputs[2]))
-        options = {**self._parameters_of_call(), **self._masks(key_padding_mask, attn_mask, is_causal)}
-        o, lse = attention(q, k, v, dropout=self.dropout if self.training else 0.0, return_lse=True, **options)
+        sizes = (q.shape[0], q.shape[2], v.shape[2])
+        options = {**self._parameters_of_call(), **self._masks(key_padding_mask, attn_mask, is_causal, sizes, batched)}
+        if self._is_linear:
+            o = linear_attention(q, k, v, **options)
+        else:
+            o = attention(q, k, v, dropout=self.dropout if self.training else 0.0, **options)
         result = self.out_proj(o.transpose(1, 2).flatten(2))
         if not self.batch_first:
             result = result.transpose(0, 1)
-        weights = self._weights(q, k, lse, options, average_attn_weights) if need_weights else None
+        weights = self._weights(q, k, options, average_attn_weights) if need_weights else None
         if not batched:
             result = result.squeeze(0 if self.batch_first else 1)
             weights = weights if weights is None else weights.squeeze(0)
         return result, weights
 
-    def _weights(self, q: Tensor, k: Tensor, lse: Tensor, options: dict[str, Any], average: bool) -> Tensor:
+    def _weights(self, q: Tensor, k: Tensor, options: dict[str, Any], average: bool) -> Tensor:
         scores = q.float() @ k.float().transpose(-1, -2) * self.head_dim ** -0.5
         if options["softcap"]:
             scores = options["softcap"] * torch.tanh(scores / options["softcap"])
@@ -237,24 +304,56 @@ class MultiheadAttention(nn.Module):
         if options["causal"]:
             visible = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
             scores = scores.masked_fill(~visible, -torch.inf)
-        weights = torch.softmax(scores, -1)
+        weights = torch.softmax(scores, -1).to(q.dtype)
         return weights.mean(1) if average else weights
 
     @torch.no_grad()
     def update_prior(self, query: Tensor, key: Tensor, key_padding_mask: Tensor | None = None,
                      attn_mask: Tensor | None = None, is_causal: bool = False) -> None:
-        """Sets π to its maximum of the likelihood of these inputs (EM; MGK paper, Eq. 8). Only with a prior."""
+        """Sets π to its maximum of the likelihood of these inputs (EM; MGK paper, Eq. 8). Only for "mgk" and "smgk"."""
         if self.prior is None:
             raise RuntimeError(f"variant {self.variant!r} has no prior")
-        same = query is key
+        if self._is_linear:
+            raise NotImplementedError(f"variant {self.variant!r}: the linear variants have no EM update of the prior")
+        self._check_inputs({"query": query, "key": key})
+        same, batched = query is key, query.ndim == 3
         inputs = [x if x.ndim == 3 else x.unsqueeze(0 if self.batch_first else 1) for x in (query, key)]
         query, key = (x if self.batch_first else x.transpose(0, 1) for x in inputs)
         value = key.new_zeros(*key.shape[:-1], self.vdim)
         q, k, _ = self._project((query, query if same else key, value))
-        options = {**self._parameters_of_call(), **self._masks(key_padding_mask, attn_mask, is_causal)}
+        sizes = (q.shape[0], q.shape[2], k.shape[-2])
+        options = {**self._parameters_of_call(), **self._masks(key_padding_mask, attn_mask, is_causal, sizes, batched)}
         options.pop("softcap")
         arrays: dict[str, Any] = {name: value.detach().float().cpu().numpy() if isinstance(value, Tensor) else value
                                   for name, value in options.items()}
         found = statistics(q.float().cpu().contiguous().numpy(), k.float().cpu().contiguous().numpy(),
                            statistics=["new_prior"], device=cpu_context(), **arrays)
         self.prior.copy_(torch.from_numpy(found["new_prior"]))
+
+
+# ---- masks of PyTorch's module: True hides
+
+
+def _exact(name: str, mask: Any, shapes: tuple[tuple[int, ...], ...]) -> Tensor:
+    """A mask of one of these shapes."""
+    for shape in shapes:
+        if isinstance(mask, Tensor) and tuple(mask.shape) == shape:
+            return check_mask(name, mask, shape)
+    check_tensor(name, mask)
+    raise ValueError(f"{name}: shape {tuple(mask.shape)}: expected {' or '.join(map(str, shapes))}")
+
+
+def _visible(mask: Tensor) -> Tensor:
+    """A mask whose True takes part; numbers are added to the scores as they are."""
+    return ~mask if mask.dtype == torch.bool else mask
+
+
+def _lengths(mask: Tensor) -> Tensor:
+    """The lengths of sequences whose ends a key_padding_mask hides."""
+    hidden = mask if mask.dtype == torch.bool else mask == -torch.inf
+    if mask.dtype != torch.bool and not bool((hidden | (mask == 0)).all()):
+        raise ValueError("key_padding_mask: expected bool, or 0 and -inf alone, with a linear variant")
+    if bool((hidden[..., :-1] & ~hidden[..., 1:]).any()):
+        raise ValueError("key_padding_mask: hides a key before a visible one: expected padding at the ends of sequences with a "
+                         "linear variant")
+    return (~hidden).sum(-1)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .._context import Context, context_of, devices
-from .._library import lib, name_of
+from .._library import check_seed, lib, name_of
 from .._options import Call, traits_of
 from .._plan import Plan
 from .._slots import Array, numpy_dtype
@@ -42,12 +42,14 @@ def context_on(device: torch.device) -> Context:
 
 
 def to_string(options: Mapping[str, Any]) -> str:
-    return ";".join([f"{name}={options[name]!r}" for name in sorted(options)]) if options else ""
+    """The text of a dictionary without its braces; "" for none."""
+    return ", ".join([f"{name!r}: {options[name]!r}" for name in sorted(options)]) if options else ""
 
 
 @functools.lru_cache(maxsize=1024)
 def from_string(options: str) -> dict[str, Any]:
-    return {name: ast.literal_eval(value) for name, value in (option.split("=", 1) for option in options.split(";") if option)}
+    found: dict[str, Any] = ast.literal_eval(f"{{{options}}}")
+    return found
 
 
 @functools.lru_cache(maxsize=1024)
@@ -87,10 +89,11 @@ class Inputs(NamedTuple):
         return self.q.new_empty((batch, self.heads, length, size))
 
 
-def _like(tensor: Tensor) -> Array:
+def _like(name: str, tensor: Tensor) -> Array:
     """An array of a tensor's shape, strides and type, without its memory."""
     if tensor.dtype not in _DTYPES:
-        raise TypeError(f"a tensor of {tensor.dtype}: expected torch.float32, float16 or bfloat16")
+        raise TypeError(f"{name}: a tensor of {tensor.dtype}: expected torch.float32, float16 or bfloat16: convert it by "
+                        f"{name}.float()")
     dtype = numpy_dtype(_DTYPES[tensor.dtype])
     strides = [stride * dtype.itemsize for stride in tensor.stride()]
     return np.lib.stride_tricks.as_strided(np.zeros(1, dtype), tuple(tensor.shape), strides)
@@ -198,6 +201,8 @@ class Family:
 
     def _run_forward(self, q: Tensor, k: Tensor, v: Tensor, options: str, gradients: str, seed: Optional[Tensor] = None,
                      *extras: Optional[Tensor]) -> tuple[Tensor, ...]:
+        if q.shape[0] == 0:
+            return tuple(self._outputs(q, v, options, extras).values())
         inputs = (q, k, v, *extras)
         key = (self, q.device.type, options, gradients, *[None if t is None else (t.shape, t.stride(), t.dtype) for t in inputs])
         prepared = context_on(q.device)._find(key)
@@ -216,6 +221,8 @@ class Family:
         count = len(self._seen)
         q, k, v, options, gradients, *rest = arguments[count:]
         inputs = (*arguments[:count], q, k, v, *rest[1:])
+        if q.shape[0] == 0:
+            return [gradient.zero_() for gradient in self._new_gradients(gradients, inputs[count:]).values()]
         key = (self, "backward", q.device.type, options, gradients,
                *[None if t is None else (t.shape, t.stride(), t.dtype) for t in inputs])
         prepared: _Prepared | None = context_on(q.device)._find(key)
@@ -238,7 +245,7 @@ class Family:
                  inputs: Sequence[Optional[Tensor]], outputs: dict[str, Tensor], key: Any) -> _Prepared:
         tensors = {name: tensor for name, tensor in {**dict(zip(names, inputs)), **outputs}.items() if tensor is not None}
         laid_out = (*STORAGE, "o", *[f"grad_{name}" for name in (*STORAGE, "o")])
-        storage = {name: _like(tensors[name]) for name in laid_out if name in tensors}
+        storage = {name: _like(name, tensors[name]) for name in laid_out if name in tensors}
         extras = {name: np.zeros(tuple(tensors[name].shape), np.int32 if name in INTEGERS else np.float32)
                   for name in self.extras if name in tensors}
         made, fields = self._call(storage, extras, dict(from_string(options)))
@@ -285,7 +292,8 @@ def prepare(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """q, k and v in the type of autocast and in usable layouts."""
     kind = "cuda" if q.is_cuda else "cpu"
     if torch.is_autocast_enabled(kind):
-        q, k, v = (t.to(torch.get_autocast_dtype(kind)) for t in (q, k, v))
+        target = torch.get_autocast_dtype(kind)
+        q, k, v = (t.to(target) if t.dtype in _DTYPES else t for t in (q, k, v))
     return usable(q), usable(k), usable(v)
 
 
@@ -299,5 +307,6 @@ def wanted(q: Tensor, k: Tensor, v: Tensor, extras: Mapping[str, Tensor]) -> str
 def draw_seed(seed: int | None, is_random: bool) -> Optional[Tensor]:
     """The operators' argument `seed`; drawn from PyTorch's generator where a call needs random numbers."""
     if seed is not None:
-        return torch.tensor(seed if seed < 2**63 else seed - 2**64)
+        number = check_seed(seed)
+        return torch.tensor(number if number < 2**63 else number - 2**64)
     return torch.randint(2**63 - 1, ()) if is_random else None

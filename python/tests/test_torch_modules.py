@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The module MultiheadAttention: PyTorch's results, parameters, masks and manners, and the variants."""
+import copy
+import itertools
+import pickle
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import clmgk  # noqa: E402
+import clmgk.torch as ct  # noqa: E402
+from tensors import close, normal  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(3)
+
+
+# ---- beside PyTorch's module
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_first": True}, {"bias": False}, {"kdim": 24, "vdim": 20}])
+@pytest.mark.parametrize("masks", ["none", "padding", "attention", "heads", "both", "causal"])
+def test_module_is_a_replacement(options, masks):
+    theirs = torch.nn.MultiheadAttention(32, 4, **options)
+    ours = ct.MultiheadAttention(32, 4, **options)
+    ours.load_state_dict(theirs.state_dict())
+    shape = (2, 7) if options.get("batch_first") else (7, 2)
+    x = normal(*shape, 32)
+    key, value = (normal(*shape, options["kdim"]), normal(*shape, options["vdim"])) if "kdim" in options else (x, x)
+    padding = torch.zeros(2, 7, dtype=torch.bool)
+    padding[1, 5:] = True
+    causal = torch.ones(7, 7, dtype=torch.bool).triu(1)
+    given = {"none": {}, "padding": {"key_padding_mask": padding}, "attention": {"attn_mask": causal},
+             "heads": {"attn_mask": torch.randn(8, 7, 7)}, "causal": {"attn_mask": causal, "is_causal": True},
+             "both": {"key_padding_mask": padding, "attn_mask": causal}}[masks]
+    (actual, no_weights), (expected, weights) = (m(x, key, value, **given) for m in (ours, theirs))
+    close(actual, expected)
+    assert no_weights is None
+    close(ours(x, key, value, need_weights=True, **given)[1], weights)
+    of_heads = dict(need_weights=True, average_attn_weights=False, **given)
+    close(*(m(x, key, value, **of_heads)[1] for m in (ours, theirs)))
+    actual.sum().backward()
+    expected.sum().backward()
+    for (name, a), e in zip(ours.named_parameters(), theirs.parameters()):
+        close(a.grad, e.grad, 2e-4)
+
+
+def test_module_without_a_batch():
+    theirs, ours = torch.nn.MultiheadAttention(32, 4), ct.MultiheadAttention(32, 4)
+    ours.load_state_dict(theirs.state_dict())
+    x = normal(7, 32)
+    for masks in ({}, {"key_padding_mask": torch.arange(7) > 4}, {"attn_mask": torch.randn(7, 7)}, {"attn_mask": torch.randn(4, 7, 7)}):
+        (actual, of_ours), (expected, weights) = (m(x, x, x, need_weights=True, **masks) for m in (ours, theirs))
+        close(actual, expected)
+        close(of_ours, weights)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_module_of_16_bits(dtype):
+    theirs, ours = torch.nn.MultiheadAttention(32, 4, dtype=dtype), ct.MultiheadAttention(32, 4, dtype=dtype)
+    ours.load_state_dict(theirs.state_dict())
+    x = normal(7, 2, 32).to(dtype)
+    for actual, expected in zip(*(m(x, x, x, need_weights=True) for m in (ours, theirs))):
+        assert actual.dtype == dtype
+        close(actual, expected, 2e-2)
+
+
+def call(change=None, **options):
+    x = {name: torch.ones(7, 2, 32) for name in ("query", "key", "value")} | (change or {})
+    module = ct.MultiheadAttention(32, 4, **{name: options.pop(name) for name in ("variant",) if name in options})
+    return module(**x, **options)
+
+
+def make(**options):
+    return ct.MultiheadAttention(32, 4, **options)
+
+
+@pytest.mark.parametrize("exception, words, function", [
+    (ValueError, "query: shape (7, 2, 31): expected [L,N,32]", lambda: call({"query": torch.ones(7, 2, 31)})),
+    (ValueError, "key: shape (7, 32): expected [L,N,32]", lambda: call({"key": torch.ones(7, 32)})),
+    (ValueError, "key: shape (7, 3, 32): expected the query's batch, 2", lambda: call({n: torch.ones(7, 3, 32) for n in ("key", "value")})),
+    (ValueError, "value: shape (8, 2, 32): expected (7, 2)", lambda: call({"value": torch.ones(8, 2, 32)})),
+    (TypeError, "query: ndarray", lambda: call({"query": np.ones((7, 2, 32))})),
+    (TypeError, "a nested tensor", lambda: call({"query": torch.nested.nested_tensor([torch.ones(3, 32)] * 2)})),
+    (ValueError, "key_padding_mask: shape (7,): expected (2, 7)", lambda: call(key_padding_mask=torch.ones(7) > 0)),
+    (ValueError, "key_padding_mask: shape (1, 7)", lambda: call(key_padding_mask=torch.ones(1, 7) > 0)),
+    (ValueError, "attn_mask: shape (2, 7, 7): expected (7, 7) or (8, 7, 7)", lambda: call(attn_mask=torch.ones(2, 7, 7))),
+    (TypeError, "attn_mask: a tensor of torch.int64", lambda: call(attn_mask=torch.ones(7, 7).long())),
+    (TypeError, "attn_mask: list", lambda: call(attn_mask=[[0.0] * 7] * 7)),
+    (NotImplementedError, "need_weights", lambda: call(variant="mgk", need_weights=True)),
+    (NotImplementedError, "need_weights", lambda: call(variant="mlk", need_weights=True)),
+    (ValueError, "attn_mask: given, but variant 'mlk' takes is_causal", lambda: call(variant="mlk", attn_mask=torch.ones(7, 7))),
+    (ValueError, "hides a key before", lambda: call(variant="mlk", key_padding_mask=torch.tensor([[1, 0, 0, 0, 0, 0, 0]] * 2) > 0)),
+    (ValueError, "0 and -inf alone", lambda: call(variant="mlk", key_padding_mask=torch.ones(2, 7))),
+    (ValueError, "embed_dim", lambda: ct.MultiheadAttention(15, 2)),
+    (ValueError, "embed_dim", lambda: ct.MultiheadAttention(16, -2)),
+    (NotImplementedError, "add_bias_kv", lambda: make(add_bias_kv=True)),
+    (NotImplementedError, "add_zero_attn", lambda: make(add_zero_attn=True)),
+    (ValueError, "dropout: 1.5", lambda: make(dropout=1.5)),
+    (ValueError, "dropout: 0.1: expected 0 with variant 'linear'", lambda: make(variant="linear", dropout=0.1)),
+    (ValueError, "variant", lambda: make(variant="none")),
+    (ValueError, "components: 0", lambda: make(variant="mgk", components=0)),
+    (ValueError, "components: 3: expected 1 with variant softmax", lambda: make(components=3)),
+    (ValueError, "score", lambda: make(score="gaussian")),
+    (ValueError, "softcap", lambda: make(variant="mgk", softcap=2.0)),
+    (ValueError, "softcap", lambda: make(variant="mlk", softcap=2.0)),
+    (ValueError, "estep", lambda: make(variant="mlk", estep="hard")),
+    (ValueError, "feature", lambda: make(feature="exp")),
+    (ValueError, "feature_order", lambda: make(variant="mlk", feature="dpfp", feature_order=9)),
+    (ValueError, "head_size: 600", lambda: ct.MultiheadAttention(600, 1)),
+    (RuntimeError, "no prior", lambda: make().update_prior(torch.ones(7, 2, 32), torch.ones(7, 2, 32))),
+    (NotImplementedError, "no EM update", lambda: make(variant="mlk").update_prior(torch.ones(7, 2, 32), torch.ones(7, 2, 32))),
+])
+def test_misuse(exception, words, function):
+    with pytest.raises(exception) as caught:
+        function()
+    assert words in str(caught.value)
+
+
+# ---- linear variants
+
+
+def features(x, feature):
+    return x.exp() if feature == "exp" else torch.relu(x) if feature == "relu" else torch.where(x > 0, x + 1, x.exp())
+
+
+def linear_formula(module, x, feature, causal, padding):
+    """The module's output, weights and all, from its own projections."""
+    q, k, v = module._project((x, x, x))
+    keys = k if module.variant == "mlk" else k[:, :, None]
+    if module.shift is not None:
+        keys = keys + module.shift[None, :, :, None]
+    prior = torch.ones(4, 1) if module.prior is None else module.prior
+    mixed = (features(keys, feature) * prior[None, :, :, None, None]).sum(2)
+    weights = (features(q, feature) @ mixed.transpose(-1, -2)).masked_fill(padding[:, None, None], 0)
+    weights = weights.tril() if causal else weights
+    o = weights / weights.sum(-1, keepdim=True).clamp_min(1e-30) @ v
+    return module.out_proj(o.transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("variant, feature", [("linear", None), ("mlk", "exp"), ("smlk", "relu")])
+def test_linear_modules(variant, feature):
+    """Masks, gradients of all parameters, and the state of PyTorch's module."""
+    module = ct.MultiheadAttention(32, 4, batch_first=True, variant=variant, feature=feature)
+    module.load_state_dict(torch.nn.MultiheadAttention(32, 4).state_dict())
+    x, padding = normal(2, 9, 32), torch.arange(9) >= torch.tensor([[9], [6]])
+    for causal, given in itertools.product((False, True), (padding, torch.zeros(2, 9).masked_fill(padding, -torch.inf), None)):
+        actual, weights = module(x, x, x, key_padding_mask=given, is_causal=causal)
+        expected = linear_formula(module, x, feature, causal, padding & (given is not None))
+        assert weights is None
+        close(actual, expected, 2e-4)
+    inputs = [x, *module.parameters()]
+    for a, e in zip(*(torch.autograd.grad(o.square().sum(), inputs) for o in (actual, expected))):
+        close(a, e, 1e-3)
+
+
+def test_favor():
+    """The projection is a buffer: it comes with the state, and is drawn anew with the initial values."""
+    module = ct.MultiheadAttention(32, 4, batch_first=True, variant="mlk", feature="favor", features=12)
+    x = normal(2, 9, 32)
+    assert module(x, x, x)[0].isfinite().all() and module.projection.shape == (12, 8)
+    again = ct.MultiheadAttention(32, 4, batch_first=True, variant="mlk", feature="favor", features=12)
+    assert not torch.equal(again.projection, module.projection)
+    again.load_state_dict(module.state_dict())
+    close(again(x, x, x)[0], module(x, x, x)[0], 0)
+
+
+# ---- variants
+
+
+
+
+@pytest.mark.parametrize("variant", ["gaussian", "mgk", "smgk", "fish", "hard-mish", "hard-gfish", "talking-heads", "lgfish"])
+def test_modules_of_variants(variant):
+    """Every parameter gets a gradient; a state_dict of PyTorch's module loads where its shapes fit."""
+    module = ct.MultiheadAttention(32, 4, batch_first=True, variant=variant)
+    module.load_state_dict(torch.nn.MultiheadAttention(32, 4).state_dict())
+    x = normal(2, 7, 32)
+    module(x, x, x, is_causal=True)[0].square().sum().backward()
+    for name, parameter in module.named_parameters():
+        assert parameter.grad is not None and parameter.grad.isfinite().all(), name
+        # c is the same for all keys of a row; of a key's bias only a part changes softmax's weights
+        assert name == "mix_offset" or parameter.grad.abs().max() > 0, name
+    again = ct.MultiheadAttention(32, 4, batch_first=True, variant=variant)
+    again.load_state_dict(module.state_dict())
+    for other in (again, copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+        torch.manual_seed(1)
+        expected = module(x, x, x)[0]
+        torch.manual_seed(1)
+        close(other(x, x, x)[0], expected, 0)
+
+
+def test_initial_values():
+    """As in the papers: priors 1/M, shifts and mixing normal; a w of 1 and a c of 0 leave the mixing as it is."""
+    def parameters(variant):
+        return dict(ct.MultiheadAttention(256, 8, variant=variant, components=4).named_parameters())
+
+    for variant in ("mgk", "smgk"):
+        assert torch.equal(parameters(variant)["prior"], torch.full((8, 4), 0.25))
+    shift = parameters("smgk")["shift"]
+    assert shift.shape == (8, 4, 32) and abs(shift.mean()) < 0.15 and abs(shift.std() - 1) < 0.1
+    found = parameters("gfish")
+    assert (found["mix_weight"] == 1).all() and (found["mix_offset"] == 0).all() and (found["noise"] > 0).all()
+    assert found["mix"].shape == (8, 4) and 0.2 < found["mix"].std() < 0.8
+    assert parameters("mish")["mix"].shape == (4,)
+
+
+def test_prior_below_zero():
+    """An optimiser's step below 0 counts as 0."""
+    module = ct.MultiheadAttention(32, 4, batch_first=True, variant="mgk")
+    x, results = normal(2, 7, 32, grad=False), []
+    for value in (-0.1, 0.0):
+        with torch.no_grad():
+            module.prior[:, 0] = value
+        results.append(module(x, x, x)[0])
+    assert results[0].isfinite().all()
+    close(*results, 0)
+
+
+def test_update_of_the_prior():
+    module = ct.MultiheadAttention(32, 4, batch_first=True, variant="mgk")
+    x = normal(2, 7, 32, grad=False)
+
+    def nll():
+        q, k, _ = module._project((x, x, x))
+        found = clmgk.statistics(q.detach().contiguous().numpy(), k.detach().numpy(), variant="mgk",
+                                 prior=module.prior.detach().numpy(), statistics=["nll"])
+        return float(found["nll"].mean())
+
+    before = nll()
+    module.update_prior(x, x)
+    np.testing.assert_allclose(module.prior.detach().sum(-1), 1, rtol=1e-5)
+    assert nll() < before
+    with pytest.raises(RuntimeError, match="prior"):
+        ct.MultiheadAttention(32, 4).update_prior(x, x)
+
+
+def test_compiled_modules():
+    """One graph serves all lengths."""
+    module = ct.MultiheadAttention(32, 4, batch_first=True, variant="mgk")
+    torch._dynamo.reset()
+    compiled = torch.compile(module, fullgraph=True, dynamic=True, backend="aot_eager")
+    for n in (5, 7):
+        x = normal(2, n, 32)
+        close(compiled(x, x, x, is_causal=True)[0], module(x, x, x, is_causal=True)[0], 1e-6)
+
+
+def test_autocast_and_frozen_parameters():
+    module = ct.MultiheadAttention(32, 4, batch_first=True, variant="mgk")
+    module.prior.requires_grad_(False)
+    x = normal(2, 7, 32)
+    expected = module(x, x, x)[0]
+    with torch.autocast("cpu", torch.bfloat16):
+        actual = module(x, x, x)[0]
+    assert actual.dtype == torch.bfloat16
+    close(actual, expected, 5e-2)
+    actual.float().sum().backward()
+    assert module.prior.grad is None and module.in_proj_weight.grad.dtype == torch.float32
+
+
+@pytest.mark.parametrize("variant", ["mgk", "linear"])
+def test_in_encoders_and_decoders(variant):
+    """PyTorch's layers give padding as 0 and -inf, and a mask beside is_causal; a linear variant takes both."""
+    x, causal = normal(2, 7, 32), torch.nn.Transformer.generate_square_subsequent_mask(7)
+    padding = torch.arange(7) >= torch.tensor([[7], [5]])
+    encoder = torch.nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
+    encoder.self_attn = ct.MultiheadAttention(32, 4, batch_first=True, variant=variant)
+    stack = torch.nn.TransformerEncoder(encoder, 2, enable_nested_tensor=False)
+    decoder = torch.nn.TransformerDecoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
+    decoder.self_attn, decoder.multihead_attn = (ct.MultiheadAttention(32, 4, batch_first=True, variant=variant) for _ in range(2))
+    memory = stack(x, mask=causal, is_causal=True, src_key_padding_mask=padding)
+    assert decoder(x, memory, tgt_mask=causal, tgt_is_causal=True, memory_key_padding_mask=padding).isfinite().all()
+    with torch.no_grad():
+        close(stack.eval()(x, mask=causal, is_causal=True, src_key_padding_mask=padding), memory)
+
+
+def test_in_an_encoder_layer():
+    layer = torch.nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
+    x = normal(2, 7, 32, grad=False)
+    expected = layer.train()(x)
+    ours = ct.MultiheadAttention(32, 4, batch_first=True)
+    ours.load_state_dict(layer.self_attn.state_dict())
+    layer.self_attn = ours
+    close(layer.train()(x), expected)
+    with torch.no_grad():
+        close(layer.eval()(x), expected)
