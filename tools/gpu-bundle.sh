@@ -8,6 +8,20 @@ needed_by() {
     ldd "$1" | sed -nE 's|^\s*(\S+) => (/\S+) .*|\1 \2|p; s|^\s*(/\S*/)(ld-linux\S+) .*|\2 \1\2|p'
 }
 
+# Copies the Python package and its checks of CUDA tensors, if the Python tests have built its module.
+bundle_python() { # BUNDLE BUILD ROOT
+    local module
+    module=$(find "$2/python" -name '_native.abi3.so' 2>/dev/null | head -n 1)
+    if [[ -z $module ]]; then
+        say "no Python package in $2/python, which python/test.sh builds: the stage tensors will have nothing to run"
+        return
+    fi
+    mkdir "$1/python"
+    (cd "$3/python" && find clmgk -name '*.py' -exec cp --parents -t "$1/python" {} +)
+    strip -o "$1/python/clmgk/_native.abi3.so" "$module"
+    cp "$3"/python/tests/{cuda_tensors,formulas}.py "$1/python/"
+}
+
 copy_library() { # BUNDLE NAME PATH
     local folder=lib
     [[ $2 =~ $c_library ]] && folder=libc
@@ -64,6 +78,7 @@ prepare() {
         strip -o "$bundle/bin/$program" "$build/bin/$program"
     done
     bundle_libraries "$bundle" "$build"
+    bundle_python "$bundle" "$build" "$root"
     strip -o "$bundle/lib/record_layer.so" "$build/lib/record_layer.so"
     cp -r "$root"/tests/golden/*/ "$bundle/golden/"
     list_golden "$root/tests/golden" >"$bundle/golden.txt"

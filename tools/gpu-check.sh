@@ -8,11 +8,11 @@ set -euo pipefail
 self=$(realpath "${BASH_SOURCE[0]}")
 here=$(dirname "$self")
 # In the order of their value: the card may be gone at any time.
-stages=(facts matrix golden numbers table builds tune profile bench peaks)
+stages=(facts matrix golden numbers tensors table builds tune profile bench peaks)
 short_stages=(facts matrix golden table)
-# Seconds: together 47 minutes, each below 9.
-declare -A limits=([facts]=120 [golden]=120 [matrix]=480 [numbers]=420 [table]=240 [builds]=360 [tune]=360 [profile]=240
-    [bench]=360 [peaks]=120)
+# Seconds: together 51 minutes, each below 9.
+declare -A limits=([facts]=120 [golden]=120 [matrix]=480 [numbers]=420 [tensors]=240 [table]=240 [builds]=360 [tune]=360
+    [profile]=240 [bench]=360 [peaks]=120)
 # Of `short`: each stage, and all together, with half a minute to find the device and to end.
 declare -A short_limits=([facts]=30 [matrix]=180 [golden]=60 [table]=90)
 short_limit=270
@@ -32,6 +32,8 @@ stages, in order of value, each on its own or several in turn; a case that has a
             a table of both                                                             matrix.jsonl, matrix-golden.jsonl
   golden    the golden cases                                                            golden.jsonl, golden.log
   numbers   numeric tests on the device's own engine                                    numbers.jsonl, numbers.log
+  tensors   PyTorch's CUDA tensors through the Python package, where python3 has torch,
+            NumPy and cffi: values, gradients, streams, graphs, speed                   tensors.jsonl
   table     all families at square-64, both passes, beside PyTorch where it is          table.jsonl, peers.jsonl
   builds    all shipped configurations of GPUs: seconds, registers, spills, logs, and
             the programs that the driver makes of them (NVIDIA: PTX)                    builds.jsonl, programs/
@@ -40,7 +42,7 @@ stages, in order of value, each on its own or several in turn; a case that has a
             issue rate, stalls (by ncu where it is), resident work-groups               profile.jsonl, recordings/
   bench     square-32, -128, long, decode-64k, both passes; PyTorch where it is         bench.jsonl, peers.jsonl
   peaks     FMA, copying and reading 1 GiB, patterns of reading                         peaks.jsonl
-  all       all of these: 47 minutes at most
+  all       all of these: 51 minutes at most
   short     facts, matrix, golden, table: 5 minutes at most; says what it leaves out
 
 options:
@@ -437,6 +439,32 @@ stage_numbers() {
     wait
     end_in_time
     say "$(wc -l <"$results/numbers.jsonl") programs of tests"
+}
+
+# PyTorch's tensors on the card, by the bundle's Python package. Where it cannot run, the result is the reason.
+stage_tensors() {
+    local status=0 device=cuda reason=''
+    local python=(env "LD_LIBRARY_PATH=$work/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}$driver_path" "PYTHONPATH=$bundle/python" python3 -B)
+    [[ $rehearse -eq 0 ]] || device=cpu
+    choose_caches "$work/cache"
+    if [[ ! -d $bundle/python ]]; then
+        reason='the bundle has no Python package: python/test.sh, before prepare, builds it'
+    elif grep -qF "$bundle/libc/" "$run"; then
+        reason="the package needs a machine with glibc $(manifest glibc)"
+    elif ! "${python[@]}" -c 'import cffi, numpy, torch' 2>/dev/null; then
+        reason='there is no python3 with torch, NumPy and cffi'
+    elif ! "${python[@]}" -c "import torch; raise SystemExit('$device' == 'cuda' and not torch.cuda.is_available())"; then
+        reason='torch finds no CUDA device'
+    fi
+    ! has tensors.jsonl none || rm -f "$results/tensors.jsonl" # the reason may be gone
+    if [[ -n $reason ]]; then
+        say "no tensors of PyTorch were checked: $reason"
+        record tensors.jsonl "{\"case\":\"none\",\"reason\":\"$reason\"}"
+        return
+    fi
+    limited 220 "${python[@]}" "$bundle/python/cuda_tensors.py" --device "$device" --output "$results/tensors.jsonl" || status=$?
+    end_in_time
+    [[ $status -eq 0 || $status -eq 5 ]] || fail 1 "tensors: cuda_tensors.py ended with status $status" # 5: results count
 }
 
 stage_peaks() {

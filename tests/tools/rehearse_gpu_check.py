@@ -11,7 +11,7 @@ import unittest
 
 BUILD = pathlib.Path(os.environ["CLMGK_BIN"]).parent
 SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "tools" / "gpu-check.sh"
-STAGES = ("facts", "matrix", "golden", "numbers", "table", "builds", "tune", "profile", "bench", "peaks")
+STAGES = ("facts", "matrix", "golden", "numbers", "tensors", "table", "builds", "tune", "profile", "bench", "peaks")
 MOST_BYTES = 64 << 20
 
 
@@ -72,6 +72,8 @@ class Rehearsal(unittest.TestCase):
         self.assertEqual({case["variant"] for answer in found["table"] for case in answer["result"]["cases"]},
                          {"softmax", "mgk", "linear"})
         self.assertTrue((self.folder / "results/tuning.txt").stat().st_size > 0)
+        for answer in found["tensors"]:  # without PyTorch the only answer is the reason
+            self.assertTrue(answer.get("status") == 0 or (answer["case"] == "none" and answer["reason"] in done.stderr), answer)
         self.check_profile(found["profile"], done.stderr)
         # In a second run nothing is left to do.
         self.accept("results", "all")
@@ -91,7 +93,7 @@ class Rehearsal(unittest.TestCase):
     def test_short(self):
         done = self.accept("short", "short")
         self.assertEqual([answer["stage"] for answer in self.answers("short", "stages")], ["facts", "matrix", "golden", "table"])
-        self.assertIn("short left out: stage numbers, stage builds, stage tune, stage profile, stage bench, stage peaks\n", done.stderr)
+        self.assertIn("short left out: stage numbers, stage tensors, stage builds, stage tune, stage profile, stage bench, stage peaks\n", done.stderr)
         self.assertRegex(done.stdout, r"linear +2 +f32 +backward +[\d.]+ ms")
 
     def test_own_c_library(self):

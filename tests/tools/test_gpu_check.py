@@ -76,7 +76,7 @@ class GpuCheck(unittest.TestCase):
     def test_help(self):
         done = self.run_script("--help")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
-        for word in ("prepare", "facts", "matrix", "golden", "numbers", "table", "builds", "tune", "profile", "bench", "peaks",
+        for word in ("prepare", "facts", "matrix", "golden", "numbers", "tensors", "table", "builds", "tune", "profile", "bench", "peaks",
                      "Exit status"):
             self.assertIn(word, done.stdout)
 
@@ -198,7 +198,7 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual(done.returncode, 1, done.stderr)
         self.assertIn("table: out of time", done.stderr)
         self.assertIn("short left out: rest of the table's forward pass, rest of the table's backward pass, "
-                      "stage numbers, stage builds, stage tune, stage profile, stage bench, stage peaks\n", done.stderr)
+                      "stage numbers, stage tensors, stage builds, stage tune, stage profile, stage bench, stage peaks\n", done.stderr)
         self.assertRegex(done.stdout, "shape +variant +heads")
 
     def test_profile(self):
