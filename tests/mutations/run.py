@@ -30,6 +30,9 @@ import tomllib
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
+# What python/test.sh made, with the package's module; PyTorch is in the first alone.
+CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "clmgk-test"
+PYTHON = next((path for path in (CACHE / "python-full/bin/python", CACHE / "python/bin/python") if path.exists()), None)
 LIMIT_S = 600  # a test that takes longer does not end
 FAILED = "[  FAILED  ] "  # how cmocka begins the line of a test that failed
 
@@ -46,6 +49,21 @@ class Worker:
         listed = subprocess.run(["ctest", "--test-dir", self.build, "--show-only=json-v1"], capture_output=True,
                                 check=True)
         self.tests = {test["name"]: test for test in json.loads(listed.stdout)["tests"]}
+        if PYTHON:
+            self.add_python()
+
+    def add_python(self):
+        """Adds the files of python/tests, as tests python_NAME of the sources here with the module that was installed."""
+        package = self.source / "python"
+        for module in PYTHON.parent.parent.glob("lib/*/site-packages/clmgk/_native.abi3.so"):
+            shutil.copy(module, package / "clmgk")
+        environment = [f"PYTHONPATH={package}", f"CLMGK_CACHE_DIR={self.cache}", "PYTHONDONTWRITEBYTECODE=1",
+                       "POCL_EXTRA_BUILD_FLAGS=-cl-opt-disable -DFUNCTION=static"]
+        for path in (package / "tests").glob("test_*.py"):
+            self.tests[path.stem.replace("test", "python", 1)] = {
+                "command": [PYTHON, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", path.name],
+                "properties": [{"name": "ENVIRONMENT", "value": environment},
+                               {"name": "WORKING_DIRECTORY", "value": path.parent}]}
 
     def copy(self, source):
         """Only files that differ are written, so that only those are built again."""
@@ -139,7 +157,10 @@ def parse():
 
 
 def can_run(mutant):
-    """Whether this machine's CPU has the instruction set (a flag of /proc/cpuinfo) that the mutant's tests need."""
+    """Whether this machine has what the mutant's tests need: the Python package's environment, or an instruction set of the
+    CPU (a flag of /proc/cpuinfo)."""
+    if mutant["file"].startswith("python/"):
+        return PYTHON is not None
     info = pathlib.Path("/proc/cpuinfo")
     return "needs" not in mutant or (info.exists() and f" {mutant['needs']} " in info.read_text().replace("\n", " "))
 
