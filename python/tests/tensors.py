@@ -6,7 +6,7 @@ torch = pytest.importorskip("torch")
 
 
 def normal(*shape, grad=True):
-    return torch.randn(*shape, requires_grad=grad)
+    return torch.randn(shape, requires_grad=grad)
 
 
 def close(actual, expected, tolerance=5e-5):

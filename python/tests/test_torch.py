@@ -307,11 +307,11 @@ def test_misuse(exception, words, call):
 
 def test_devices_other_than_the_cpu():
     class Elsewhere(torch.Tensor):
-        device = torch.device("cuda:0")
+        device = torch.device("mps:0")
         is_cpu = False
 
     q = torch.ones(1, 2, 7, 16)
-    with pytest.raises(RuntimeError, match=r"q: a tensor on cuda:0.*\.cpu\(\)"):
+    with pytest.raises(RuntimeError, match=r"q: a tensor on mps:0.*\.cpu\(\)"):
         ct.attention(q.as_subclass(Elsewhere), q, q)
 
 
