@@ -89,8 +89,8 @@ older() { # A B : version A is older than B
     [[ $1 != "$2" && $(printf '%s\n%s\n' "$1" "$2" | sort -V | head -n 1) == "$1" ]]
 }
 
-# Writes $run, which starts a program of the bundle. Except for $own_libraries it prefers the machine's libraries, because
-# a driver may need their newer versions.
+# Writes $run, which starts a program of the bundle, and $run-python, the machine's Python with the bundle's package. Except
+# for $own_libraries they prefer the machine's libraries, because a driver may need their newer versions.
 choose_libraries() {
     local libc file name missing libraries=$work/lib begin=()
     [[ $(uname -m) == "$(manifest machine)" ]] ||
@@ -115,7 +115,12 @@ choose_libraries() {
         # shellcheck disable=SC2016 # for the script that is written
         printf 'exec %s%q/bin/"$1" "${@:2}"\n' "${begin[*]:+$(printf '%q ' "${begin[@]}")}" "$bundle"
     } >"$run"
-    chmod +x "$run"
+    {
+        sed '/^exec/d' "$run"
+        # shellcheck disable=SC2016
+        printf 'export PYTHONPATH=%q\nexec python3 -B "$@"\n' "$bundle/python"
+    } >"$run-python"
+    chmod +x "$run" "$run-python"
 }
 
 # Folders in which drivers put their library.
@@ -444,16 +449,15 @@ stage_numbers() {
 # PyTorch's tensors on the card, by the bundle's Python package. Where it cannot run, the result is the reason.
 stage_tensors() {
     local status=0 device=cuda reason=''
-    local python=(env "LD_LIBRARY_PATH=$work/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}$driver_path" "PYTHONPATH=$bundle/python" python3 -B)
     [[ $rehearse -eq 0 ]] || device=cpu
     choose_caches "$work/cache"
     if [[ ! -d $bundle/python ]]; then
         reason='the bundle has no Python package: python/test.sh, before prepare, builds it'
     elif grep -qF "$bundle/libc/" "$run"; then
         reason="the package needs a machine with glibc $(manifest glibc)"
-    elif ! "${python[@]}" -c 'import cffi, numpy, torch' 2>/dev/null; then
+    elif ! "$run-python" -c 'import cffi, numpy, torch' 2>/dev/null; then
         reason='there is no python3 with torch, NumPy and cffi'
-    elif ! "${python[@]}" -c "import torch; raise SystemExit('$device' == 'cuda' and not torch.cuda.is_available())"; then
+    elif ! "$run-python" -c "import torch; raise SystemExit('$device' == 'cuda' and not torch.cuda.is_available())"; then
         reason='torch finds no CUDA device'
     fi
     ! has tensors.jsonl none || rm -f "$results/tensors.jsonl" # the reason may be gone
@@ -462,7 +466,7 @@ stage_tensors() {
         record tensors.jsonl "{\"case\":\"none\",\"reason\":\"$reason\"}"
         return
     fi
-    limited 220 "${python[@]}" "$bundle/python/cuda_tensors.py" --device "$device" --output "$results/tensors.jsonl" || status=$?
+    limited 220 "$run-python" "$bundle/python/cuda_tensors.py" --device "$device" --output "$results/tensors.jsonl" || status=$?
     end_in_time
     [[ $status -eq 0 || $status -eq 5 ]] || fail 1 "tensors: cuda_tensors.py ended with status $status" # 5: results count
 }

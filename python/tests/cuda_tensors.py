@@ -93,7 +93,7 @@ class Cases:
 
     def case_linear(self):
         self.against_the_formula(lambda **x: [ct.linear_attention(**x, causal=True)],
-                                 lambda **x: [formulas.linear_attention(**x, causal=True)],
+                                 lambda **x: [formulas.linear_attention(**x, causal=True)[0]],
                                  self.sizes(2, 70, 70, 32, torch.float32), BOUNDS[torch.float32])
 
     # ---- PyTorch's functions, and its manners

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """CUDA tensors, as far as they go without a card: the launcher's Python side on the stand-ins for NVIDIA's drivers that
 the C tests build, whose device memory is the host's."""
+import json
 import os
 import pathlib
 import subprocess
@@ -91,3 +92,14 @@ def test_cuda_tensors_without_a_driver(monkeypatch):
         pytest.skip("there is CUDA")
     with pytest.raises((NotImplementedError, RuntimeError), match="CUDA|cu[A-Z]"):
         _operators.context_on(torch.device("cuda", 0))
+
+
+def test_the_checks_for_a_card(tmp_path):
+    """What tools/gpu-check.sh runs on a card is right for the CPU's tensors; a second run leaves out what has a result."""
+    command = [sys.executable, pathlib.Path(__file__).with_name("cuda_tensors.py"), "--device", "cpu", "--output",
+               tmp_path / "tensors.jsonl"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [json.loads(line) for line in (tmp_path / "tensors.jsonl").read_text().splitlines()]
+    assert len(lines) > 10 and {line["status"] for line in lines} == {0}
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == ""

@@ -115,7 +115,7 @@ def _extra(name: str, tensor: Tensor) -> Tensor:
     if name in INTEGERS:
         if tensor.is_floating_point() or tensor.dtype == torch.bool:
             raise TypeError(f"{name}: a tensor of {tensor.dtype}: expected integers")
-        if tensor.dtype == torch.int64:  # kernels clamp to the axis, what int32 can hold
+        if tensor.dtype == torch.int64:  # numbers beyond int32 must not wrap around: kernels take them as beyond the axis
             tensor = tensor.clamp(-2**31, 2**31 - 1)
         return tensor.to(torch.int32).contiguous()
     if not tensor.is_floating_point():
