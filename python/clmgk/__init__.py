@@ -21,6 +21,6 @@ from ._plan import Plan, PlanInfo
 __version__ = _text(_lib.clmgk_version())
 
 __all__ = ["Context", "Descriptor", "Device", "DeviceError", "Error", "FileError", "InvalidValueError", "Layout",
-           "LinearOptions", "MatrixUnit", "Options", "OutOfMemoryError", "Plan", "PlanInfo", "State", "UnsupportedError", "attention",
-           "attention_backward", "combine", "devices", "draw_projection", "dropout_mask", "linear_attention",
-           "linear_attention_backward", "noise_tile", "statistics"]
+           "LinearOptions", "MatrixUnit", "Options", "OutOfMemoryError", "Plan", "PlanInfo", "State",
+           "UnsupportedError", "attention", "attention_backward", "combine", "devices", "draw_projection",
+           "dropout_mask", "linear_attention", "linear_attention_backward", "noise_tile", "statistics"]

@@ -53,7 +53,8 @@ def test_module_without_a_batch():
     theirs, ours = torch.nn.MultiheadAttention(32, 4), ct.MultiheadAttention(32, 4)
     ours.load_state_dict(theirs.state_dict())
     x = normal(7, 32)
-    for masks in ({}, {"key_padding_mask": torch.arange(7) > 4}, {"attn_mask": torch.randn(7, 7)}, {"attn_mask": torch.randn(4, 7, 7)}):
+    for masks in ({}, {"key_padding_mask": torch.arange(7) > 4}, {"attn_mask": torch.randn(7, 7)},
+                  {"attn_mask": torch.randn(4, 7, 7)}):
         (actual, of_ours), (expected, weights) = (m(x, x, x, need_weights=True, **masks) for m in (ours, theirs))
         close(actual, expected)
         close(of_ours, weights)
@@ -82,7 +83,8 @@ def make(**options):
 @pytest.mark.parametrize("exception, words, function", [
     (ValueError, "query: shape (7, 2, 31): expected [L,N,32]", lambda: call({"query": torch.ones(7, 2, 31)})),
     (ValueError, "key: shape (7, 32): expected [L,N,32]", lambda: call({"key": torch.ones(7, 32)})),
-    (ValueError, "key: shape (7, 3, 32): expected the query's batch, 2", lambda: call({n: torch.ones(7, 3, 32) for n in ("key", "value")})),
+    (ValueError, "key: shape (7, 3, 32): expected the query's batch, 2",
+     lambda: call({n: torch.ones(7, 3, 32) for n in ("key", "value")})),
     (ValueError, "value: shape (8, 2, 32): expected (7, 2)", lambda: call({"value": torch.ones(8, 2, 32)})),
     (TypeError, "query: ndarray", lambda: call({"query": np.ones((7, 2, 32))})),
     (TypeError, "a nested tensor", lambda: call({"query": torch.nested.nested_tensor([torch.ones(3, 32)] * 2)})),
@@ -94,7 +96,8 @@ def make(**options):
     (NotImplementedError, "need_weights", lambda: call(variant="mgk", need_weights=True)),
     (NotImplementedError, "need_weights", lambda: call(variant="mlk", need_weights=True)),
     (ValueError, "attn_mask: given, but variant 'mlk' takes is_causal", lambda: call(variant="mlk", attn_mask=torch.ones(7, 7))),
-    (ValueError, "hides a key before", lambda: call(variant="mlk", key_padding_mask=torch.tensor([[1, 0, 0, 0, 0, 0, 0]] * 2) > 0)),
+    (ValueError, "hides a key before",
+     lambda: call(variant="mlk", key_padding_mask=torch.tensor([[1, 0, 0, 0, 0, 0, 0]] * 2) > 0)),
     (ValueError, "0 and -inf alone", lambda: call(variant="mlk", key_padding_mask=torch.ones(2, 7))),
     (ValueError, "embed_dim", lambda: ct.MultiheadAttention(15, 2)),
     (ValueError, "embed_dim", lambda: ct.MultiheadAttention(16, -2)),
@@ -271,7 +274,8 @@ def test_in_encoders_and_decoders(variant):
     encoder.self_attn = ct.MultiheadAttention(32, 4, batch_first=True, variant=variant)
     stack = torch.nn.TransformerEncoder(encoder, 2, enable_nested_tensor=False)
     decoder = torch.nn.TransformerDecoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
-    decoder.self_attn, decoder.multihead_attn = (ct.MultiheadAttention(32, 4, batch_first=True, variant=variant) for _ in range(2))
+    decoder.self_attn, decoder.multihead_attn = (ct.MultiheadAttention(32, 4, batch_first=True, variant=variant)
+                                                 for _ in range(2))
     memory = stack(x, mask=causal, is_causal=True, src_key_padding_mask=padding)
     assert decoder(x, memory, tgt_mask=causal, tgt_is_causal=True, memory_key_padding_mask=padding).isfinite().all()
     with torch.no_grad():

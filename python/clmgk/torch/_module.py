@@ -31,8 +31,8 @@ class MultiheadAttention(nn.Module):
     no `attn_mask`; add_bias_kv and add_zero_attn are not offered.
 
     The linear variants ("linear", "mlk", "smlk", "lfish", ...) need time and memory in proportion to the number of
-    positions. They take `is_causal` in the place of an `attn_mask`, a `key_padding_mask` that hides the ends of sequences alone, and no
-    dropout of weights.
+    positions. They take `is_causal` in the place of an `attn_mask`, a `key_padding_mask` that hides the ends of sequences
+    alone, and no dropout of weights.
 
     Parameters
     ----------
