@@ -130,8 +130,8 @@ class Context:
     program_dir : str or path, optional
         Programs compiled ahead, by `save_programs` or ``clmgk-tune --programs``.
     no_amx : bool
-        Does not use AMX, the matrix unit of x86 CPUs. Plans with bfloat16 arrays use it, and ask Linux for its registers
-        once per process. ``CLMGK_AMX=0`` in the environment has the same effect.
+        Does not use AMX, the matrix unit of x86 CPUs. Plans with bfloat16 arrays, or with precision="bf16", use it, and ask
+        Linux for its registers once per process. ``CLMGK_AMX=0`` in the environment has the same effect.
 
     Raises
     ------
