@@ -104,6 +104,7 @@ static void fill_accumulated(th_problem *problem, const clmgk_ref_arrays *exact)
 static void run_backward(th_session *session, rd_case *c, const clmgk_plan_options *options, const rd_fault *fault,
                          rd_verdict *verdict)
 {
+    th_round_values(session, &c->problem, TH_BACKWARD); /* dO, dL: for the reference as the device holds them */
     TH_REF_ARRAYS exact = th_solve_gradients(&c->problem);
     fill_accumulated(&c->problem, &exact);
     if (run(session, c, TH_BACKWARD, options, verdict)) {
