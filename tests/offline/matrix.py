@@ -71,6 +71,14 @@ WINDOW = {"length": 70, "length_k": 150, "use_window": 1, "window_left": 20, "wi
 PACKED = {"sequences": 3, "length": 120, "length_k": 120, "causal": 1}
 PARTS = {"packed": [37, 45, 38]}
 F16 = passes.F16
+
+
+def masks(name):
+    """(Name, options, fields) of a problem for each kind of mask."""
+    return [(f"{name}-window", {}, WINDOW), (f"{name}-lengths", {"lengths": [5, 0, 70]}, LENGTHS),
+            (f"{name}-packed", PARTS, PACKED)]
+
+
 GRADIENTS_MGK, GRADIENTS_SMGK = 31, 63  # all that the variants have: CLMGK_GRADIENT_Q and so on
 # Name, configuration, the problem's fields, and options: of passes.Pass, and may_spill, for sizes that no configuration
 # has. The quick tier has those before FULL.
@@ -182,6 +190,11 @@ FULL = [
           estep=1, **LENGTHS),
     group("wgmma-backward-smgk2-parameters", "backward-smgk2-bf16-64-wgmma", length=70, length_k=100, head_size=32,
           value_size=16, gradients=GRADIENTS_SMGK, prior_shape=passes.PRIOR_HM),
+    *(group(f"wgmma-{name}", f"{words}smgk2-bf16-64-wgmma", options, head_size=16, value_size=16, **fields)
+      for words in ("", "backward-") for name, options, fields in masks(f"{words}smgk2")),
+    *(case(name, f"{words}hard-fish2-bf16-64", {**options, "may_spill": True}, dtype=F16, head_size=16, value_size=16,
+           **{**fields, "heads": 3, "kv_heads": 3})
+      for words in ("", "backward-") for name, options, fields in masks(f"{words}hard-fish2-f16")),
     group("wgmma-backward-unaligned-arrays", "backward-softmax-bf16-64-wgmma",
           {"offsets": {"k": 3, "v": 5, "grad_o": 1, "grad_k": 1}}, length=33, length_k=70),
 ]

@@ -423,7 +423,7 @@ class Pass:
         checked = np.zeros(value.shape, bool)
         for b, rows, keys in self.ranges():
             if name in ("grad_shift", "grad_mix", "grad_prior", "grad_variance"):
-                checked[...] = True
+                checked[...] = not self.packed  # they are sums over all sequences
             elif name in ("grad_k", "grad_v"):
                 checked[b, ..., keys if self.packed else slice(None), :] = True
             else:
