@@ -9,13 +9,13 @@ self=$(realpath "${BASH_SOURCE[0]}")
 here=$(dirname "$self")
 # In the order of their value: the card may be gone at any time.
 stages=(facts matrix golden numbers tensors table builds tune profile bench peaks)
-short_stages=(facts matrix golden table)
+short_stages=(facts matrix table numbers tensors golden)
 # Seconds: together 51 minutes, each below 9.
 declare -A limits=([facts]=120 [golden]=120 [matrix]=480 [numbers]=420 [tensors]=240 [table]=240 [builds]=360 [tune]=360
     [profile]=240 [bench]=360 [peaks]=120)
 # Of `short`: each stage, and all together, with half a minute to find the device and to end.
-declare -A short_limits=([facts]=30 [matrix]=180 [golden]=60 [table]=90)
-short_limit=270
+declare -A short_limits=([facts]=30 [matrix]=260 [table]=110 [numbers]=30 [tensors]=60 [golden]=60)
+short_limit=510
 
 usage() {
     cat <<'TEXT'
@@ -28,13 +28,14 @@ usage: gpu-check.sh prepare [--build DIR] [--output DIR]
 stages, in order of value, each on its own or several in turn; a case that has a result already is left out:
   facts     what the device states, what its compiler takes, what that computes         facts.jsonl
   matrix    the engine of matrix units by its name: golden cases with f16 and bf16
-            arrays, attention at N = 8192 and decoding beside PyTorch where it is, and
-            a table of both                                                             matrix.jsonl, matrix-golden.jsonl
+            arrays; cold compile times; attention at N = 8192 by wgmma and by mma.sync
+            and decoding, beside PyTorch where it is; a table of all this               matrix.jsonl, matrix-golden.jsonl
   golden    the golden cases                                                            golden.jsonl, golden.log
   numbers   numeric tests on the device's own engine                                    numbers.jsonl, numbers.log
   tensors   PyTorch's CUDA tensors through the Python package, where python3 has torch,
             NumPy and cffi: values, gradients, streams, graphs, speed                   tensors.jsonl
-  table     all families at square-64, both passes, beside PyTorch where it is          table.jsonl, peers.jsonl
+  table     all families at square-64 and products of matrices, also with tf32 products,
+            both passes, beside PyTorch where it is                                     table.jsonl, peers.jsonl
   builds    all shipped configurations of GPUs: seconds, registers, spills, logs, and
             the programs that the driver makes of them (NVIDIA: PTX)                    builds.jsonl, programs/
   tune      three shapes                                                                tune.jsonl, tuning.txt
@@ -43,7 +44,8 @@ stages, in order of value, each on its own or several in turn; a case that has a
   bench     square-32, -128, long, decode-64k, both passes; PyTorch where it is         bench.jsonl, peers.jsonl
   peaks     FMA, copying and reading 1 GiB, patterns of reading                         peaks.jsonl
   all       all of these: 51 minutes at most
-  short     facts, matrix, golden, table: 5 minutes at most; says what it leaves out
+  short     facts, matrix, table, the numeric test of CUDA, tensors, golden: 9 minutes
+            at most; says what it leaves out
 
 options:
   --output DIR    folder of the results (default: gpu-results; of prepare: build/gpu-check)
@@ -74,6 +76,7 @@ say() {
 numeric=(test_matrix test_linear test_admixture_backward test_backward test_admixture test_layer test_forward test_linear_backward
     test_layer_rows test_modifiers test_statistics test_values test_properties test_strides test_differential
     test_random test_combine test_cuda test_gemm test_warm_up test_first_contact test_enqueue test_threads)
+short_numeric=(test_cuda)
 programs=(clmgk-info clmgk-run clmgk-bench clmgk-tune gpu_probe gpu_replay listops "${numeric[@]}")
 # Libraries that come from the bundle even if the machine has its own, because the loader must honour OCL_ICD_VENDORS.
 own_libraries='^(libclmgk|libOpenCL|libclblast)\.so'
@@ -351,9 +354,9 @@ stage_golden() {
     say "$(wc -l <"$results/golden.jsonl") golden cases, $failed failed"
 }
 
-# Golden cases of the families that the matrix engine has, half of them with bf16 arrays, the others with f16; then the
-# other way round.
-matrix_golden() { # 0|1
+# Every EVERY-th golden case of the families that the matrix engine has, half of them with bf16 arrays, the others with
+# f16; or the other way round.
+matrix_golden() { # 0|1 EVERY
     local name arguments dtype only=. number=$1 types=(bf16 f16)
     [[ $rehearse -eq 0 ]] || only='^softmax-align-lengths '
     touch "$results/matrix-golden.jsonl"
@@ -361,7 +364,8 @@ matrix_golden() { # 0|1
         dtype=${types[number++ % 2]}
         has matrix-golden.jsonl "$name $dtype" ||
             begin_job golden_case matrix-golden "$name" "$arguments" "$dtype"
-    done < <(grep -E -- "--variant ($matrix_variants) " "$bundle/golden.txt" | grep -v -- --dtype | grep -E -- "$only")
+    done < <(grep -E -- "--variant ($matrix_variants) " "$bundle/golden.txt" | grep -v -- --dtype | grep -E -- "$only" |
+        awk "NR % $2 == 0")
     wait
     end_in_time
     say "$(wc -l <"$results/matrix-golden.jsonl") golden cases on the matrix engine," \
@@ -371,18 +375,34 @@ matrix_variants='softmax|gaussian|mgk|smgk|(hard-)?(fish|mish|gfish)|talking-hea
 
 # Calls COMMAND NAME PASS VARIANTS OPTION... for each measurement by which the matrix engine is judged, in order of value:
 # softmax alone, families beside softmax with 8 heads, and decoding with 8 queries for each of 8 heads of keys.
+matrix_families=softmax:8,mgk:4,smgk:4,hard-fish:2x8,hard-mish:2x8
 matrix_cases() { # PASS COMMAND...
-    local size square=(--length 8192 --head-size) families=softmax:8,mgk:4,smgk:4,hard-fish:2x8,hard-mish:2x8
+    local size square=(--length 8192 --head-size)
     for size in 64 128; do
         "${@:2}" "matrix-$size" "$1" softmax:16 --heads 16 "${square[@]}" "$size"
     done
-    "${@:2}" families-128 "$1" "$families" --heads 8 "${square[@]}" 128
+    "${@:2}" families-128 "$1" "$matrix_families" --heads 8 "${square[@]}" 128
     [[ $1 == backward ]] || "${@:2}" decode-64k-128 "$1" softmax --batch 4 --heads 64 --kv-heads 8 --length 1 \
         --length-k 65536 --head-size 128
+    [[ $1 == backward ]] || "${@:2}" mgk-4096 "$1" mgk:4 --heads 8 --length 4096 --head-size 64
     for size in 64 128; do
         "${@:2}" "matrix-$size-causal" "$1" softmax:16 --heads 16 "${square[@]}" "$size" --causal
     done
-    "${@:2}" families-64 "$1" "$families" --heads 8 "${square[@]}" 64
+}
+
+# The same of what a newer unit than mma.sync computes by default, and of the families with smaller heads.
+mma_cases() { # PASS COMMAND...
+    local size square=(--length 8192 --head-size) unit=(--parameters "unit=1" --backward-parameters "unit=1")
+    for size in 64 128; do
+        "${@:2}" "mma-$size" "$1" softmax:16 --heads 16 "${square[@]}" "$size" "${unit[@]}"
+    done
+    if [[ $1 == forward ]]; then
+        "${@:2}" mma-families-128 "$1" "$matrix_families" --heads 8 "${square[@]}" 128 "${unit[@]}"
+        for size in 64 128; do
+            "${@:2}" "mma-$size-causal" "$1" softmax:16 --heads 16 "${square[@]}" "$size" "${unit[@]}" --causal
+        done
+    fi
+    "${@:2}" families-64 "$1" "$matrix_families" --heads 8 "${square[@]}" 64
 }
 
 # One of them. The driver's cache has its programs.
@@ -402,6 +422,11 @@ matrix_programs() { # NAME PASS VARIANTS OPTION...
     done
 }
 
+# One whose programs are compiled without any cache: how long that takes for both passes of a plan, which has a verdict apart.
+cold_case() { # NAME VARIANTS OPTION...
+    bench_case matrix.jsonl "$1" backward --variants "${@:2}" --engine matrix --dtype bf16 --length 8192 --seconds 0.01
+}
+
 # Whether plans take the engine by themselves: whether its units' probe was right.
 has_matrix_units() {
     grep -qs '^{"case":"choice".*"engine": "matrix"' "$results/matrix.jsonl"
@@ -413,19 +438,27 @@ stage_matrix() {
     json_case matrix.jsonl choice 60 "$run" clmgk-run --variant softmax --q "$inputs/q.npy" --k "$inputs/k.npy" \
         --v "$inputs/v.npy" --dtype bf16 --repeat 1 --json
     if [[ $rehearse -eq 1 ]]; then
-        matrix_golden 0
+        matrix_golden 0 1
         matrix_case small forward softmax:2 "${small_shape[@]}"
     elif has_matrix_units; then
-        trap 'print_cases matrix.jsonl; print_targets' EXIT # also when the time is over
-        matrix_golden 0
+        trap 'print_cases matrix.jsonl; print_targets "$matrix_targets" matrix.jsonl' EXIT # also when the time is over
+        matrix_golden 0 6
+        cold_case cold-128 softmax:16 --heads 16 --head-size 128
         for pass in forward backward; do
             matrix_cases "$pass" matrix_programs
         done
+        for pass in forward backward; do
+            mma_cases "$pass" matrix_programs
+        done
         wait
         matrix_cases forward matrix_case
-        bench_peers "matrix-64 matrix-128 decode-64k-128 matrix-64-causal matrix-128-causal" bf16 0.2
         matrix_cases backward matrix_case
-        matrix_golden 1
+        bench_peers "matrix-64 matrix-128 decode-64k-128 matrix-64-causal matrix-128-causal mgk-4096" bf16 0.2
+        mma_cases forward matrix_case
+        mma_cases backward matrix_case
+        cold_case cold-mgk-128 mgk:4 --heads 8 --head-size 128
+        matrix_golden 0 1
+        matrix_golden 1 1
     else
         say "plans do not choose the matrix engine: $(sed -nE 's/.*"engine_reason": "([^"]*)".*/\1/p' "$results/matrix.jsonl")"
         ! is_nvidia || failures=$((failures + 1))
@@ -437,6 +470,7 @@ stage_matrix() {
 stage_numbers() {
     local name tests=("${numeric[@]}")
     [[ $rehearse -eq 0 ]] || tests=(test_combine test_warm_up)
+    [[ -z $short ]] || tests=("${short_numeric[@]}")
     choose_caches "$work/cache"
     for name in "${tests[@]}"; do
         has numbers.jsonl "$name" || begin_job numeric_case "$name"
@@ -493,14 +527,21 @@ small_shape=(--heads 2 --length 64 --head-size 32)
 # All families at one size; softmax also causal and with 16 bits (the shape adds these). A pass that is cut off keeps the
 # results so far.
 stage_table() {
-    local shape=(--shapes square-64 --seconds 2) peers=square-64
-    local families=softmax:8,mgk:4,smgk:4,hard-fish:2x8,linear:8,mlk:4
-    [[ $rehearse -eq 0 ]] || shape=("${small_shape[@]}" --seconds 0.1) peers='' families=softmax:2,mgk:1,linear:2
+    local shape=(--shapes square-64 --seconds 2) peers=square-64 plain=(--variants softmax:8)
+    local families=softmax:8,mgk:4,smgk:4,hard-fish:2x8,linear:8,mlk:4 products=4096x4096x4096
+    [[ -z $short ]] || shape=(--shapes square-64 --seconds 0.5)
+    [[ $rehearse -eq 0 ]] || shape=("${small_shape[@]}" --seconds 0.1) peers='' plain=(--variants softmax:2) \
+        families=softmax:2,mgk:1,linear:2 products=40x72x64
     choose_caches "$work/cache"
-    trap 'print_cases table.jsonl' EXIT # also when the time is over
+    trap 'print_cases table.jsonl; print_products products.jsonl; print_targets "$table_targets" table.jsonl products.jsonl' EXIT # also when the time is over
     bench_case table.jsonl families forward "${shape[@]}" --variants "$families"
-    bench_peers "$peers"
+    bench_case table.jsonl tf32 forward "${shape[@]}" "${plain[@]}" --precision tf32
+    bench_peers "$peers product-4096 mgk-4096 layer"
+    bench_products "$products"
     bench_case table.jsonl families backward "${shape[@]}" --variants "$families"
+    bench_case table.jsonl tf32 backward "${shape[@]}" "${plain[@]}" --precision tf32
+    [[ $rehearse -eq 1 ]] ||
+        json_case table.jsonl "layer forward" 120 "$run" clmgk-bench --suite layer --variants softmax --seconds 0.5 --json
 }
 
 stage_bench() {
@@ -519,17 +560,17 @@ stage_bench() {
         done
     done
     bench_peers "${shapes[*]}"
-    bench_products
+    bench_products 4096x1536x512,4096x512x512
+    print_products products.jsonl
 }
 
-# Products of matrices by every provider: the largest that docs/gpu-bounds.md predicts, and those of a layer.
-bench_products() {
-    local sizes=4096x4096x4096,4096x1536x512,4096x512x512 dtype
+# Products of matrices by every provider.
+bench_products() { # SIZES
+    local sizes=$1 dtype
     [[ $rehearse -eq 0 ]] || sizes=40x72x64
     for dtype in bf16 f16 f32; do
-        json_case products.jsonl "products $dtype" 120 "$run" clmgk-bench --gemm "$sizes" --dtype "$dtype" --seconds 0.3 --json
+        json_case products.jsonl "$sizes $dtype" 120 "$run" clmgk-bench --gemm "$sizes" --dtype "$dtype" --seconds 0.3 --json
     done
-    print_products products.jsonl
 }
 
 bench_peers() { # SHAPES [TYPES SECONDS]
@@ -730,6 +771,7 @@ left_out() {
     while read -r name _; do
         [[ $rehearse -eq 1 ]] || has golden.jsonl "$name" || words+=("golden $name,")
     done <"$bundle/golden.txt"
+    words+=("other numeric tests,")
     for stage in "${stages[@]}"; do
         [[ " ${short_stages[*]} " == *" $stage "* ]] || words+=("stage $stage,")
     done
@@ -794,7 +836,7 @@ open_results() {
         golden | numbers) rm -f "$results/$stage".* ;;
         matrix) rm -f "$results/matrix".* "$results/matrix-golden".* "$results/peers.jsonl" ;;
         builds) rm -rf "$results/builds.jsonl" "$results/programs" "$work/cache-builds" ;;
-        table | bench) rm -f "$results/$stage.jsonl" "$results/peers.jsonl" ;;
+        table | bench) rm -f "$results/$stage.jsonl" "$results/products.jsonl" "$results/peers.jsonl" ;;
         *) rm -rf "$results/$stage.jsonl" "$work/cache-$stage" ;;
         esac
     done

@@ -17,6 +17,7 @@ json_value='
 
 # Prints a line for each provider of FILE, results of clmgk-bench --gemm.
 print_products() { # FILE
+    touch "$results/$1"
     awk "$json_value"'
         {
             count = split($0, part, /\{ *"device": *[0-9]+, *"dtype"/)
@@ -72,21 +73,28 @@ print_cases() { # FILE
         }' "$results/$1"
 }
 
-# What the matrix engine shall reach on an H200, a line each: words; what is measured, of which cases (CASE VARIANT PASS;
-# their rate in TFLOP/s, the time of the first in that of the second, the part of the rate of reading keys and values);
-# the floor and the aim: numbers, or multiples of the rate of PyTorch's FlashAttention (x1.2).
-targets='softmax forward, D = 64; rate matrix-64 softmax forward; 330; 380
-softmax forward, D = 128; rate matrix-128 softmax forward; 350; 420
-causal, D = 64; rate matrix-64-causal softmax forward; 270; x1.3
-causal, D = 128; rate matrix-128-causal softmax forward; 290; x1.3
-backward, D = 64; rate matrix-64 softmax backward; x1; x1.2
-backward, D = 128; rate matrix-128 softmax backward; x1; x1.2
+# What the matrix engine shall reach on an H200 with bf16 arrays, N = 8192, a line each: words; what is measured, of which
+# cases; the floor and the aim: numbers, or multiples of the rate of PyTorch's FlashAttention (x1.2) or of cuDNN (c1). Kinds,
+# with CASE VARIANT PASS:
+#   rate                        TFLOP/s
+#   ms                          the time
+#   time ... CASE VARIANT PASS  the time of the first in that of the second
+#   speed ... SHAPE             the time of PyTorch's compiled formula in that of the case
+#   compile                     seconds
+#   read                        the part of the rate of reading that keys and values reach
+# shellcheck disable=SC2034 # gpu-check.sh prints them
+matrix_targets='softmax forward, D = 64; rate matrix-64 softmax forward; 450; 520
+softmax forward, D = 128; rate matrix-128 softmax forward; 520; 680
+causal, D = 64; rate matrix-64-causal softmax forward; 350; 420
+causal, D = 128; rate matrix-128-causal softmax forward; 480; 560
+backward, D = 64; rate matrix-64 softmax backward; x1.2; c1
+backward, D = 128; rate matrix-128 softmax backward; x1.2; c1
 causal backward, D = 64; rate matrix-64-causal softmax backward; -; -
 causal backward, D = 128; rate matrix-128-causal softmax backward; -; -
-MGK-4 / softmax-8, D = 128; time families-128 mgk forward families-128 softmax forward; 0.90; 0.80
-sMGK-4 / softmax-8, D = 128; time families-128 smgk forward families-128 softmax forward; 0.65; 0.55
+MGK-4 / softmax-8, D = 128; time families-128 mgk forward families-128 softmax forward; 0.90; 0.78
+sMGK-4 / softmax-8, D = 128; time families-128 smgk forward families-128 softmax forward; 0.60; 0.53
 hard FiSH 2x8 / softmax-8, D = 128; time families-128 hard-fish forward families-128 softmax forward; 0.90; 0.80
-hard MiSH 2x8 / softmax-8, D = 128; time families-128 hard-mish forward families-128 softmax forward; 0.75; 0.60
+hard MiSH 2x8 / softmax-8, D = 128; time families-128 hard-mish forward families-128 softmax forward; 0.70; 0.55
 MGK-4 / softmax-8, D = 64; time families-64 mgk forward families-64 softmax forward; -; -
 sMGK-4 / softmax-8, D = 64; time families-64 smgk forward families-64 softmax forward; -; -
 hard FiSH 2x8 / softmax-8, D = 64; time families-64 hard-fish forward families-64 softmax forward; -; -
@@ -95,64 +103,135 @@ backward MGK-4 / softmax-8, D = 128; time families-128 mgk backward families-128
 backward sMGK-4 / softmax-8, D = 128; time families-128 smgk backward families-128 softmax backward; -; -
 backward hard FiSH 2x8 / softmax-8, D = 128; time families-128 hard-fish backward families-128 softmax backward; -; -
 backward hard MiSH 2x8 / softmax-8, D = 128; time families-128 hard-mish backward families-128 softmax backward; -; -
-decoding 64k, D = 128, of the read rate; read decode-64k-128 softmax forward; 0.85; 0.92'
+MGK-4, N = 4096, against PyTorch compiled; speed mgk-4096 mgk forward mgk-4096; 4; 6
+cold compile, both passes, D = 128, s; compile cold-128 softmax backward; 4; 2
+cold compile, both passes, MGK, D = 128, s; compile cold-mgk-128 mgk backward; 4; 2
+decoding 64k, D = 128, of the read rate; read decode-64k-128 softmax forward; 0.85; 0.92
+mma.sync: softmax forward, D = 64; rate mma-64 softmax forward; 330; 380
+mma.sync: softmax forward, D = 128; rate mma-128 softmax forward; 350; 420
+mma.sync: causal, D = 64; rate mma-64-causal softmax forward; 270; x1.3
+mma.sync: causal, D = 128; rate mma-128-causal softmax forward; 290; x1.3
+mma.sync: backward, D = 64; rate mma-64 softmax backward; x1; x1.2
+mma.sync: backward, D = 128; rate mma-128 softmax backward; x1; x1.2
+mma.sync: MGK-4 / softmax-8, D = 128; time mma-families-128 mgk forward mma-families-128 softmax forward; 0.90; 0.80
+mma.sync: sMGK-4 / softmax-8, D = 128; time mma-families-128 smgk forward mma-families-128 softmax forward; 0.65; 0.55
+mma.sync: hard FiSH 2x8 / softmax-8, D = 128; time mma-families-128 hard-fish forward mma-families-128 softmax forward; 0.90; 0.80
+mma.sync: hard MiSH 2x8 / softmax-8, D = 128; time mma-families-128 hard-mish forward mma-families-128 softmax forward; 0.75; 0.60'
 
-# Prints them with what matrix.jsonl and peers.jsonl have: rates of PyTorch's back ends in TFLOP/s, and their times for
-# decoding in milliseconds.
-print_targets() {
-    touch "$results/peers.jsonl"
-    awk -v targets="$targets" -v peers="$results/peers.jsonl" "$json_value"'
+# The same for f32 arrays with 8 heads of 4,096 tokens, D = 64, and products of 4,096^3.
+# shellcheck disable=SC2034 # gpu-check.sh prints them
+table_targets='f32 softmax forward, ms; ms families softmax-f32 forward; 0.60; 0.35
+f32 softmax backward, ms; ms families softmax-f32 backward; 2.2; 1.4
+f32 softmax forward, tf32 products, ms; ms tf32 softmax-f32 forward; 0.25; 0.18
+f32 softmax backward, tf32 products, ms; ms tf32 softmax-f32 backward; 0.9; 0.65
+f32 MGK-4 against PyTorch compiled; speed families mgk-f32 forward mgk-4096; 2; 3
+layer forward, width 512, 4 x 1024 tokens, f32, ms; ms layer softmax-f32 forward; -; -
+products, bf16; rate product-4096 bf16 forward; 400; 600
+products, f32; rate product-4096 f32 forward; 60; 90'
+
+# Prints targets with what the results have, and with the unit that computed it. Beside them are PyTorch's back ends: rates
+# in TFLOP/s, or times where the line is not a rate.
+print_targets() { # TARGETS FILE...
+    local file files=()
+    for file in "${@:2}" peers.jsonl; do
+        touch "$results/$file"
+        files+=("$results/$file")
+    done
+    awk -v targets="$1" "$json_value"'
         function shown(number, format) { return number == "" ? "-" : sprintf(format, number) }
-        # A target as a number: a multiple of the rate of FlashAttention, if that was measured.
-        function target(text, flash) {
-            if (text !~ /^x/)
-                return text
-            return flash == "" ? text " FA2" : sprintf("%.0f", substr(text, 2) * flash)
+        # A target as a number: a multiple of the rate of FlashAttention or cuDNN, if that was measured.
+        function target(text, flash, cudnn) {
+            if (text ~ /^x/)
+                return flash == "" ? text " FA2" : sprintf("%.0f", substr(text, 2) * flash)
+            if (text ~ /^c/)
+                return cudnn == "" ? "cuDNN" : sprintf("%.0f", substr(text, 2) * cudnn)
+            return text
+        }
+        function beside(shape, type, pass, back_end, is_rate,    key) {
+            sub(/^mma-/, "matrix-", shape)
+            sub(/^families$/, "square-64", shape)
+            key = shape " " pass " " type " " back_end
+            if (is_rate)
+                return shown(peer_rate[key] == "" ? "" : peer_rate[key] / 1000, "%.0f")
+            return peer_ms[key] == "" ? "-" : sprintf("%.3fms", peer_ms[key])
         }
         BEGIN {
-            while ((getline line < peers) > 0) {
-                split(value(line, "case"), word, " ")
-                peer[word[1] " " word[2] " " word[4]] = value(line, "gflops")
-                peer_ms[word[1] " " word[2] " " word[4]] = value(line, "ms")
-            }
+            back_end["product-4096"] = "CUBLAS"
+            back_end["layer"] = "MODULE"
+        }
+        FILENAME ~ /peers.jsonl$/ {
+            split(value($0, "case"), word, " ")
+            peer_rate[word[1] " " word[2] " " word[3] " " word[4]] = value($0, "gflops")
+            peer_ms[word[1] " " word[2] " " word[3] " " word[4]] = value($0, "ms")
+            next
         }
         {
             split(value($0, "case"), name, " ")
             count = split($0, part, /\{ *"device": *[0-9]+, *"shape"/)
             for (i = 2; i <= count; i++) {
-                key = name[1] " " value(part[i], "variant") " " value(part[i], "pass")
-                ms[key] = value(part[i], "median")
-                rate[key] = value(part[i], "gflops")
-                read[key] = value(part[i], "kv_fraction_of_read")
+                text = "\"shape\"" part[i]
+                own = value(text, "variant") (value(text, "dtype") == "f32" ? "-f32" : "")
+                if (value(text, "shape") != "null" && value(text, "causal") == "true")
+                    own = own "-causal"
+                key = name[1] " " own " " value(text, "pass")
+                ms[key] = value(text, "median")
+                rate[key] = value(text, "gflops")
+                read[key] = value(text, "kv_fraction_of_read")
+                compile[key] = value(text, "compile_ms")
+                unit[key] = text ~ /-DMATRIX_UNIT=2/ ? "wgmma" : text ~ /-DMATRIX_UNIT=1/ ? "mma" : value(text, "engine")
+            }
+            count = split($0, part, /\{ *"device": *[0-9]+, *"step"/)
+            for (i = 2; i <= count; i++) {
+                text = "\"step\"" part[i]
+                key = name[1] " " value(text, "variant") "-f32 " value(text, "step")
+                ms[key] = value(text, "median")
+                unit[key] = value(text, "provider")
+            }
+            count = split($0, part, /\{ *"device": *[0-9]+, *"dtype"/)
+            for (i = 2; i <= count; i++) {
+                text = "\"dtype\"" part[i]
+                key = "product-" value(text, "m") " " value(text, "dtype") " forward"
+                if (value(text, "gflops") + 0 > rate[key] + 0) {
+                    rate[key] = value(text, "gflops")
+                    unit[key] = value(text, "provider")
+                }
             }
         }
         END {
-            printf "    %-44s %9s %7s %7s %7s %7s\n", "H200, bf16, N = 8192", "measured", "floor", "aim", "Flash", "cuDNN"
+            printf "    %-47s %9s %7s %7s %8s %8s %8s  %s\n", "H200", "measured", "floor", "aim", "Flash", "cuDNN",
+                "PyTorch", "by"
             lines = split(targets, line_of, "\n")
             for (i = 1; i <= lines; i++) {
                 split(line_of[i], field, "; ")
                 split(field[2], word, " ")
                 key = word[2] " " word[3] " " word[4]
-                shape = word[2] " " word[4]
-                flash = cudnn = measured = ""
+                type = key ~ /-f32 | f32 / ? "f32" : "bf16"
+                flash = beside(word[2], type, word[4], "FLASH_ATTENTION", word[1] == "rate")
+                cudnn = beside(word[2], type, word[4], "CUDNN_ATTENTION", word[1] == "rate")
+                other = beside(word[2], type, word[4], back_end[word[2]] == "" ? "EFFICIENT_ATTENTION" : back_end[word[2]],
+                    word[1] == "rate")
+                measured = ""
                 if (word[1] == "rate") {
                     measured = rate[key] == "" ? "" : sprintf("%.0f", rate[key] / 1000)
-                    flash = shown(peer[shape " FLASH_ATTENTION"] / 1000, "%.0f")
-                    cudnn = shown(peer[shape " CUDNN_ATTENTION"] / 1000, "%.0f")
+                } else if (word[1] == "ms") {
+                    measured = shown(ms[key], "%.3f")
                 } else if (word[1] == "time") {
-                    other = ms[word[5] " " word[6] " " word[7]]
-                    measured = ms[key] == "" || other == "" ? "" : sprintf("%.2f", ms[key] / other)
+                    both = ms[word[5] " " word[6] " " word[7]]
+                    measured = ms[key] == "" || both == "" ? "" : sprintf("%.2f", ms[key] / both)
+                    flash = cudnn = other = "-"
+                } else if (word[1] == "speed") {
+                    other = beside(word[5], type, word[4], "COMPILED", 0)
+                    measured = ms[key] == "" || other == "-" ? "" : sprintf("%.1f", other / ms[key])
+                    flash = cudnn = "-"
+                } else if (word[1] == "compile") {
+                    measured = compile[key] == "" ? "" : sprintf("%.1f", compile[key] / 1000)
                 } else {
                     measured = shown(read[key], "%.2f")
-                    flash = shown(peer_ms[shape " FLASH_ATTENTION"], "%.3f")
-                    cudnn = shown(peer_ms[shape " CUDNN_ATTENTION"], "%.3f")
-                    flash = flash == "-" ? "" : flash "ms"
-                    cudnn = cudnn == "-" ? "" : cudnn "ms"
                 }
-                number = flash ~ /^[0-9]+$/ && flash > 0 ? flash : ""
-                printf "    %-44s %9s %7s %7s %7s %7s\n", field[1], measured == "" ? "-" : measured,
-                    target(field[3], number), target(field[4], number), flash == "" || flash == "0" ? "-" : flash,
-                    cudnn == "" || cudnn == "0" ? "-" : cudnn
+                printf "    %-47s %9s %7s %7s %8s %8s %8s  %s\n", field[1], measured == "" ? "-" : measured,
+                    target(field[3], flash ~ /^[0-9]+$/ ? flash : "", cudnn ~ /^[0-9]+$/ ? cudnn : ""),
+                    target(field[4], flash ~ /^[0-9]+$/ ? flash : "", cudnn ~ /^[0-9]+$/ ? cudnn : ""), flash, cudnn, other,
+                    unit[key]
             }
-        }' "$results/matrix.jsonl"
+        }' "${files[@]}"
 }

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's attention on a GPU, each of its back ends, at the sizes of tools/gpu-check.sh bench: a line of JSON each.
+"""PyTorch's attention on a GPU, each of its back ends, at the sizes of tools/gpu-check.sh: a line of JSON each. Beside it MGK
+as PyTorch compiles its formula, products of matrices, and a layer.
 
 A back end that refuses a case is told in the case's "error". Cases that the file has already are left out.
 """
@@ -68,6 +69,45 @@ def measure(shape, dtype, back_end, backward, device, seconds):
         return timed(lambda: torch.autograd.grad(out, (q, k, v), grad, retain_graph=True), device, seconds)
 
 
+def mgk(q, k, v):
+    """q [batch, head, row, size], k with components before keys: components share values, and |q|^2 cancels out."""
+    scores = torch.einsum("bhnd,bhmsd->bhnms", q, k) - (k * k).sum(-1)[:, :, None] / 2
+    weights = torch.softmax((scores * q.shape[-1] ** -0.5).flatten(-2), -1).unflatten(-1, k.shape[2:4])
+    return weights.sum(-2) @ v
+
+
+def mgk_forward(dtype, device, length=4096):
+    """Four heads of two components."""
+    q, v = (torch.randn(1, 4, length, 64, device=device, dtype=dtype) for _ in range(2))
+    k = torch.randn(1, 4, 2, length, 64, device=device, dtype=dtype)
+    formula = torch.compile(mgk) if device == "cuda" else mgk
+    return functools.partial(formula, q, k, v), flops((1, 4, length, length, 96, False), False)
+
+
+def product(dtype, device, size=4096):
+    a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
+    torch.backends.cuda.matmul.allow_tf32 = False
+    return functools.partial(torch.matmul, a, b), 2.0 * size ** 3
+
+
+def layer(dtype, device, length=1024):
+    """Self-attention of four sequences, and the normalisation of the sum with its inputs."""
+    x = torch.randn(4, length, 512, device=device, dtype=dtype)
+    attention = torch.nn.MultiheadAttention(512, 8, batch_first=True, device=device, dtype=dtype)
+    norm = torch.nn.LayerNorm(512, device=device, dtype=dtype)
+    return lambda: norm(x + attention(x, x, x, need_weights=False)[0]), 32.0 * length * 512 ** 2 + 16.0 * length ** 2 * 512
+
+
+# Function, and the name of what computes it.
+OTHERS = {"product-4096": (product, "CUBLAS"), "layer": (layer, "MODULE"), "mgk-4096": (mgk_forward, "COMPILED")}
+
+
+def measure_other(function, dtype, device, seconds, small):
+    call, operations = function(dtype, device, *([64] if small else []))
+    with torch.no_grad():
+        return timed(call, device, seconds), operations
+
+
 def flops(shape, backward):
     batch, heads, rows, keys, size, causal = shape[:6]
     return 4.0 * batch * heads * rows * keys * size * (2.5 if backward else 1) * (0.5 if causal else 1)
@@ -83,21 +123,32 @@ def cases(shapes, dtypes):
                         yield case, shape, dtype, direction == "backward", back_end
 
 
-def result(name, shape, dtype, backward, back_end, device, seconds):
+def measure_attention(shape, dtype, back_end, backward, device, seconds):
+    return measure(shape, dtype, back_end, backward, device, seconds), flops(shape, backward)
+
+
+def other_cases(names, dtypes):
+    """(Name, function, type)"""
+    return [(f"{name} forward {dtype} {OTHERS[name][1]}", OTHERS[name][0], dtype) for name in names if name in OTHERS
+            for dtype in dtypes]
+
+
+def result(name, device, run):
+    """`run` returns milliseconds of runs, and the operations of one."""
     answer = {"case": name, "torch": torch.__version__,
               "device": torch.cuda.get_device_name() if device == "cuda" else device}
     try:
-        times = measure(shape, DTYPES[dtype], back_end, backward, device, seconds)
+        times, operations = run()
     except RuntimeError as refusal:
         return {**answer, "error": str(refusal).splitlines()[0]}
     median = statistics.median(times)
-    return {**answer, "ms": median, "min_ms": min(times), "gflops": flops(shape, backward) / (median * 1e6)}
+    return {**answer, "ms": median, "min_ms": min(times), "gflops": operations / (median * 1e6)}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--output", required=True, help="append the results here")
-    parser.add_argument("--shapes", help="some of " + ",".join(SHAPES))
+    parser.add_argument("--shapes", help="some of " + ",".join([*SHAPES, *OTHERS]))
     parser.add_argument("--dtypes", default=",".join(DTYPES))
     parser.add_argument("--seconds", type=float, default=0.5, help="for each case")
     parser.add_argument("--rehearse", action="store_true", help="a small case, on the CPU where there is no GPU")
@@ -106,14 +157,19 @@ def main():
     if device == "cpu" and not arguments.rehearse:
         print("gpu.py: torch sees no GPU", file=sys.stderr)
         return 3
-    names = arguments.shapes.split(",") if arguments.shapes else SHAPES
-    shapes = SMALL if arguments.rehearse else {name: SHAPES[name] for name in names}
+    names = arguments.shapes.split(",") if arguments.shapes else [*SHAPES, *OTHERS]
+    shapes = SMALL if arguments.rehearse else {name: SHAPES[name] for name in names if name in SHAPES}
+    dtypes, seconds = arguments.dtypes.split(","), 0.01 if arguments.rehearse else arguments.seconds
+    runs = [(name, measure_attention, (shape, DTYPES[dtype], back_end, backward, device, seconds))
+            for name, shape, dtype, backward, back_end in cases(shapes, dtypes)]
+    runs += [(name, measure_other, (function, DTYPES[dtype], device, seconds, arguments.rehearse))
+             for name, function, dtype in other_cases(names, dtypes)]
     with open(arguments.output, "a+", encoding="utf-8") as file:
         file.seek(0)
         known = {json.loads(line)["case"] for line in file}
-        for case in cases(shapes, arguments.dtypes.split(",")):
-            if case[0] not in known:
-                answer = result(*case, device, 0.01 if arguments.rehearse else arguments.seconds)
+        for name, function, own in runs:
+            if name not in known:
+                answer = result(name, device, functools.partial(function, *own))
                 rate = "" if "error" in answer else f"{answer['ms']:.3f} ms {answer['gflops']:.0f} GFLOP/s"
                 print(f"{answer['case']:48s} {rate or answer['error']}")
                 file.write(json.dumps(answer) + "\n")

@@ -28,12 +28,22 @@ done
 BENCH = r"""#!/usr/bin/env python3
 import json, os, sys
 words = sys.argv[1:]
-value = {name: words[words.index(name) + 1] for name in ("--variants", "--pass", "--head-size")}
+value = {name: words[words.index(name) + 1] for name in ("--variants", "--pass", "--head-size") if name in words}
+if "--gemm" in words or "--suite" in words:
+    name = "step" if "--suite" in words else "dtype"
+    case = {"device": 0, "step": "forward", "variant": "softmax"} if "--suite" in words else {
+        "device": 0, "dtype": words[words.index("--dtype") + 1], "m": 4096, "n": 4096, "k": 4096, "gflops": 450000, "note": ""}
+    print(json.dumps({name + "s": [{**case, "time_ms": {"median": 0.25}, "provider": "made up"}]}, indent=1))
+    sys.exit()
 with open(os.environ["BENCH_LOG"], "a") as log:
     print(*words, file=log)
-cases = [{"device": 0, "shape": None, "variant": name, "heads": 8, "dtype": "bf16", "pass": value["--pass"],
+unit = 1 if "unit=1" in words else 2
+types = [words[words.index("--dtype") + 1]] if "--dtype" in words else ["f32"]
+cases = [{"device": 0, "shape": words[words.index("--shapes") + 1] if "--shapes" in words else None, "variant": name,
+          "engine": "matrix", "heads": 8, "dtype": types[0], "pass": value["--pass"],
           "causal": "--causal" in words, "time_ms": {"median": len(name)}, "gflops": 1000 * len(name),
-          "fraction_of_peak": None, "kv_fraction_of_read": 0.5}
+          "fraction_of_peak": None, "kv_fraction_of_read": 0.5, "compile_ms": 3456.7,
+          "options": f"-DENGINE=matrix -DMATRIX_UNIT={unit}"}
          for name in (variant.split(":")[0] for variant in value["--variants"].split(","))]
 print(json.dumps({"cases": cases}, indent=1))
 """
@@ -148,30 +158,51 @@ class GpuCheck(unittest.TestCase):
             (self.bundle / "golden" / name).mkdir(parents=True)
         results.mkdir()
         (results / "peers.jsonl").write_text('{"case": "matrix-64 forward bf16 FLASH_ATTENTION", "ms": 3.5, "gflops": 300100}\n'
-                                             '{"case": "matrix-64 backward bf16 FLASH_ATTENTION", "ms": 9, "gflops": 200000}\n')
+                                             '{"case": "matrix-64 backward bf16 FLASH_ATTENTION", "ms": 9, "gflops": 200000}\n'
+                                             '{"case": "matrix-64 backward bf16 CUDNN_ATTENTION", "ms": 5, "gflops": 311000}\n'
+                                             '{"case": "mgk-4096 forward bf16 COMPILED", "ms": 13.5, "gflops": 1}\n')
         done = self.run_script("matrix", "--device", "cpu", BENCH_LOG=str(log))
         self.assertEqual(done.returncode, 0, done.stderr)
         found = [json.loads(line) for line in (results / "matrix.jsonl").read_text().splitlines()]
         self.assertEqual({answer["status"] for answer in found}, {0})
-        squares = ["matrix-64", "matrix-128", "families-128"]
-        causal = ["matrix-64-causal", "matrix-128-causal", "families-64"]
+        squares, causal = ["matrix-64", "matrix-128", "families-128"], ["matrix-64-causal", "matrix-128-causal"]
+        mma = ["mma-64", "mma-128"]
         self.assertEqual([answer["case"] for answer in found],
-                         ["choice", *(f"{name} forward" for name in [*squares, "decode-64k-128", *causal]),
-                          *(f"{name} backward" for name in squares + causal)])
+                         ["choice", "cold-128 backward",
+                          *(f"{name} forward" for name in [*squares, "decode-64k-128", "mgk-4096", *causal]),
+                          *(f"{name} backward" for name in squares + causal),
+                          *(f"{name} forward" for name in [*mma, "mma-families-128", "mma-64-causal", "mma-128-causal",
+                                                           "families-64"]),
+                          *(f"{name} backward" for name in [*mma, "families-64"]), "cold-mgk-128 backward"])
         golden = (results / "matrix-golden.jsonl").read_text()
         for name in ("softmax-plain", "mish-noise", "talking-heads"):
             for dtype in ("bf16", "f16"):
                 self.assertIn(f'"{name} {dtype}","status":0', golden)
         self.assertEqual(golden.count("\n"), 6)
         calls = log.read_text().splitlines()
-        self.assertEqual(sum("--seconds 0.01 " in call for call in calls), 25)  # compiled ahead, each program once
-        self.assertTrue(all("--engine matrix --dtype bf16" in call and "--keep-caches" in call for call in calls))
-        self.assertRegex(done.stdout, r"softmax forward, D = 64 +7 +330 +380 +300 +-\n")
-        self.assertRegex(done.stdout, r"backward, D = 64 +7 +200 +240 +200 +-\n")
-        self.assertRegex(done.stdout, r"backward, D = 128 +7 +x1 FA2 +x1.2 FA2 +- +-\n")
-        self.assertRegex(done.stdout, r"sMGK-4 / softmax-8, D = 128 +0.57 +0.65 +0.55")
-        self.assertRegex(done.stdout, r"hard MiSH 2x8 / softmax-8, D = 128 +1.29 +0.75 +0.60")
-        self.assertRegex(done.stdout, r"decoding 64k, D = 128, of the read rate +0.50 +0.85 +0.92 +- +-\n")
+        ahead = [call for call in calls if "--seconds 0.01 " in call and "--keep-caches" in call]
+        self.assertEqual(len(ahead), 35)  # compiled ahead, each program once
+        cold = [call for call in calls if "--keep-caches" not in call]
+        self.assertEqual([call.split("--variants ")[1].split()[0] for call in cold], ["softmax:16", "mgk:4"])
+        self.assertTrue(all("--engine matrix --dtype bf16" in call for call in calls))
+        for line in (r"softmax forward, D = 64 +7 +450 +520 +300 +- +-  wgmma", r"backward, D = 64 +7 +240 +311 +200 +311 +-  wgmma",
+                     r"backward, D = 128 +7 +x1.2 FA2 +cuDNN +- +- +-  wgmma", r"sMGK-4 / softmax-8, D = 128 +0.57 +0.60 +0.53",
+                     r"hard MiSH 2x8 / softmax-8, D = 128 +1.29 +0.70 +0.55",
+                     r"MGK-4, N = 4096, against PyTorch compiled +4.5 +4 +6 +- +- +13.500ms  wgmma",
+                     r"cold compile, both passes, D = 128, s +3.5 +4 +2",
+                     r"decoding 64k, D = 128, of the read rate +0.50 +0.85 +0.92 +- +- +-",
+                     r"mma.sync: softmax forward, D = 64 +7 +330 +380 +300 +- +-  mma",
+                     r"mma.sync: hard MiSH 2x8 / softmax-8, D = 128 +1.29 +0.75 +0.60"):
+            self.assertRegex(done.stdout, line)
+
+    def test_table(self):
+        """The stage as on a card: tf32 products, products of matrices and a layer, and the table of targets."""
+        self.replace_programs(clmgk_bench=BENCH)
+        done = self.run_script("table", "--device", "cpu", BENCH_LOG=str(self.folder / "log"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for line in (r"f32 softmax forward, ms +7.000 +0.60 +0.35", r"f32 softmax backward, tf32 products, ms +7.000 +0.9 +0.65",
+                     r"products, f32 +450 +60 +90 +- +- +-  made up", r"layer forward, .* f32, ms +0.250 +- +- +- +- +-  made up"):
+            self.assertRegex(done.stdout, line)
 
     def test_no_matrix_units(self):
         """Where plans choose another engine, the emulation is not measured."""
@@ -190,6 +221,7 @@ class GpuCheck(unittest.TestCase):
         facts = subprocess.run([BIN / "gpu_probe", "--list"], capture_output=True, text=True, check=True).stdout
         results.mkdir()
         (results / "golden.jsonl").write_text("")
+        (results / "numbers.jsonl").write_text('{"case":"test_cuda","status":0}\n')
         (results / "facts.jsonl").write_text("".join(f'{{"case":"{name}","right":true}}\n'
                                                      for name in facts.splitlines()))
         start = time.monotonic()
@@ -198,7 +230,7 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual(done.returncode, 1, done.stderr)
         self.assertIn("table: out of time", done.stderr)
         self.assertIn("short left out: rest of the table's forward pass, rest of the table's backward pass, "
-                      "stage numbers, stage tensors, stage builds, stage tune, stage profile, stage bench, stage peaks\n", done.stderr)
+                      "other numeric tests, stage builds, stage tune, stage profile, stage bench, stage peaks\n", done.stderr)
         self.assertRegex(done.stdout, "shape +variant +heads")
 
     def test_profile(self):
