@@ -269,7 +269,7 @@ KERNEL(mixture_backward_queries)
     KEY_SPACE float top[TILE_KEYS], spread[TILE_KEYS];
     x.keys = (mixture_keys){beta, log_prior, w, top, spread};
 #if KEY_TERMS_GIVEN
-    x.betas = work + a.region[MGK_REGION_KEY_TERMS] + beta_row(&a, p.batch, h, kv_head, 0) + p.key_base;
+    betas_begin(e, &x, &a, work + a.region[MGK_REGION_KEY_TERMS] + beta_row(&a, p.batch, h, kv_head, 0) + p.key_base);
 #endif
     query_values query;
     tile_view view;

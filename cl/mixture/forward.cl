@@ -281,7 +281,7 @@ KERNEL(mixture_forward)
     KEY_SPACE float top[TILE_KEYS], spread[TILE_KEYS];
     x.keys = (mixture_keys){beta, log_prior, w, top, spread};
 #if KEY_TERMS_GIVEN
-    x.betas = work + a.key_terms + beta_row(&a, p.batch, h, g, 0) + p.key_base;
+    betas_begin(&e, &x, &a, work + a.key_terms + beta_row(&a, p.batch, h, g, 0) + p.key_base);
 #endif
     real row_max[PANELS][BLOCK_ROWS], row_sum[PANELS][BLOCK_ROWS], seen[PANELS][BLOCK_ROWS];
 

@@ -50,7 +50,7 @@ MATRIX_SPILLS = {
     ("mgk2-bf16-128-wgmma", "forward"): 300, ("mgk4-bf16-64-wgmma", "forward"): 300,
     ("smgk2-bf16-128-wgmma", "forward"): 64, ("hard-fish2-bf16-64-wgmma", "forward"): 108,
     ("backward-softmax-bf16-64-wgmma", "backward"): 20, ("backward-softmax-f16-64-wgmma", "backward"): 28,
-    ("backward-softmax-bf16-128-wgmma", "backward"): 188, ("backward-softmax-f16-128-wgmma", "backward"): 200,
+    ("backward-softmax-bf16-128-wgmma", "backward"): 192, ("backward-softmax-f16-128-wgmma", "backward"): 200,
     ("backward-smgk2-bf16-64-wgmma", "backward"): 164, ("backward-smgk2-bf16-128-wgmma", "backward"): 64,
     ("mgk2-bf16-128", "forward"): 16, ("smgk2-bf16-128", "forward"): 88,
     ("hard-fish2-bf16-64", "forward"): 40, ("hard-fish2-bf16-128", "forward"): 76,
@@ -412,18 +412,20 @@ def share(lists, of):
 
 
 def promoted_bytes(source, options):
-    """Private memory of a work-item for the matrix engine's sums of more than 4,096 products each
-    (cl/engine/matrix/backward.clh, chain.clh, gemm.clh)."""
+    """Private memory of a work-item of the matrix engine for sums: of more than 4,096 products each, and those that are
+    stored (cl/engine/matrix/backward.clh, chain.clh, gemm.clh)."""
     head, value = (max(16, tunable(options, name, 64)) for name in ("HEAD_SIZE", "VALUE_SIZE"))
     if "-DMATRIX_UNIT=2" in options and source.endswith("/forward.cl"):
         return 2 * value * tunable(options, "HEADS", 1)
     if source == "gemm/fragments.cl":
         return 16 * tunable(options, "ROW_TILES", 4) * tunable(options, "COLUMN_TILES", 8) * ("-DENGINE=matrix" in options)
-    if "-DENGINE=matrix" not in options or not source.startswith("mixture/backward"):
+    mixed = source.startswith("admixture/backward")
+    if "-DENGINE=matrix" not in options or not (mixed or source.startswith("mixture/backward")):
         return 0
     products = 1 if "-DKEYS_SHIFTED=1" in options else tunable(options, "COMPONENTS", 1)
-    of_keys = products * head * ("-DWANT_K=1" in options) + value * ("-DWANT_V=1" in options)
-    columns = head if source == "mixture/backward_queries.cl" else of_keys
+    heads = tunable(options, "HEADS", 1) if mixed else 1
+    of_keys = products * head * ("-DWANT_K=1" in options) + heads * value * ("-DWANT_V=1" in options)
+    columns = (products if mixed else 1) * head if source.endswith("/backward_queries.cl") else of_keys
     return 4 * 2 * tunable(options, "ROW_TILES", 1) * columns // 4
 
 

@@ -69,10 +69,10 @@ class Tile:
 
     def tile(self):
         """For the model."""
-        c = self.counts
+        c, unit = self.counts, "hgmma" if self.by_four else "hmma"  # of both kinds, as the tables say
         return model.Tile(slots=c["slots"] / 4, fma=0, banks=c["passes"], load_bytes=c.get("load bytes", 0),
                           barriers=c["barriers"] * 32 / self.step.threads, waits=c.get("waits", 0),
-                          hmma=c.get("hmma", 0), hgmma=c.get("hgmma", 0), mufu=c["mufu"], copied=c.get("copied bytes", 0))
+                          mufu=c["mufu"], copied=c.get("copied bytes", 0), **{unit: self.products()})
 
     def summary(self):
         c = self.counts
