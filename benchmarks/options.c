@@ -237,15 +237,18 @@ static tool_exit parse_counts(const char *const *values, bench_options *options,
 /* Products alone: nothing of attention goes with them. */
 static tool_exit parse_products(const char *const *values, bench_options *options, tool_error *error)
 {
-    static const int own[] = {OPTION_GEMM, OPTION_DTYPE};
+    static const int own[] = {OPTION_GEMM, OPTION_DTYPE, OPTION_PRECISION};
     clmgk_dtype dtype = CLMGK_DTYPE_F32;
+    clmgk_precision precision = CLMGK_PRECISION_EXACT;
     TOOL_TRY(parse_few(values, own, TOOL_COUNT(own), "gemm", options, error));
     TOOL_TRY(tool_parse_products("gemm", values[OPTION_GEMM], options->products, &options->product_count, error));
     if (values[OPTION_DTYPE])
         TOOL_TRY(tool_parse_dtype("dtype", values[OPTION_DTYPE], &dtype, error));
+    TOOL_TRY(tool_parse_precision("precision", values[OPTION_PRECISION], &precision, error));
     for (size_t i = 0; i < options->product_count; i++) {
         options->products[i].transpose_b = true; /* as layers have it */
         options->products[i].dtype = dtype;
+        options->products[i].precision = precision;
     }
     return TOOL_DONE;
 }

@@ -27,6 +27,7 @@ typedef struct way {
     char used[512], note[256]; /* of the plan */
     clmgk_tuning_source tuning;
     clmgk_dtype sums;
+    clmgk_precision precision; /* used */
 } way;
 
 typedef struct scene {
@@ -59,6 +60,7 @@ static tool_exit make_plan(const scene *s, way *w, tool_error *error)
     (void)snprintf(w->note, sizeof(w->note), "%s", info.note);
     w->tuning = info.tuning;
     w->sums = info.sums;
+    w->precision = info.precision;
     return TOOL_DONE;
 }
 
@@ -72,7 +74,7 @@ static tool_exit first_run(const scene *s, way *w, tool_error *error)
     TOOL_TRY(run_once(s, w, &w->first_ms, error));
     if (!w->direct)
         TOOL_TRY(tool_matrices_read(s->device, &s->matrices, error));
-    return tool_matrices_check(&s->matrices, w->sums, SAMPLES, message, sizeof(message))
+    return tool_matrices_check(&s->matrices, w->sums, w->precision, SAMPLES, message, sizeof(message))
                ? TOOL_DONE
                : tool_fail(error, TOOL_CHECK_FAILED, "%s: %s", w->name, message);
 }
@@ -174,9 +176,12 @@ static void print_row(const row *r, FILE *stream)
 
 static json_t *way_json(const row *r, const way *w)
 {
-    return json_pack("{s:I, s:s, s:I, s:I, s:I, s:s, s:b, s:b, s:s, s:s, s:s, s:{s:f, s:f, s:f, s:I}, s:f, s:o, s:o, "
-                     "s:f, s:f}",
-                     "device", (json_int_t)0, "dtype", clmgk_dtype_name(r->size.dtype), "m", (json_int_t)r->size.m, "n",
+    const char *const precision =
+        r->size.precision != CLMGK_PRECISION_EXACT ? clmgk_precision_name(r->size.precision) : NULL;
+    return json_pack("{s:I, s:s, s:s?, s:s, s:I, s:I, s:I, s:s, s:b, s:b, s:s, s:s, s:s, s:{s:f, s:f, s:f, s:I}, s:f, "
+                     "s:o, s:o, s:f, s:f}",
+                     "device", (json_int_t)0, "dtype", clmgk_dtype_name(r->size.dtype), "precision", precision,
+                     "precision_used", clmgk_precision_name(w->precision), "m", (json_int_t)r->size.m, "n",
                      (json_int_t)r->size.n, "k", (json_int_t)r->size.k, "provider", w->name, "direct", (int)w->direct,
                      "untuned", (int)(w->parameters != NULL), "tuning", clmgk_tuning_source_name(w->tuning),
                      "parameters", w->used, "note", w->note, "time_ms", "median", w->spread.median, "min",

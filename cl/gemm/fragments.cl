@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * C = alpha op(A) op(B) + beta C by matrix units, of 16-bit numbers. A work-group makes a block of C, from tiles of A
- * and B in local memory. Sums are f32.
+ * C = alpha op(A) op(B) + beta C by matrix units. A work-group makes a block of C, from tiles of A and B in local
+ * memory. Sums are f32.
+ *
+ * SPLIT_DEPTH: K is divided into ranges, each with work-groups of its own, whose sums are f32 matrices in the workspace
+ * (alpha is 1 and beta 0, strides are theirs). gemm/combine.cl adds them up.
  */
 #include "gemm/product_args.clh"
 
@@ -24,13 +27,40 @@ FUNCTION int2 block_start(const mgk_gemm_product_args *a, int at)
     return (int2)((band * BAND + at % blocks % rows) * BLOCK_M, at % blocks / rows * BLOCK_N);
 }
 
-FUNCTION void pair_put(const mgk_gemm_product_args *a, __global storage *c, float2 sum, int column, bool aligned)
+/* Two neighbouring elements of C. */
+#if SPLIT_DEPTH || TYPE_Q == TYPE_F32
+typedef float2 pair;
+
+FUNCTION float2 pair_load(const pair x)
+{
+    return x;
+}
+
+FUNCTION pair pair_make(float2 x)
+{
+    return x;
+}
+#else
+typedef uint pair;
+
+FUNCTION float2 pair_load(const pair x)
+{
+    return pair_values(x, TYPE_Q);
+}
+
+FUNCTION pair pair_make(float2 x)
+{
+    return pair_of(x.x, x.y, TYPE_Q);
+}
+#endif
+
+FUNCTION void pair_put(const mgk_gemm_product_args *a, __global PRODUCT_ELEMENT *c, float2 sum, int column,
+                       bool aligned)
 {
     if (aligned && column + 1 < a->n) {
-        __global uint *const pair = (__global uint *)(c + column);
-        const float2 before = a->beta == 0.0f ? (float2)(0.0f) : a->beta * pair_values(*pair, TYPE_Q);
-        const float2 x = fma((float2)(a->alpha), sum, before);
-        *pair = pair_of(x.x, x.y, TYPE_Q);
+        __global pair *const to = (__global pair *)(c + column);
+        const float2 before = a->beta == 0.0f ? (float2)(0.0f) : a->beta * pair_load(*to);
+        *to = pair_make(fma((float2)(a->alpha), sum, before));
         return;
     }
     if (column < a->n)
@@ -39,9 +69,9 @@ FUNCTION void pair_put(const mgk_gemm_product_args *a, __global storage *c, floa
         store1(c, column + 1, fma(a->alpha, sum.y, a->beta == 0.0f ? 0.0f : a->beta * load1(c, column + 1)));
 }
 
-FUNCTION void block_put(const mgk_gemm_product_args *a, const block *b, __global storage *c, int2 start)
+FUNCTION void block_put(const mgk_gemm_product_args *a, const block *b, __global PRODUCT_ELEMENT *c, int2 start)
 {
-    const bool aligned = ((size_t)c % (2 * sizeof(storage)) | (size_t)a->ldc % 2) == 0;
+    const bool aligned = ((size_t)c % sizeof(pair) | (size_t)a->ldc % 2) == 0;
     SUMS_FOR(m, 2 * ROW_TILES)
     {
         const int row = start.x + block_row(b, m / 2, m % 2);
@@ -59,11 +89,21 @@ __kernel KERNEL_ATTRIBUTES void gemm_fragments(KERNEL_PARAMETERS)
     BEGIN_BUFFERS
     BLOCK_DECLARE(b)
     const int blocks = max(a.row_groups * a.column_groups, 1); /* 0: the plan's first run */
-    const long matrix = get_group_id(0) / (uint)blocks;
+    const long result = get_group_id(0) / (uint)blocks;
     const int2 start = block_start(&a, (int)(get_group_id(0) % (uint)blocks));
-    const tiles left = {(__global const ushort *)a_matrix + matrix * a.stride_a, TRANSPOSE_A ? a.step_a : a.row_a, a.m,
-                        a.k};
-    const tiles right = {(__global const ushort *)b_matrix + matrix * a.stride_b, a.ldb, a.n, a.k};
+#if SPLIT_DEPTH
+    const int ranges = max((a.k + a.range - 1) / max(a.range, 1), 1), first = (int)(result % ranges) * a.range;
+    const int depth = min(a.k - first, a.range);
+    const long matrix = result / ranges;
+#else
+    const int first = 0, depth = a.k;
+    const long matrix = result;
+#endif
+    const tiles left = {(__global const number_bits *)a_matrix + matrix * a.stride_a + first * a.step_a,
+                        TRANSPOSE_A ? a.step_a : a.row_a, a.m, depth};
+    const tiles right = {(__global const number_bits *)b_matrix + matrix * a.stride_b +
+                             (TRANSPOSE_B ? first : first * a.ldb),
+                         a.ldb, a.n, depth};
     block_multiply(&b, &left, start.x, &right, start.y);
-    block_put(&a, &b, c_matrix + matrix * a.stride_c, start);
+    block_put(&a, &b, c_matrix + result * a.stride_c, start);
 }

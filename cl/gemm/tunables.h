@@ -8,11 +8,12 @@
     T(column_warps, "column-warps", "COLUMN_WARPS", 2, 2, "of these, warps side by side", 1, 2, 4)                     \
     T(row_tiles, "row-tiles", "ROW_TILES", 4, 4, "fragments of 16 rows of a warp", 1, 2, 4)                            \
     T(column_tiles, "column-tiles", "COLUMN_TILES", 8, 8, "fragments of 8 columns of a warp", 2, 4, 8, 16)             \
-    T(depth, "depth", "DEPTH", 32, 32, "numbers of a row in a tile", 32, 64)                                           \
+    T(depth, "depth", "DEPTH", 32, 32, "numbers of a row in a tile; half as many of f32", 32, 64)                      \
     T(stages, "stages", "STAGES", 3, 3, "tiles in flight, and the one in use", 2, 3, 4)                                \
-    T(unit, "unit", NULL, 0, 0, "the device's matrix unit (1: mma.sync, 2: wgmma); 0: emulated", 0, 1, 2)
+    T(unit, "unit", NULL, 0, 0, "the device's matrix unit (1: mma.sync, 2: wgmma); 0: emulated", 0, 1, 2)              \
+    T(splits, "splits", NULL, 0, 0, "ranges of k that work-groups share out", 1, 2, 4, 8, 16, 32, 64)
 
-/* Rows of a tile have at least 32 numbers, also where it is transposed. Registers hold at most 128 sums of a work-item.
+/* Rows of a tile have at least 64 bytes, also where it is transposed. Registers hold at most 128 sums of a work-item.
  * wgmma multiplies rows of four warps by 64 columns. */
 #define MGK_FRAGMENTS_CONSTRAINTS(C)                                                                                   \
     C(warps % column_warps == 0)                                                                                       \

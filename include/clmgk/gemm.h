@@ -11,8 +11,8 @@
  *
  *     onednn, openblas    run on the host's CPU, if the device is that CPU and runs native kernels (PoCL, Intel's CPU
  *                         runtime). They use the same buffers, without copies
- *     matrix              this library's kernels for the matrix units of NVIDIA GPUs: f16 and bf16. On other devices
- *                         only plans that name it take it, and it is slow: it emulates the units, for tests
+ *     matrix              this library's kernels for the matrix units of NVIDIA GPUs. On other devices only plans that
+ *                         name it take it, and it is slow: it emulates the units, for tests
  *     clblast             any OpenCL device
  *     clmgk               this library's kernels: any device, all types and shapes. Made for few rows (m), where
  *                         reading B takes most of the time
@@ -26,7 +26,9 @@
  *
  *     |C - e| <= (k + 4) u S + r |e| + k 2^-125    r = 2^-24 (f32), 2^-11 (f16), 2^-8 (bf16)
  *
- * (plus 2^-24 if C is f16, for its subnormal numbers), as long as no sum leaves the range of its type. Bits may depend
+ * (plus 2^-24 if C is f16, for its subnormal numbers), as long as no sum leaves the range of its type. A product whose
+ * clmgk_gemm_info.precision is not EXACT has factors that are rounded first, to v = 2^-11 (TF32) or 2^-8 (BF16) of
+ * themselves, which adds 2 v (1 + v) S. That of numbers near the largest f32 may be infinite then. Bits may depend
  * on provider and parameters. One plan gives the same bits for the same arrays, except that a host library's bits may
  * change with its number of threads.
  */
@@ -63,6 +65,8 @@ typedef struct clmgk_gemm_desc {
 
     double alpha; /* finite, in the range of f32; 0 is 1 */
     double beta;  /* finite, in the range of f32; 0: C is written, never read */
+
+    clmgk_precision precision; /* the least that the factors of f32 products may have; used where it is faster */
 } clmgk_gemm_desc;
 
 #define CLMGK_GEMM_DESC_INIT CLMGK_INIT(clmgk_gemm_desc)
@@ -138,12 +142,13 @@ typedef struct clmgk_gemm_info {
     size_t struct_size;         /* sizeof(clmgk_gemm_info); CLMGK_GEMM_INFO_INIT sets it */
     const char *provider;       /* as in clmgk_gemm_provider; "none" for an empty product */
     clmgk_tuning_source tuning; /* of provider and parameters */
-    const char *parameters;     /* "": the provider's defaults */
+    const char *parameters;     /* "": the provider's defaults; matrix: all values in use */
     const char *note;           /* why the product is slow or less accurate here; "": it is neither */
     clmgk_dtype sums;           /* type of the products' sums: f32, or f16 (CLBlast's f16) */
     double compile_ms;          /* time that the provider spent on making the plan */
     uint64_t workspace_bytes;   /* see clmgk_gemm_args.workspace */
     int32_t cached;             /* 1: there is nothing to compile, or the driver keeps the compiled programs */
+    clmgk_precision precision;  /* of the factors; EXACT where the plan makes no use of the descriptor's */
 } clmgk_gemm_info;
 
 #define CLMGK_GEMM_INFO_INIT CLMGK_INIT(clmgk_gemm_info)
@@ -151,8 +156,9 @@ typedef struct clmgk_gemm_info {
 /* Fills `info`. Fails only on NULL arguments and a wrong struct_size (INVALID_VALUE). */
 CLMGK_API clmgk_status clmgk_gemm_plan_get_info(const clmgk_gemm_plan *plan, clmgk_gemm_info *info, clmgk_error *error);
 
-/* Bytes of workspace that an enqueue of the plan needs; 0 for a NULL plan. At most the size of A, B and C together,
- * each axis rounded up to tiles. */
+/* Bytes of workspace that an enqueue of the plan needs; 0 for a NULL plan. clblast: at most the size of A, B and C
+ * together, each axis rounded up to tiles. matrix: C in f32 for each range of k, where few blocks of C would leave the
+ * device idle (parameter splits). */
 CLMGK_API size_t clmgk_gemm_plan_workspace_size(const clmgk_gemm_plan *plan);
 
 /* The matrices of one call, on the device. Inputs may alias each other; no element of C or of the workspace may belong
@@ -183,8 +189,8 @@ CLMGK_API clmgk_status clmgk_enqueue_gemm(const clmgk_gemm_plan *plan, cl_comman
 
 /* ---- tuning --------------------------------------------------------------------------------------------------- */
 
-/* Like clmgk_tuning_store, for the bucket of a product: its dtype and transposes, and m, n and k rounded to powers of
- * two. tuned->choice is a provider, tuned->parameters as in clmgk_gemm_options. */
+/* Like clmgk_tuning_store, for the bucket of a product: its dtype, precision and transposes, and m, n and k rounded to
+ * powers of two. tuned->choice is a provider, tuned->parameters as in clmgk_gemm_options. */
 CLMGK_API clmgk_status clmgk_gemm_tuning_store(clmgk_context *context, const char *cache_dir,
                                                const clmgk_gemm_desc *desc, const clmgk_tuned *tuned,
                                                clmgk_error *error);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Descriptors of products: checks, defaults, and the arguments of our own kernels. */
+/* Descriptors of products: checks and defaults. */
 #include "gemm/gemm.h"
-#include "gemm/product_args.clh"
 
 #include <float.h>
 #include <inttypes.h>
@@ -80,6 +79,9 @@ static clmgk_status check_fields(const clmgk_gemm_desc *desc, clmgk_error *error
 {
     if (clmgk_dtype_name(desc->dtype) == NULL)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "dtype: %d: expected a clmgk_dtype", (int)desc->dtype);
+    if (clmgk_precision_name(desc->precision) == NULL)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "precision: %d: expected a clmgk_precision",
+                        (int)desc->precision);
     MGK_TRY(check_flag("transpose_a", desc->transpose_a, error));
     MGK_TRY(check_flag("transpose_b", desc->transpose_b, error));
     MGK_TRY(check_flag("broadcast_a", desc->broadcast_a, error));
@@ -138,7 +140,7 @@ clmgk_status mgk_gemm_resolve(const clmgk_gemm_desc *desc, clmgk_gemm_desc *reso
     if (desc == NULL)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "desc: NULL: expected a descriptor");
     clmgk_gemm_desc full;
-    MGK_TRY(mgk_struct_read(desc, "desc", sizeof(full), &full, sizeof(full), error));
+    MGK_TRY(mgk_struct_read(desc, "desc", MGK_SIZE_WITH(clmgk_gemm_desc, beta), &full, sizeof(full), error));
     MGK_TRY(check_fields(&full, error));
     full.batch = full.batch == 0 ? 1 : full.batch;
     full.alpha = full.alpha == 0.0 ? 1.0 : full.alpha;
@@ -159,37 +161,4 @@ clmgk_status clmgk_gemm_validate(const clmgk_gemm_desc *desc, clmgk_gemm_desc *r
     resolved->struct_size = desc->struct_size;
     mgk_struct_write(resolved, 0, &full, sizeof(full));
     return CLMGK_OK;
-}
-
-int64_t mgk_gemm_parts(int64_t count, int64_t size)
-{
-    return (count + size - 1) / size;
-}
-
-int64_t mgk_gemm_bind_product(clmgk_gemm_plan *plan, mgk_step *step, int64_t rows, int64_t columns)
-{
-#define BUFFER(NAME, name, type, needed) {MGK_GEMM_##NAME, needed},
-    static const mgk_step_buffer list[] = {MGK_GEMM_PRODUCT_BUFFERS(BUFFER)};
-#undef BUFFER
-    const clmgk_gemm_desc *const desc = &plan->desc;
-    const mgk_gemm_product_args args = {.stride_a = desc->stride_a,
-                                        .stride_b = desc->stride_b,
-                                        .stride_c = desc->stride_c,
-                                        .row_a = desc->transpose_a != 0 ? 1 : desc->lda,
-                                        .step_a = desc->transpose_a != 0 ? desc->lda : 1,
-                                        .ldb = desc->ldb,
-                                        .ldc = desc->ldc,
-                                        .m = (mgk_i32)desc->m,
-                                        .n = (mgk_i32)desc->n,
-                                        .k = (mgk_i32)desc->k,
-                                        .rows = (mgk_i32)rows,
-                                        .columns = (mgk_i32)columns,
-                                        .row_groups = (mgk_i32)mgk_gemm_parts(desc->m, rows),
-                                        .column_groups = (mgk_i32)mgk_gemm_parts(desc->n, columns),
-                                        .alpha = (float)desc->alpha,
-                                        .beta = (float)desc->beta};
-    mgk_step_bind(step, &args, sizeof(args), list, MGK_COUNT(list));
-    plan->info.sums = CLMGK_DTYPE_F32;
-    plan->info.cached = plan->context->keeper != CLMGK_KEEPER_NOBODY;
-    return desc->batch * args.row_groups * args.column_groups;
 }

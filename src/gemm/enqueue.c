@@ -42,6 +42,8 @@ clmgk_status clmgk_enqueue_gemm(const clmgk_gemm_plan *plan, cl_command_queue qu
     MGK_TRY(mgk_check_queue(plan->context, queue, error));
     MGK_TRY(mgk_check_wait_list(plan->context, num_wait, wait_list, error));
     MGK_TRY(check_arrays(plan, &given, error));
+    if (mgk_gemm_workspace_unit(plan) > 1)
+        given.workspace.offset = mgk_aligned_workspace(given.workspace.offset) / mgk_gemm_workspace_unit(plan);
     mgk_call call = mgk_empty_call();
     call.buffers[MGK_GEMM_A] = &given.a;
     call.buffers[MGK_GEMM_B] = &given.b;

@@ -11,8 +11,18 @@ MGK_TUNABLE_TABLE(fragments, "gemm-matrix", MGK_FRAGMENTS_TUNABLES, MGK_FRAGMENT
 
 const mgk_tunable_table *const mgk_gemm_fragments_table = &fragments_table;
 
-/* Rows and columns of a fragment, numbers of a piece that is copied at once, and work-items of a warp. */
-enum { FRAGMENT_ROWS = 16, FRAGMENT_COLUMNS = 8, PIECE = 8, WARP = 32 };
+/* Rows and columns of a fragment, bytes of a piece that is copied at once, and work-items of a warp. */
+enum { FRAGMENT_ROWS = 16, FRAGMENT_COLUMNS = 8, PIECE_BYTES = 16, WARP = 32 };
+
+/* Of f32 numbers: so many products of tf32. The bound of sums of more than FEW_NUMBERS has room for what three leave
+ * out (docs/gemm.md). */
+static int tf32_products_of(const clmgk_gemm_desc *desc)
+{
+    enum { ROUNDED = 1, EXACT = 3, EXACT_OF_FEW = 4, FEW_NUMBERS = 64 };
+    if (desc->dtype != CLMGK_DTYPE_F32)
+        return 0;
+    return desc->precision != CLMGK_PRECISION_EXACT ? ROUNDED : desc->k > FEW_NUMBERS ? EXACT : EXACT_OF_FEW;
+}
 
 /* ---- blocks ---------------------------------------------------------------------------------------------------- */
 
@@ -59,6 +69,33 @@ static bool halve_longer_side(mgk_tunables *p)
                                           : halve(p, MGK_NAMED(row_tiles)) || halve(p, MGK_NAMED(column_tiles));
 }
 
+/* Where half of the device's units would have no block, K is divided into ranges of this length or more, in place of
+ * smaller blocks than LEAST_SPLIT. */
+enum { LEAST_RANGE = 512, LEAST_SPLIT = 64 * 64 };
+
+static bool is_to_split(const clmgk_gemm_desc *desc, const mgk_tunables *p)
+{
+    return rows_of(p) * columns_of(p) <= LEAST_SPLIT && desc->k >= (int64_t)2 * LEAST_RANGE &&
+           mgk_tunable_is_default(p, MGK_NAMED(splits));
+}
+
+/* As many ranges as units without a block can take. */
+static void choose_splits(const clmgk_gemm_desc *desc, int64_t units, mgk_tunables *p)
+{
+    enum { MOST = 64 };
+    int splits = 1;
+    while (splits < MOST && desc->k >= (int64_t)2 * splits * LEAST_RANGE && blocks_of(desc, p) * 2 * splits <= units)
+        splits *= 2;
+    mgk_tunable_default(p, MGK_NAMED(splits), splits);
+}
+
+/* Numbers of K in a range: whole tiles. */
+static int64_t range_of(const clmgk_gemm_desc *desc, const mgk_tunables *p)
+{
+    const int64_t tile = mgk_tunable_get(p, MGK_NAMED(depth));
+    return mgk_gemm_parts(mgk_gemm_parts(desc->k, mgk_tunable_get(p, MGK_NAMED(splits))), tile) * tile;
+}
+
 /* Large blocks load the fewest numbers for a product. They are smaller where the product would leave half of a block
  * empty, or half of the device's units without one. */
 static void choose_block(const clmgk_gemm_desc *desc, const mgk_device_facts *facts, mgk_tunables *p)
@@ -69,8 +106,9 @@ static void choose_block(const clmgk_gemm_desc *desc, const mgk_device_facts *fa
         halved = halve(p, MGK_NAMED(column_tiles));
     for (halved = true; halved && desc->m <= rows_of(p) / 2;)
         halved = halve(p, MGK_NAMED(row_tiles));
-    for (halved = true; halved && blocks_of(desc, p) <= units / 2;)
+    for (halved = true; halved && blocks_of(desc, p) <= units / 2 && !is_to_split(desc, p);)
         halved = halve_longer_side(p);
+    choose_splits(desc, units, p);
 }
 
 /* Whether the given parameters suit wgmma, whose four warps have their rows one below the other, and the product leaves
@@ -93,7 +131,7 @@ static void choose(const clmgk_gemm_desc *desc, const mgk_device_facts *facts, m
 {
     const int unit = facts->matrix_unit.unit;
     mgk_tunables_begin(p, facts->info.device_class);
-    if (unit < MATRIX_WGMMA || !choose_wgmma(desc, p))
+    if (unit < MATRIX_WGMMA || desc->dtype == CLMGK_DTYPE_F32 || !choose_wgmma(desc, p))
         mgk_tunable_default(p, MGK_NAMED(unit), unit < MATRIX_MMA ? unit : MATRIX_MMA);
     choose_block(desc, facts, p);
 }
@@ -103,9 +141,9 @@ static void choose(const clmgk_gemm_desc *desc, const mgk_device_facts *facts, m
 static clmgk_status fragments_applicable(const mgk_device_facts *facts, clmgk_dtype dtype, clmgk_error *error)
 {
     (void)facts;
-    return dtype == CLMGK_DTYPE_F16 || dtype == CLMGK_DTYPE_BF16
-               ? CLMGK_OK
-               : mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "its matrix units multiply f16 and bf16");
+    (void)dtype;
+    (void)error;
+    return CLMGK_OK;
 }
 
 static const char *fragments_only_named(const mgk_device_facts *facts)
@@ -135,6 +173,7 @@ static clmgk_status find_unit(clmgk_context *context, int *unit, clmgk_error *er
 static void add_step(clmgk_gemm_plan *plan, const mgk_sub_group *sub_group, const mgk_tunables *p)
 {
     const clmgk_gemm_desc *const desc = &plan->desc;
+    const int splits = mgk_tunable_get(p, MGK_NAMED(splits));
     mgk_step *const step = &plan->steps->step[plan->steps->count++];
     const mgk_flags flags = {.engine = CLMGK_ENGINE_MATRIX,
                              .TYPE_Q = (int)desc->dtype,
@@ -144,6 +183,8 @@ static void add_step(clmgk_gemm_plan *plan, const mgk_sub_group *sub_group, cons
                              .MATRIX_UNIT = mgk_tunable_get(p, MGK_NAMED(unit)),
                              .SHUFFLE = sub_group->shuffle,
                              .SUB_GROUP_SIZE = sub_group->size,
+                             .TF32_PRODUCTS = tf32_products_of(desc),
+                             .SPLIT_DEPTH = splits > 1,
                              .TRANSPOSE_A = desc->transpose_a,
                              .TRANSPOSE_B = desc->transpose_b};
     const size_t threads = (size_t)mgk_tunable_get(p, MGK_NAMED(warps)) * WARP;
@@ -154,7 +195,10 @@ static void add_step(clmgk_gemm_plan *plan, const mgk_sub_group *sub_group, cons
     mgk_tunables_options(p, &step->options);
     if (mgk_tunable_get(p, MGK_NAMED(unit)) == MATRIX_WGMMA)
         mgk_text_printf(&step->options, " " MGK_EDITED_PTX);
-    const size_t blocks = (size_t)mgk_gemm_bind_product(plan, step, rows_of(p), columns_of(p));
+    const int64_t rows = rows_of(p), columns = columns_of(p);
+    const size_t blocks = (size_t)(splits > 1 ? mgk_gemm_bind_ranges(plan, step, rows, columns, range_of(desc, p))
+                                              : mgk_gemm_bind_product(plan, step, rows, columns));
+    plan->info.precision = flags.TF32_PRODUCTS == 1 ? CLMGK_PRECISION_TF32 : CLMGK_PRECISION_EXACT;
     step->launch = (mgk_launch){1, {blocks * threads}, {threads}};
     step->local_bytes = local_bytes_of(p);
 }
@@ -175,8 +219,9 @@ static clmgk_status check_group(const mgk_tunables *p, const mgk_device_facts *f
 static void add_note(clmgk_gemm_plan *plan, const mgk_tunables *p)
 {
     const clmgk_gemm_desc *const desc = &plan->desc;
-    const bool pieces = (mgk_gemm_a(desc).columns % PIECE | mgk_gemm_b(desc).columns % PIECE | desc->lda % PIECE |
-                         desc->ldb % PIECE | desc->stride_a % PIECE | desc->stride_b % PIECE) == 0;
+    const int64_t piece = PIECE_BYTES / (int64_t)mgk_gemm_element(desc->dtype);
+    const bool pieces = (mgk_gemm_a(desc).columns % piece | mgk_gemm_b(desc).columns % piece | desc->lda % piece |
+                         desc->ldb % piece | desc->stride_a % piece | desc->stride_b % piece) == 0;
     const char *const reason = mgk_tunable_get(p, MGK_NAMED(unit)) == 0 ? "slow: emulates matrix units"
                                : pieces                                 ? NULL
                                         : "slow: rows of A or B are no multiples of 16 bytes, and are copied number by "
@@ -186,57 +231,68 @@ static void add_note(clmgk_gemm_plan *plan, const mgk_tunables *p)
 }
 
 /* Reads the plan's parameters and makes the others. */
-static clmgk_status read_parameters(const clmgk_gemm_desc *desc, const mgk_device_facts *facts, const char *text,
-                                    mgk_tunables *p, clmgk_error *error)
+static clmgk_status read_parameters(const clmgk_gemm_desc *desc, const mgk_device_facts *facts,
+                                    const mgk_parameters *parameters, mgk_tunables *p, clmgk_error *error)
 {
-    const mgk_parameters parameters = {.text = text, .origin = MGK_ORIGIN_CALLER};
     *p = mgk_tunables_of(&fragments_table);
-    MGK_TRY(mgk_tunables_read(p, &parameters, error));
+    MGK_TRY(mgk_tunables_read(p, parameters, error));
     choose(desc, facts, p);
     MGK_TRY(mgk_tunables_check(p, true, error));
     if (mgk_tunable_get(p, MGK_NAMED(unit)) > facts->matrix_unit.unit)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "the device has no such matrix unit");
+    if (mgk_tunable_get(p, MGK_NAMED(unit)) == MATRIX_WGMMA && desc->dtype == CLMGK_DTYPE_F32)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "wgmma does not split f32 numbers: expected unit 1");
     return check_group(p, facts, error);
 }
 
 clmgk_status mgk_gemm_fragments_step(clmgk_gemm_plan *plan, const mgk_device_facts *facts, const char *parameters,
                                      clmgk_error *error)
 {
+    const mgk_parameters given = {.text = parameters, .origin = MGK_ORIGIN_CALLER};
     mgk_tunables tunables;
-    MGK_TRY(read_parameters(&plan->desc, facts, parameters, &tunables, error));
+    MGK_TRY(read_parameters(&plan->desc, facts, &given, &tunables, error));
     add_step(plan, &facts->sub_group, &tunables);
     return CLMGK_OK;
 }
 
-/* Makes the plan's step with these parameters, and verifies its program by small products in the same program. */
+/* Verifies the plan's program by small products in the same program, which have two ranges of K if the plan has any. */
+static clmgk_status verify(clmgk_gemm_plan *plan, const mgk_device_facts *facts, const mgk_tunables *p,
+                           clmgk_error *error)
+{
+    enum { RANGES = 2 };
+    mgk_tunables small = *p;
+    mgk_text all = {.allocator = &plan->context->allocator};
+    if (mgk_tunable_get(p, MGK_NAMED(splits)) > RANGES)
+        small.value[mgk_tunable_index(p, MGK_NAMED(splits))] = RANGES;
+    mgk_tunables_print(&small, &all);
+    const clmgk_status status = all.failed ? mgk_fail_memory(error, "a plan's parameters")
+                                           : mgk_gemm_verify(plan, facts, all.data, mgk_gemm_fragments_step, error);
+    mgk_text_free(&all);
+    return status;
+}
+
 static clmgk_status make(clmgk_gemm_plan *plan, const mgk_device_facts *facts, const mgk_tunables *p,
                          clmgk_error *error)
 {
     mgk_limits ignored = {0};
     clmgk_program_origin origin = CLMGK_PROGRAM_MEMORY;
-    mgk_text all = {.allocator = &plan->context->allocator};
-    mgk_tunables_print(p, &all);
-    clmgk_status status = all.failed ? mgk_fail_memory(error, "a plan's parameters") : CLMGK_OK;
-    if (status == CLMGK_OK)
-        status = mgk_gemm_fragments_step(plan, facts, all.data, error);
-    if (status == CLMGK_OK)
-        status = mgk_steps_make(plan->context, &plan->steps, 1, &ignored, &origin, error);
-    if (status == CLMGK_OK)
-        status = mgk_gemm_verify(plan, facts, all.data, mgk_gemm_fragments_step, error);
-    mgk_text_free(&all);
-    return status;
+    add_step(plan, &facts->sub_group, p);
+    MGK_TRY(mgk_steps_make(plan->context, &plan->steps, 1, &ignored, &origin, error));
+    return verify(plan, facts, p, error);
 }
 
 /* Takes the newest unit whose program compiles, runs, and is right. */
 static clmgk_status fragments_plan(clmgk_gemm_plan *plan, const char *parameters, clmgk_error *error)
 {
+    const bool own = plan->info.tuning == CLMGK_TUNING_CALLER || plan->info.tuning == CLMGK_TUNING_BUCKET;
+    const mgk_parameters given = {.text = parameters, .origin = own ? MGK_ORIGIN_CALLER : MGK_ORIGIN_NEAR};
     mgk_device_facts facts = plan->context->facts;
     mgk_tunables tunables;
     MGK_TRY(find_unit(plan->context, &facts.matrix_unit.unit, error));
     facts.sub_group = mgk_context_sub_group(plan->context);
     for (;;) {
         clmgk_error failure = {.status = CLMGK_OK};
-        MGK_TRY(read_parameters(&plan->desc, &facts, parameters, &tunables, error));
+        MGK_TRY(read_parameters(&plan->desc, &facts, &given, &tunables, error));
         const clmgk_status status = make(plan, &facts, &tunables, &failure);
         const int unit = mgk_tunable_get(&tunables, MGK_NAMED(unit));
         if (status == CLMGK_OK)
@@ -247,9 +303,12 @@ static clmgk_status fragments_plan(clmgk_gemm_plan *plan, const char *parameters
         mgk_text_printf(&plan->note, "%sno %s: %s", plan->note.length > 0 ? "; " : "", mgk_matrix_unit_name(unit),
                         failure.message);
         mgk_steps_clear(plan->steps, &plan->context->allocator);
+        plan->info.workspace_bytes = 0;
         facts.matrix_unit.unit = unit - 1;
     }
     add_note(plan, &tunables);
+    mgk_text_free(&plan->parameters);
+    mgk_tunables_print(&tunables, &plan->parameters);
     return CLMGK_OK;
 }
 

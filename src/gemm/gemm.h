@@ -129,6 +129,12 @@ int64_t mgk_gemm_parts(int64_t count, int64_t size);
  * are and who keeps its program. The number of blocks. */
 int64_t mgk_gemm_bind_product(clmgk_gemm_plan *plan, mgk_step *step, int64_t rows, int64_t columns);
 
+/* The same for ranges of `range` numbers of K, whose sums are in the workspace; appends the step that adds them up. */
+int64_t mgk_gemm_bind_ranges(clmgk_gemm_plan *plan, mgk_step *step, int64_t rows, int64_t columns, int64_t range);
+
+/* The unit, in bytes, in which the plan's steps count the offset of a workspace. A caller's may begin at any float. */
+size_t mgk_gemm_workspace_unit(const clmgk_gemm_plan *plan);
+
 /* ---- host providers ------------------------------------------------------------------------------------------- */
 
 /* Whether the device is the host's CPU and runs native kernels. */

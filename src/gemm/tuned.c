@@ -10,6 +10,10 @@ mgk_tuning_key mgk_gemm_key(const clmgk_gemm_desc *desc)
     mgk_tuning_key key = {.operation = "gemm"};
     (void)snprintf(key.exact, sizeof(key.exact), "dtype=%s a=%s b=%s", clmgk_dtype_name(desc->dtype),
                    desc->transpose_a != 0 ? "t" : "n", desc->transpose_b != 0 ? "t" : "n");
+    const size_t used = strlen(key.exact);
+    if (desc->dtype == CLMGK_DTYPE_F32 && desc->precision != CLMGK_PRECISION_EXACT)
+        (void)snprintf(key.exact + used, sizeof(key.exact) - used, " precision=%s",
+                       clmgk_precision_name(desc->precision));
     mgk_tuning_key_add(&key, "m", desc->m);
     mgk_tuning_key_add(&key, "n", desc->n);
     mgk_tuning_key_add(&key, "k", desc->k);

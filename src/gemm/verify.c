@@ -13,7 +13,7 @@ typedef struct trial {
     clmgk_gemm_plan plan; /* of the small product */
     int8_t *left, *right; /* rows of A, and columns of B, of k numbers -1, 0 and 1 */
     uint16_t *c;
-    cl_mem a_memory, b_memory, c_memory;
+    cl_mem a_memory, b_memory, c_memory, workspace;
 } trial;
 
 /* ---- numbers ---------------------------------------------------------------------------------------------------- */
@@ -29,12 +29,12 @@ static int8_t *make_numbers(const clmgk_gemm_plan *plan, int64_t count, uint32_t
 
 /* ---- the small product ------------------------------------------------------------------------------------------- */
 
-/* The small products: a block whose sums are promoted; a block and parts of the next ones, with rows that are multiples
- * of 16 bytes, and with others. */
+/* The small products: a block whose sums are promoted, in two ranges if the program has ranges; a block and parts of
+ * the next ones, with rows that are multiples of 16 bytes, and with others. */
 enum { TRIALS = 3 };
 static const struct {
-    int more_rows, more_columns, depth;
-} trials[TRIALS] = {{0, 0, 4136}, {24, 40, 104}, {13, 27, 103}};
+    int more_rows, more_columns, depth, depth_of_ranges;
+} trials[TRIALS] = {{0, 0, 4136, 2 * 4160}, {24, 40, 104, 104}, {13, 27, 103, 103}};
 
 static clmgk_status make_small(const clmgk_gemm_plan *plan, int number, clmgk_gemm_desc *small, clmgk_error *error)
 {
@@ -46,7 +46,7 @@ static clmgk_status make_small(const clmgk_gemm_plan *plan, int number, clmgk_ge
     small->transpose_b = plan->desc.transpose_b;
     small->m = args.rows + trials[number].more_rows;
     small->n = args.columns + trials[number].more_columns;
-    small->k = trials[number].depth;
+    small->k = args.range > 0 ? trials[number].depth_of_ranges : trials[number].depth;
     return mgk_gemm_resolve(small, small, error);
 }
 
@@ -85,13 +85,18 @@ static clmgk_status make_arrays(trial *t, clmgk_error *error)
     MGK_TRY(make_side(plan, t->right, desc->n, desc->transpose_b == 0, &t->b_memory, error));
     t->c_memory =
         clCreateBuffer(plan->context->context, CL_MEM_READ_WRITE | CL_MEM_COPY_HOST_PTR, elements * BYTES, t->c, &code);
-    return t->c_memory != NULL ? CLMGK_OK : mgk_fail_cl(error, code, "clCreateBuffer");
+    if (t->c_memory == NULL)
+        return mgk_fail_cl(error, code, "clCreateBuffer");
+    const size_t workspace = (size_t)mgk_steps_workspace_size(plan->steps);
+    if (workspace > 0)
+        t->workspace = clCreateBuffer(plan->context->context, CL_MEM_READ_WRITE, workspace, NULL, &code);
+    return workspace == 0 || t->workspace != NULL ? CLMGK_OK : mgk_fail_cl(error, code, "clCreateBuffer");
 }
 
 static void release(trial *t)
 {
     const clmgk_allocator *const allocator = &t->plan.context->allocator;
-    const cl_mem memory[] = {t->a_memory, t->b_memory, t->c_memory};
+    const cl_mem memory[] = {t->a_memory, t->b_memory, t->c_memory, t->workspace};
     for (size_t i = 0; i < MGK_COUNT(memory); ++i)
         if (memory[i] != NULL)
             clReleaseMemObject(memory[i]);
@@ -106,13 +111,14 @@ static void release(trial *t)
 
 static clmgk_status multiply(const trial *t, clmgk_error *error)
 {
-    const clmgk_buffer a = {t->a_memory, 0}, b = {t->b_memory, 0}, c = {t->c_memory, 0};
+    const clmgk_buffer a = {t->a_memory, 0}, b = {t->b_memory, 0}, c = {t->c_memory, 0}, workspace = {t->workspace, 0};
     const size_t bytes = (size_t)(t->plan.desc.m * t->plan.desc.n) * BYTES;
     cl_int code = CL_SUCCESS;
     mgk_call call = mgk_empty_call();
     call.buffers[MGK_GEMM_A] = &a;
     call.buffers[MGK_GEMM_B] = &b;
     call.buffers[MGK_GEMM_C] = &c;
+    call.buffers[MGK_GEMM_WORKSPACE] = &workspace;
     cl_command_queue queue = clCreateCommandQueue(t->plan.context->context, t->plan.context->device, 0, &code);
     if (queue == NULL)
         return mgk_fail_cl(error, code, "clCreateCommandQueue");

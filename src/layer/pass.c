@@ -98,7 +98,7 @@ static bool same_product(const clmgk_gemm_desc *a, const clmgk_gemm_desc *b)
 {
     return a->m == b->m && a->n == b->n && a->k == b->k && a->transpose_a == b->transpose_a &&
            a->transpose_b == b->transpose_b && a->lda == b->lda && a->ldb == b->ldb && a->ldc == b->ldc &&
-           a->beta == b->beta;
+           a->beta == b->beta && a->precision == b->precision;
 }
 
 /* A plan of the product, shared with an equal product of the layer; NULL after a failure. */
@@ -123,12 +123,15 @@ void mgk_layer_multiply(mgk_layer_builder *b, clmgk_gemm_desc product, mgk_layer
 {
     product.struct_size = sizeof(product);
     product.dtype = b->layer->attention.dtype;
+    product.precision = b->layer->attention.precision;
     const clmgk_gemm_plan *const plan = plan_product(b, &product);
     mgk_layer_operation *const operation = mgk_layer_append(b, plan != NULL ? plan->steps : NULL);
     mgk_layer_bind(b, operation, MGK_GEMM_A, a);
     mgk_layer_bind(b, operation, MGK_GEMM_B, right);
     mgk_layer_bind(b, operation, MGK_GEMM_C, c);
-    bind_scratch(b, operation, MGK_GEMM_WORKSPACE, clmgk_gemm_plan_workspace_size(plan), 1);
+    if (plan != NULL)
+        bind_scratch(b, operation, MGK_GEMM_WORKSPACE, clmgk_gemm_plan_workspace_size(plan),
+                     mgk_gemm_workspace_unit(plan));
 }
 
 /* ---- attention ------------------------------------------------------------------------------------------------- */

@@ -246,7 +246,7 @@ TH_TEST(few_rows_have_a_provider_of_their_own)
 /* ---- matrix units ------------------------------------------------------------------------------------------------ */
 
 /* Blocks of 32 x 32, so that small products have several. */
-#define SMALL_BLOCKS "unit=0,warps=2,column-warps=1,row-tiles=1,column-tiles=4,depth=32,stages=3"
+#define SMALL_BLOCKS "warps=2,column-warps=1,row-tiles=1,column-tiles=4,depth=32,stages=3,unit=0"
 
 static clmgk_gemm_desc fragments_desc(const int64_t size[3], clmgk_dtype dtype, int form)
 {
@@ -281,11 +281,97 @@ static void expect_fragments(const th_session *session, clmgk_dtype dtype, int f
 
 enum { NN, NT, TN, TT, FORMS };
 
-/* The two programs have all ways of loading A and B. */
+/* The first two programs have all ways of loading A and B. The last one divides K into ranges. */
 TH_TEST(fragments)
 {
     expect_fragments(session, CLMGK_DTYPE_BF16, NT, SMALL_BLOCKS);
     expect_fragments(session, CLMGK_DTYPE_F16, TN, SMALL_BLOCKS);
+    expect_fragments(session, CLMGK_DTYPE_BF16, NN, SMALL_BLOCKS ",splits=2");
+}
+
+/* Products of numbers whose parts lose the most: the low parts are nearly half of a high part's last place, and end
+ * with a bit that the unit does not read. */
+static void expect_worst_singles(const th_session *session, const clmgk_gemm_desc *desc)
+{
+    TP_PRODUCT product = tp_make(session, desc, 0, 1);
+    tp_matrix *const sides[] = {&product.matrix[TP_A], &product.matrix[TP_B]};
+    for (size_t i = 0; i < TH_COUNT(sides); i++) {
+        for (size_t n = 0; n < sides[i]->count; n++)
+            sides[i]->values[n] = 1 + 0x1p-11 - (double)(1 + 2 * (n % 3)) * 0x1p-23;
+        clmgk_ref_store(CLMGK_DTYPE_F32, sides[i]->values, sides[i]->count, sides[i]->image);
+        assert_int_equal(clEnqueueWriteBuffer(session->queue, sides[i]->memory, CL_TRUE, 0,
+                                              sides[i]->count * sizeof(float), sides[i]->image, 0, NULL, NULL),
+                         CL_SUCCESS);
+    }
+    clmgk_gemm_plan *const plan = tp_plan(session, &product.desc, "matrix", SMALL_BLOCKS);
+    tp_enqueue(plan, session->queue, &product, 0, NULL, NULL);
+    tp_check(session, &product, CLMGK_DTYPE_F32, "parts");
+    clmgk_gemm_plan_release(plan);
+}
+
+/* f32 by products of tf32: four of few numbers, for which three are not exact enough, three of more, or one. */
+TH_TEST(fragments_of_singles)
+{
+    static const int64_t few[][3] = {{64, 160, 1}, {100, 96, 2}, {96, 64, 3}, {40, 40, 64}, {40, 40, 65}};
+    for (size_t n = 0; n < TH_COUNT(few); n++) {
+        const clmgk_gemm_desc desc = fragments_desc(few[n], CLMGK_DTYPE_F32, NN);
+        tp_expect(session, &desc, "matrix", SMALL_BLOCKS, 0, n);
+        expect_worst_singles(session, &desc);
+    }
+    expect_fragments(session, CLMGK_DTYPE_F32, NN, SMALL_BLOCKS);
+    expect_fragments(session, CLMGK_DTYPE_F32, TT, SMALL_BLOCKS ",splits=2");
+}
+
+/* The plan says which precision it uses, and rounds no more than that says. */
+TH_TEST(fragments_of_rounded_singles)
+{
+    static const int64_t size[] = {33, 40, 72};
+    for (int precision = CLMGK_PRECISION_EXACT; precision <= CLMGK_PRECISION_BF16; precision++) {
+        clmgk_gemm_desc desc = fragments_desc(size, CLMGK_DTYPE_F32, NT);
+        clmgk_gemm_info info = CLMGK_GEMM_INFO_INIT;
+        desc.precision = (clmgk_precision)precision;
+        tp_expect(session, &desc, "matrix", SMALL_BLOCKS, 0, 1);
+        clmgk_gemm_plan *const plan = tp_plan(session, &desc, "matrix", SMALL_BLOCKS);
+        assert_int_equal(clmgk_gemm_plan_get_info(plan, &info, NULL), CLMGK_OK);
+        assert_int_equal(info.precision,
+                         precision == CLMGK_PRECISION_EXACT ? CLMGK_PRECISION_EXACT : CLMGK_PRECISION_TF32);
+        clmgk_gemm_plan_release(plan);
+        clmgk_gemm_plan *const own = tp_plan(session, &desc, "clmgk", "");
+        assert_int_equal(clmgk_gemm_plan_get_info(own, &info, NULL), CLMGK_OK);
+        assert_int_equal(info.precision, CLMGK_PRECISION_EXACT);
+        clmgk_gemm_plan_release(own);
+    }
+}
+
+/* A GPU of 132 units: few blocks of C get ranges of K, and many do not. */
+TH_TEST(few_blocks_have_ranges)
+{
+    static const struct {
+        int64_t m, n, k;
+        size_t steps;
+    } cases[] = {{128, 128, 16384, 2}, {512, 512, 4096, 2}, {128, 128, 1000, 1}, {4096, 4096, 4096, 1}};
+    mgk_device_facts facts = session->context->facts;
+    facts.info.device_class = CLMGK_DEVICE_GPU;
+    facts.info.compute_units = 132;
+    facts.info.local_memory_bytes = 49152;
+    facts.info.max_work_group = 1024;
+    facts.matrix_unit.unit = 2;
+    for (size_t n = 0; n < TH_COUNT(cases); n++)
+        for (int dtype = 0; dtype < 3; dtype++) {
+            mgk_steps steps;
+            clmgk_gemm_plan plan = {.context = session->context, .steps = &steps};
+            clmgk_gemm_desc desc = desc_of(cases[n].m, cases[n].n, cases[n].k);
+            desc.dtype = (clmgk_dtype)dtype;
+            memset(&steps, 0, sizeof(steps));
+            th_expect_ok(mgk_gemm_resolve(&desc, &plan.desc, &th_error));
+            th_expect_ok(mgk_gemm_fragments_step(&plan, &facts, "", &th_error));
+            assert_int_equal(steps.count, cases[n].steps);
+            assert_int_equal(clmgk_gemm_plan_workspace_size(&plan) > 0, cases[n].steps == 2);
+            /* as many work-groups as units, or nearly */
+            const size_t groups = steps.step[0].launch.global[0] / steps.step[0].launch.local[0];
+            assert_true(cases[n].steps == 1 || (groups > 32 && groups <= 132));
+            mgk_steps_clear(&steps, NULL);
+        }
 }
 
 TH_FULL_TEST(fragments_of_all_forms)
@@ -294,7 +380,7 @@ TH_FULL_TEST(fragments_of_all_forms)
                                          "unit=0,warps=1,column-warps=1,row-tiles=2,column-tiles=4,depth=64,stages=2",
                                          "unit=0,warps=4,column-warps=4,row-tiles=4,column-tiles=2,depth=32,stages=4",
                                          "unit=0,warps=8,column-warps=2,row-tiles=1,column-tiles=8,depth=64,stages=2"};
-    for (int dtype = CLMGK_DTYPE_F16; dtype <= CLMGK_DTYPE_BF16; dtype++)
+    for (int dtype = 0; dtype <= CLMGK_DTYPE_BF16; dtype++)
         for (int form = 0; form < FORMS; form++)
             for (size_t n = 0; n < TH_COUNT(blocks); n++)
                 if (n == 0 || (form + dtype) % 2 == (int)n % 2)
@@ -334,8 +420,7 @@ TH_TEST(fragments_have_to_be_named_without_units)
     const bool has_units = session->info.matrix_units != 0 && strcmp(session->info.matrix_unit, "amx") != 0;
     clmgk_gemm_desc desc = desc_of(40, 40, 40);
     assert_int_equal(offers(session, "matrix", CLMGK_DTYPE_BF16), has_units);
-    assert_false(offers(session, "matrix", CLMGK_DTYPE_F32));
-    assert_int_equal(plan_status(session, &desc, ""), CLMGK_ERROR_UNSUPPORTED);
+    assert_int_equal(offers(session, "matrix", CLMGK_DTYPE_F32), has_units);
     desc.dtype = CLMGK_DTYPE_BF16;
     assert_int_equal(plan_status(session, &desc, "warps=3"), CLMGK_ERROR_INVALID_VALUE);
     assert_int_equal(plan_status(session, &desc, "MWG=64"), CLMGK_ERROR_INVALID_VALUE);
@@ -348,7 +433,7 @@ TH_TEST(fragments_have_to_be_named_without_units)
     clmgk_gemm_plan *const plan = tp_plan(session, &desc, "matrix", SMALL_BLOCKS);
     assert_int_equal(clmgk_gemm_plan_get_info(plan, &info, NULL), CLMGK_OK);
     assert_string_equal(info.provider, "matrix");
-    assert_string_equal(info.parameters, SMALL_BLOCKS);
+    assert_string_equal(info.parameters, SMALL_BLOCKS ",splits=1");
     assert_non_null(strstr(info.note, "emulates matrix units"));
     assert_int_equal(info.sums, CLMGK_DTYPE_F32);
     assert_int_equal(info.workspace_bytes, 0);
@@ -411,7 +496,7 @@ TH_TEST(fragments_come_first_with_units)
         (void)snprintf(facts.info.architecture, sizeof(facts.info.architecture), "%s", architectures[i]);
         for (int dtype = 0; dtype < 3; dtype++)
             assert_int_equal(mgk_gemm_may_choose(&mgk_gemm_fragments, &facts, (clmgk_dtype)dtype, NULL),
-                             i > 0 && dtype != CLMGK_DTYPE_F32 ? CLMGK_OK : CLMGK_ERROR_UNSUPPORTED);
+                             i > 0 ? CLMGK_OK : CLMGK_ERROR_UNSUPPORTED);
     }
 }
 
@@ -621,6 +706,7 @@ TH_TEST(wrong_descriptors)
     th_expect_error(clmgk_gemm_validate(NULL, NULL, &th_error), CLMGK_ERROR_INVALID_VALUE, "desc: NULL");
     FIELD(struct_size, 3, INVALID_VALUE, "struct_size");
     FIELD(dtype, (clmgk_dtype)3, INVALID_VALUE, "dtype: 3");
+    FIELD(precision, (clmgk_precision)3, INVALID_VALUE, "precision: 3");
     FIELD(transpose_a, 2, INVALID_VALUE, "transpose_a: 2");
     FIELD(transpose_b, -1, INVALID_VALUE, "transpose_b: -1");
     FIELD(broadcast_a, 2, INVALID_VALUE, "broadcast_a: 2");

@@ -161,8 +161,11 @@ static void check_element(const tp_product *product, const double *c, int64_t b,
     const double e = exact(product, b, i, j, &size);
     const double got = c[place(&product->matrix[TP_C], &s, b, i, j)];
     const clmgk_ref_limits limits = clmgk_ref_limits_of(d->dtype);
-    const double bound = ((double)d->k + 4) * clmgk_ref_limits_of(sums).unit * size + limits.unit * fabs(e) +
-                         (double)d->k * 0x1p-125 + limits.least;
+    static const double factors[] = {
+        [CLMGK_PRECISION_EXACT] = 0, [CLMGK_PRECISION_TF32] = 0x1p-11, [CLMGK_PRECISION_BF16] = 0x1p-8};
+    const double of_factors = 2 * factors[d->precision] * (1 + factors[d->precision]);
+    const double bound = (((double)d->k + 4) * clmgk_ref_limits_of(sums).unit + of_factors) * size +
+                         limits.unit * fabs(e) + (double)d->k * 0x1p-125 + limits.least;
     if (!(fabs(got - e) <= bound))
         fail_msg("%s: %s %lldx%lldx%lld%s%s batch %lld lds %lld %lld %lld alpha %g beta %g: C[%lld,%lld,%lld] is %g, "
                  "expected %g within %g",
@@ -204,6 +207,7 @@ void tp_expect(const th_session *session, const clmgk_gemm_desc *desc, const cha
     assert_int_equal(clmgk_gemm_plan_get_info(plan, &info, NULL), CLMGK_OK);
     tp_add_workspace(session, &product, plan, offset * 4);
     tp_enqueue(plan, session->queue, &product, 0, NULL, NULL);
+    product.desc.precision = info.precision;
     tp_check(session, &product, info.sums, info.provider);
     clmgk_gemm_plan_release(plan);
     tp_free(&product);

@@ -40,11 +40,11 @@ void tp_add_workspace(const th_session *session, tp_product *product, const clmg
 void tp_enqueue(const clmgk_gemm_plan *plan, cl_command_queue queue, const tp_product *product, cl_uint num_wait,
                 const cl_event *wait_list, cl_event *event);
 
-/* Reads everything back. C must be within the documented bound for sums in `sums`, and nothing else may have changed.
- */
+/* Reads everything back. C must be within the documented bound for sums in `sums` and factors of the descriptor's
+ * precision, and nothing else may have changed. */
 void tp_check(const th_session *session, const tp_product *product, clmgk_dtype sums, const char *what);
 
-/* Makes, plans, runs, checks. */
+/* Makes, plans, runs, checks, by the precision that the plan uses. */
 void tp_expect(const th_session *session, const clmgk_gemm_desc *desc, const char *provider, const char *parameters,
                size_t offset, uint64_t seed);
 

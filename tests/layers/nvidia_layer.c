@@ -118,14 +118,16 @@ static char *probe_text(const char *kernel, int types, int size, int forms, cons
     return copy(text);
 }
 
-/* An error in a kernel of the matrix engine: of a pass's scores only the last key's are kept, or, in the forward pass,
- * fragments have other columns. */
+/* An error in a kernel of the matrix engine: a product's rows are all the same, of a pass's scores only the last key's
+ * are kept, or, in the forward pass, fragments have other columns. */
 static void make_wrong(char *text)
 {
     static const char *const changes[][2] = {
+        {"return fragment_first_row(b, m) + fragment_row(lane_of(b), half_of_rows);",
+         "return fragment_first_row(b, m) + fragment_row(lane_of(b), 0         *0);"},
         {"g->slots[slot][u][v] = x;", "g->slots[slot][0][v] = x;"},
         {"return 2 * (lane % 4) + 8 * half_of_depth;", "return 2 * (lane % 4) + 4 * half_of_depth;"}};
-    for (int i = 0; i < 2; i++) {
+    for (size_t i = 0; i < sizeof(changes) / sizeof(changes[0]); i++) {
         char *const at = strstr(text, changes[i][0]);
         if (at != NULL) {
             memcpy(at, changes[i][1], strlen(changes[i][1]));

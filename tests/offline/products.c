@@ -22,19 +22,23 @@ static clmgk_status make_step(const clmgk_gemm_desc *desc, const mgk_device_fact
     return status;
 }
 
-static int print_configuration(const char *engine, clmgk_dtype dtype, int form, const mgk_device_facts *facts)
+static int print_configuration(const char *engine, clmgk_dtype dtype, clmgk_precision precision, int form,
+                               const mgk_device_facts *facts)
 {
     clmgk_gemm_desc desc = CLMGK_GEMM_DESC_INIT, resolved;
     mgk_steps steps = {.count = 0};
     clmgk_error error = {0};
     desc.dtype = dtype;
+    desc.precision = precision;
     desc.m = desc.n = desc.k = 4096;
     desc.transpose_a = form / 2;
     desc.transpose_b = form % 2;
     const clmgk_status status = make_step(&desc, facts, "", &steps, &resolved, &error);
     if (status == CLMGK_OK)
-        (void)printf("%s product-%s-%s%s%s %s %s\n", engine, clmgk_dtype_name(dtype), form / 2 ? "t" : "n",
-                     form % 2 ? "t" : "n", facts->matrix_unit.unit == MATRIX_WGMMA ? "-wgmma" : "", steps.step[0].file,
+        (void)printf("%s product-%s-%s%s%s %s %s\n", engine,
+                     precision != CLMGK_PRECISION_EXACT ? clmgk_precision_name(precision) : clmgk_dtype_name(dtype),
+                     form / 2 ? "t" : "n", form % 2 ? "t" : "n",
+                     facts->matrix_unit.unit == MATRIX_WGMMA ? "-wgmma" : "", steps.step[0].file,
                      steps.step[0].options.data);
     else
         (void)fprintf(stderr, "product: %s\n", error.message);
@@ -45,13 +49,18 @@ static int print_configuration(const char *engine, clmgk_dtype dtype, int form, 
 int offline_print_fragments(const mgk_device_facts *gpu, const mgk_device_facts *nvidia, const mgk_device_facts *hopper)
 {
     enum { FORMS = 4 };
-    int failed = print_configuration("matrix", CLMGK_DTYPE_F16, 0, gpu);
-    failed |= print_configuration("matrix", CLMGK_DTYPE_BF16, FORMS - 1, gpu);
-    failed |= print_configuration("matrix-nvidia", CLMGK_DTYPE_F16, 0, nvidia);
+    static const clmgk_precision exact = CLMGK_PRECISION_EXACT, tf32 = CLMGK_PRECISION_TF32;
+    int failed = print_configuration("matrix", CLMGK_DTYPE_F16, exact, 0, gpu);
+    failed |= print_configuration("matrix", CLMGK_DTYPE_BF16, exact, FORMS - 1, gpu);
+    failed |= print_configuration("matrix", CLMGK_DTYPE_F32, exact, 0, gpu);
+    failed |= print_configuration("matrix-nvidia", CLMGK_DTYPE_F16, exact, 0, nvidia);
     for (int form = 0; form < FORMS; ++form) {
-        failed |= print_configuration("matrix-nvidia", CLMGK_DTYPE_BF16, form, nvidia);
-        failed |= print_configuration("matrix-nvidia", CLMGK_DTYPE_BF16, form, hopper);
+        failed |= print_configuration("matrix-nvidia", CLMGK_DTYPE_BF16, exact, form, nvidia);
+        failed |= print_configuration("matrix-nvidia", CLMGK_DTYPE_BF16, exact, form, hopper);
+        failed |= print_configuration("matrix-nvidia", CLMGK_DTYPE_F32, exact, form, nvidia);
     }
+    failed |= print_configuration("matrix-nvidia", CLMGK_DTYPE_F32, tf32, 0, nvidia);
+    failed |= print_configuration("matrix-nvidia", CLMGK_DTYPE_F32, tf32, FORMS - 1, nvidia);
     return failed;
 }
 
@@ -96,6 +105,8 @@ static bool apply(const char *text, clmgk_gemm_desc *desc, const char **paramete
         }
     if (strncmp(text, "dtype=", length + 1) == 0)
         desc->dtype = (clmgk_dtype)strtol(value + 1, NULL, 10);
+    else if (strncmp(text, "precision=", length + 1) == 0)
+        desc->precision = (clmgk_precision)strtol(value + 1, NULL, 10);
     else if (strncmp(text, "alpha=", length + 1) == 0)
         desc->alpha = strtod(value + 1, NULL);
     else if (strncmp(text, "beta=", length + 1) == 0)
@@ -111,9 +122,10 @@ static void print_desc(const clmgk_gemm_desc *desc)
 {
     (void)printf("problem m=%" PRId64 " n=%" PRId64 " k=%" PRId64 " batch=%" PRId64 " lda=%" PRId64 " ldb=%" PRId64
                  " ldc=%" PRId64 " stride_a=%" PRId64 " stride_b=%" PRId64 " stride_c=%" PRId64 " transpose_a=%" PRId32
-                 " transpose_b=%" PRId32 " dtype=%d\n",
+                 " transpose_b=%" PRId32 " dtype=%d precision=%d\n",
                  desc->m, desc->n, desc->k, desc->batch, desc->lda, desc->ldb, desc->ldc, desc->stride_a,
-                 desc->stride_b, desc->stride_c, desc->transpose_a, desc->transpose_b, (int)desc->dtype);
+                 desc->stride_b, desc->stride_c, desc->transpose_a, desc->transpose_b, (int)desc->dtype,
+                 (int)desc->precision);
 }
 
 int offline_print_product(const mgk_device_facts *facts, int count, char **texts)
@@ -130,8 +142,9 @@ int offline_print_product(const mgk_device_facts *facts, int count, char **texts
     const clmgk_status status = make_step(&desc, facts, parameters, &steps, &resolved, &error);
     if (status == CLMGK_OK) {
         print_desc(&resolved);
-        offline_print_step(&steps.step[0], matrix_name);
-        (void)puts("workspace 0");
+        for (size_t i = 0; i < steps.count; ++i)
+            offline_print_step(&steps.step[i], matrix_name);
+        (void)printf("workspace %" PRIu64 "\n", steps.workspace_bytes);
     } else {
         (void)fprintf(stderr, "product: %s\n", error.message);
     }

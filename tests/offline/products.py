@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of matrices by the matrix engine's fragments (cl/gemm/fragments.cl) as plans launch them on an NVIDIA GPU
-(offline_plans product), executed by warps.py and compared with numpy, and what a step along K takes: for matrix.py."""
+"""Products of matrices by the matrix engine's fragments (cl/gemm/fragments.cl) as plans launch them on an NVIDIA GPU, with
+the combination of ranges of K (offline_plans product), executed by warps.py and compared with numpy, and what a step along K takes: for matrix.py."""
 import dataclasses
 
 import numpy as np
@@ -36,8 +36,20 @@ def case(name, m, n, k, form="nn", alpha=1, beta=0, offsets=(0, 0, 0), **fields)
 
 # The quick tier has those before FULL.
 CASES = [case("nt-edges", 40, 48, 88, "nt", 0.5, 2), case("tn-f16", 72, 40, 64, "tn", dtype=passes.F16),
+         case("nn-f32", 40, 44, 88, "nn", 0.5, 2, dtype=passes.F32), case("tt-f32-edges", 40, 33, 70, "tt", dtype=passes.F32),
          case("wgmma-nt-edges", 72, 104, 88, "nt", 0.5, 2, parameters=GROUP)]
 FULL = [
+    *(case(f"{form}-f32-of-few", 33, 47, 19, form, dtype=passes.F32, offsets=(1, 2, 3)) for form in ("nn", "nt", "tn", "tt")),
+    *(case(f"{form}-f32-as-planned", 150, 140, 52, form, dtype=passes.F32, parameters="unit=1,row-tiles=4,column-tiles=8")
+      for form in ("nn", "nt", "tn", "tt")),
+    case("nt-tf32", 40, 44, 88, "nt", dtype=passes.F32, precision=1), case("tn-tf32", 40, 44, 88, "tn", dtype=passes.F32, precision=1),
+    case("nn-tf32-long-sums", 16, 16, 8256, dtype=passes.F32, precision=1),
+    case("nn-f32-deep-wide", 40, 44, 100, dtype=passes.F32, parameters="unit=1,warps=2,row-tiles=2,column-tiles=2,depth=64"),
+    case("nt-f32-deep", 40, 44, 100, "nt", dtype=passes.F32, parameters=SMALL.replace("depth=32", "depth=64")),
+    case("nn-f32-batch", 33, 34, 40, batch=2, stride_a=33 * 40, stride_b=0, stride_c=33 * 34 + 2, dtype=passes.F32, beta=1),
+    case("nn-ranges", 40, 48, 200, parameters=SMALL + ",splits=4", alpha=-1, beta=0.5, batch=2, stride_c=40 * 48 + 3),
+    case("tn-f32-ranges", 40, 33, 150, "tn", dtype=passes.F32, parameters=SMALL + ",splits=4"),
+    case("wgmma-nt-ranges", 70, 72, 300, "nt", parameters=GROUP + ",splits=4"),
     case("nn-unaligned", 33, 37, 45, offsets=(1, 3, 5), alpha=-1, beta=0.5),
     case("tt-gaps", 40, 33, 70, "tt", lda=50, ldb=76, ldc=41),
     case("nt-batch", 33, 34, 32, "nt", batch=2, stride_a=33 * 32 + 8, stride_b=0, stride_c=33 * 34 + 2),
@@ -57,12 +69,15 @@ class Product:
         given = dict(one.fields)
         self.plan = passes.Plan(plans, None, {**given, "alpha": one.alpha, "beta": one.beta})
         self.one, self.x, self.step = one, self.plan.problem, self.plan.steps[0]
-        self.starts = dict(zip("abc", one.offsets))
+        self.size = 4 if self.x["dtype"] == passes.F32 else 2
+        self.starts = {**dict(zip("abc", one.offsets)), "workspace": 0}
         self.memory, self.values = passes.Memory(), {}
         for name in "abc":
             rows, columns, ld, stride = self.layout(name)
-            self.memory.add(name, (self.x["batch"] - 1) * stride + (rows - 1) * ld + columns, 2, self.starts[name])
+            self.memory.add(name, (self.x["batch"] - 1) * stride + (rows - 1) * ld + columns, self.size, self.starts[name])
+        self.memory.add("workspace", self.plan.workspace // 4, 4, 0)
         self.memory.make()
+        self.memory.view("workspace", (self.plan.workspace // 4,), (1,), 4)[1][...] |= warps.WRITE
         random = np.random.default_rng(1)
         for name in "abc":
             self.put(name, random.standard_normal(self.shape(name)))
@@ -80,7 +95,7 @@ class Product:
 
     def view(self, name):
         _, _, ld, stride = self.layout(name)
-        return self.memory.view(name, self.shape(name), (stride, ld, 1), 2)
+        return self.memory.view(name, self.shape(name), (stride, ld, 1), self.size)
 
     def put(self, name, values):
         """Gaps, and C where it is not read, stay NaN."""
@@ -92,8 +107,7 @@ class Product:
         if name == "c":
             access[...] |= warps.WRITE
 
-    def bank(self):
-        step = self.step
+    def bank(self, step):
         bank = bytearray(1 << 12)
         bank[0:4] = step.threads.to_bytes(4, "little")
         bank[0x28:0x2c] = warps.STACK.to_bytes(4, "little")
@@ -104,18 +118,22 @@ class Product:
 
     def run(self, programs, most=None):
         """(Program, counts of the first work-group)."""
-        program = programs.get(self.step.source, self.step.options)
-        groups = self.step.items // self.step.threads
-        counts = [warps.Group(program.kernels[self.step.kernel], self.step.threads, self.bank(), self.memory.bytes, number,
-                              program.tables, self.memory.access).run() for number in range(min(groups, most or groups))]
-        return program, counts[0]
+        results = []
+        for step in self.plan.steps:
+            program, groups = programs.get(step.source, step.options), step.items // step.threads
+            counts = [warps.Group(program.kernels[step.kernel], step.threads, self.bank(step), self.memory.bytes, number,
+                                  program.tables, self.memory.access).run() for number in range(min(groups, most or groups))]
+            results.append((program, counts[0]))
+        return results[0]
 
     def faults(self):
         a, b = (np.swapaxes(self.values[name], 1, 2) if self.x[f"transpose_{name}"] else self.values[name] for name in "ab")
         exact = self.one.alpha * (a @ b) + self.one.beta * self.values["c"]
         terms = abs(self.one.alpha) * (abs(a) @ abs(b)) + abs(self.one.beta * self.values["c"])
         given = passes.loaded(np.ascontiguousarray(self.view("c")[0]), self.x["dtype"])
-        limit = (self.x["k"] + 4) * 2.0 ** -24 * terms + 2.0 ** {passes.F16: -11, passes.BF16: -8}[self.x["dtype"]] * abs(exact)
+        rounding = 2.0 ** {passes.F32: -24, passes.F16: -11, passes.BF16: -8}[self.x["dtype"]]
+        factors = 2.002 * 2.0 ** -11 if self.x["precision"] else 0
+        limit = ((self.x["k"] + 4) * 2.0 ** -24 + factors) * terms + rounding * abs(exact)
         error = abs(given - exact) / (limit + 1e-30)
         return [] if (error <= 1).all() else [f"C is wrong by {np.nanmax(error):.1f} times its limit"
                                               f"{', with NaN' if np.isnan(error).any() else ''}"]
@@ -141,15 +159,16 @@ class Rate:
 
     def __init__(self, name, programs, plans):
         storage, form = name.split("-")[1:3]
-        fields = {"transpose_a": int(form[0] == "t"), "transpose_b": int(form[1] == "t"),
-                  "dtype": {"f16": passes.F16, "bf16": passes.BF16}[storage],
+        fields = {"transpose_a": int(form[0] == "t"), "transpose_b": int(form[1] == "t"), "precision": int(storage == "tf32"),
+                  "dtype": {"f16": passes.F16, "bf16": passes.BF16}.get(storage, passes.F32),
                   "parameters": f"unit={2 if name.endswith('-wgmma') else 1}"}
         whole = passes.Plan(plans, None, {**fields, "m": predictions.PRODUCT_SIZE, "n": predictions.PRODUCT_SIZE,
                                            "k": predictions.PRODUCT_SIZE})
         self.name, self.step = name, whole.steps[0]
         self.groups = self.step.items // self.step.threads
         own = ",".join(f"{option}={offline.tunable(self.step.options, macro, 0)}" for option, macro in PARAMETERS.items())
-        runs, self.faults, depth = [], [], offline.tunable(self.step.options, "DEPTH", 0)
+        runs, self.faults = [], []
+        depth = offline.tunable(self.step.options, "DEPTH", 0) // (1 if storage in ("f16", "bf16") else 2)
         for steps in STEPS:
             product = Product(plans, Case(name, tuple({**fields, "m": BLOCK, "n": BLOCK, "k": steps * depth,
                                                        "parameters": own}.items())))

@@ -301,6 +301,38 @@ EDITED_TEST(programs_that_fail)
     }
 }
 
+/* A product's program fails: the plan has the older unit, and its note says why. */
+EDITED_TEST(products_that_fail)
+{
+    static const char program[] = "KERNEL_ATTRIBUTES void gemm_fragments";
+    static const struct {
+        nvidia_fault fault;
+        const char *words; /* of the note; NULL: it has the newer unit */
+    } cases[] = {{NVIDIA_NO_FAULT, NULL},
+                 {NVIDIA_LOAD_REFUSED, "no wgmma: the driver refuses the edited program"},
+                 {NVIDIA_WRONG, "no wgmma: it gives wrong numbers here"}};
+    clmgk_gemm_desc desc = CLMGK_GEMM_DESC_INIT;
+    clmgk_gemm_options options = CLMGK_GEMM_OPTIONS_INIT;
+    desc.dtype = CLMGK_DTYPE_BF16;
+    desc.m = desc.n = desc.k = 64;
+    options.provider = "matrix";
+    options.parameters = "warps=4,row-tiles=1,column-tiles=8,splits=1";
+    for (size_t n = 0; n < TH_COUNT(cases); n++) {
+        clmgk_context *const context = open_context(self, "");
+        clmgk_gemm_info info = CLMGK_GEMM_INFO_INIT;
+        clmgk_gemm_plan *plan = NULL;
+        self->driver->fault = cases[n].fault;
+        self->driver->of = program;
+        th_expect_ok(clmgk_gemm_plan_create(context, &desc, &options, &plan, &th_error));
+        th_expect_ok(clmgk_gemm_plan_get_info(plan, &info, &th_error));
+        if (cases[n].words != NULL && strstr(info.note, cases[n].words) == NULL)
+            fail_msg("\"%s\", expected \"%s\"", info.note, cases[n].words);
+        assert_true(cases[n].words != NULL || strstr(info.note, "no wgmma") == NULL);
+        clmgk_gemm_plan_release(plan);
+        clmgk_context_release(context);
+    }
+}
+
 /* ---- verdicts on right programs --------------------------------------------------------------------------------- */
 
 #define OF_ALL (CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V)

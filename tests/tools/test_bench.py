@@ -552,6 +552,8 @@ PRODUCT_KEYS = {
     "m": int,
     "n": int,
     "k": int,
+    "precision": (str, type(None)),
+    "precision_used": str,
     "provider": str,
     "direct": bool,
     "untuned": bool,

@@ -18,7 +18,7 @@
     X(PASS, "pass", "NAME", "forward, backward or both (default)")                                                     \
     BENCH_DTYPE_OPTIONS(X)                                                                                             \
     X(PRODUCTS, "products", "MxNxK,...",                                                                               \
-      "matrix products to tune (provider, and CLBlast's parameters); none: no products.\n"                             \
+      "matrix products to tune, of the first type (provider, and its parameters); none: no products.\n"                \
       "Default: the products of layers of width 512; none if sizes, shapes or variants are given")                     \
     X(BUDGET, "budget", "SECONDS", "time to spend on a device, default 300")                                           \
     X(CANDIDATE_LIMIT, "candidate-limit", "SECONDS", "time limit of a candidate, compiling included; default 60")      \
@@ -136,6 +136,10 @@ tool_exit tune_parse_options(int argc, char **argv, tune_options *options, bool 
             values[OPTION_SHAPES] || values[OPTION_VARIANTS] || bench_given_size(choice.sizes) ? "none" : "layer";
     if (strcmp(products, "none") != 0)
         TOOL_TRY(tool_parse_products("products", products, options->products, &options->product_count, error));
+    for (size_t i = 0; i < options->product_count; i++) {
+        options->products[i].dtype = options->request.dtypes[0];
+        options->products[i].precision = options->request.precision;
+    }
     TOOL_TRY(tool_parse_positive("budget", values[OPTION_BUDGET], &options->budget_s, error));
     TOOL_TRY(tool_parse_positive("candidate-limit", values[OPTION_CANDIDATE_LIMIT], &options->candidate_s, error));
     TOOL_TRY(tool_parse_name("search", values[OPTION_SEARCH], searches, TOOL_COUNT(searches), &search, error));

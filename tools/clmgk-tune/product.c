@@ -2,8 +2,9 @@
 /*
  * Products in the process for candidates:
  *
- *     {"job": "product", m, n, k, a, b (transposed), provider, parameters, untuned, runs}   ms, provider, parameters
- *     {"job": "product-check", provider, parameters}                     wrong: against double precision
+ *     {"job": "product", m, n, k, a, b (transposed), dtype, precision, provider, parameters, untuned, runs}
+ *                                                                        ms, provider, parameters
+ *     {"job": "product-check", dtype, precision, provider, parameters}   wrong: against double precision
  *
  * `parameters` that are not there are what was tuned, or with untuned the provider's own.
  */
@@ -46,13 +47,22 @@ static tool_exit open_product(const tool_device *device, const char *folder, con
                                 json_string_value(json_object_get(job, "parameters")), &p->multiplier, error);
 }
 
+/* The type of a job's products. */
+static tool_product type_of(const json_t *job)
+{
+    return (tool_product){.dtype = (clmgk_dtype)json_integer_value(json_object_get(job, "dtype")),
+                          .precision = (clmgk_precision)json_integer_value(json_object_get(job, "precision"))};
+}
+
 static tool_exit do_time(const tool_device *device, const char *folder, const json_t *job, json_t **answer,
                          tool_error *error)
 {
-    const tool_product shape = {
-        json_integer_value(json_object_get(job, "m")), json_integer_value(json_object_get(job, "n")),
-        json_integer_value(json_object_get(job, "k")), json_is_true(json_object_get(job, "a")),
-        json_is_true(json_object_get(job, "b")),       CLMGK_DTYPE_F32};
+    tool_product shape = type_of(job);
+    shape.m = json_integer_value(json_object_get(job, "m"));
+    shape.n = json_integer_value(json_object_get(job, "n"));
+    shape.k = json_integer_value(json_object_get(job, "k"));
+    shape.transpose_a = json_is_true(json_object_get(job, "a"));
+    shape.transpose_b = json_is_true(json_object_get(job, "b"));
     product p;
     const json_int_t runs = json_integer_value(json_object_get(job, "runs"));
     double samples[MAX_RUNS];
@@ -88,8 +98,11 @@ static tool_exit do_check(const tool_device *device, const char *folder, const j
     bool right = true;
     for (size_t i = 0; i < TOOL_COUNT(shapes) * 4 && right; i++) {
         tool_product shape = shapes[i / 4];
+        clmgk_gemm_info info = CLMGK_GEMM_INFO_INIT;
         product p;
         double ms = 0;
+        shape.dtype = type_of(job).dtype;
+        shape.precision = type_of(job).precision;
         shape.transpose_a = i % 2 == 1;
         shape.transpose_b = i % 4 >= 2;
         tool_exit status = open_product(device, folder, job, &shape, &p, error);
@@ -97,8 +110,10 @@ static tool_exit do_check(const tool_device *device, const char *folder, const j
             status = tool_multiplier_run(device, &p.multiplier, 1, &ms, error);
         if (status == TOOL_DONE)
             status = tool_matrices_read(device, &p.matrices, error);
+        if (status == TOOL_DONE)
+            status = tool_check_library(clmgk_gemm_plan_get_info(p.multiplier.plan, &info, &error->library), error);
         right = status == TOOL_DONE &&
-                tool_matrices_check(&p.matrices, CLMGK_DTYPE_F32, SIZE_MAX, message, sizeof(message));
+                tool_matrices_check(&p.matrices, info.sums, info.precision, SIZE_MAX, message, sizeof(message));
         close_product(&p);
         TOOL_TRY(status);
     }

@@ -11,11 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CLBLAST        "clblast"
-#define SEED           3
-#define RUNS           5
-#define CANDIDATE_RUNS 3
-#define ROUNDS         9 /* of the proof */
+#define CLBLAST "clblast"
+#define SEED    3
+#define RUNS    5
+#define ROUNDS  9 /* of the proof */
 
 /* The tables that are searched: the kernel for large products, and the size from which on it is used. */
 static const char *const tables[] = {"clblast-xgemm", "clblast-routine"};
@@ -44,16 +43,16 @@ typedef struct clblast_search {
 
 /* ---- jobs -------------------------------------------------------------------------------------------------------- */
 
-static json_t *product_job(const tool_product *shape, const char *provider, const char *parameters, int runs)
+json_t *session_product_job(const tool_product *shape, const char *provider, const char *parameters, int runs)
 {
-    return json_pack("{s:s, s:I, s:I, s:I, s:b, s:b, s:s?, s:s?, s:b, s:i}", "job", "product", "m",
+    return json_pack("{s:s, s:I, s:I, s:I, s:b, s:b, s:i, s:i, s:s?, s:s?, s:b, s:i}", "job", "product", "m",
                      (json_int_t)shape->m, "n", (json_int_t)shape->n, "k", (json_int_t)shape->k, "a",
-                     (int)shape->transpose_a, "b", (int)shape->transpose_b, "provider", provider, "parameters",
-                     parameters, "untuned", parameters != NULL, "runs", runs);
+                     (int)shape->transpose_a, "b", (int)shape->transpose_b, "dtype", (int)shape->dtype, "precision",
+                     (int)shape->precision, "provider", provider, "parameters", parameters, "untuned",
+                     parameters != NULL, "runs", runs);
 }
 
-/* The time of a product in a process; not positive: it failed, and s->reply tells why. */
-static tool_exit time_product(session *s, size_t child, json_t *job, double *ms, tool_error *error)
+tool_exit session_time_product(session *s, size_t child, json_t *job, double *ms, tool_error *error)
 {
     TOOL_TRY(session_ask(s, child, job, 0, error));
     *ms = s->reply.ok ? session_number(s->reply.answer, "ms") : -1;
@@ -68,7 +67,7 @@ static tool_exit time_all(session *s, size_t child, const char *parameters, int 
     for (size_t i = 0; i < s->options->product_count; i++) {
         tool_product shape = s->options->products[i];
         shape.transpose_b = true;
-        TOOL_TRY(time_product(s, child, product_job(&shape, CLBLAST, parameters, runs), ms, error));
+        TOOL_TRY(session_time_product(s, child, session_product_job(&shape, CLBLAST, parameters, runs), ms, error));
         if (*ms <= 0)
             return TOOL_DONE;
         logs += log(*ms);
@@ -77,13 +76,18 @@ static tool_exit time_all(session *s, size_t child, const char *parameters, int 
     return TOOL_DONE;
 }
 
-/* What a product-check answered. */
-static bool is_right(session *s)
+tool_exit session_check_product(session *s, size_t child, const tool_product *type, const char *provider,
+                                const char *parameters, bool *right, tool_error *error)
 {
-    const bool right = s->reply.ok && !json_is_true(json_object_get(s->reply.answer, "wrong"));
-    if (!right)
+    TOOL_TRY(session_ask(s, child,
+                         json_pack("{s:s, s:i, s:i, s:s, s:s?, s:b}", "job", "product-check", "dtype", (int)type->dtype,
+                                   "precision", (int)type->precision, "provider", provider, "parameters", parameters,
+                                   "untuned", parameters != NULL),
+                         0, error));
+    *right = s->reply.ok && !json_is_true(json_object_get(s->reply.answer, "wrong"));
+    if (!*right)
         session_count_failure(s, s->reply.ok ? "wrong" : s->reply.why);
-    return right;
+    return TOOL_DONE;
 }
 
 /* ---- CLBlast's parameters ---------------------------------------------------------------------------------------- */
@@ -127,11 +131,9 @@ static tool_exit try_values(clblast_search *c, const int32_t *values, tool_error
     if (ms <= 0)
         session_count_failure(s, s->reply.why);
     if (ratio > 0 && ratio < c->best_ratio) {
-        TOOL_TRY(session_ask(s, 1,
-                             json_pack("{s:s, s:s, s:s, s:b}", "job", "product-check", "provider", CLBLAST,
-                                       "parameters", list.text, "untuned", 1),
-                             0, error));
-        if (!is_right(s))
+        bool right = false;
+        TOOL_TRY(session_check_product(s, 1, &s->options->products[0], CLBLAST, list.text, &right, error));
+        if (!right)
             ratio = -1;
     }
     s->report->counts.tried++;
@@ -262,51 +264,66 @@ done:
 
 /* ---- providers -------------------------------------------------------------------------------------------- */
 
-/* Providers that can multiply f32 on the device, and do it right. */
+/* Providers that can multiply the products' type on the device, and do it right. */
 static tool_exit list_providers(session *s, tune_product *product, tool_error *error)
 {
+    const tool_product *const type = &s->options->products[0];
     const char *name = clmgk_gemm_provider(0);
     for (size_t i = 0; name && product->provider_count < TUNE_MAX_PROVIDERS; name = clmgk_gemm_provider(++i)) {
         clmgk_gemm_provider_info info = CLMGK_GEMM_PROVIDER_INFO_INIT;
         TOOL_TRY(tool_check_library(clmgk_gemm_provider_state(s->report->device.device_id, i, &info, &error->library),
                                     error));
-        if ((info.dtypes & 1U << CLMGK_DTYPE_F32) == 0)
+        bool right = false;
+        if ((info.dtypes & 1U << (unsigned)type->dtype) == 0)
             continue;
         session_say(s, name, "checking products against double precision");
-        TOOL_TRY(session_ask(s, 0, json_pack("{s:s, s:s}", "job", "product-check", "provider", name), 0, error));
-        if (is_right(s))
+        TOOL_TRY(session_check_product(s, 0, type, name, NULL, &right, error));
+        if (right)
             product->provider[product->provider_count++].name = name;
     }
     return TOOL_DONE;
+}
+
+static bool is_units(const char *provider)
+{
+    return strcmp(provider, UNITS_PROVIDER) == 0;
 }
 
 static tool_exit store_choice(const session *s, const tune_product *product, const char *cache_dir, tool_error *error)
 {
     const clmgk_gemm_desc desc = tool_product_desc(&product->shape);
     const double ms = product->provider[product->chosen].ms;
-    const clmgk_tuned tuned = {
-        .choice = product->provider[product->chosen].name, .time_ms = ms, .default_ms = ms / product->ratio};
+    const char *const name = product->provider[product->chosen].name;
+    const clmgk_tuned tuned = {.choice = name,
+                               .parameters = is_units(name) ? product->parameters : NULL,
+                               .time_ms = ms,
+                               .default_ms = ms / product->ratio};
     return tool_check_library(clmgk_gemm_tuning_store(s->device.library, cache_dir, &desc, &tuned, &error->library),
                               error);
 }
 
-/* Whether a plan that finds the candidate in the cache by itself is faster than the first provider, in turn. */
-static tool_exit prove_provider(session *s, tune_product *product, size_t first, size_t candidate, bool *kept,
-                                tool_error *error)
+/* Whether a plan that finds the candidate in the cache by itself is faster than the first provider, in turn.
+ * `first_ms`: of that, with its own parameters. */
+static tool_exit prove_provider(session *s, tune_product *product, size_t first, double first_ms, size_t candidate,
+                                bool *kept, tool_error *error)
 {
+    const char *const parameters = is_units(product->provider[first].name) ? "" : NULL;
+    const bool has_parameters = is_units(product->provider[candidate].name) && product->parameters[0] != '\0';
     ratio_list ratios = {.count = 0};
     bool reached = true;
     product->chosen = candidate;
-    product->ratio = product->provider[candidate].ms / product->provider[first].ms;
+    product->ratio = product->provider[candidate].ms / first_ms;
     TOOL_TRY(store_choice(s, product, s->staging, error));
     for (int round = 0; round < ROUNDS; round++) {
         double before = -1, after = -1;
-        TOOL_TRY(
-            time_product(s, 0, product_job(&product->shape, product->provider[first].name, NULL, 1), &before, error));
-        json_t *staged = product_job(&product->shape, NULL, NULL, 1);
+        TOOL_TRY(session_time_product(
+            s, 0, session_product_job(&product->shape, product->provider[first].name, parameters, 1), &before, error));
+        json_t *staged = session_product_job(&product->shape, NULL, NULL, 1);
         json_object_set_new(staged, "tuning_dir", json_sprintf("%s/tuning", s->staging));
-        TOOL_TRY(time_product(s, 0, staged, &after, error));
+        TOOL_TRY(session_time_product(s, 0, staged, &after, error));
         reached = reached && strcmp(session_text(s->reply.answer, "provider"), product->provider[candidate].name) == 0;
+        if (has_parameters)
+            reached = reached && strcmp(session_text(s->reply.answer, "parameters"), product->parameters) == 0;
         if (before > 0 && after > 0)
             session_add_ratio(&ratios, after / before);
     }
@@ -314,18 +331,35 @@ static tool_exit prove_provider(session *s, tune_product *product, size_t first,
     return TOOL_DONE;
 }
 
+/* The time of a provider: as plans find it, or of matrix units with the fastest parameters; *own_ms: with its own. */
+static tool_exit time_provider(session *s, tune_product *product, size_t provider, units_search *units, double end_ms,
+                               double *own_ms, tool_error *error)
+{
+    double *const ms = &product->provider[provider].ms;
+    const char *const name = product->provider[provider].name;
+    session_say(s, tool_product_name(&product->shape).text, name);
+    if (is_units(name))
+        return units_search_product(units, product, end_ms, ms, own_ms, error);
+    TOOL_TRY(session_time_product(s, 0, session_product_job(&product->shape, name, NULL, CANDIDATE_RUNS), ms, error));
+    *own_ms = *ms;
+    return TOOL_DONE;
+}
+
 /* One run of each; then the fastest against the first that can. */
-static tool_exit compare_providers(session *s, tune_product *product, tool_error *error)
+static tool_exit compare_providers(session *s, tune_product *product, units_search *units, double end_ms,
+                                   tool_error *error)
 {
     size_t first = SIZE_MAX, fastest = SIZE_MAX;
+    double first_ms = 0;
     bool kept = false;
     for (size_t p = 0; p < product->provider_count; p++) {
-        session_say(s, tool_product_name(&product->shape).text, product->provider[p].name);
         double *const ms = &product->provider[p].ms;
-        TOOL_TRY(time_product(s, 0, product_job(&product->shape, product->provider[p].name, NULL, CANDIDATE_RUNS), ms,
-                              error));
-        if (*ms > 0 && first == SIZE_MAX)
+        double own_ms = 0;
+        TOOL_TRY(time_provider(s, product, p, units, end_ms, &own_ms, error));
+        if (*ms > 0 && first == SIZE_MAX) {
             first = p;
+            first_ms = own_ms;
+        }
         if (*ms > 0 && (fastest == SIZE_MAX || *ms < product->provider[fastest].ms))
             fastest = p;
     }
@@ -333,10 +367,12 @@ static tool_exit compare_providers(session *s, tune_product *product, tool_error
         return TOOL_DONE;
     product->measured = true;
     product->ratio = 1;
-    if (product->provider[fastest].ms < (1 - LEAST_CONFIRMED) * product->provider[first].ms)
-        TOOL_TRY(prove_provider(s, product, first, fastest, &kept, error));
+    if (product->provider[fastest].ms < (1 - LEAST_CONFIRMED) * first_ms)
+        TOOL_TRY(prove_provider(s, product, first, first_ms, fastest, &kept, error));
     if (!kept) {
         product->chosen = first;
+        product->provider[first].ms = first_ms;
+        product->parameters[0] = '\0';
         product->ratio = 1;
     }
     return store_choice(s, product, NULL, error);
@@ -363,20 +399,44 @@ static void list_products(session *s, const tune_product *none)
     }
 }
 
-/* The providers take seconds and come first: CLBlast's parameters can use up any time. */
+static bool has_provider(const tune_product *product, const char *name)
+{
+    for (size_t p = 0; p < product->provider_count; p++)
+        if (strcmp(product->provider[p].name, name) == 0)
+            return true;
+    return false;
+}
+
+/* The products in turn, each with an equal share of the time that is left for it. */
+static tool_exit compare_products(session *s, units_search *units, double end_ms, tool_error *error)
+{
+    const size_t count = s->report->product_count;
+    for (size_t i = 0; i < count && tool_now_ms() < end_ms; i++) {
+        const double now = tool_now_ms();
+        TOOL_TRY(
+            compare_providers(s, &s->report->products[i], units, now + (end_ms - now) / (double)(count - i), error));
+        announce(s, &s->report->products[i]);
+    }
+    return TOOL_DONE;
+}
+
+/* The providers come first: CLBlast's parameters, one set for all f32 products, can use up any time. Matrix units,
+ * whose parameters are searched for each product, leave it half of the time. */
 tool_exit tune_products(session *s, double end_ms, tool_error *error)
 {
     tune_product none = {.measured = false};
-    bool clblast = false;
+    units_search *units = NULL;
     if (s->options->product_count == 0)
         return TOOL_DONE;
     TOOL_TRY(list_providers(s, &none, error));
     list_products(s, &none);
-    for (size_t i = 0; i < s->report->product_count && tool_now_ms() < end_ms; i++) {
-        TOOL_TRY(compare_providers(s, &s->report->products[i], error));
-        announce(s, &s->report->products[i]);
-    }
-    for (size_t p = 0; p < none.provider_count; p++)
-        clblast = clblast || strcmp(none.provider[p].name, CLBLAST) == 0;
+    const bool clblast = s->options->products[0].dtype == CLMGK_DTYPE_F32 && has_provider(&none, CLBLAST);
+    const bool has_units = has_provider(&none, UNITS_PROVIDER);
+    const double now = tool_now_ms(), half_ms = now + (end_ms - now) / 2;
+    if (has_units)
+        TOOL_TRY(units_search_create(s, &units, error));
+    const tool_exit status = compare_products(s, units, has_units && clblast ? half_ms : end_ms, error);
+    units_search_free(units);
+    TOOL_TRY(status);
     return clblast ? tune_clblast_values(s, end_ms, error) : TOOL_DONE;
 }

@@ -113,7 +113,11 @@ static void print_products(const tune_report *report, FILE *stream)
                         product->provider[p].name, product->provider[p].ms,
                         tool_product_gflops(&product->shape, product->provider[p].ms));
         }
-        fprintf(stream, " * is taken\n");
+        fprintf(stream, " * is taken");
+        if (product->tried)
+            fprintf(stream, "; matrix: of %zu tried %s", product->tried,
+                    product->parameters[0] ? product->parameters : "the defaults are fastest");
+        fprintf(stream, "\n");
     }
     if (unmeasured)
         fprintf(stream, "  %zu of %zu products not measured\n", unmeasured, report->product_count);
@@ -178,11 +182,14 @@ static json_t *product_json(const tune_product *product)
     for (size_t p = 0; times && p < product->provider_count; p++)
         json_object_set_new(times, product->provider[p].name,
                             product->provider[p].ms > 0 ? json_real(product->provider[p].ms) : json_null());
-    return json_pack("{s:I, s:I, s:I, s:b, s:b, s:f, s:s?, s:o}", "m", (json_int_t)product->shape.m, "n",
-                     (json_int_t)product->shape.n, "k", (json_int_t)product->shape.k, "transpose_a",
-                     (int)product->shape.transpose_a, "transpose_b", (int)product->shape.transpose_b, "ratio",
-                     product->ratio, "provider", product->measured ? product->provider[product->chosen].name : NULL,
-                     "ms", times);
+    const tool_product *const shape = &product->shape;
+    return json_pack(
+        "{s:s, s:s?, s:s, s:I, s:I, s:I, s:I, s:b, s:b, s:f, s:s?, s:o}", "dtype", clmgk_dtype_name(shape->dtype),
+        "precision", shape->precision != CLMGK_PRECISION_EXACT ? clmgk_precision_name(shape->precision) : NULL,
+        "parameters", product->parameters, "tried", (json_int_t)product->tried, "m", (json_int_t)product->shape.m, "n",
+        (json_int_t)product->shape.n, "k", (json_int_t)product->shape.k, "transpose_a", (int)product->shape.transpose_a,
+        "transpose_b", (int)product->shape.transpose_b, "ratio", product->ratio, "provider",
+        product->measured ? product->provider[product->chosen].name : NULL, "ms", times);
 }
 
 /* null: no products were asked for, or CLBlast does none here. */

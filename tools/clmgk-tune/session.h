@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the parts of a device's session share: attention.c and its kin, products.c. */
+/* What the parts of a device's session share: attention.c and its kin, products.c and units.c. */
 #ifndef TUNE_SESSION_H
 #define TUNE_SESSION_H
 
@@ -84,6 +84,27 @@ void session_add_ratio(ratio_list *ratios, double ratio);
 
 /* Whether the median of at least MIN_CONFIRM ratios lies below 1 beyond noise; *median is it. */
 bool session_beats_default(const ratio_list *ratios, double *median);
+
+/* A job for a product with so many runs. `parameters`: NULL: as plans find them; else "" for the provider's own. Time
+ * in a process; not positive: it failed, and s->reply tells why. */
+#define CANDIDATE_RUNS 3
+json_t *session_product_job(const tool_product *shape, const char *provider, const char *parameters, int runs);
+tool_exit session_time_product(session *s, size_t child, json_t *job, double *ms, tool_error *error);
+
+/* Whether a provider's products with these parameters (NULL: as plans find them) are right. */
+tool_exit session_check_product(session *s, size_t child, const tool_product *type, const char *provider,
+                                const char *parameters, bool *right, tool_error *error);
+
+/* The search for parameters of products by matrix units, which learns from all products. */
+#define UNITS_PROVIDER "matrix"
+typedef struct units_search units_search;
+tool_exit units_search_create(session *s, units_search **out, tool_error *error);
+void units_search_free(units_search *search);
+
+/* Searches for a product's parameters until `end_ms`: the fastest that give right results, in product->parameters, and
+ * their time; the defaults' time in *default_ms. */
+tool_exit units_search_product(units_search *search, tune_product *product, double end_ms, double *ms,
+                               double *default_ms, tool_error *error);
 
 /* The cases of attention; products of matrices. Both stop at the time `end_ms`. */
 tool_exit tune_attention(session *s, double end_ms, tool_error *error);

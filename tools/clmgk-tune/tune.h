@@ -6,7 +6,8 @@
  *     options.c   the command line           attention.c all cases of attention, candidate.c, decision.c
  *     programs.c  programs made ahead
  *     manage.c    show, reset, export, import products.c  providers and parameters of matrix products
- *     child.c     a process for candidates   search.c    which parameters to measure next
+ *     child.c     a process for candidates   units.c     parameters of products by matrix units
+ *     search.c    which parameters to measure next
  *     worker.c    what runs in it            history.c   what was measured, on disk as soon as it is known
  *     product.c   products there             session.c   what attention.c and products.c share
  *                                            report.c    progress and results
@@ -144,6 +145,8 @@ typedef struct tune_product {
     } provider[TUNE_MAX_PROVIDERS]; /* in the order in which they are preferred without tuning */
     size_t chosen;                  /* of them: the first that can, unless another is faster beyond noise */
     double ratio;                   /* its time / the time of the first that can */
+    char parameters[512];           /* of matrix units: the fastest found; "": the defaults */
+    size_t tried;                   /* of these */
 } tune_product;
 
 /* CLBlast's parameters. */

@@ -51,6 +51,7 @@ clmgk_gemm_desc tool_product_desc(const tool_product *product)
     desc.transpose_a = product->transpose_a;
     desc.transpose_b = product->transpose_b;
     desc.dtype = product->dtype;
+    desc.precision = product->precision;
     return desc;
 }
 
@@ -62,9 +63,11 @@ double tool_product_gflops(const tool_product *product, double ms)
 tool_product_text tool_product_name(const tool_product *product)
 {
     tool_product_text name;
-    snprintf(name.text, sizeof(name.text), "%" PRId64 " x %" PRId64 " x %" PRId64 "%s%s%s%s", product->m, product->n,
-             product->k, product->dtype == CLMGK_DTYPE_F32 ? "" : " ",
+    const bool exact = product->precision == CLMGK_PRECISION_EXACT;
+    snprintf(name.text, sizeof(name.text), "%" PRId64 " x %" PRId64 " x %" PRId64 "%s%s%s%s%s%s", product->m,
+             product->n, product->k, product->dtype == CLMGK_DTYPE_F32 ? "" : " ",
              product->dtype == CLMGK_DTYPE_F32 ? "" : clmgk_dtype_name(product->dtype),
+             exact ? "" : " precision=", exact ? "" : clmgk_precision_name(product->precision),
              product->transpose_a ? ", A transposed" : "", product->transpose_b ? ", B transposed" : "");
     return name;
 }
@@ -148,8 +151,9 @@ tool_exit tool_matrices_read(const tool_device *device, const tool_matrices *mat
     return status;
 }
 
-static bool check_element(const tool_matrices *x, clmgk_dtype sums, int64_t row, int64_t column, char *message,
-                          size_t size)
+/* `rounding`: of a factor. */
+static bool check_element(const tool_matrices *x, clmgk_dtype sums, double rounding, int64_t row, int64_t column,
+                          char *message, size_t size)
 {
     const tool_product *const p = &x->product;
     const clmgk_ref_limits limits = clmgk_ref_limits_of(p->dtype);
@@ -160,8 +164,8 @@ static bool check_element(const tool_matrices *x, clmgk_dtype sums, int64_t row,
         exact += a * b;
         sum += fabs(a * b);
     }
-    const double bound = ((double)p->k + 4) * clmgk_ref_limits_of(sums).unit * sum + limits.unit * fabs(exact) +
-                         (double)p->k * 0x1p-125 + limits.least;
+    const double relative = ((double)p->k + 4) * clmgk_ref_limits_of(sums).unit + 2 * rounding * (1 + rounding);
+    const double bound = relative * sum + limits.unit * fabs(exact) + (double)p->k * 0x1p-125 + limits.least;
     const double found = (double)x->host[2][row * p->n + column];
     if (fabs(found - exact) <= bound)
         return true;
@@ -170,14 +174,18 @@ static bool check_element(const tool_matrices *x, clmgk_dtype sums, int64_t row,
     return false;
 }
 
-bool tool_matrices_check(const tool_matrices *matrices, clmgk_dtype sums, size_t samples, char *message, size_t size)
+bool tool_matrices_check(const tool_matrices *matrices, clmgk_dtype sums, clmgk_precision precision, size_t samples,
+                         char *message, size_t size)
 {
+    static const double roundings[] = {
+        [CLMGK_PRECISION_EXACT] = 0, [CLMGK_PRECISION_TF32] = 0x1p-11, [CLMGK_PRECISION_BF16] = 0x1p-8};
     const size_t total = (size_t)(matrices->product.m * matrices->product.n);
     const size_t count = samples < total ? samples : total;
     bool right = true;
     for (size_t i = 0; i < count && right; i++) {
         const int64_t at = (int64_t)(count > 1 ? (total - 1) * i / (count - 1) : 0);
-        right = check_element(matrices, sums, at / matrices->product.n, at % matrices->product.n, message, size);
+        right = check_element(matrices, sums, roundings[precision], at / matrices->product.n, at % matrices->product.n,
+                              message, size);
     }
     return right;
 }

@@ -12,6 +12,7 @@ typedef struct tool_product {
     int64_t m, n, k;
     bool transpose_a, transpose_b;
     clmgk_dtype dtype;
+    clmgk_precision precision; /* the least that a plan may use */
 } tool_product;
 
 #define TOOL_MAX_PRODUCTS 16
@@ -44,9 +45,10 @@ void tool_matrices_release(tool_matrices *matrices);
 /* Reads C from the device. */
 tool_exit tool_matrices_read(const tool_device *device, const tool_matrices *matrices, tool_error *error);
 
-/* Whether C on the host is the product, by the bound of clmgk/gemm.h for sums of type `sums`: `samples` elements, the
- * first and the last among them, or all. `message` tells what is wrong. */
-bool tool_matrices_check(const tool_matrices *matrices, clmgk_dtype sums, size_t samples, char *message, size_t size);
+/* Whether C on the host is the product, by the bound of clmgk/gemm.h for the sums and precision of a plan: `samples`
+ * elements, the first and the last among them, or all. `message` tells what is wrong. */
+bool tool_matrices_check(const tool_matrices *matrices, clmgk_dtype sums, clmgk_precision precision, size_t samples,
+                         char *message, size_t size);
 
 /* A plan of a provider (NULL: the library's choice), with its workspace. On failure it holds what the close takes. */
 typedef struct tool_multiplier {
