@@ -33,10 +33,33 @@ static bool uses_wgmma(const mgk_tunables *p)
     return mgk_tunable_get(p, MGK_NAMED(unit)) == MATRIX_WGMMA;
 }
 
+/* Slices of bf16 whose sum an f32 factor is (cl/engine/matrix/slices.clh): in the forward pass of plans that have no
+ * other, and not of mixed heads, whose scores and sums leave no registers for slices. Elsewhere factors are tf32. */
+static int bf16_slices_of(const mgk_footprint *f)
+{
+    enum { EXACT = 3, ROUNDED = 2 };
+    const bool sliced = f->singles && f->forward && f->any_order && f->held_heads == 0;
+    return !sliced ? 0 : f->precision == CLMGK_PRECISION_EXACT ? EXACT : ROUNDED;
+}
+
+/* A number is the sum of two of tf32, so a product takes three, without that of the low parts. */
+static int tf32_products_of(const mgk_footprint *f)
+{
+    enum { EXACT = 3, ROUNDED = 1 };
+    return !f->singles || bf16_slices_of(f) > 0 ? 0 : f->precision == CLMGK_PRECISION_EXACT ? EXACT : ROUNDED;
+}
+
+/* That of the products, where it is the descriptor's: f32 factors are rounded unless the descriptor wants them exact.
+ */
+static clmgk_precision precision_of(const mgk_footprint *f)
+{
+    return f->singles && f->precision != CLMGK_PRECISION_EXACT ? CLMGK_PRECISION_TF32 : CLMGK_PRECISION_EXACT;
+}
+
 /* Bytes of a row of a tile: 16-bit numbers or f32, and a piece of padding; wgmma: whole parts. */
 static int64_t row_bytes(int64_t size, const mgk_footprint *f, const mgk_tunables *p)
 {
-    if (f->singles)
+    if (tf32_products_of(f) > 0)
         return width_of(size) * (int64_t)sizeof(float) + PIECE_BYTES;
     const int64_t parts = (width_of(size) + PART_SIZE - 1) / PART_SIZE;
     return uses_wgmma(p) ? parts * PART_SIZE * HALF_BYTES : width_of(size) * HALF_BYTES + PIECE_BYTES;
@@ -69,6 +92,16 @@ static int64_t backward_bytes_of(const mgk_footprint *f, const mgk_tunables *p)
     return larger(of_keys, STAGES * keys * (f->products * head + value));
 }
 
+/* Bytes of a tile of sliced numbers, and of what it is made of: keys and values take turns. */
+static int64_t slices_bytes_of(const mgk_footprint *f, const mgk_tunables *p)
+{
+    const int64_t keys = (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles)) * TILE_KEYS;
+    const int64_t head = f->narrowest + f->widest - f->value_size;
+    const int64_t sliced = larger(f->products * row_bytes(head, f, p), row_bytes(f->value_size, f, p));
+    const int64_t copied = larger(f->products * width_of(head), width_of(f->value_size)) * (int64_t)sizeof(float);
+    return keys * (bf16_slices_of(f) * sliced + copied);
+}
+
 /* Layout: cl/engine/matrix/block.clh, backward.clh. Mixed heads: queries are in local memory, as dO in the kernel of
  * queries; the forward pass has the values of all heads of a block, the kernel of keys dO of two. It holds the values
  * of one head, except on a CPU, where one kernel makes all gradients. */
@@ -85,7 +118,8 @@ static uint64_t local_bytes_of(const mgk_footprint *f, const mgk_device_facts *f
     const int64_t staged = mixed ? rows * (f->products * head + (f->forward ? 0 : value)) : 0;
     const int64_t of_queries = staged + keys * (f->products * head + (f->forward ? heads : 1) * value);
     const int64_t mixed_or_forward = f->forward ? of_queries : larger(of_queries, of_keys);
-    const int64_t tiles = mixed || f->forward ? mixed_or_forward : backward_bytes_of(f, p);
+    const int64_t whole = mixed || f->forward ? mixed_or_forward : backward_bytes_of(f, p);
+    const int64_t tiles = bf16_slices_of(f) > 0 ? slices_bytes_of(f, p) : whole;
     const int64_t ahead = f->forward ? 0 : MOST_TILE_TERMS;
     const int64_t terms = keys * (f->tile.terms + ahead) * (int64_t)sizeof(float);
     const int64_t own = 2 * (int64_t)mgk_tunable_get(p, MGK_NAMED(row_tiles)); /* rows of a work-item */
@@ -170,20 +204,16 @@ static bool is_plain(const mgk_footprint *f)
 }
 
 /* The most registers of a work-item of wgmma's forward pass; 0: no limit. Three work-groups, softmax's with few
- * features four, share a multiprocessor, because they hide each other's exponentials. */
+ * features four, share a multiprocessor, because they hide each other's exponentials. Of f32 arrays three do, where
+ * numbers have two slices; more slices would spill. */
 static int most_registers(const mgk_footprint *f, const mgk_tunables *p)
 {
-    enum { OF_FOUR = 128, OF_THREE = 168, WIDEST_OF_THREE = 128 };
+    enum { OF_FOUR = 128, OF_THREE = 168, WIDEST_OF_THREE = 128, FEW_SLICES = 2 };
     const bool has_limit = f->products == f->components && uses_wgmma(p) && f->forward && f->held_heads == 0 &&
                            width_of(f->widest) <= WIDEST_OF_THREE;
+    if (f->singles)
+        return has_limit && is_plain(f) && bf16_slices_of(f) == FEW_SLICES ? OF_THREE : 0;
     return !has_limit ? 0 : is_plain(f) ? OF_FOUR : OF_THREE;
-}
-
-/* f32 factors: a number is the sum of two of tf32, so a product takes three, without that of the low parts. */
-static int tf32_products_of(const mgk_footprint *f)
-{
-    enum { EXACT = 3, ROUNDED = 1 };
-    return !f->singles ? 0 : f->precision == CLMGK_PRECISION_EXACT ? EXACT : ROUNDED;
 }
 
 /* ---- the time of a block -------------------------------------------------------------------------------------- */
@@ -221,12 +251,17 @@ static mgk_pace pace_of(const mgk_footprint *f, const mgk_device_facts *facts, c
     const double products = scores * (columns + heads * TILE_KEYS) / OF_PRODUCT; /* with the sums of rounded weights */
     const double of_scores = scores * heads * (double)f->components;
     const int parts = tf32_products_of(f); /* each of two instructions; splitting takes others */
-    const double bytes = keys * columns * (f->singles ? 4.0 : 2.0);
-    const double of_product = f->singles ? (parts > 1 ? 5.4 : 3.6) : 0.48 / row_tiles;
-    const double slots = uses_wgmma(p) ? 0.09 * of_scores : of_product * products + 0.075 * of_scores;
-    const double of_unit = uses_wgmma(p) ? 1.15 : 1.66 * (f->singles ? 2.0 * parts : 1.0);
+    const int slices = bf16_slices_of(f), pairs = slices > 0 ? slices * (slices + 1) / 2 : 1; /* of slices */
+    const double numbers = keys * columns, bytes = numbers * (f->singles ? 4.0 : 2.0);
+    const double of_tf32 = parts > 1 ? 5.4 : 3.6, of_slices = 0.25 * pairs + 0.125 * slices;
+    const double of_product = parts > 0 ? of_tf32 : slices > 0 ? of_slices : 0.48 / row_tiles;
+    const double splitting = slices > 0 ? 0.028 * (slices - 1) * (numbers + of_scores) : 0.0;
+    const double slots = splitting + (uses_wgmma(p) ? 0.09 * of_scores : of_product * products + 0.075 * of_scores);
+    const double of_unit = pairs * (uses_wgmma(p) ? 1.15 : 1.66 * (parts > 0 ? 2.0 * parts : 1.0));
     const double units = slots + of_unit * products; /* wgmma: partly at the same time */
-    const double loads = uses_wgmma(p) ? 1.0 : warps, banks = bytes / BANKS_BYTES * (loads + 1.0);
+    const double loads = uses_wgmma(p) ? 1.0 : warps;
+    const double of_slice = numbers * HALF_BYTES * (slices + loads * (uses_wgmma(p) ? pairs : slices));
+    const double banks = (slices > 0 ? 2.0 * bytes + of_slice : bytes * (loads + 1.0)) / BANKS_BYTES;
     mgk_pace pace = {.work = pow(pow(units, 6.0) + pow(banks, 6.0), 1.0 / 6.0),
                      .latency = TILE_LATENCY + (f->keys_read_again ? KEYS_LATENCY : 0),
                      .ends = ENDS};
@@ -319,8 +354,9 @@ static int unit_of(const mgk_footprint *f, const mgk_device_facts *facts, const 
 {
     const int64_t few = (int64_t)GROUP_WARPS * TILE_ROWS / 2;
     const bool gradients_suit = f->any_order || (f->held_heads == 0 && f->streamed > few);
-    const bool suits = gradients_suit && !f->two_types && !f->singles && f->rows > few && has_room(f, facts, p) &&
-                       !is_given(p, MGK_NAMED(warps), GROUP_WARPS) && !is_given(p, MGK_NAMED(row_tiles), 1);
+    const bool suits = gradients_suit && !f->two_types && tf32_products_of(f) == 0 && f->rows > few &&
+                       has_room(f, facts, p) && !is_given(p, MGK_NAMED(warps), GROUP_WARPS) &&
+                       !is_given(p, MGK_NAMED(row_tiles), 1);
     const int unit = facts->matrix_unit.unit;
     return unit == MATRIX_WGMMA && !suits ? MATRIX_MMA : unit;
 }
@@ -354,7 +390,7 @@ static const char *why_not(const mgk_footprint *f)
     if (f->singles && !f->forward)
         return "it has no gradients of f32 arrays";
     if (f->singles && width_of(f->widest) > WIDEST_SINGLES)
-        return "heads of f32 arrays have more than 128 numbers";
+        return "registers hold at most 128 numbers of a head of f32 arrays";
     if (f->held_heads > 0 && held_of(f) > MOST_HELD)
         return "registers hold the scores of at most 8 global heads";
     if (f->held_heads > 0 && gradient_columns(f) > WIDEST)
@@ -383,9 +419,11 @@ static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, m
     choose(f, facts, p);
     if (mgk_tunable_get(p, MGK_NAMED(unit)) > facts->matrix_unit.unit)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "engine matrix: the device has no such matrix unit");
-    if (uses_wgmma(p) && (f->two_types || f->singles || (f->held_heads > 0 && !f->forward)))
-        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
-                        "engine matrix: wgmma needs one 16-bit type for Q and K, and has no gradients of mixed heads");
+    if (uses_wgmma(p) && (f->two_types || tf32_products_of(f) > 0 || (f->held_heads > 0 && !f->forward)))
+        return mgk_fail(
+            error, CLMGK_ERROR_UNSUPPORTED,
+            "engine matrix: wgmma needs one type for Q and K, and has no f32 arrays with gradients or of mixed heads, "
+            "nor gradients of mixed heads");
     MGK_TRY(mgk_tunables_check(p, true, error));
     const uint64_t threads = (uint64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * WARP;
     const uint64_t local = local_bytes_of(f, facts, p);
@@ -399,7 +437,8 @@ static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, m
                          .pace = pace_of(f, facts, p),
                          .unit = mgk_tunable_get(p, MGK_NAMED(unit)),
                          .tf32_products = tf32_products_of(f),
-                         .precision = tf32_products_of(f) == 1 ? CLMGK_PRECISION_TF32 : CLMGK_PRECISION_EXACT};
+                         .bf16_slices = bf16_slices_of(f),
+                         .precision = precision_of(f)};
     return CLMGK_OK;
 }
 
@@ -407,6 +446,7 @@ static void set_flags(const mgk_device_facts *facts, const mgk_tunables *p, cons
 {
     flags->ANY_GROUP_SIZE = block != NULL && block->registers > 0;
     flags->TF32_PRODUCTS = block != NULL ? block->tf32_products : 0;
+    flags->BF16_SLICES = block != NULL ? block->bf16_slices : 0;
     flags->MATRIX_UNIT = mgk_tunable_get(p, MGK_NAMED(unit));
     flags->SHUFFLE = facts->sub_group.shuffle;
     flags->SUB_GROUP_SIZE = facts->sub_group.size;

@@ -60,8 +60,10 @@ MATRIX_SPILLS = {
     ("backward-softmax-bf16-128", "backward"): 240, ("backward-softmax-f16-128", "backward"): 380,
     ("backward-mgk2-bf16-64", "backward"): 48, ("backward-mgk2-bf16-128", "backward"): 880,
     ("backward-smgk2-bf16-64", "backward"): 96, ("backward-smgk2-bf16-128", "backward"): 132,
-    ("softmax-f32-64", "forward"): 96, ("softmax-f32-128", "forward"): 88, ("mgk4-f32-64", "forward"): 88,
-    ("smgk2-f32-64", "forward"): 132, ("hard-fish2-f32-64", "forward"): 16,
+    ("softmax-f32-64", "forward"): 16, ("softmax-f32-128", "forward"): 76, ("mgk4-f32-64", "forward"): 28,
+    ("smgk2-f32-64", "forward"): 8, ("softmax-tf32-64", "forward"): 8, ("hard-fish2-f32-64", "forward"): 16,
+    ("softmax-f32-128-wgmma", "forward"): 356, ("mgk4-f32-64-wgmma", "forward"): 144,
+    ("smgk2-f32-64-wgmma", "forward"): 136,
     ("backward-hard-fish2-bf16-64", "backward"): 88, ("backward-hard-fish2-f16-64", "backward"): 92,
     ("backward-hard-fish2-bf16-64", "backward_queries"): 8, ("backward-hard-fish2-f16-64", "backward_queries"): 8,
 }

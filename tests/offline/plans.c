@@ -442,15 +442,15 @@ static clmgk_attention_desc matrix_desc(const problem *p)
 #define WGMMA_SUFFIX "-wgmma"
 enum { NAME_SIZE = 64 };
 
-/* Not f32 arrays, backward passes of mixed heads, and of more sums than registers hold. */
+/* Not f32 arrays of mixed heads, backward passes of these, and of more sums than registers hold. */
 static bool takes_wgmma(const problem *p)
 {
     enum { MOST_COLUMNS = 256 };
     const int64_t products = p->variant == CLMGK_VARIANT_SMGK ? 1 : p->components;
+    const bool is_mixed = (clmgk_variant_traits(p->variant) & CLMGK_TRAIT_ADMIXTURE) != 0;
     if (p->dtype == CLMGK_DTYPE_F32)
-        return false;
-    return p->pass == CLMGK_PASS_FORWARD || ((clmgk_variant_traits(p->variant) & CLMGK_TRAIT_ADMIXTURE) == 0 &&
-                                             products * p->head_size + p->value_size <= MOST_COLUMNS);
+        return p->pass == CLMGK_PASS_FORWARD && !is_mixed;
+    return p->pass == CLMGK_PASS_FORWARD || (!is_mixed && products * p->head_size + p->value_size <= MOST_COLUMNS);
 }
 
 static int print_matrices(const mgk_device_facts *nvidia, const mgk_device_facts *gpu)

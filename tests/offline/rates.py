@@ -18,7 +18,7 @@ MUFU_RATE = 0.5  # instructions of a warp that a multiprocessor takes in a cycle
 # words of a configuration and a kernel: what they take now. The aim is 1 for all.
 LIMITS = {("softmax-bf16-64-wgmma", "forward"): (1.1, 0.95), ("softmax-f16-64-wgmma", "forward"): (1.1, 0.95),
           ("softmax-bf16-128-wgmma", "forward"): (0.65, 0.95), ("softmax-f16-128-wgmma", "forward"): (0.65, 0.95),
-          ("wgmma", "forward"): (2.5, 2.0), ("-tf32-", "forward"): (1.6, 2.2), ("-f32-", "forward"): (0.85, 0.9),
+          ("wgmma", "forward"): (2.5, 2.0), ("-tf32-", "forward"): (0.75, 1.45), ("-f32-", "forward"): (0.8, 1.1),
           ("smgk2-bf16-64", "forward"): (1.55, 1.95), ("smgk2-bf16-128", "forward"): (1.0, 1.8),
           ("mgk4", "forward"): (2.2, 1.8), ("mgk2", "forward"): (1.35, 1.75), ("softmax", "forward"): (0.9, 1.5),
           ("softmax", "backward"): (0.95, 1.5), ("softmax", "backward_queries"): (0.95, 1.5),
@@ -28,7 +28,8 @@ LIMITS = {("softmax-bf16-64-wgmma", "forward"): (1.1, 0.95), ("softmax-f16-64-wg
           ("hard-fish", "admixture_forward"): (2.15, 2.3), ("hard-mish", "admixture_forward"): (1.5, 1.7),
           ("hard-fish", "admixture_backward"): (2.7, 2.65), ("hard-fish", "admixture_backward_queries"): (2.4, 2.25)}
 # The same where four warps multiply together, which takes two thirds of the cycles.
-WGMMA_LIMITS = {("softmax", "forward"): (1.05, 0.95), ("mgk4", "forward"): (1.55, 1.0), ("smgk2", "forward"): (2.15, 1.6),
+WGMMA_LIMITS = {("-tf32-", "forward"): (0.85, 1.4), ("mgk4-f32-", "forward"): (1.25, 1.1), ("-f32-", "forward"): (0.85, 1.15),
+                ("softmax", "forward"): (1.05, 0.95), ("mgk4", "forward"): (1.55, 1.0), ("smgk2", "forward"): (2.15, 1.6),
                 ("mgk2", "forward"): (1.6, 1.15), ("hard-fish2-bf16-128", "admixture_forward"): (2.0, 2.2),
                 ("hard-fish", "admixture_forward"): (2.55, 1.15), ("hard-mish", "admixture_forward"): (1.75, 1.3),
                 ("softmax", "backward"): (1.1, 1.0), ("softmax", "backward_queries"): (1.05, 0.8),
