@@ -60,6 +60,8 @@ MATRIX_SPILLS = {
     ("backward-softmax-bf16-128", "backward"): 240, ("backward-softmax-f16-128", "backward"): 380,
     ("backward-mgk2-bf16-64", "backward"): 48, ("backward-mgk2-bf16-128", "backward"): 880,
     ("backward-smgk2-bf16-64", "backward"): 96, ("backward-smgk2-bf16-128", "backward"): 132,
+    ("product-f32-nn", "fragments"): 16, ("product-f32-nt", "fragments"): 16, ("product-f32-tn", "fragments"): 40,
+    ("product-f32-tt", "fragments"): 88,
     ("softmax-f32-64", "forward"): 16, ("softmax-f32-128", "forward"): 76, ("mgk4-f32-64", "forward"): 28,
     ("smgk2-f32-64", "forward"): 8, ("softmax-tf32-64", "forward"): 8, ("hard-fish2-f32-64", "forward"): 16,
     ("softmax-f32-128-wgmma", "forward"): 356, ("mgk4-f32-64-wgmma", "forward"): 144,

@@ -199,6 +199,20 @@ class Products(TuneTest):
             bucket = f"a={'nt'[a]} b={'nt'[b]} m=5 n=6 k=4"
             self.assertEqual([entry["choice"] for entry in entries if bucket in entry["bucket"]], [one["provider"]])
 
+    @unittest.skipUnless(FULL, "in the full tier")
+    def test_matrix_units(self):
+        """A stand-in for NVIDIA's driver emulates matrix units: their parameters are searched for each product."""
+        self.environment["OPENCL_LAYERS"] = str(BIN.parent / "lib/nvidia_layer.so")
+        found = self.tune(*self.ALONE, "--budget", 500, "--candidate-limit", 300)
+        tried = [one for one in found["products"] if one["tried"]]
+        self.assertTrue(tried)
+        for one in tried:
+            self.assertGreater(one["ms"]["matrix"], 0)
+            self.assertTrue(one["parameters"] == "" or "unit=0" not in one["parameters"])
+        chosen = {one["parameters"] for one in tried if one["provider"] == "matrix"}
+        kept = {entry["parameters"] for entry in self.own_entries() if entry["choice"] == "matrix"}
+        self.assertTrue(chosen <= kept, (chosen, kept))
+
 
 class ChangedKernels(TuneTest):
     """Kernels in which the default parameters, or all others, behave otherwise."""

@@ -43,22 +43,6 @@ typedef struct clblast_search {
 
 /* ---- jobs -------------------------------------------------------------------------------------------------------- */
 
-json_t *session_product_job(const tool_product *shape, const char *provider, const char *parameters, int runs)
-{
-    return json_pack("{s:s, s:I, s:I, s:I, s:b, s:b, s:i, s:i, s:s?, s:s?, s:b, s:i}", "job", "product", "m",
-                     (json_int_t)shape->m, "n", (json_int_t)shape->n, "k", (json_int_t)shape->k, "a",
-                     (int)shape->transpose_a, "b", (int)shape->transpose_b, "dtype", (int)shape->dtype, "precision",
-                     (int)shape->precision, "provider", provider, "parameters", parameters, "untuned",
-                     parameters != NULL, "runs", runs);
-}
-
-tool_exit session_time_product(session *s, size_t child, json_t *job, double *ms, tool_error *error)
-{
-    TOOL_TRY(session_ask(s, child, job, 0, error));
-    *ms = s->reply.ok ? session_number(s->reply.answer, "ms") : -1;
-    return TOOL_DONE;
-}
-
 /* Geometric mean over all products, with B transposed as layers mostly have it; not positive: one failed, the last that
  * was asked for. */
 static tool_exit time_all(session *s, size_t child, const char *parameters, int runs, double *ms, tool_error *error)
@@ -73,20 +57,6 @@ static tool_exit time_all(session *s, size_t child, const char *parameters, int 
         logs += log(*ms);
     }
     *ms = exp(logs / (double)s->options->product_count);
-    return TOOL_DONE;
-}
-
-tool_exit session_check_product(session *s, size_t child, const tool_product *type, const char *provider,
-                                const char *parameters, bool *right, tool_error *error)
-{
-    TOOL_TRY(session_ask(s, child,
-                         json_pack("{s:s, s:i, s:i, s:s, s:s?, s:b}", "job", "product-check", "dtype", (int)type->dtype,
-                                   "precision", (int)type->precision, "provider", provider, "parameters", parameters,
-                                   "untuned", parameters != NULL),
-                         0, error));
-    *right = s->reply.ok && !json_is_true(json_object_get(s->reply.answer, "wrong"));
-    if (!*right)
-        session_count_failure(s, s->reply.ok ? "wrong" : s->reply.why);
     return TOOL_DONE;
 }
 

@@ -152,3 +152,35 @@ bool session_beats_default(const ratio_list *ratios, double *median)
     const double error = 1.2533 * 1.4826 * distance[ratios->count / 2] / sqrt((double)ratios->count);
     return *median <= 1 - LEAST_CONFIRMED && *median + 2 * error < 1;
 }
+
+/* ---- products ---------------------------------------------------------------------------------------------------- */
+
+json_t *session_product_job(const tool_product *shape, const char *provider, const char *parameters, int runs)
+{
+    return json_pack("{s:s, s:I, s:I, s:I, s:b, s:b, s:i, s:i, s:s?, s:s?, s:b, s:i}", "job", "product", "m",
+                     (json_int_t)shape->m, "n", (json_int_t)shape->n, "k", (json_int_t)shape->k, "a",
+                     (int)shape->transpose_a, "b", (int)shape->transpose_b, "dtype", (int)shape->dtype, "precision",
+                     (int)shape->precision, "provider", provider, "parameters", parameters, "untuned",
+                     parameters != NULL, "runs", runs);
+}
+
+tool_exit session_time_product(session *s, size_t child, json_t *job, double *ms, tool_error *error)
+{
+    TOOL_TRY(session_ask(s, child, job, 0, error));
+    *ms = s->reply.ok ? session_number(s->reply.answer, "ms") : -1;
+    return TOOL_DONE;
+}
+
+tool_exit session_check_product(session *s, size_t child, const tool_product *type, const char *provider,
+                                const char *parameters, bool *right, tool_error *error)
+{
+    TOOL_TRY(session_ask(s, child,
+                         json_pack("{s:s, s:i, s:i, s:s, s:s?, s:b}", "job", "product-check", "dtype", (int)type->dtype,
+                                   "precision", (int)type->precision, "provider", provider, "parameters", parameters,
+                                   "untuned", parameters != NULL),
+                         0, error));
+    *right = s->reply.ok && !json_is_true(json_object_get(s->reply.answer, "wrong"));
+    if (!*right)
+        session_count_failure(s, s->reply.ok ? "wrong" : s->reply.why);
+    return TOOL_DONE;
+}
