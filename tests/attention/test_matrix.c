@@ -379,7 +379,7 @@ TH_TEST(other_problems_are_refused)
         clmgk_attention_desc desc;
         const char *words;
     } cases[] = {{{.gradients = CLMGK_GRADIENT_Q}, "gradients of f32"},
-                 {{.value_size = 129}, "more than 128"},
+                 {{.value_size = 129}, "at most 128 numbers"},
                  {{.dtype = CLMGK_DTYPE_F16, .dtype_k = CLMGK_STORAGE_F32}, "all f32"},
                  {{.dtype = CLMGK_DTYPE_F16, .dtype_k = CLMGK_STORAGE_BF16, .gradients = CLMGK_GRADIENT_Q}, "one type"},
                  {{.dtype = CLMGK_DTYPE_BF16, .dtype_v = CLMGK_STORAGE_F16, .gradients = CLMGK_GRADIENT_V}, "one type"},
