@@ -144,9 +144,9 @@ typedef struct clmgk_layer_desc {
     /*
      * The attention inside the layer: variant, dtype (also of all STORAGE arrays of the layer), B, H, G, M, N, S, D, E,
      * masks and modifiers, state. Its `gradients` may name its parameters (prior, variance, shift, bias, sinks, mix...,
-     * state), but not q, k and v. Its layouts (the layer chooses them), statistics and combine must be zero. Without a
-     * second input and without a cache S is N; with a cache S is cache_capacity (0 stands for it). The library reads
-     * the structure only during the call.
+     * state), but not q, k and v. Its precision holds for the layer's products, too (gemm.h). Its layouts (the layer
+     * chooses them), statistics and combine must be zero. Without a second input and without a cache S is N; with a
+     * cache S is cache_capacity (0 stands for it). The library reads the structure only during the call.
      */
     const clmgk_attention_desc *attention;
 
