@@ -187,7 +187,8 @@ def bench(arguments, *words):
     """Cases by variant and pass; softmax in f32 beside another type: as the variant "f32"."""
     cases = bench_of(arguments, arguments.dtype, *words)
     if arguments.dtype != "f32":
-        singles = bench_of(arguments, "f32", *words)
+        first = [str(word).split(",", maxsplit=1)[0] for word in words]  # of the variants: softmax
+        singles = bench_of(arguments, "f32", *first)
         cases.update({("f32", name): singles["softmax", name] for name in PASSES})
     return cases
 
@@ -280,7 +281,9 @@ def compare_paper(arguments, shape):
 
     case = ours()["softmax", "forward"]
     size = {key: case[key] for key in ("batch", "heads", "length", "head_size", "causal")}
-    variants = f"softmax:{size['heads']},mgk:{size['heads'] // 2},smgk:{size['heads'] // 2}"
+    variants = f"softmax:{size['heads']}"
+    if arguments.dtype == "f32":
+        variants += f",mgk:{size['heads'] // 2},smgk:{size['heads'] // 2}"
     theirs = {**size, "bias": None, "seconds": arguments.seconds, "dtype": arguments.dtype}
     return {"shape": shape, **size, **in_turn(arguments.rounds, lambda: fused(**theirs), lambda: ours(variants))}
 
