@@ -50,6 +50,7 @@ WIDTHS(TWO, fmax)
 WIDTHS(TWO, fmin)
 WIDTHS(TWO, max)
 WIDTHS(TWO, min)
+float CONST ldexp(float, int);
 WIDTHS(THREE, clamp)
 WIDTHS(THREE, fma)
 WIDTHS(THREE, mad)
