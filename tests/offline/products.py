@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Products of matrices by the matrix engine's fragments (cl/gemm/fragments.cl) as plans launch them on an NVIDIA GPU, with
-the combination of ranges of K (offline_plans product), executed by warps.py and compared with numpy, and what a step along K takes: for matrix.py."""
+the combination of ranges of K (offline_plans product), executed by warps.py and compared with numpy, and what a step along
+K takes: for matrix.py."""
 import dataclasses
 
 import numpy as np
@@ -43,7 +44,8 @@ FULL = [
     *(case(f"{form}-f32-of-few", 33, 47, 19, form, dtype=passes.F32, offsets=(1, 2, 3)) for form in ("nn", "nt", "tn", "tt")),
     *(case(f"{form}-f32-as-planned", 150, 140, 68, form, dtype=passes.F32, parameters="unit=1,row-tiles=4,column-tiles=8",
            limits=f"product-f32-{form}") for form in ("nn", "nt", "tn", "tt")),
-    case("nt-tf32", 40, 44, 88, "nt", dtype=passes.F32, precision=1), case("tn-tf32", 40, 44, 88, "tn", dtype=passes.F32, precision=1),
+    case("nt-tf32", 40, 44, 88, "nt", dtype=passes.F32, precision=1),
+    case("tn-tf32", 40, 44, 88, "tn", dtype=passes.F32, precision=1),
     case("nn-tf32-long-sums", 16, 16, 8256, dtype=passes.F32, precision=1),
     case("nn-f32-deep-wide", 40, 44, 100, dtype=passes.F32, parameters="unit=1,warps=2,row-tiles=2,column-tiles=2,depth=64"),
     case("nt-f32-deep", 40, 44, 100, "nt", dtype=passes.F32, parameters=SMALL.replace("depth=32", "depth=64")),
