@@ -64,7 +64,7 @@ MATRIX_SPILLS = {
     ("product-f32-tt", "fragments"): 88,
     ("softmax-f32-64", "forward"): 8, ("softmax-f32-128", "forward"): 80, ("mgk4-f32-64", "forward"): 24,
     ("smgk2-f32-64", "forward"): 20, ("hard-fish2-f32-64", "forward"): 40,
-    ("softmax-f32-128-wgmma", "forward"): 308, ("mgk4-f32-64-wgmma", "forward"): 128,
+    ("softmax-f32-128-wgmma", "forward"): 308, ("mgk4-f32-64-wgmma", "forward"): 132,
     ("smgk2-f32-64-wgmma", "forward"): 44,
     ("backward-hard-fish2-bf16-64", "backward"): 88, ("backward-hard-fish2-f16-64", "backward"): 92,
     ("backward-hard-fish2-bf16-64", "backward_queries"): 8, ("backward-hard-fish2-f16-64", "backward_queries"): 8,
