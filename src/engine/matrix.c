@@ -56,11 +56,11 @@ static clmgk_precision precision_of(const mgk_footprint *f)
     return f->singles && f->precision != CLMGK_PRECISION_EXACT ? CLMGK_PRECISION_TF32 : CLMGK_PRECISION_EXACT;
 }
 
-/* Bytes of a row of a tile: 16-bit numbers or f32, and a piece of padding; wgmma: whole parts. */
+/* Bytes of a row of a tile: 16-bit numbers and a piece of padding, f32 and two; wgmma: whole parts. */
 static int64_t row_bytes(int64_t size, const mgk_footprint *f, const mgk_tunables *p)
 {
     if (tf32_products_of(f) > 0)
-        return width_of(size) * (int64_t)sizeof(float) + PIECE_BYTES;
+        return width_of(size) * (int64_t)sizeof(float) + (int64_t)2 * PIECE_BYTES;
     const int64_t parts = (width_of(size) + PART_SIZE - 1) / PART_SIZE;
     return uses_wgmma(p) ? parts * PART_SIZE * HALF_BYTES : width_of(size) * HALF_BYTES + PIECE_BYTES;
 }
@@ -80,16 +80,18 @@ static int64_t larger(int64_t a, int64_t b)
  * Layout: cl/engine/matrix/backward.clh; TILE_RING in block.clh states when registers hold keys and values. */
 static int64_t backward_bytes_of(const mgk_footprint *f, const mgk_tunables *p)
 {
-    enum { STEP = 16, STAGES = 2 };
-    const int64_t most_held_steps = f->components == 1 ? 16 : 8;
+    enum { STEP = 16, STAGES = 2, MOST_SPLIT_COLUMNS = 128 };
+    const int64_t most_held_words = f->components == 1 ? 64 : 32, step_words = f->singles ? 8 : 4;
     const int64_t keys = (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles)) * TILE_KEYS, rows = rows_of(p);
     const int64_t head_size = f->narrowest + f->widest - f->value_size;
     const int64_t head = row_bytes(head_size, f, p), value = row_bytes(f->value_size, f, p);
     const int64_t steps = mgk_tunable_get(p, MGK_NAMED(row_tiles)) * (width_of(head_size) + width_of(f->value_size));
-    const bool in_registers = f->products == 1 && steps <= most_held_steps * STEP;
-    const int64_t of_keys = in_registers ? larger(STAGES * keys * (head + value), rows * larger(head, value))
+    const bool in_registers = f->products == 1 && steps * step_words <= most_held_words * STEP;
+    const int64_t columns = f->products * width_of(head_size) + width_of(f->value_size);
+    const int64_t parts = tf32_products_of(f) > 1 && columns <= MOST_SPLIT_COLUMNS ? 2 : 1;
+    const int64_t of_keys = in_registers ? larger(STAGES * parts * keys * (head + value), rows * larger(head, value))
                                          : rows * (f->products * head + value) + keys * (head + value);
-    return larger(of_keys, STAGES * keys * (f->products * head + value));
+    return larger(of_keys, STAGES * parts * keys * (f->products * head + value));
 }
 
 /* Bytes of a tile of sliced numbers, and of what it is made of: keys and values take turns. */
@@ -311,7 +313,7 @@ static int backward_row_tiles_of(const mgk_footprint *f, const mgk_device_facts 
 {
     enum { ROW_TILES = 2, RESIDENT = 2 };
     const int base = mgk_tunable_base(p, MGK_NAMED(row_tiles), facts->info.device_class);
-    if (mgk_tunable_get(p, MGK_NAMED(unit)) != MATRIX_MMA || !is_plain(f))
+    if (mgk_tunable_get(p, MGK_NAMED(unit)) != MATRIX_MMA || !is_plain(f) || f->singles)
         return base;
     const int64_t rows = (int64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * ROW_TILES * TILE_ROWS;
     const int64_t of_keys = f->rows / rows * (f->heads / f->shared_heads), of_queries = f->streamed / rows * f->heads;
@@ -387,8 +389,6 @@ static const char *why_not(const mgk_footprint *f)
 {
     if (f->scores == 0)
         return "it has no products without a softmax";
-    if (f->singles && !f->forward)
-        return "it has no gradients of f32 arrays";
     if (f->singles && width_of(f->widest) > WIDEST_SINGLES)
         return "registers hold at most 128 numbers of a head of f32 arrays";
     if (f->held_heads > 0 && held_of(f) > MOST_HELD)
@@ -470,10 +470,8 @@ static const char *why_not_types(const clmgk_attention_desc *desc)
     if (v == CLMGK_DTYPE_BF16 && o == CLMGK_DTYPE_F16)
         return "O in f16 needs finer weights than those that multiply V in bf16";
     const bool backward = desc->gradients != 0 || desc->statistics != 0;
-    if (backward && singles)
-        return "it has no gradients of f32 arrays";
     return backward && (k != desc->dtype || v != o)
-               ? "its backward pass needs one type for Q and K, and one for V and O: f16 or bf16"
+               ? "its backward pass needs one type for Q and K, and one for V and O"
                : NULL;
 }
 

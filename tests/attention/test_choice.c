@@ -192,16 +192,17 @@ TH_HOST_TEST(ranks)
             assert_true(i == 0 || ranked[i].rank.points <= ranked[i - 1].rank.points);
         }
     }
-    /* matrix units need arrays of 16 bits, or f32 without gradients, and rows for a fragment, or four query heads to
-     * a head of keys */
+    /* matrix units need arrays of 16 bits, or all of f32, and rows for a fragment, or four query heads to a head of
+     * keys */
     mgk_device_facts facts = th_facts(CLMGK_DEVICE_GPU);
-    const clmgk_attention_desc problems[] = {{.dtype = CLMGK_DTYPE_BF16, .length = 16},
-                                             {.dtype = CLMGK_DTYPE_F16, .length = 16},
-                                             {.dtype = CLMGK_DTYPE_F16, .length = 1, .heads = 8, .kv_heads = 2},
-                                             {.dtype = CLMGK_DTYPE_F32, .length = 16},
-                                             {.dtype = CLMGK_DTYPE_BF16, .length = 15},
-                                             {.dtype = CLMGK_DTYPE_F32, .length = 16, .gradients = CLMGK_GRADIENT_Q},
-                                             {.dtype = CLMGK_DTYPE_BF16, .dtype_k = CLMGK_STORAGE_F32, .length = 16}};
+    const clmgk_attention_desc problems[] = {
+        {.dtype = CLMGK_DTYPE_BF16, .length = 16},
+        {.dtype = CLMGK_DTYPE_F16, .length = 16},
+        {.dtype = CLMGK_DTYPE_F16, .length = 1, .heads = 8, .kv_heads = 2},
+        {.dtype = CLMGK_DTYPE_F32, .length = 16, .gradients = CLMGK_GRADIENT_Q},
+        {.dtype = CLMGK_DTYPE_BF16, .length = 15},
+        {.dtype = CLMGK_DTYPE_F32, .dtype_o = CLMGK_STORAGE_F16, .length = 16, .gradients = CLMGK_GRADIENT_Q},
+        {.dtype = CLMGK_DTYPE_BF16, .dtype_k = CLMGK_STORAGE_F32, .length = 16}};
     for (size_t n = 0; n < TH_COUNT(problems); n++) {
         mgk_ranked ranked[MGK_ENGINES];
         facts.matrix_unit = (mgk_matrix_unit){.known = true, .unit = 1};

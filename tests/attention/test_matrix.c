@@ -185,6 +185,30 @@ TH_TEST(singles_forward)
         expect_shapes(session, descs[n], 4 * n, 4);
 }
 
+/* Plans with gradients, whose factors are tf32: in three products, split by the work-item that copied them (softmax) or
+ * by each warp, and in one. */
+TH_TEST(singles_in_both_passes)
+{
+    enum { QKV = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V };
+    static const clmgk_attention_desc descs[] = {
+        {.head_size = 24, .value_size = 40, .gradients = QKV},
+        {.head_size = 24, .value_size = 40, .gradients = QKV, .precision = CLMGK_PRECISION_TF32},
+        {.variant = CLMGK_VARIANT_MGK,
+         .components = 3,
+         .prior_shape = CLMGK_PRIOR_HMS,
+         .head_size = 5,
+         .value_size = 7,
+         .gradients = QKV | CLMGK_GRADIENT_PRIOR},
+        {.variant = CLMGK_VARIANT_HARD_FISH,
+         .components = 2,
+         .heads = 3,
+         .head_size = 16,
+         .value_size = 16,
+         .gradients = QKV | CLMGK_GRADIENT_MIX}};
+    for (size_t n = 0; n < (session->full ? TH_COUNT(descs) : 2); n++)
+        expect_shapes(session, descs[n], 4 * n, 4);
+}
+
 /* One product of factors that are rounded to tf32. Its bound holds, and that of f32 does not. */
 TH_TEST(singles_of_less_precision)
 {

@@ -61,7 +61,7 @@ static void add_engine(th_session *session, clmgk_engine engine)
 }
 
 /* Every engine that makes a plan here, the device's own first, or only the one that CLMGK_TEST_ENGINE names; "own": the
- * device's own. Without a name not the matrix engine, which has no gradients of f32 arrays: test_matrix is its test. */
+ * device's own. Without a name not the matrix engine, whose emulation is slow: test_matrix is its test. */
 static void find_engines(th_session *session)
 {
 #define ENGINE(NAME, value, name) CLMGK_ENGINE_##NAME,

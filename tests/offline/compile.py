@@ -66,6 +66,9 @@ MATRIX_SPILLS = {
     ("smgk2-f32-64", "forward"): 20, ("hard-fish2-f32-64", "forward"): 40,
     ("softmax-f32-128-wgmma", "forward"): 308, ("mgk4-f32-64-wgmma", "forward"): 132,
     ("smgk2-f32-64-wgmma", "forward"): 44,
+    ("backward-softmax-f32-64", "backward"): 180, ("backward-softmax-f32-64", "backward_queries"): 8,
+    ("backward-softmax-tf32-64", "backward"): 192,
+    ("backward-softmax-f32-128", "backward"): 124, ("backward-softmax-f32-128", "backward_queries"): 392,
     ("backward-hard-fish2-bf16-64", "backward"): 88, ("backward-hard-fish2-f16-64", "backward"): 92,
     ("backward-hard-fish2-bf16-64", "backward_queries"): 8, ("backward-hard-fish2-f16-64", "backward_queries"): 8,
 }

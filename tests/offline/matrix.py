@@ -37,6 +37,7 @@ ARCHITECTURE = "sm_90"
 PLANS = offline.HERE.parent.parent / "build/bin/offline_plans"
 ONE = {"batch": 1, "heads": 1}
 SMALL = "splits=1,warps=2,key-tiles=4"  # smaller blocks, so that short problems have several
+SHORT = "splits=1,warps=2,key-tiles=2"  # for which f32 arrays have local memory
 
 
 def case(name, configuration, options=None, parameters=SMALL, **fields):
@@ -89,6 +90,7 @@ CASES = [
     case("backward-64-causal", "backward-softmax-f16-64", length=40, length_k=70, causal=1),
     case("backward-mgk2-32", "backward-mgk2-bf16-64", length=40, length_k=70, head_size=32, value_size=16, components=2),
     case("singles-64", "softmax-f32-64", length=40, length_k=70),
+    case("singles-backward-64-causal", "backward-softmax-f32-64", parameters=SHORT, length=40, length_k=70, causal=1),
     # a tile's keys are copied, and none of the block's rows sees them; the last tile has one key
     edge("tiles-hidden-by-a-window", FORWARD, **WINDOW),
     edge("last-tile-of-one-key", FORWARD, length=33, length_k=65),
@@ -142,6 +144,15 @@ FULL = [
     edge("singles-unaligned-arrays", "softmax-f32-64", {"offsets": {"q": 1, "k": 3, "v": 5, "o": 7}}, length=33,
          length_k=50),
     edge("singles-lengths", "softmax-f32-64", {"lengths": [5, 0, 70]}, **LENGTHS),
+    case("singles-backward-in-one-product", "backward-softmax-tf32-64", length=40, length_k=70),
+    case("singles-backward-unaligned-20-33", "backward-softmax-f32-64", parameters=SHORT, length=40, length_k=37,
+         head_size=20, value_size=33),
+    case("singles-backward-narrow-5", "backward-softmax-f32-64", length=33, length_k=50, head_size=5, value_size=7,
+         causal=1),
+    case("singles-backward-128", "backward-softmax-f32-128", parameters="splits=1", length=40, length_k=37, causal=1),
+    edge("singles-backward-lengths", "backward-softmax-f32-64", {"lengths": [5, 0, 70]}, **LENGTHS),
+    edge("singles-backward-unaligned-arrays", "backward-softmax-f32-64",
+         {"offsets": {"k": 3, "v": 5, "grad_o": 1, "grad_k": 1}}, length=33, length_k=50),
     case("hard-mish2-64", "hard-mish2-f16-64", heads=3, length=40, length_k=70),
     case("backward-hard-fish2-64-as-planned", "backward-hard-fish2-bf16-64", parameters="splits=1", heads=4, kv_heads=2,
          length=70, length_k=75, causal=1),

@@ -309,7 +309,10 @@ class Pass:
                 grad_o, v = self.values["grad_o"][b, h, rows], self.values["v"][b, g, keys]
                 delta = (grad_o * self.values["o"][b, h, rows]).sum(1, keepdims=True)
                 p = np.exp(score - np.where(np.isfinite(lse), lse, 0)[:, None])
-                ds = p * (grad_o @ v.T - delta) * scale
+                grad_p = grad_o @ v.T
+                ds = p * (grad_p - delta) * scale
+                # f32: what cancels in a sum is a term, too; rounded numbers of 16 bits do not cancel
+                sizes = p * (abs(grad_p) + abs(delta)) * scale if self.digits() else abs(ds)
 
                 def add(name, at, value):
                     if name in results:
@@ -317,36 +320,37 @@ class Pass:
                         results[name][1][at] += value[1]
                 own = self.gaussian
                 if self.mixed:
-                    self.add_mixed(add, b, h, rows, keys, ds[0], q, k)
+                    self.add_mixed(add, b, h, rows, keys, (ds[0], sizes[0]), q, k)
                     add("grad_v", (b, g, keys), [p[0].T @ grad_o, p[0].T @ abs(grad_o)])
                     continue
                 add("grad_v", (b, g, keys), [p.sum(0).T @ grad_o, p.sum(0).T @ abs(grad_o)])
                 add("grad_q", (b, h, rows), [sum(d @ y for d, y in zip(ds, k)) - own * ds.sum((0, 2))[:, None] * q,
-                                             sum(abs(d) @ abs(y) for d, y in zip(ds, k)) +
-                                             own * abs(ds).sum((0, 2))[:, None] * abs(q)])
+                                             sum(d @ abs(y) for d, y in zip(sizes, k)) +
+                                             own * sizes.sum((0, 2))[:, None] * abs(q)])
                 of_keys = [ds.transpose(0, 2, 1) @ q - own * ds.sum(1)[:, :, None] * k,
-                           abs(ds).transpose(0, 2, 1) @ abs(q) + own * abs(ds).sum(1)[:, :, None] * abs(k)]
+                           sizes.transpose(0, 2, 1) @ abs(q) + own * sizes.sum(1)[:, :, None] * abs(k)]
                 add("grad_shift", h, [one.sum(1) for one in of_keys])
-                self.add_parameters(add, h, score, ds / scale)
+                self.add_parameters(add, h, score, (ds / scale, sizes / scale))
                 of_keys = [one.sum(0, keepdims=True) for one in of_keys] if self.shifted else of_keys
                 add("grad_k", (b, g, slice(None), keys), of_keys)
         return results
 
-    def add_parameters(self, add, h, score, ds):
+    def add_parameters(self, add, h, score, gradient):
         """Gradients of the prior, of a head or of all heads, and of the variance, sqrt(D), whose inverse multiplies scores."""
+        ds, sizes = gradient
         prior, log_prior = ("grad_prior", h if self.x["prior_shape"] == PRIOR_HM else ...), self.log_prior(h)
         scores = np.where(np.isfinite(score), score - log_prior[:, None, None], 0) / self.x["head_size"] ** 0.5
-        add(*prior, [ds.sum((1, 2)) / np.exp(log_prior), abs(ds).sum((1, 2)) / np.exp(log_prior)])
-        add("grad_variance", 0, [-(ds * scores).sum(), abs(ds * scores).sum()])
+        add(*prior, [ds.sum((1, 2)) / np.exp(log_prior), sizes.sum((1, 2)) / np.exp(log_prior)])
+        add("grad_variance", 0, [-(ds * scores).sum(), (sizes * abs(scores)).sum()])
 
-    def add_mixed(self, add, b, h, rows, keys, ds, q, k):
+    def add_mixed(self, add, b, h, rows, keys, gradient, q, k):
         """Gradients of a head whose scores are sums over q [component, row], k [component, key]."""
-        mix = self.mixing(h)
+        mix, (ds, sizes) = self.mixing(h), gradient
         for m, (own, ours) in enumerate(zip(q, k)):
-            add("grad_q", (b, m, rows), [mix[m] * (ds @ ours), abs(mix[m]) * (abs(ds) @ abs(ours))])
-            add("grad_k", (b, m, 0, keys), [mix[m] * (ds.T @ own), abs(mix[m]) * (abs(ds).T @ abs(own))])
+            add("grad_q", (b, m, rows), [mix[m] * (ds @ ours), abs(mix[m]) * (sizes @ abs(ours))])
+            add("grad_k", (b, m, 0, keys), [mix[m] * (ds.T @ own), abs(mix[m]) * (sizes.T @ abs(own))])
             add("grad_mix", m if self.shares_mix else (h, m),
-                [(ds * (own @ ours.T)).sum(), (abs(ds) * (abs(own) @ abs(ours).T)).sum()])
+                [(ds * (own @ ours.T)).sum(), (sizes * (abs(own) @ abs(ours).T)).sum()])
 
     # ---- running ----
 

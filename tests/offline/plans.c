@@ -161,6 +161,12 @@ static const problem matrices[] = {
      false},
     {"softmax-tf32-64", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, 1, 64, 64, false, false, false, CLMGK_PASS_FORWARD,
      false},
+    {"softmax-f32-64", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, 1, 64, 64, false, false, false, CLMGK_PASS_BACKWARD,
+     false},
+    {"softmax-f32-128", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, 1, 128, 128, false, false, false, CLMGK_PASS_BACKWARD,
+     false},
+    {"softmax-tf32-64", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, 1, 64, 64, false, false, false, CLMGK_PASS_BACKWARD,
+     false},
 };
 
 /* Of f32 arrays; their products have the precision that their name states. */

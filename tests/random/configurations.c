@@ -287,18 +287,24 @@ static rd_configuration random_configuration(uint64_t seed, uint64_t index)
     return out;
 }
 
-/* For the matrix engine's forward pass of f32 arrays: exact products, or those of factors that are rounded to tf32. */
+/* For the matrix engine, of f32 arrays: exact products, or those of factors that are rounded to tf32. */
 static rd_configuration random_singles_configuration(uint64_t seed, uint64_t index)
 {
     rd_configuration out = random_configuration(seed, 4 * index + 1); /* none of the linear family */
     clmgk_attention_desc *const d = &out.desc;
     uint64_t state = seed ^ index;
+    const bool forward = th_chance(&state, 2); /* which has products of its own */
     out.engine = CLMGK_ENGINE_MATRIX;
-    d->gradients = d->statistics = 0;
+    d->gradients = forward ? 0 : d->gradients;
+    d->statistics = forward ? 0 : d->statistics;
     d->dtype = CLMGK_DTYPE_F32;
     d->dtype_k = d->dtype_v = CLMGK_STORAGE_AS_Q;
-    d->dtype_o = th_chance(&state, 4) ? CLMGK_STORAGE_F16 : CLMGK_STORAGE_AS_Q;
+    d->dtype_o = forward && th_chance(&state, 4) ? CLMGK_STORAGE_F16 : CLMGK_STORAGE_AS_Q;
     d->precision = th_chance(&state, 4) ? CLMGK_PRECISION_TF32 : CLMGK_PRECISION_EXACT;
+    if (d->precision == CLMGK_PRECISION_TF32) { /* of parameters' gradients, such scores may leave nothing to check */
+        d->gradients &= CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V;
+        d->statistics = 0;
+    }
     out.splits = (int64_t)1 << th_pick(&state, 0, 2);
     return out;
 }
