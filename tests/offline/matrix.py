@@ -38,6 +38,7 @@ PLANS = offline.HERE.parent.parent / "build/bin/offline_plans"
 ONE = {"batch": 1, "heads": 1}
 SMALL = "splits=1,warps=2,key-tiles=4"  # smaller blocks, so that short problems have several
 SHORT = "splits=1,warps=2,key-tiles=2"  # for which f32 arrays have local memory
+SPILLS = {"may_spill": True}
 
 
 def case(name, configuration, options=None, parameters=SMALL, **fields):
@@ -150,6 +151,14 @@ FULL = [
     case("singles-backward-narrow-5", "backward-softmax-f32-64", length=33, length_k=50, head_size=5, value_size=7,
          causal=1),
     case("singles-backward-128", "backward-softmax-f32-128", parameters="splits=1", length=40, length_k=37, causal=1),
+    case("singles-backward-mgk2-parameters", "backward-mgk2-f32-64", SPILLS, parameters=SHORT, length=40, length_k=70,
+         head_size=32, value_size=16, gradients=GRADIENTS_MGK),
+    case("singles-backward-smgk3-32", "backward-smgk2-f32-64", SPILLS, parameters=SHORT, length=40, length_k=70,
+         head_size=32, value_size=16, components=3),
+    case("singles-backward-hard-fish2-unaligned-20-33", "backward-hard-fish2-f32-64", SPILLS, parameters=SHORT, heads=3,
+         kv_heads=3, length=40, length_k=37, head_size=20, value_size=33),
+    case("singles-statistics-mgk3-64", "statistics-mgk4-f32-64", SPILLS, parameters=SHORT, length=40, length_k=70,
+         components=3),
     edge("singles-backward-lengths", "backward-softmax-f32-64", {"lengths": [5, 0, 70]}, **LENGTHS),
     edge("singles-backward-unaligned-arrays", "backward-softmax-f32-64",
          {"offsets": {"k": 3, "v": 5, "grad_o": 1, "grad_k": 1}}, length=33, length_k=50),
