@@ -402,9 +402,9 @@ TH_TEST(other_problems_are_refused)
     static const struct {
         clmgk_attention_desc desc;
         const char *words;
-    } cases[] = {{{.gradients = CLMGK_GRADIENT_Q}, "gradients of f32"},
-                 {{.value_size = 129}, "at most 128 numbers"},
+    } cases[] = {{{.value_size = 129}, "at most 128 numbers"},
                  {{.dtype = CLMGK_DTYPE_F16, .dtype_k = CLMGK_STORAGE_F32}, "all f32"},
+                 {{.dtype_o = CLMGK_STORAGE_F16, .gradients = CLMGK_GRADIENT_V}, "one for V and O"},
                  {{.dtype = CLMGK_DTYPE_F16, .dtype_k = CLMGK_STORAGE_BF16, .gradients = CLMGK_GRADIENT_Q}, "one type"},
                  {{.dtype = CLMGK_DTYPE_BF16, .dtype_v = CLMGK_STORAGE_F16, .gradients = CLMGK_GRADIENT_V}, "one type"},
                  {{.dtype = CLMGK_DTYPE_BF16, .dtype_o = CLMGK_STORAGE_F16}, "finer weights"},
