@@ -304,7 +304,7 @@ typedef struct known_kernel {
     size_t first;
 } known_kernel;
 
-enum { MOST_KERNELS = 512 };
+enum { MOST_KERNELS = 2048 };
 static known_kernel kernels[MOST_KERNELS]; /* guarded by the mutex */
 static int kernel_count;
 
