@@ -22,6 +22,7 @@
 
 #include "engine/engine.clh"
 
+#define WEIGHTS_ADD_UP 0
 #include "attention/tile.clh"
 
 /* A panel with its tile and head, as admixture/tile.clh wants it. */
@@ -207,7 +208,7 @@ KERNEL(admixture_forward)
             real sum[BLOCK_ROWS];
             ROWS_FOR(i)
                 sum[i] = row_sum[own][i];
-            panel_finish(&e, &x[h], n, acc, &a, &p, first + n * PANEL_ROWS, row_max[own], sum, sink, &out);
+            panel_finish(&e, &x[h], n, acc, &a, &p, first + n * PANEL_ROWS, row_max[own], sum, ignored, sink, &out);
             branch_end();
         }
     branch_end();

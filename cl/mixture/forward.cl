@@ -42,7 +42,8 @@
 #include "mixture/terms.clh"
 
 typedef mixture scorer;
-#define KEPT_PRODUCTS PRODUCTS
+#define KEPT_PRODUCTS  PRODUCTS
+#define WEIGHTS_ADD_UP (COMPONENTS > 1 && !ESTEP_HARD)
 #include "attention/tile.clh"
 
 /* A block of rows and its tile. */
@@ -346,7 +347,7 @@ KERNEL(mixture_forward)
 #else
         /* one range of the keys has it */
         const float sink = HAS_SINKS && block.split == 0 ? sinks[h] : -INFINITY;
-        panel_finish(&e, &x, n, n, &a, &p, first + n * PANEL_ROWS, row_max[n], row_sum[n], sink, &out);
+        panel_finish(&e, &x, n, n, &a, &p, first + n * PANEL_ROWS, row_max[n], row_sum[n], seen[n], sink, &out);
 #endif
     }
     branch_end();

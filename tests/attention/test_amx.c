@@ -42,6 +42,21 @@ TH_TEST(softmax)
     expect_shapes(session, padded, "unit=3,lanes=16,vectors=2,panels=2,tile=32", 0, 12);
 }
 
+/* Each row's one weight is the sum of its components' powers, which products round; O is V nevertheless. */
+TH_TEST(rows_that_see_one_key)
+{
+    if (!has_unit(session))
+        skip();
+    for (size_t n = 0; n < 2; n++) {
+        clmgk_attention_desc desc = th_small_desc(n == 0 ? CLMGK_VARIANT_MGK : CLMGK_VARIANT_SMGK, 70, 70);
+        desc.dtype = CLMGK_DTYPE_BF16;
+        desc.head_size = desc.value_size = 32;
+        desc.use_window = 1;
+        TH_PROBLEM problem = th_problem_make(&desc, n);
+        th_expect_with(session, &problem, CLMGK_ENGINE_LANE, "unit=3,lanes=16,vectors=2,panels=2,tile=32");
+    }
+}
+
 /* Scores so large that weights depend on their last places. */
 TH_TEST(both_passes_weigh_alike)
 {
