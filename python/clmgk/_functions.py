@@ -440,11 +440,7 @@ def dropout_mask(dropout: float, *, seed: int, heads: int, b: int, h: int, rows:
     -------
     array [len(rows), len(keys)] of uint8
     """
-    first_row, first_key = _first("rows", rows), _first("keys", keys)
-    mask = np.empty((len(rows), len(keys)), np.uint8)
-    call(lib.clmgk_dropout_mask, dropout, check_seed(seed), heads, b, h, first_row, len(rows), first_key, len(keys),
-         ffi.cast("uint8_t *", mask.ctypes.data))
-    return mask
+    return _drawn(lib.clmgk_dropout_mask, "uint8_t", np.uint8, rows, keys, dropout, check_seed(seed), heads, b, h)
 
 
 def noise_tile(*, seed: int, heads: int, b: int, h: int, rows: Sequence[int] | range,
@@ -464,11 +460,7 @@ def noise_tile(*, seed: int, heads: int, b: int, h: int, rows: Sequence[int] | r
     -------
     array [len(rows), len(keys)] of float32
     """
-    first_row, first_key = _first("rows", rows), _first("keys", keys)
-    noise = np.empty((len(rows), len(keys)), np.float32)
-    call(lib.clmgk_noise_tile, check_seed(seed), heads, b, h, first_row, len(rows), first_key, len(keys),
-         ffi.cast("float *", noise.ctypes.data))
-    return noise
+    return _drawn(lib.clmgk_noise_tile, "float", np.float32, rows, keys, check_seed(seed), heads, b, h)
 
 
 def _first(name: str, numbers: Sequence[int] | range) -> int:
@@ -478,3 +470,11 @@ def _first(name: str, numbers: Sequence[int] | range) -> int:
     if len(numbers) and list(numbers) != list(range(numbers[0], numbers[0] + len(numbers))):
         raise ValueError(f"{name}: {numbers}: expected consecutive numbers, as in range(3, 9)")
     return numbers[0] if len(numbers) else 0
+
+
+def _drawn(draw: Any, element: str, dtype: Any, rows: Sequence[int] | range, keys: Sequence[int] | range, *numbers: Any) -> Array:
+    """Numbers of rows and keys that a function of the library draws."""
+    first_row, first_key = _first("rows", rows), _first("keys", keys)
+    drawn = np.empty((len(rows), len(keys)), dtype)
+    call(draw, *numbers, first_row, len(rows), first_key, len(keys), ffi.cast(f"{element} *", drawn.ctypes.data))
+    return drawn
