@@ -106,8 +106,9 @@ bench_operations bench_compare_counts(const bench_group *group, const bench_case
 
 /* ---- steps ------------------------------------------------------------------------------------------------- */
 
-/* Makes device->probe. On failure, too, it is for bench_probe_close. */
-tool_exit bench_probe_open(bench_device *device, tool_error *error);
+/* Makes device->probe, which measures less often if the cases are measured for few `seconds`. On failure, too, it is
+ * for bench_probe_close. */
+tool_exit bench_probe_open(bench_device *device, double seconds, tool_error *error);
 void bench_probe_close(bench_device *device);
 /* Measure for a moment and raise device->peaks. */
 tool_exit bench_probe_compute(bench_device *device, tool_error *error);

@@ -449,7 +449,7 @@ tool_exit bench_layers(bench_device *device, const bench_options *options, tool_
             one->variant.heads =
                 one->variant.heads == BENCH_HEADS_HALF ? (run.wish.shape->heads + 1) / 2 : run.wish.shape->heads;
     }
-    TOOL_TRY_GOTO(status, bench_probe_open(device, error), done);
+    TOOL_TRY_GOTO(status, bench_probe_open(device, options->seconds, error), done);
     TOOL_TRY_GOTO(status, make_context(&run, error), done);
     TOOL_TRY_GOTO(status, measure(&run, &results, error), done);
     TOOL_TRY_GOTO(status, bench_give_results(&results, false, error), done);

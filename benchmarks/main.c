@@ -244,7 +244,7 @@ static tool_exit measure_device(bench_run *run, bench_device *device, tool_error
     TOOL_TRY(print_and_leave(run, "", device, NULL, error));
     if (fits) {
         fprintf(stderr, "clmgk-bench: %s: measuring peaks\n", device->tool.info.name);
-        TOOL_TRY(bench_probe_open(device, error));
+        TOOL_TRY(bench_probe_open(device, run->options.seconds, error));
     }
     for (size_t i = 0; i < run->options.request.shape_count; i++) {
         if (fits)

@@ -25,6 +25,7 @@
 #define GPU_BYTES       ((uint64_t)1 << 30)
 #define BEYOND_CACHE    4 /* times the last-level cache that the device states */
 #define BYTES_UNIT      ((uint64_t)1 << 20)
+#define THOROUGH_S      0.25 /* a size: with less, all that is done several times here is done less often */
 
 /* peak.cl, embedded at build time (cmake/embed_files.cmake). */
 typedef struct mgk_embedded_file {
@@ -52,6 +53,7 @@ struct bench_probe {
     peak_launch fma, tile, copy, read; /* tile: no kernel without AMX */
     cl_mem sums;                       /* what the kernels compute */
     double fma_end_ms, memory_end_ms;
+    double thoroughness; /* at most 1; less where the cases are measured for moments only */
 };
 
 /* ---- windows ------------------------------------------------------------------------------------------------ */
@@ -86,6 +88,11 @@ static int fit_window(double ms, double best_per_ms, double piece, int least, in
 {
     const double count = ms * best_per_ms / piece;
     return count < least ? least : count > most ? most : (int)count;
+}
+
+static int how_often(const bench_probe *probe, int count)
+{
+    return (int)ceil(count * probe->thoroughness);
 }
 
 /* ---- multiply-adds ------------------------------------------------------------------------------------------ */
@@ -129,7 +136,8 @@ static tool_exit measure_windows(bench_device *device, tool_error *error)
         int count;
     } windows[] = {{0.5, 16}, {1, 16}, {4, 2}, {16, 1}};
     for (size_t i = 0; i < TOOL_COUNT(windows); i++) {
-        for (int n = 0; n < windows[i].count; n++) {
+        const int count = how_often(device->probe, windows[i].count);
+        for (int n = 0; n < count; n++) {
             TOOL_TRY(measure_fma(device, windows[i].ms, error));
             if (device->probe->tile.kernel)
                 TOOL_TRY(measure_tiles(device, windows[i].ms, error));
@@ -141,7 +149,7 @@ static tool_exit measure_windows(bench_device *device, tool_error *error)
 
 tool_exit bench_probe_compute(bench_device *device, tool_error *error)
 {
-    const double end = tool_now_ms() + FMA_MS;
+    const double end = tool_now_ms() + FMA_MS * device->probe->thoroughness;
     do
         TOOL_TRY(measure_windows(device, error));
     while (tool_now_ms() < end);
@@ -161,7 +169,8 @@ static tool_exit best_window(const bench_device *device, peak_launch *launch, do
                              tool_error *error)
 {
     const double least_ms = device->tool.info.device_class == CLMGK_DEVICE_CPU ? 1 : 8;
-    for (size_t i = 0; i < MEMORY_PASSES * launch->slices; i++) {
+    const size_t windows = (size_t)how_often(device->probe, MEMORY_PASSES) * launch->slices;
+    for (size_t i = 0; i < windows; i++) {
         const int launches = fit_window(least_ms, 1e6 * *gbps, bytes, 1, MAX_LAUNCHES);
         double ms = 0;
         TOOL_TRY(time_window(&device->tool, launch, launches, &ms, error));
@@ -279,7 +288,7 @@ static tool_exit make_kernel(const bench_probe *probe, const char *name, cl_kern
     return tool_check_cl(code, "clCreateKernel", error);
 }
 
-tool_exit bench_probe_open(bench_device *device, tool_error *error)
+tool_exit bench_probe_open(bench_device *device, double seconds, tool_error *error)
 {
     const clmgk_device_info *info = &device->tool.info;
     const bool cpu = info->device_class == CLMGK_DEVICE_CPU;
@@ -287,6 +296,7 @@ tool_exit bench_probe_open(bench_device *device, tool_error *error)
     bench_probe *const probe = calloc(1, sizeof(*probe));
     TOOL_TRY(tool_check_memory(probe, "the measurement of peaks", error));
     device->probe = probe;
+    probe->thoroughness = fmin(1, seconds / THOROUGH_S);
     probe->width = widest_vector(info);
     probe->vector_width = cpu || probe->width > 4 ? probe->width : 4;
     /* So many work-groups for each unit that it matters little which of them end last. */

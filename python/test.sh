@@ -44,5 +44,7 @@ cd python
 # Not in this folder, whose sources would come before the installed package. Unoptimised programs, as in the other quick tests
 # (tests/CMakeLists.txt).
 cd tests
+drivers=$PWD/../../build/tests/drivers
+[[ ! -d $drivers ]] || export OCL_ICD_VENDORS=$drivers
 POCL_EXTRA_BUILD_FLAGS=$(<../../build/tests/unoptimised) CLMGK_CACHE_DIR=$PWD/../../build/tests/cache-unoptimised \
     CLMGK_BIN=$PWD/../../build/bin "$python" -m pytest -q -p no:cacheprovider

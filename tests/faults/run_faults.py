@@ -44,8 +44,10 @@ class Run:
         write_npy(folder / "v.npy", (1, 2, 7, 8))
         self.command = [program, "--variant", "mgk", "--q", folder / "q.npy", "--k", folder / "k.npy", "--v",
                         folder / "v.npy", "--prior", "0.25,0.75", "--out", self.outputs[0], "--lse", self.outputs[1]]
-        flags = (pathlib.Path(program).parent.parent / "tests/unoptimised").read_text()
-        self.environment = {**os.environ, "OPENCL_LAYERS": str(layer), "CLMGK_CACHE_DIR": str(folder / "cache"),
+        tests = pathlib.Path(program).parent.parent / "tests"
+        flags = (tests / "unoptimised").read_text()
+        drivers = {"OCL_ICD_VENDORS": str(tests / "drivers")} if (tests / "drivers").is_dir() else {}
+        self.environment = {**os.environ, **drivers, "OPENCL_LAYERS": str(layer), "CLMGK_CACHE_DIR": str(folder / "cache"),
                             # the library's own cache in force, and quick to fill again
                             "POCL_KERNEL_CACHE": "0", "POCL_EXTRA_BUILD_FLAGS": flags}
 

@@ -18,9 +18,10 @@ absent() {
     if [[ -n ${CLMGK_TEST_REQUIRE_ALL:-} ]]; then exit 1; else exit 77; fi
 }
 
-use_only() { # the implementation of /etc/OpenCL/vendors/$1.icd
-    [[ -e /etc/OpenCL/vendors/$1.icd ]] || absent "$1"
-    cp "/etc/OpenCL/vendors/$1.icd" "$work/"
+use_only() { # the implementation of $1.icd among the drivers
+    local drivers=${OCL_ICD_VENDORS:-/etc/OpenCL/vendors}
+    [[ -e $drivers/$1.icd ]] || absent "$1"
+    cp "$drivers/$1.icd" "$work/"
     export OCL_ICD_VENDORS=$work
 }
 

@@ -27,6 +27,8 @@ def quick_environment():
     changes = {}
     if not FULL and BUILD_FLAGS not in os.environ:
         changes[BUILD_FLAGS] = (BIN.parent / "tests/unoptimised").read_text()
+        if (BIN.parent / "tests/drivers").is_dir():
+            changes["OCL_ICD_VENDORS"] = str(BIN.parent / "tests/drivers")
         if os.environ.get("CLMGK_CACHE_DIR"):
             changes["CLMGK_CACHE_DIR"] = str(pathlib.Path(os.environ["CLMGK_CACHE_DIR"]) / "quick")
     return {**os.environ, **changes}
