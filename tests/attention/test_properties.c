@@ -13,10 +13,10 @@ static clmgk_attention_desc base_desc(clmgk_variant variant)
     return th_small_desc(variant, N, S);
 }
 
-/* Runs `changed`: its outputs must be those of `answer`. Other engines take every fifth program. */
+/* Runs `changed`: its outputs must be those of `answer`. Other engines take every tenth program. */
 static void expect_answer(th_session *session, th_problem *changed, const clmgk_ref_answer *answer)
 {
-    for (size_t n = 0; n == 0 || (n < session->engines && th_is_fifth_program(session)); n++) {
+    for (size_t n = 0; n == 0 || (n < session->engines && th_is_tenth_program(session)); n++) {
         th_run(session, changed, n);
         th_check(session, changed, session->engine[n], answer);
     }

@@ -435,11 +435,11 @@ void th_expect_forward(th_session *session, th_problem *problem, const clmgk_pla
 void th_expect_with(th_session *session, th_problem *problem, clmgk_engine engine, const char *parameters);
 
 /* Whether the other engines also run a problem that the device's own engine has run: in full every problem, else a
- * third of the seeds of every fifth program. On a CPU the SIMT engine's programs take three times as long to compile,
+ * third of the seeds of every tenth program. On a CPU the SIMT engine's programs take five times as long to compile,
  * and are slow unless a compiler optimises them. */
 bool th_other_engines(const th_session *session, const th_problem *problem);
-/* Whether the last plan's program is one of these fifth ones. */
-bool th_is_fifth_program(const th_session *session);
+/* Whether the last plan's program is one of these tenth ones. */
+bool th_is_tenth_program(const th_session *session);
 
 /* Runs the problem on the engines that th_other_engines chooses, and compares; the same for random arrays of `desc`. */
 void th_expect(th_session *session, th_problem *problem);

@@ -475,14 +475,14 @@ void th_check(th_session *session, const th_problem *problem, clmgk_engine engin
     fail_msg("%s: %s", text, message.text);
 }
 
-bool th_is_fifth_program(const th_session *session)
+bool th_is_tenth_program(const th_session *session)
 {
-    return session->full || session->program % 5 == 0;
+    return session->full || session->program % 10 == 0;
 }
 
 bool th_other_engines(const th_session *session, const th_problem *problem)
 {
-    return session->full || (th_is_fifth_program(session) && problem->seed < UINT64_MAX / 3);
+    return session->full || (th_is_tenth_program(session) && problem->seed < UINT64_MAX / 3);
 }
 
 /* Runs on the first `engines` engines; 0: on those that th_other_engines chooses. */

@@ -66,6 +66,13 @@ class TuneTest(ProgramTest):
             found = self.tune(*args, "--budget", 1, "--resume")
         return found
 
+    def bench(self, *args, **environment):
+        """The cases of a moment of clmgk-bench, whose peaks are measured with small buffers."""
+        done = run("clmgk-bench", *args, "--seconds", 0.01, "--json",
+                   env={**self.environment, "POCL_MEMORY_LIMIT": "1", **environment})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)["cases"]
+
     def entries(self):
         return json.loads(self.accept("--show", "--json").stdout)["entries"]
 
@@ -144,9 +151,8 @@ class Admixture(TuneTest):
             names = [word.split("=")[0] for word in record["parameters"].split(",")]
             self.assertEqual("heads" in names, "hard-fish" in record["case"], record)
         self.assertGreater(len([record for record in candidates if "hard-fish" in record["case"]]), 0)
-        done = run("clmgk-bench", *sizes, *variants, "--seconds", 0.01, "--json", "--keep-caches", env=self.environment)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertEqual([case["tuning"] for case in json.loads(done.stdout)["cases"]], ["bucket", "bucket"])
+        cases = self.bench(*sizes, *variants, "--keep-caches")
+        self.assertEqual([case["tuning"] for case in cases], ["bucket", "bucket"])
 
     @unittest.skipUnless(FULL, "in full")
     def test_backward(self):
@@ -175,9 +181,7 @@ class Linear(TuneTest):
             self.assertLessEqual({"splits", "chunk", "feature-block"}, names)
             self.assertTrue(names.isdisjoint({"tile", "block", "unroll", "keys", "values"}), record)
             self.assertTrue(record["case"].endswith(" elu1-16 state0"), record)
-        done = run("clmgk-bench", *sizes, "--seconds", 0.01, "--json", "--keep-caches", env=self.environment)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertEqual([case["tuning"] for case in json.loads(done.stdout)["cases"]], ["bucket"])
+        self.assertEqual([case["tuning"] for case in self.bench(*sizes, "--keep-caches")], ["bucket"])
 
 
 class Products(TuneTest):
@@ -397,10 +401,7 @@ class Cache(TuneTest):
         self.assertIn("unroll=8", plan["parameters"].split(","))
 
     def origin_with(self, folder):
-        done = run("clmgk-bench", *SMALL, "--seconds", 0.01, "--json", "--keep-caches",
-                   env={**self.environment, "CLMGK_PROGRAM_DIR": str(folder)})
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return json.loads(done.stdout)["cases"][0]["program"]
+        return self.bench(*SMALL, "--keep-caches", CLMGK_PROGRAM_DIR=str(folder))[0]["program"]
 
     def test_programs_made_ahead(self):
         """Those of a machine that was tuned so, and of others."""
@@ -516,10 +517,7 @@ class Cache(TuneTest):
 
     def test_bench_marks_tuned_cases(self):
         def bench(*args):
-            done = run("clmgk-bench", *SIZES, "--variants", "softmax", "--seconds", 0.01, "--json", *args,
-                       env=self.environment)
-            self.assertEqual(done.returncode, 0, done.stderr)
-            return json.loads(done.stdout)["cases"][0]
+            return self.bench(*SIZES, "--variants", "softmax", *args)[0]
 
         for options in ([], ["--keep-caches"]):
             case = bench(*options)
