@@ -93,7 +93,7 @@ run_tests() {
         CLMGK_TEST_FULL=1 ctest --preset gcc -j "$jobs" -L 'quick|full'
     else
         # Only a part of the sweeps over faults.
-        CLMGK_FAULT_STEP=12 ctest --preset gcc -j "$jobs" -L quick
+        CLMGK_FAULT_STEP=24 ctest --preset gcc -j "$jobs" -L quick
     fi | tee "$log"
 }
 
