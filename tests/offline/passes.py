@@ -354,17 +354,17 @@ class Pass:
 
     # ---- running ----
 
-    def run(self, programs, most=None):
-        """Executes the steps, of those with products the first `most` work-groups; returns [(step, program, counts of the
-        first work-group, of the last one)]."""
+    def run(self, programs, only=None):
+        """Executes the steps; returns [(step, program, counts of the first work-group, of the last one)]. `only`: for each
+        step, the place among its work-groups of the one that is executed alone, if the step has products."""
         counts = []
-        for step in self.plan.steps:
+        for place, step in enumerate(self.plan.steps):
             program, bank = programs.get(step.source, step.options), self.bank(step)
-            groups = -(-step.items // step.threads)
-            if most is not None and program.has_products(step.kernel):
-                groups = min(groups, most)
+            groups = range(-(-step.items // step.threads))
+            if only is not None and program.has_products(step.kernel):
+                groups = [groups[only[place]]]
             runs = [warps.Group(program.kernels[step.kernel], step.threads, bank, self.memory.bytes, number,
-                                program.tables, self.memory.access).run() for number in range(groups)]
+                                program.tables, self.memory.access).run() for number in groups]
             counts.append((step, program, runs[0], runs[-1]))
         return counts
 

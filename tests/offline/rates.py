@@ -8,6 +8,7 @@ import predictions
 
 ARCHITECTURE = "sm_90"
 TILE_KEYS, FRAGMENT_ROWS = 8, 16
+EDGE = 8  # rows, or keys, of a block or tile that is not whole
 # Kinds of instructions of a table, by their mnemonics; the rest are integers, addresses and control.
 KINDS = {"LDSM": ("LDSM",), "MUFU": ("MUFU",), "F2FP": ("F2FP",), "FMNMX": ("FMNMX",),
          "FFMA, FADD, FMUL": ("FFMA", "FADD", "FMUL"), "FSEL, FSETP": ("FSEL", "FSETP"),
@@ -25,7 +26,8 @@ LIMITS = {("softmax-bf16-64-wgmma", "forward"): (1.1, 0.95), ("softmax-f16-64-wg
           ("softmax-f32-64", "backward"): (1.1, 1.1), ("softmax-f32-64", "backward_queries"): (1.1, 1.1),
           ("softmax-f32-128", "backward"): (1.5, 0.9), ("softmax-f32-128", "backward_queries"): (1.5, 0.75),
           ("softmax", "backward"): (0.95, 1.5), ("softmax", "backward_queries"): (0.95, 1.5),
-          ("smgk2", "backward"): (1.8, 2.15), ("smgk2", "backward_queries"): (2.35, 2.05),
+          ("smgk2-bf16-128", "backward"): (1.8, 2.3), ("smgk2", "backward"): (1.8, 2.15),
+          ("smgk2", "backward_queries"): (2.35, 2.05),
           ("mgk2", "backward"): (2.0, 2.3), ("mgk2", "backward_queries"): (2.0, 2.0),
           ("hard-fish2-bf16-128", "admixture_forward"): (2.0, 2.35),
           ("hard-fish", "admixture_forward"): (2.15, 2.3), ("hard-mish", "admixture_forward"): (1.5, 1.7),
@@ -122,38 +124,46 @@ def heads_of(name):
 
 
 def lengths_of(name, parameters, plans):
-    """N and S of two problems: those of three and of five tiles, of a forward pass with two blocks of rows."""
+    """N and S of two problems, which differ by whole tiles or blocks. Each has a block of few rows and a tile of few keys,
+    too."""
     plan = passes.Plan(plans, name, {"batch": 1, "heads": heads_of(name), "parameters": parameters})
     main = next(step for step in plan.steps if get(step, "KEY_TILES"))
     rows, keys = FRAGMENT_ROWS * get(main, "WARPS") * get(main, "ROW_TILES"), TILE_KEYS * get(main, "KEY_TILES")
     if "backward" not in name:
-        return [(2 * rows, count * keys) for count in (3, 5)]
+        return [(rows + EDGE, count * keys + EDGE) for count in (2, 4)]
     block = max(rows, keys)
-    return [(count * block, count * block) for count in (2, 3)]
+    return [(count * block + EDGE, count * block + EDGE) for count in (1, 2)]
+
+
+def programs_of(name):
+    """(File, options) of a configuration's lines; of a program with several lines, the last one has it."""
+    return [key for key, line in passes.configurations().items() if line.split()[1] == name]
 
 
 def own_parameters(name):
     """Those with which short problems have the blocks of a configuration."""
-    tiles = [offline.tunable(options, "ROW_TILES", 0) for (_, options), line in passes.configurations().items()
-             if line.split()[:2] == ["matrix-nvidia", name]]
+    tiles = [offline.tunable(options, "ROW_TILES", 0) for _, options in programs_of(name)]
     return f"splits=1,row-tiles={max(tiles)}"
 
 
 def measure(name, programs, plans, parameters=None):
     """(Tiles of a configuration's kernels, faults of the results of the smaller problem)."""
     parameters = parameters or own_parameters(name)
-    runs, faults, lengths = [], [], lengths_of(name, parameters, plans)
-    for n, s in lengths:
-        fields = {"batch": 1, "heads": heads_of(name), "length": n, "length_k": s, "parameters": parameters}
-        run = passes.Pass(passes.Plan(plans, name, fields))
-        runs.append(run.run(programs, most=1 if runs else None))
-        if len(runs) == 1:
-            known = passes.configurations()
-            faults = run.faults() + [f"{step.source} has other options than in configurations.txt" for step in
-                                     run.plan.steps if (step.source, tuple(step.options)) not in known]
+    lengths = lengths_of(name, parameters, plans)
+    short, long = (passes.Pass(passes.Plan(plans, name, {"batch": 1, "heads": heads_of(name), "length": n, "length_k": s,
+                                                          "parameters": parameters})) for n, s in lengths)
+    few = short.run(programs)
+    known, executed = passes.configurations(), {(step.source, tuple(step.options)) for step in short.plan.steps}
+    faults = short.faults()
+    faults += [f"{source} has other options than in configurations.txt" for source, options in executed
+               if (source, options) not in known]
+    faults += [f"{source} is in configurations.txt and was not executed" for source, options in programs_of(name)
+               if (source, options) not in executed]
+    # the first or the last work-group has the block of few rows, and stores less than the other
+    whole = [0 if first["STG"] >= last["STG"] else -1 for _, _, first, last in few]
     tiles = []
-    for (step, program, fewer, _), (_, _, more, _) in zip(*runs):
+    for place, (_, _, *fewer), (step, program, more, _) in zip(whole, few, long.run(programs, only=whole)):
         if more["hmma"] + more["hgmma"]:
             further = (lengths[1][1] - lengths[0][1]) / (TILE_KEYS * get(step, "KEY_TILES"))
-            tiles.append(Tile(name, step, program, (more, fewer), further))
+            tiles.append(Tile(name, step, program, (more, fewer[place]), further))
     return tiles, faults

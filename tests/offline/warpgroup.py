@@ -188,18 +188,18 @@ class Agreement:
     def __init__(self):
         self.known = {}
 
-    def check(self, warp, product):
-        """`product`: what the warp's next product is."""
-        mine = self.known.setdefault(warp.number // WARPS, [])
-        number = warp.products.count
-        warp.products.count += 1
-        if number == len(mine):
+    def check(self, number, products, product):
+        """`product`: what the next of a warp's products is."""
+        mine = self.known.setdefault(number // WARPS, [])
+        place = products.count
+        products.count += 1
+        if place == len(mine):
             mine.append(product)
-        elif mine[number] != product:
+        elif mine[place] != product:
             raise Fault("the four warps of a product have different instructions, descriptors or predicates")
 
-    def finish(self, warps):
+    def finish(self, products):
         """At the end all four have executed all products."""
-        for warp in warps:
-            if warp.products.count != len(self.known.get(warp.number // WARPS, [])):
-                raise Fault(f"warp {warp.number} leaves out products of its four warps")
+        for number, own in enumerate(products):
+            if own.count != len(self.known.get(number // WARPS, [])):
+                raise Fault(f"warp {number} leaves out products of its four warps")

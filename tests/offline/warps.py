@@ -8,16 +8,17 @@ Faults of a program are errors (Fault): accesses to global memory that the calle
 local memory for which a copy is under way; words of local memory that one warp writes, and another reads or writes, with
 no barrier between, unless the value stays as it was. Local and private memory hold NaN at first.
 
-Lanes of a warp that are at the lowest address go first; those that diverged wait for each other where the compiler says
-(BSSY, BSYNC). The cost of
-a load or store of local memory is the number of passes through its 32 banks of 4 bytes: a pass serves one word of each
-bank, to any number of lanes. Accesses of 8 and 16 bytes are served by half-warps and quarter-warps; two of these go
+Warps at the same address execute an instruction in one step, for the time that a step takes is Python's: numpy does the
+work of a whole work-group as fast as that of a warp. Lanes of a warp that are at the lowest address go first; those that
+diverged wait for each other where the compiler says (BSSY, BSYNC).
+
+The cost of a load or store of local memory is the number of passes through its 32 banks of 4 bytes: a pass serves one word
+of each bank, to any number of lanes. Accesses of 8 and 16 bytes are served by half-warps and quarter-warps; two of these go
 together where, in all of them, lanes n and n ^ 1, or n and n ^ 2, have the same address.
 """
 import collections
 import contextlib
 import functools
-import heapq
 import re
 
 import numpy as np
@@ -25,7 +26,6 @@ import numpy as np
 import warpgroup
 from warpgroup import Fault
 
-LANES = np.arange(32)
 PARAMETERS = 0x210  # of kernels in the constant bank
 LOCAL = 0x400       # first address of local memory in its window
 GLOBAL = 1 << 32    # first address of global memory here
@@ -41,9 +41,10 @@ SCHEDULERS = 4      # each issues an instruction of one of its warps in a cycle
 np.seterr(all="ignore")
 
 
+@functools.lru_cache(None)
 def passes(address, size):
-    """Passes of an access of active lanes' addresses (None: inactive) through the banks."""
-    lanes = [None if x < 0 else int(x) for x in address]
+    """Passes of an access of active lanes' addresses (-1: inactive), as bytes, through the banks."""
+    lanes = [None if x < 0 else int(x) for x in np.frombuffer(address, np.int64)]
     groups = [range(32)]
     if size > 4:
         groups = [range(16 * i, 16 * i + 16) for i in range(2)]
@@ -79,6 +80,12 @@ def bits(x):
 
 
 FULL = np.uint64(0xffffffff)
+FAR = np.iinfo(np.int64).max  # behind each program
+# The commonest functions of LOP3, by their tables: what they make of these three numbers.
+LOGIC = {function(0xf0, 0xcc, 0xaa) & 0xff: function for function in (
+    lambda a, b, c: a & b, lambda a, b, c: a | b, lambda a, b, c: a ^ b, lambda a, b, c: a & ~b, lambda a, b, c: a | b & c,
+    lambda a, b, c: a & b | c, lambda a, b, c: a | b | c, lambda a, b, c: a & b & c, lambda a, b, c: a ^ b ^ c,
+    lambda a, b, c: a & b | ~a & c, lambda a, b, c: ~c, lambda a, b, c: ~b)}
 READ, WRITE = 1, 2  # bits of Group's `access`
 
 
@@ -90,8 +97,8 @@ def register_of(name):
 
 
 @functools.lru_cache(None)
-def operand_of(text, real):
-    """Its kind, and its register's name, place in the constant bank, or 32 numbers."""
+def operand_of(text, real, lanes):
+    """Its kind, and its register's name, place in the constant bank, or so many equal numbers."""
     text = re.sub(r"\.(reuse|64|H0_H0|H1_H1)", "", text)
     constant = re.fullmatch(r"c\[0x0\]\[(0x[0-9a-f]+)\]", text)
     if re.fullmatch(r"U?R(\d+|Z)", text):
@@ -99,11 +106,11 @@ def operand_of(text, real):
     if constant:
         return "constant", int(constant[1], 16)
     if text == "SRZ":
-        return "number", np.zeros(32, np.uint64)
+        return "number", np.zeros(lanes, np.uint64)
     if re.fullmatch(r"-?0x[0-9a-f]+|-?\d+", text) and not real:
-        return "number", np.full(32, int(text, 0) & 0xffffffff, np.uint64)
+        return "number", np.full(lanes, int(text, 0) & 0xffffffff, np.uint64)
     special = {"+INF": np.inf, "-INF": -np.inf, "+QNAN": np.nan, "-QNAN": np.nan}
-    return "number", np.full(32, bits(special[text] if text in special else float(text)), np.uint64)
+    return "number", np.full(lanes, bits(special[text] if text in special else float(text)), np.uint64)
 
 
 @functools.lru_cache(None)
@@ -130,20 +137,61 @@ def terms_of(text):
     return [(-1 if sign == "-" else 1, name, name.endswith(".64")) for sign, name, _ in parts]
 
 
-class Warp:
-    def __init__(self, group, number):
-        self.group, self.number = group, number
-        self.r, self.ur = np.zeros((257, 32), np.uint64), np.zeros((65, 32), np.uint64)
-        self.p, self.up = np.zeros((8, 32), bool), np.zeros((8, 32), bool)
+@functools.lru_cache(None)
+def predicate_of(text):
+    """Whether it is inverted, and uniform, and its number."""
+    name = text.lstrip("!")
+    return text.startswith("!"), name.startswith("U"), 7 if name[-1] == "T" else int(name[-1])
+
+
+@functools.lru_cache(None)
+def carries_of(parts):
+    """Splits the destination predicates off: (destination, predicates written, the rest)."""
+    rest, written = list(parts), []
+    if re.fullmatch(r"U?P[\dT]", rest[0]):
+        written.append(rest.pop(0))
+    to = rest.pop(0)
+    while rest and re.fullmatch(r"U?P[\dT]", rest[0]):
+        written.append(rest.pop(0))
+    return to, written, rest
+
+
+class Warps:
+    """The warps of a work-group: those at the same address execute an instruction together. Arrays have an element for each
+    lane of each warp. Of the instruction that is executed, `now` are the numbers of its warps, and `here` all their lanes."""
+
+    def __init__(self, group, count):
+        self.group, self.count, self.lanes = group, count, 32 * count
+        self.thread = np.arange(self.lanes)
+        self.warp, self.lane = self.thread // 32, self.thread % 32
+        self.r, self.ur = np.zeros((257, self.lanes), np.uint64), np.zeros((65, self.lanes), np.uint64)
+        self.p, self.up = np.zeros((8, self.lanes), bool), np.zeros((8, self.lanes), bool)
         self.p[7] = self.up[7] = True
-        self.pc, self.live, self.waits, self.vote = np.zeros(32, np.int64), np.ones(32, bool), False, None
+        self.everyone = np.ones(self.lanes, bool)
+        # never changed in place: it is `everyone` until a lane leaves
+        self.live = self.everyone
+        # warps at a barrier, and their votes
+        self.waits, self.votes = np.zeros(count, bool), [None] * count
         # lanes that wait at a BSYNC, and of each barrier of a warp, for each lane, the lanes that it waits for
-        self.stopped, self.joins = np.zeros(32, bool), {}
-        # by a clock on which all warps issue in turn, since the last barrier: now, and when loaded registers arrive
-        self.clock, self.arrival, self.issued = 0.0, {}, 0
-        # (lane's address in local memory, its 16 bytes) of copies that have not arrived: groups, the last one is open
-        self.copies = [[]]
-        self.products = warpgroup.Products() if group.agreement else None
+        self.stopped, self.joins = np.zeros(self.lanes, bool), {}
+        # addresses of lanes; of those that are going, `place`, until it is where others of these warps are (None: others are
+        # to be chosen)
+        self.pc = np.zeros(self.lanes, np.int64)
+        self.going, self.now, self.here, self.place, self.until = self.everyone, np.arange(count), self.everyone, 0, FAR
+        # by a clock on which all warps issue in turn, since the last barrier: now, and when loaded registers arrive;
+        # instructions that those of `now` have issued and their clocks have yet to count
+        self.clock, self.issued, self.arrival, self.late = np.zeros(count), np.zeros(count), {}, 0
+        # of each warp (addresses in local memory, their bytes) of copies that have not arrived: groups, the last one is open
+        self.copies = [[[]] for _ in range(count)]
+        self.products = [warpgroup.Products() for _ in range(count)] if group.agreement else None
+        self.used, self.summed = set(), set()  # registers of any warp's products that have not ended; those of sums
+
+    def by_warp(self, values):
+        return values.reshape(self.count, 32)
+
+    def spread(self, values):
+        """A value of each warp, for each of its lanes."""
+        return np.repeat(values, 32)
 
     # ---- operands ----
 
@@ -152,21 +200,32 @@ class Warp:
         uniform, row = register_of(name)
         return (self.ur, 64 if row < 0 else row) if uniform else (self.r, 256 if row < 0 else row)
 
+    def check_read(self, row):
+        if row in self.summed:
+            for number in self.now:
+                self.products[number].check_read(row)
+
+    def check_write(self, row):
+        for number in self.now:
+            if row in self.used:
+                self.products[number].check_write(row)
+            self.products[number].fresh.add(row)
+
     def source(self, name, count=1):
         """The same, of so many registers that are read."""
         array, row = self.register(name)
-        if self.products and array is self.r:
+        if self.summed and array is self.r:
             for i in range(count):
-                self.products.check_read(row + i)
+                self.check_read(row + i)
         return array, row
 
     def read(self, text, real=False):
-        """Bits of an operand, as 32 unsigned numbers."""
-        kind, value = operand_of(text, real)
+        """Bits of an operand, as unsigned numbers, which the caller does not change."""
+        kind, value = operand_of(text, real, self.lanes)
         if kind == "register":
             array, row = self.source(value)
-            return array[row].copy()
-        return self.group.constant(value) if kind == "constant" else value.copy()
+            return array[row]
+        return self.group.constant(value) if kind == "constant" else value
 
     def integer(self, text):
         sign, text = sign_of(text)
@@ -181,7 +240,7 @@ class Warp:
         sign, text = sign_of(text)
         if sign == "-":
             return np.uint64(0) - self.wide(text)
-        kind, value = operand_of(text, False)
+        kind, value = operand_of(text, False, self.lanes)
         low = self.read(text)
         if kind == "constant":
             return low | self.group.constant(value + 4) << np.uint64(32)
@@ -197,35 +256,41 @@ class Warp:
         return -value if sign else value
 
     def predicate(self, text):
-        text, invert = text.lstrip("!"), text.startswith("!")
-        array, name = (self.up, text[2:]) if text.startswith("UP") else (self.p, text[1:])
-        value = array[7 if name == "T" else int(name)]
+        invert, uniform, number = predicate_of(text)
+        value = (self.up if uniform else self.p)[number]
         return ~value if invert else value.copy()
 
     def write(self, text, value, mask):
         array, row = self.register(text)
         if row != len(array) - 1:
             if self.products and array is self.r:
-                self.products.check_write(row)
-            mask = np.ones(32, bool) if array is self.ur else mask
-            array[row][mask] = (np.asarray(value).astype(np.uint64) & np.uint64(0xffffffff))[mask]
+                self.check_write(row)
+            self.put_row(array, row, np.asarray(value).astype(np.uint64) & FULL, mask)
+
+    def put_row(self, array, row, value, mask):
+        """Uniform registers and predicates are the same in all lanes of a warp."""
+        if array is self.ur or array is self.up:
+            mask = self.here
+        if mask is self.everyone:
+            array[row] = value
+        else:
+            np.copyto(array[row], value, where=mask)
 
     def write_wide(self, text, value, mask):
         array, row = self.register(text.replace(".64", ""))
         if row != len(array) - 1:
             prefix = "UR" if array is self.ur else "R"
-            self.write(f"{prefix}{row}", value & np.uint64(0xffffffff), mask)
+            self.write(f"{prefix}{row}", value & FULL, mask)
             self.write(f"{prefix}{row + 1}", value >> np.uint64(32), mask)
 
     def write_predicate(self, text, value, mask):
-        array = self.up if text.startswith("UP") else self.p
-        if text[-1] != "T":
-            mask = np.ones(32, bool) if array is self.up else mask
-            array[int(text[-1])][mask] = np.asarray(value, bool)[mask]
+        _, uniform, number = predicate_of(text)
+        if number != 7:
+            self.put_row(self.up if uniform else self.p, number, np.asarray(value, bool), mask)
 
     def address(self, text):
         """Of [R1.64+UR2+0x10] and such."""
-        total = np.zeros(32, np.int64)
+        total = np.zeros(self.lanes, np.int64)
         for sign, name, pair in terms_of(text):
             total += sign * (self.wide(name) if pair else self.integer(name)).astype(np.int64)
         return total
@@ -233,29 +298,77 @@ class Warp:
     # ---- steps ----
 
     def step(self):
-        """Executes the instruction at the lowest address of the live lanes that do not wait."""
-        ready = self.live & ~self.stopped
-        if not ready.any():  # those for which they wait have left
-            self.join()
+        """Executes an instruction of the lanes that are going."""
+        if self.place == self.until:
+            self.part()
+        if self.place is None and not self.choose():
             return
-        pc = int(self.pc[ready].min())
-        one = self.group.code[pc]
-        mask = ready & (self.pc == pc)
-        if one.guard:
-            guard = self.predicate(one.guard)
-            taken = mask & guard
-        else:
-            taken = mask
+        mask, place = self.going, self.place
+        one = self.group.code[place]
+        taken = mask & self.predicate(one.guard) if one.guard else mask
+        self.book(one)
         self.group.count(one, self, taken)
-        self.pc[mask] = pc + 16
-        if taken.any():
-            base, *modifiers = one.name.split(".")
-            base = "P2R" if base == "UP2UR" else base
-            action = getattr(self, base, None) or getattr(self, base[1:])
+        self.place = place + 16
+        if not one.guard or taken.any():
             try:
-                action(one, modifiers, one.parts, taken)
+                one.action(self, one, one.modifiers, one.parts, taken)
             except Fault as fault:
-                raise Fault(f"{fault} at {pc:#x}: {one.name} {one.operands}") from None
+                raise Fault(f"{fault} at {place:#x}: {one.name} {one.operands}") from None
+
+    def choose(self):
+        """Which lanes go next: of a warp those at the lowest address, of the warps the one furthest behind, and those that are
+        at the same address. False: none do, but warps have met at a barrier, or lanes at a BSYNC."""
+        ready = self.live & ~self.stopped & ~self.spread(self.waits)
+        places = self.by_warp(np.where(ready, self.pc, FAR)).min(1)
+        some, alive = places != FAR, self.by_warp(self.live).any(1)
+        stuck = alive & ~self.waits & ~some
+        if stuck.any():  # those for which they wait have left
+            self.join(self.spread(stuck))
+            return False
+        if not some.any():
+            self.group.meet()
+            return False
+        self.place = int(places[np.where(some, self.clock, np.inf).argmin()])
+        chosen = places == self.place
+        self.now, self.here = chosen.nonzero()[0], self.everyone if chosen.all() else self.spread(chosen)
+        self.going = ready & self.here & (self.pc == self.place)
+        if (self.going == self.live).all():
+            self.going = self.live
+        others = ready & self.here & ~self.going
+        self.until = self.pc[others].min() if others.any() else FAR
+        return True
+
+    def part(self):
+        """The next step chooses again."""
+        self.book_late()
+        self.pc[self.going] = self.place
+        self.place = None
+
+    def jump(self, places, mask):
+        """`places`: an address, or one of each lane."""
+        target = places[mask] if isinstance(places, np.ndarray) else np.array([places])
+        if self.going is self.live and (mask is self.live or (mask == self.live).all()) and (target == target[0]).all():
+            self.place = int(target[0])
+            return
+        self.part()
+        self.pc[mask] = target
+
+    def book(self, one):
+        """Moves the warps' clocks to where the instruction can issue: its registers have arrived."""
+        self.late += 1
+        if self.arrival and not one.registers.isdisjoint(self.arrival):
+            self.book_late()
+            for row in one.registers & self.arrival.keys():
+                times = self.arrival[row]
+                self.clock[self.now] = np.maximum(self.clock, times)[self.now]
+                times[self.now] = 0
+                if not times.any():
+                    del self.arrival[row]
+
+    def book_late(self):
+        self.clock[self.now] += self.late * (self.count / SCHEDULERS)
+        self.issued[self.now] += self.late
+        self.late = 0
 
     def nothing(self, one, modifiers, x, mask):
         pass
@@ -263,73 +376,72 @@ class Warp:
     WARPSYNC = NOP = MEMBAR = YIELD = nothing
 
     def BSSY(self, one, modifiers, x, mask):
-        self.joins.setdefault(x[0], np.zeros((32, 32), bool))[mask] = mask
+        joins = self.joins.setdefault(x[0], np.zeros((self.lanes, 32), bool))
+        joins[mask] = np.repeat(self.by_warp(mask), 32, axis=0)[mask]
 
     def BREAK(self, one, modifiers, x, mask):
-        self.joins[x[-1]][:, mask] = False
+        self.joins[x[-1]] &= ~np.repeat(self.by_warp(mask), 32, axis=0)
 
     def BSYNC(self, one, modifiers, x, mask):
         """The lanes go on when all lanes that they wait for are here, or gone."""
+        if mask is self.live:
+            return
+        if self.place is not None:
+            self.part()
         self.stopped |= mask
         here = self.stopped & (self.pc == one.address + 16)
-        for lane in np.flatnonzero(here):
-            if not (self.joins[x[0]][lane] & self.live & ~here).any():
-                self.stopped[lane] = False
+        missing = np.repeat(self.by_warp(self.live & ~here), 32, axis=0)
+        self.stopped[here & ~(self.joins[x[0]] & missing).any(1)] = False
 
-    def join(self):
+    def join(self, lanes):
         before = self.stopped.copy()
-        for pc in np.unique(self.pc[self.live]):
-            one = self.group.code[int(pc) - 16]
+        for place in np.unique(self.pc[self.live & lanes]):
+            one = self.group.code[int(place) - 16]
             if one.base == "BSYNC":
-                self.BSYNC(one, [], one.parts, self.live & (self.pc == pc))
+                self.BSYNC(one, [], one.parts, self.live & lanes & (self.pc == place))
         if (before == self.stopped).all():
             raise Fault("lanes wait for each other for ever")
 
     def EXIT(self, one, modifiers, x, mask):
-        self.live &= ~mask
+        self.part()
+        self.live = self.live & ~mask
 
     def BRA(self, one, modifiers, x, mask):
         if "DIV" in modifiers:  # where not all lanes of a mask are here
-            if int((mask.astype(np.uint64) << LANES.astype(np.uint64)).sum()) == int(self.read(x[0].strip("~"))[0]):
+            ballot = (self.by_warp(mask).astype(np.uint64) << np.arange(32, dtype=np.uint64)).sum(1)
+            if (ballot == self.by_warp(self.read(x[0].strip("~")))[:, 0])[self.now].all():
                 return
             raise NotImplementedError(one)
         if len(x) > 1:  # a predicate beside the guard
             mask = mask & self.predicate(x[0])
-        self.pc[mask] = self.group.labels[x[-1]]
+        if mask.any():
+            self.jump(self.group.labels[x[-1]], mask)
 
     def CALL(self, one, modifiers, x, mask):
-        self.pc[mask] = self.group.labels[x[-1]]
+        self.jump(self.group.labels[x[-1]], mask)
 
     def RET(self, one, modifiers, x, mask):
-        self.pc[mask] = self.integer(x[0].split()[0])[mask].astype(np.int64)
+        self.jump(self.integer(x[0].split()[0]).astype(np.int64), mask)
 
     def BAR(self, one, modifiers, x, mask):
-        self.waits = True
-        self.vote = (self.predicate(x[1]) & mask).any() if "RED" in modifiers else None
+        voted = self.by_warp(self.predicate(x[1]) & mask).any(1) if "RED" in modifiers else None
+        self.waits[self.now] = True
+        for number in self.now:
+            self.votes[number] = None if voted is None else bool(voted[number])
+        self.part()
 
     def B2R(self, one, modifiers, x, mask):
         """The result of the last barrier with a vote."""
-        self.write_predicate(x[1], np.full(32, self.group.voted), mask)
+        self.write_predicate(x[1], np.full(self.lanes, self.group.voted), mask)
 
     # integers
 
-    def carries(self, x):
-        """Splits the destination predicates off: (destination, predicates written, the rest)."""
-        rest = list(x)
-        written = []
-        if re.fullmatch(r"U?P[\dT]", rest[0]):
-            written.append(rest.pop(0))
-        to = rest.pop(0)
-        while rest and re.fullmatch(r"U?P[\dT]", rest[0]):
-            written.append(rest.pop(0))
-        return to, written, rest
-
     def IADD3(self, one, modifiers, x, mask):
-        to, written, rest = self.carries(x)
+        to, written, rest = carries_of(x)
         if "64" in modifiers:
             self.write_wide(to, self.wide(rest[0]) + self.wide(rest[1]) + self.wide(rest[2]), mask)
             return
-        total = np.zeros(32, np.int64)
+        total = np.zeros(self.lanes, np.int64)
         for operand in rest[:3]:
             total += self.integer(operand).astype(np.int64)
             if written and sign_of(operand)[0] == "-":  # ~x + 1, which carries where x is 0
@@ -347,15 +459,16 @@ class Warp:
         self.write(x[0], self.integer(x[1]) + self.integer(x[2]), mask)
 
     def IMAD(self, one, modifiers, x, mask):
-        to, written, rest = self.carries(x)
+        to, written, rest = carries_of(x)
         if "WIDE" in modifiers:
             left, right = self.integer(rest[0]), self.integer(rest[1])
             if "U32" not in modifiers:
                 left, right = signed(left).astype(np.uint64), signed(right).astype(np.uint64)
-            total = left * right + self.wide(rest[2])
-            self.write_wide(to, total, mask)
+            added = self.wide(rest[2])
+            total = left * right + added
             for name in written:
-                self.write_predicate(name, total < self.wide(rest[2]), mask)
+                self.write_predicate(name, total < added, mask)
+            self.write_wide(to, total, mask)
             return
         if "HI" in modifiers:
             left, right = self.integer(rest[0]), self.integer(rest[1])
@@ -372,10 +485,10 @@ class Warp:
         self.write(to, total, mask)
 
     def LEA(self, one, modifiers, x, mask):
-        to, written, rest = self.carries(x)
+        to, written, rest = carries_of(x)
         carry = 0
         if "X" in modifiers:
-            carry = self.predicate(rest.pop()).astype(np.uint64)
+            carry, rest = self.predicate(rest[-1]).astype(np.uint64), rest[:-1]
         if "HI" in modifiers:
             shift = np.uint64(int(rest[-1], 0))
             low = self.integer(rest[0])
@@ -393,14 +506,17 @@ class Warp:
         self.write(to, total, mask)
 
     def LOP3(self, one, modifiers, x, mask):
-        to, written, rest = self.carries(x)
+        to, written, rest = carries_of(x)
         a, b, c = (self.integer(operand) for operand in rest[:3])
-        table, out = int(rest[3], 0), np.zeros(32, np.uint64)
-        full = np.uint64(0xffffffff)
-        for i in range(8):
-            if table >> i & 1:
-                out |= (a if i & 4 else ~a & full) & (b if i & 2 else ~b & full) & (c if i & 1 else ~c & full)
-        before = self.predicate(rest[4]) if len(rest) > 4 else np.zeros(32, bool)
+        table = int(rest[3], 0)
+        if table in LOGIC:
+            out = LOGIC[table](a, b, c) & FULL
+        else:
+            out = np.zeros(self.lanes, np.uint64)
+            for i in range(8):
+                if table >> i & 1:
+                    out |= (a if i & 4 else ~a & FULL) & (b if i & 2 else ~b & FULL) & (c if i & 1 else ~c & FULL)
+        before = self.predicate(rest[4]) if len(rest) > 4 else np.zeros(self.lanes, bool)
         for name in written:  # of 64 bits: the lower half's vote joins
             self.write_predicate(name, (out != 0) | before, mask)
         self.write(to, out, mask)
@@ -471,37 +587,40 @@ class Warp:
 
     def PRMT(self, one, modifiers, x, mask):
         a, choice, b = (self.integer(operand) for operand in x[1:4])
-        pair, out = a | b << np.uint64(32), np.zeros(32, np.uint64)
-        for i in range(4):
-            nibble = choice >> np.uint64(4 * i) & np.uint64(15)
-            byte = pair >> ((nibble & np.uint64(7)) * np.uint64(8)) & np.uint64(255)
-            sign = (byte >> np.uint64(7)) * np.uint64(255)
-            out |= np.where(nibble & np.uint64(8), sign, byte) << np.uint64(8 * i)
-        self.write(x[0], out, mask)
+        pair = (a | b << np.uint64(32)).view(np.uint8).reshape(-1, 8)
+        nibble = (choice[:, None] >> np.arange(0, 16, 4, dtype=np.uint64)).astype(np.int64) & 15
+        byte = np.take_along_axis(pair, nibble & 7, 1)
+        if (nibble & 8).any():
+            byte = np.where(nibble & 8, (byte >> 7) * np.uint8(255), byte)
+        self.write(x[0], np.ascontiguousarray(byte).view(np.uint32)[:, 0], mask)
 
     def MOV(self, one, modifiers, x, mask):
         self.write(x[0], self.integer(x[1]), mask)
 
     def R2UR(self, one, modifiers, x, mask):
         """Of the first lane that is here."""
-        self.write(x[0], np.full(32, self.integer(x[1])[np.flatnonzero(mask)[0]]), mask)
+        first = self.by_warp(mask).argmax(1)
+        self.write(x[0], self.spread(self.by_warp(self.integer(x[1]))[np.arange(self.count), first]), mask)
 
     def CS2R(self, one, modifiers, x, mask):
-        self.write(x[0], np.zeros(32), mask)
+        self.write(x[0], np.zeros(self.lanes), mask)
         if "32" not in modifiers:
-            self.write(f"R{int(x[0][1:]) + 1}", np.zeros(32), mask)
+            self.write(f"R{int(x[0][1:]) + 1}", np.zeros(self.lanes), mask)
 
     def S2R(self, one, modifiers, x, mask):
-        self.write(x[0], {"SR_TID.X": 32 * self.number + LANES, "SR_CTAID.X": np.full(32, self.group.index),
-                          "SR_CTAID.Y": np.zeros(32), "SR_CgaCtaId": np.zeros(32), "SR_SWINHI": np.full(32, WINDOW)}[x[1]], mask)
+        value = {"SR_CTAID.X": self.group.index, "SR_CTAID.Y": 0, "SR_CgaCtaId": 0, "SR_SWINHI": WINDOW}
+        self.write(x[0], self.thread if x[1] == "SR_TID.X" else np.full(self.lanes, value[x[1]]), mask)
 
     S2UR = S2R
 
     def LDC(self, one, modifiers, x, mask):
         bank, place = re.search(r"c\[(0x[03])\](\[.*\])", x[1]).groups()
-        bank, at = self.group.tables if bank == "0x3" else self.group.bank, self.address(place).astype(np.int64)
-        size = {"64": 8, "U8": 1, "U16": 2}.get(modifiers[0] if modifiers else "", 4)
-        value = np.array([int.from_bytes(bank[i:i + size], "little") for i in at], np.uint64)
+        bank = np.frombuffer(self.group.tables if bank == "0x3" else self.group.bank, np.uint8)
+        at, size = self.address(place), {"64": 8, "U8": 1, "U16": 2}.get(modifiers[0] if modifiers else "", 4)
+        at = np.where(mask, at, at[mask][0])
+        value = np.zeros(self.lanes, np.uint64)
+        for byte in range(size):
+            value |= bank[at + byte].astype(np.uint64) << np.uint64(8 * byte)
         (self.write_wide if size == 8 else self.write)(x[0], value, mask)
 
     ULDC = LDC
@@ -519,12 +638,12 @@ class Warp:
                 self.write_predicate(f"P{i}", value >> np.uint64(i) & np.uint64(1), mask)
 
     def VOTE(self, one, modifiers, x, mask):
-        held = self.predicate(x[-1]) & mask
-        vote = held.any() if "ANY" in modifiers else (held == mask).all()
-        ballot = np.full(32, (held.astype(np.uint64) << LANES.astype(np.uint64)).sum(), np.uint64)
+        held, asked = self.by_warp(self.predicate(x[-1]) & mask), self.by_warp(mask)
+        vote = self.spread(held.any(1) if "ANY" in modifiers else (held == asked).all(1))
+        ballot = self.spread((held.astype(np.uint64) << np.arange(32, dtype=np.uint64)).sum(1))
         for to in x[:-1]:
             if re.fullmatch(r"U?P[\dT]", to):
-                self.write_predicate(to, np.full(32, vote), mask)
+                self.write_predicate(to, vote, mask)
             else:
                 self.write(to, ballot, mask)
 
@@ -533,7 +652,7 @@ class Warp:
     def PLOP3(self, one, modifiers, x, mask):
         a, b, c = (self.predicate(operand) for operand in x[2:5])
         for to, table in zip(x[:2], (int(x[5], 0), int(x[6], 0))):
-            out = np.zeros(32, bool)
+            out = np.zeros(self.lanes, bool)
             for i in range(8):
                 if table >> i & 1:
                     out |= (a == bool(i & 4)) & (b == bool(i & 2)) & (c == bool(i & 1))
@@ -548,12 +667,12 @@ class Warp:
         self.write(x[0], bits(self.float(x[1]) * self.float(x[2])), mask)
 
     def FFMA(self, one, modifiers, x, mask):
-        if one.plain is not None and mask.all():
+        if one.plain is not None and mask is self.everyone:
             to, rows, signs = one.plain
             if self.products:
                 for row in rows:
-                    self.products.check_read(row)
-                self.products.check_write(to)
+                    self.check_read(row)
+                self.check_write(to)
             a, b, c = self.r[rows].astype(np.uint32).view(np.float32).astype(np.float64)
             out = (a * b if signs[0] == signs[1] else -(a * b)) + (-c if signs[2] else c)
             self.r[to] = out.astype(np.float32).view(np.uint32)
@@ -566,7 +685,7 @@ class Warp:
         halves = np.array([float(x[-1]), float(x[-2])], np.float16).view(np.uint16).astype(np.uint64)
         if [y.strip("-") for y in x[1:3]] != ["RZ", "RZ"]:
             raise NotImplementedError(one)
-        self.write(x[0], np.full(32, halves[0] | halves[1] << np.uint64(16)), mask)
+        self.write(x[0], np.full(self.lanes, halves[0] | halves[1] << np.uint64(16)), mask)
 
     def FSEL(self, one, modifiers, x, mask):
         self.write(x[0], bits(np.where(self.predicate(x[3]), self.float(x[1]), self.float(x[2]))), mask)
@@ -589,7 +708,7 @@ class Warp:
                                "LG2": np.log2}[modifiers[0]](a)), mask)
 
     def FCHK(self, one, modifiers, x, mask):
-        self.write_predicate(x[0], np.zeros(32, bool), mask)
+        self.write_predicate(x[0], np.zeros(self.lanes, bool), mask)
 
     def I2F(self, one, modifiers, x, mask):
         wide = "U64" in modifiers
@@ -612,9 +731,13 @@ class Warp:
     def SHFL(self, one, modifiers, x, mask):
         """Of all lanes; a butterfly within the warp."""
         to, step, clamp = x[1], self.integer(x[3]).astype(np.int64), self.integer(x[4])
-        if modifiers != ["BFLY"] or x[0] != "PT" or (clamp != 0x1f).any() or not mask.all():
+        if modifiers != ["BFLY"] or x[0] != "PT" or (clamp != 0x1f).any() or not self.is_whole(mask):
             raise NotImplementedError(one)
-        self.write(to, self.read(x[2])[LANES ^ step], mask)
+        self.write(to, self.read(x[2])[self.thread ^ step], mask)
+
+    def is_whole(self, mask):
+        """Whether all lanes of the warps execute the instruction."""
+        return mask is self.everyone or (mask == self.here).all()
 
     # memory
 
@@ -624,27 +747,34 @@ class Warp:
 
     def load(self, memory, at, modifiers, x, mask):
         size = self.width(modifiers)
-        self.group.check_read(self, memory, at[mask], size)
+        chosen = at[mask]
+        self.group.check_read(self.warp[mask], memory, chosen, size)
         to = int(x[0][1:])
         for i in range(0, max(size, 4), 4):
-            count = min(size, 4)
-            value = np.zeros(32, np.uint64)
-            if count == 4:
-                value[mask] = memory.view(np.uint32)[at[mask] + i >> 2]
+            value = np.zeros(self.lanes, np.uint64)
+            if size >= 4:
+                value[mask] = memory.view(np.uint32)[chosen + i >> 2]
             else:
-                for byte in range(count):
-                    value[mask] |= memory[at[mask] + byte].astype(np.uint64) << np.uint64(8 * byte)
+                for byte in range(size):
+                    value[mask] |= memory[chosen + byte].astype(np.uint64) << np.uint64(8 * byte)
             self.write(f"R{to + i // 4}", value, mask)
 
     def store(self, memory, at, modifiers, source, mask):
         size = self.width(modifiers)
-        with self.group.checked_write(self, memory, at[mask], size):
-            self.put(memory, at, size, source, mask)
+        for lanes in self.turns(memory, at, size, mask):
+            with self.group.checked_write(self.warp[lanes], memory, at[lanes], size):
+                self.put(memory, at, size, source, lanes)
+
+    def turns(self, memory, at, size, mask):
+        """The lanes, warp after warp where warps write the same words of local memory."""
+        if memory is self.group.local and self.group.collide(self.warp[mask], at[mask], size):
+            return [mask & (self.warp == number) for number in self.now if (mask & (self.warp == number)).any()]
+        return [mask]
 
     def put(self, memory, at, size, source, mask):
         for i in range(0, max(size, 4), 4):
             array, row = self.source(source, max(size // 4, 1))
-            value = np.zeros(32, np.uint64) if row == len(array) - 1 else array[row + i // 4]
+            value = np.zeros(self.lanes, np.uint64) if row == len(array) - 1 else array[row + i // 4]
             if size >= 4:
                 memory.view(np.uint32)[at[mask] + i >> 2] = value[mask]
                 continue
@@ -654,123 +784,132 @@ class Warp:
     # matrix units
 
     def matrix(self, text, count):
-        """32-bit words [count][32] of successive registers; zeros of RZ."""
+        """32-bit words [count][warp][8][4] of successive registers; zeros of RZ."""
         array, row = self.source(text, count)
-        return np.zeros((count, 32), np.uint64) if row == len(array) - 1 else array[row:row + count].copy()
+        words = np.zeros((count, self.lanes)) if row == len(array) - 1 else array[row:row + count]
+        return words.astype(np.uint32).reshape(count, self.count, 8, 4)
 
-    def halves(self, words, modifiers):
-        """The two 16-bit numbers of each word, [2][count][32]."""
-        parts = [words & np.uint64(0xffff), words >> np.uint64(16)]
+    def numbers(self, words, modifiers):
+        """Those of each word, [1 or 2][...]."""
+        if "TF32" in modifiers:
+            return (words & np.uint32(0xffffe000)).view(np.float32)[None]
         if "BF16" in modifiers:
-            return np.stack([floats(part << np.uint64(16)) for part in parts]).astype(np.float64)
-        return np.stack([part.astype(np.uint16).view(np.float16) for part in parts]).astype(np.float64)
+            return np.stack([words << np.uint32(16), words & np.uint32(0xffff0000)]).view(np.float32)
+        return np.moveaxis(words.view(np.float16).reshape(*words.shape, 2), -1, 0)
 
     def HMMA(self, one, modifiers, x, mask):
         """C += A B of a warp, 16 x 8 x 16, or of tf32 16 x 8 x 8; work-items hold rows lane / 4 (+ 8) and pairs of columns
         2 (lane % 4), or single columns lane % 4 (+ 4)."""
         singles = modifiers == ["1688", "F32", "TF32"]
-        if not (singles or modifiers[:2] == ["16816", "F32"]) or not mask.all():
+        if not (singles or modifiers[:2] == ["16816", "F32"]) or not self.is_whole(mask):
             raise NotImplementedError(one)
-        group, pair = LANES // 4, LANES % 4 * 2
         depth = 8 if singles else 16
-        left, right, sums = np.zeros((16, depth)), np.zeros((depth, 8)), np.zeros((16, 8))
-        a, b = (self.matrix(text.replace(".reuse", ""), count) for text, count in ((x[1], 4), (x[2], 2)))
-        c = floats(self.matrix(x[3], 4)).astype(np.float64)
-        if singles:
-            a, b = (floats(words & np.uint64(0xffffe000)).astype(np.float64) for words in (a, b))
-            for word in range(4):
-                left[group + word % 2 * 8, LANES % 4 + word // 2 * 4] = a[word]
-            for word in range(2):
-                right[LANES % 4 + word * 4, group] = b[word]
-        else:
-            a, b = self.halves(a, modifiers), self.halves(b, modifiers)
-        for half in range(0 if singles else 2):
-            for word in range(4):
-                left[group + word % 2 * 8, pair + half + word // 2 * 8] = a[half, word]
-            for word in range(2):
-                right[pair + half + word * 8, group] = b[half, word]
-        for number in range(4):
-            sums[group + number // 2 * 8, pair + number % 2] = c[number]
+        a, b = (self.numbers(self.matrix(text.replace(".reuse", ""), count), modifiers).astype(np.float64)
+                for text, count in ((x[1], 4), (x[2], 2)))
+        c = self.matrix(x[3], 4).view(np.float32).astype(np.float64)
+        # [half][word / 2, word % 2][warp][lane / 4][lane % 4]
+        left = a.reshape(-1, 2, 2, self.count, 8, 4).transpose(3, 2, 4, 1, 5, 0).reshape(self.count, 16, depth)
+        right = b.transpose(2, 1, 4, 0, 3).reshape(self.count, depth, 8)
+        sums = c.reshape(2, 2, self.count, 8, 4).transpose(2, 0, 3, 4, 1).reshape(self.count, 16, 8)
         sums = (sums + left @ right).astype(np.float32)
+        words = sums.view(np.uint32).reshape(self.count, 2, 8, 4, 2).transpose(1, 4, 0, 2, 3).reshape(4, self.lanes)
         to = register_of(x[0])[1]
         for number in range(4):
-            self.write(f"R{to + number}", bits(sums[group + number // 2 * 8, pair + number % 2]), mask)
+            self.write(f"R{to + number}", words[number], mask)
 
     def HGMMA(self, one, modifiers, x, mask):
         """D = A B + C of four warps, each of which has 16 of the 64 rows."""
-        if not mask.all():
+        if not self.is_whole(mask):
             raise Fault("not all lanes of a warp execute a product")
         form, local, size = one.form, self.group.local, warpgroup.BYTES[one.form.kind]
-        left, right = (int(self.ur[form.descriptors + i][0]) | int(self.ur[form.descriptors + i + 1][0]) << 32
-                       for i in (0, 2))
-        add = form.use is None or bool(self.predicate(form.use)[0])
-        self.group.agreement.check(self, (one.address, right, left if form.left is None else 0, add))
-        at, words = warpgroup.places(right, form.transposed_right, form.columns, form.depth, size)
-        if form.left is None:
-            rows, more = warpgroup.places(left, form.transposed_left, 64, form.depth, size)
-            words = np.union1d(words, more)
-            a = warpgroup.from_local(local, rows.reshape(4, 16, -1)[self.number % 4], form.kind)
-        else:
-            a = warpgroup.from_registers(self.r[list(form.operands)], form.kind)
-        self.group.product_begins(self, words)
-        self.products.begin(form, words)
-        sums = (-a if form.negated else a) @ warpgroup.from_local(local, at, form.kind).T
-        if add and form.sums != "RZ":
-            first = int(form.sums[1:])
-            sums += warpgroup.from_accumulators(floats(self.r[first:first + form.columns // 2])).astype(np.float64)
-        self.r[list(form.accumulators)] = bits(warpgroup.to_registers(sums))
+        for number in self.now:
+            lanes = slice(32 * number, 32 * number + 32)
+            left, right = (int(self.ur[form.descriptors + i][lanes.start]) |
+                           int(self.ur[form.descriptors + i + 1][lanes.start]) << 32 for i in (0, 2))
+            add = form.use is None or bool(self.predicate(form.use)[lanes.start])
+            self.group.agreement.check(number, self.products[number],
+                                       (one.address, right, left if form.left is None else 0, add))
+            at, words = warpgroup.places(right, form.transposed_right, form.columns, form.depth, size)
+            if form.left is None:
+                rows, more = warpgroup.places(left, form.transposed_left, 64, form.depth, size)
+                words = np.union1d(words, more)
+                a = warpgroup.from_local(local, rows.reshape(4, 16, -1)[number % 4], form.kind)
+            else:
+                a = warpgroup.from_registers(self.r[list(form.operands), lanes], form.kind)
+            self.group.product_begins(number, words)
+            self.products[number].begin(form, words)
+            sums = (-a if form.negated else a) @ warpgroup.from_local(local, at, form.kind).T
+            if add and form.sums != "RZ":
+                first = int(form.sums[1:])
+                sums += warpgroup.from_accumulators(floats(self.r[first:first + form.columns // 2, lanes])).astype(np.float64)
+            self.r[list(form.accumulators), lanes] = bits(warpgroup.to_registers(sums))
+        self.note_products()
+
+    def note_products(self):
+        self.summed = set().union(*(products.results for products in self.products))
+        self.used = self.summed.union(*(products.operands for products in self.products))
 
     def WARPGROUP(self, one, modifiers, x, mask):
         if modifiers == ["ARRIVE"]:
-            self.products.arrive()
+            for number in self.now:
+                self.products[number].arrive()
         elif modifiers == ["DEPBAR", "LE"] and x[0] == "gsb0":
-            for _, words in self.products.wait(int(x[1], 0)):
-                self.group.reading[words] -= 1
+            for number in self.now:
+                for _, words in self.products[number].wait(int(x[1], 0)):
+                    self.group.reading[words] -= 1
+            self.note_products()
         else:
             raise NotImplementedError(one)
 
     def FENCE(self, one, modifiers, x, mask):
         if modifiers[:2] != ["VIEW", "ASYNC"]:
             raise NotImplementedError(one)
-        self.group.fence(self)
+        self.group.fence(self.now)
 
     def LDSM(self, one, modifiers, x, mask):
         """Matrices of 8 rows of 16 bytes: lanes 8 i .. 8 i + 7 have the addresses of matrix i; MT88 transposes them."""
         count = int(modifiers[2])
-        at = self.address(x[1]).astype(np.int64)
-        to = register_of(x[0])[1]
-        local = self.group.local.view(np.uint16)
-        self.group.check_read(self, self.group.local, at[:8 * count], 16)
+        at, to, local = self.address(x[1]), register_of(x[0])[1], self.group.local.view(np.uint16)
+        asked = self.here & (self.lane < 8 * count)
+        self.group.check_read(self.warp[asked], self.group.local, at[asked], 16)
+        starts = self.by_warp(np.where(asked, at, 0)) >> 1
         for i in range(count):
-            rows = np.stack([local[(int(start) >> 1):(int(start) >> 1) + 8] for start in at[8 * i:8 * i + 8]])
-            rows = rows.T if modifiers[1] == "MT88" else rows
-            low, high = (rows[LANES // 4, LANES % 4 * 2 + half].astype(np.uint64) for half in range(2))
-            self.write(f"R{to + i}", low | high << np.uint64(16), mask)
+            rows = local[starts[:, 8 * i:8 * i + 8, None] + np.arange(8)]
+            rows = np.ascontiguousarray(rows.transpose(0, 2, 1) if modifiers[1] == "MT88" else rows)
+            self.write(f"R{to + i}", rows.view(np.uint32).reshape(self.lanes), mask)
 
     def LDGSTS(self, one, modifiers, x, mask):
         """Copies 16 or 4 bytes, or zeros where the predicate is false."""
         size = self.width(modifiers)
         if size not in (4, PIECE):
             raise NotImplementedError(one)
-        to, source = self.address(x[0]).astype(np.int64), self.global_place(x[1]).astype(np.int64)
-        full = self.predicate(x[2]) if len(x) > 2 else np.ones(32, bool)
-        self.group.check_read(self, self.group.memory, source[mask & full], size)
-        self.group.copy_begins(self, to[mask], size)
-        for lane in np.flatnonzero(mask):
-            data = self.group.memory[source[lane]:source[lane] + size].copy() if full[lane] else np.zeros(size, np.uint8)
-            self.copies[-1].append((int(to[lane]), data))
+        to, source = self.address(x[0]), self.global_place(x[1])
+        full = self.predicate(x[2]) if len(x) > 2 else self.everyone
+        read = mask & full
+        self.group.check_read(self.warp[read], self.group.memory, source[read], size)
+        for lanes in self.turns(self.group.local, to, size, mask):
+            self.group.copy_begins(self.warp[lanes], to[lanes], size)
+        data = np.zeros((self.lanes, size), np.uint8)
+        data[read] = self.group.memory[source[read][:, None] + np.arange(size)]
+        for number in self.now:
+            lanes = slice(32 * number, 32 * number + 32)
+            own = mask[lanes]
+            if own.any():
+                self.copies[number][-1].append((to[lanes][own], data[lanes][own]))
 
     def LDGDEPBAR(self, one, modifiers, x, mask):
-        self.copies.append([])
+        for number in self.now:
+            self.copies[number].append([])
 
     def DEPBAR(self, one, modifiers, x, mask):
         """Waits until no more than so many closed groups are left."""
         if x[0] != "SB0":
             raise NotImplementedError(one)
-        while len(self.copies) - 1 > int(x[1], 0):
-            for to, data in self.copies.pop(0):
-                self.group.local[to:to + len(data)] = data
-                self.group.copy_ends(self, to, len(data))
+        for number in self.now:
+            while len(self.copies[number]) - 1 > int(x[1], 0):
+                for to, data in self.copies[number].pop(0):
+                    self.group.local[to[:, None] + np.arange(data.shape[1])] = data
+                    self.group.copy_ends(number, to, data.shape[1])
 
     def F2FP(self, one, modifiers, x, mask):
         """Two floats as 16-bit numbers, rounded to nearest even; the second is the lower half."""
@@ -823,10 +962,10 @@ class Warp:
         self.store(*self.any_place(x[0], mask), modifiers, x[1], mask)
 
     def LDL(self, one, modifiers, x, mask):
-        self.load(self.group.private[self.number], self.address(x[1]) + LANES * STACK, modifiers, x, mask)
+        self.load(self.group.private, self.address(x[1]) + self.thread * STACK, modifiers, x, mask)
 
     def STL(self, one, modifiers, x, mask):
-        self.store(self.group.private[self.number], self.address(x[0]) + LANES * STACK, modifiers, x[1], mask)
+        self.store(self.group.private, self.address(x[0]) + self.thread * STACK, modifiers, x[1], mask)
 
 
 def registers_of(one):
@@ -850,18 +989,48 @@ def plain_product(one):
     return int(operands[0][2]), [int(x[2]) for x in operands[1:]], [bool(x[1]) for x in operands[1:]]
 
 
+def tally_of(one):
+    """What each execution by a warp adds to the counts."""
+    tally = {"slots": 1, one.base: 1}
+    if one.name.startswith(("FFMA", "FADD", "FMUL")):
+        tally["fma" if one.name.startswith("FFMA") else "float"] = 1
+    elif one.base in ("MUFU", "HMMA"):
+        tally[one.base.lower()] = 1
+    elif one.base == "HGMMA":
+        tally["hgmma"] = one.form.columns // 8  # as many as HMMA would take
+        tally["passes"] = one.form.local_bytes / warpgroup.WARPS / BANK_BYTES
+    elif one.name.startswith("BAR"):
+        tally["barriers"] = 1
+    elif one.base in ("LDL", "STL"):
+        tally["stack"] = 1
+    return tally
+
+
+def action_of(one):
+    """The method that executes it; uniform instructions have an own one, or that of all lanes."""
+    base = "P2R" if one.base == "UP2UR" else one.base
+    action = getattr(Warps, base, None) or getattr(Warps, base[1:], None)
+    if action is None:
+        def action(*_):
+            raise NotImplementedError(one)
+    return action
+
+
 def parsed(kernel):
     """Its instructions by their addresses, with their operands taken apart, and its labels."""
     if not hasattr(kernel, "code"):
         kernel.code = {one.address: one for one in kernel.instructions}
         for one in kernel.instructions:
-            one.base = one.name.split(".")[0]
+            one.base, *modifiers = one.name.split(".")
+            one.modifiers = modifiers
             text = re.sub(r"\(\*.*?\*\)", "", one.operands)
             target = re.search(r"`\(([^)]*)\)", text)
-            one.parts = [part.strip() for part in re.sub(r"`\([^)]*\)", target[1] if target else "", text).split(",")]
+            one.parts = tuple(part.strip() for part in re.sub(r"`\([^)]*\)", target[1] if target else "", text).split(","))
             one.form = warpgroup.form_of(one) if one.base == "HGMMA" else None
             one.registers = registers_of(one)
             one.plain = plain_product(one) if one.name == "FFMA" else None
+            one.tally, one.action = tally_of(one), action_of(one)
+            one.cost = next((cost for names, cost in COSTS if one.name.startswith(names)), None)
     return kernel.code, kernel.labels
 
 
@@ -873,49 +1042,53 @@ class Group:
         self.index, self.tables = index, tables
         self.code, self.labels = parsed(kernel)
         self.bank, self.memory, self.local = bank, memory, np.full(1 << 18, 0xff, np.uint8)
-        self.private = np.full((threads // 32, 32 * STACK), 0xff, np.uint8)
+        self.private = np.full(threads * STACK, 0xff, np.uint8)
         self.access = access  # None: everything is allowed
         # of the words of local memory: copies under way; the last writer and reader (-1: several), and since how many
         # barriers
         self.pending = np.zeros(len(self.local) // 4, bool)
         self.writer, self.reader, self.written, self.read = np.full((4, len(self.pending)), -1, np.int32)
         self.barriers = 0
+        self.writing = np.zeros(len(self.pending), np.int32)  # warps whose writes are compared
         # of the words of local memory: products that read them, and those written since a fence before products
         self.reading, self.unfenced = np.zeros(len(self.pending), np.int32), np.zeros(len(self.pending), bool)
         self.agreement = warpgroup.Agreement() if any(one.base == "HGMMA" for one in self.code.values()) else None
         if self.agreement and threads % (32 * warpgroup.WARPS):
             raise Fault(f"products of four warps in a work-group of {threads // 32}")
-        self.warps = [Warp(self, number) for number in range(threads // 32)]
+        self.constants = {}
+        self.warps = Warps(self, threads // 32)
         self.counts = collections.Counter()
-        self.known = {}
+        self.times = collections.Counter()  # executions by warps of instructions, by their addresses
         self.loaded = set()  # pieces of global memory
         self.free = 0.0      # when the first-level cache is
 
-    @functools.lru_cache(None)
     def constant(self, at):
-        return np.full(32, int.from_bytes(self.bank[at:at + 4], "little"), np.uint64)
+        if at not in self.constants:
+            self.constants[at] = np.full(self.warps.lanes, int.from_bytes(self.bank[at:at + 4], "little"), np.uint64)
+        return self.constants[at]
 
     # ---- what a program must not do ----
 
-    def words(self, at, size):
-        return np.unique(np.add.outer(at.astype(np.int64) >> 2, np.arange(max(size // 4, 1))))
+    def words(self, warp, at, size):
+        """Words of local memory of accesses by warps, and their warps; some may be there several times."""
+        count = max(size // 4, 1)
+        return np.repeat(warp, count), ((at >> 2)[:, None] + np.arange(count)).reshape(-1)
 
     def check_allowed(self, at, size, kind):
         if self.access is None or not len(at):
             return
-        at = at.astype(np.int64)
         if at.min() < 0 or at.max() + size > len(self.access):
             raise Fault(f"accesses global memory at {at.min():#x} .. {at.max():#x}, where nothing is")
-        for byte in range(size):
-            wrong = self.access[at + byte] & kind == 0
-            if wrong.any():
-                raise Fault(f"{'reads' if kind == READ else 'writes'} global memory at {at[wrong][0] + byte:#x}")
+        wrong = self.access[at[:, None] + np.arange(size)] & kind == 0
+        if wrong.any():
+            lane, byte = np.argwhere(wrong)[0]
+            raise Fault(f"{'reads' if kind == READ else 'writes'} global memory at {at[lane] + byte:#x}")
 
     def check_shared(self, warp, words, changed, what):
-        """Of words of local memory that the warp accesses: other warps have not written, nor read those that changed."""
+        """Of words of local memory that warps access: other warps have not written, nor read those that changed."""
         if self.pending[words].any():
             raise Fault(f"{what} a word of local memory whose copy is under way")
-        wrong = changed & (self.written[words] == self.barriers) & (self.writer[words] != warp.number)
+        wrong = changed & (self.written[words] == self.barriers) & (self.writer[words] != warp)
         if wrong.any():
             raise Fault(f"{what} local memory at {4 * words[wrong][0]:#x}, which another warp wrote since the barrier")
 
@@ -923,13 +1096,20 @@ class Group:
         if memory is self.memory:
             self.check_allowed(at, size, READ)
         elif memory is self.local and len(at):
-            self.local_read(warp, self.words(at, size), "reads")
+            self.local_read(*self.words(warp, at, size), "reads")
 
     def local_read(self, warp, words, what):
-        self.check_shared(warp, words, np.ones(len(words), bool), what)
-        others = (self.read[words] == self.barriers) & (self.reader[words] != warp.number)
-        self.reader[words] = np.where(others, -1, warp.number)
+        self.check_shared(warp, words, True, what)
+        others = (self.read[words] == self.barriers) & (self.reader[words] != warp)
+        self.reader[words] = warp
+        self.reader[words[others | (self.reader[words] != warp)]] = -1
         self.read[words] = self.barriers
+
+    def collide(self, warp, at, size):
+        """Whether several warps write a word of local memory at once."""
+        warp, words = self.words(warp, at, size)
+        self.writing[words] = warp
+        return (self.writing[words] != warp).any()
 
     @contextlib.contextmanager
     def checked_write(self, warp, memory, at, size):
@@ -938,38 +1118,38 @@ class Group:
         if memory is not self.local or not len(at):
             yield
             return
-        words = self.words(at, size)
+        warp, words = self.words(warp, at, size)
         before = self.local.view(np.uint32)[words]
         yield
         self.local_written(warp, words, before != self.local.view(np.uint32)[words], "writes")
 
     def local_written(self, warp, words, changed, what):
         self.check_shared(warp, words, changed, what)
-        wrong = changed & (self.read[words] == self.barriers) & (self.reader[words] != warp.number)
+        wrong = changed & (self.read[words] == self.barriers) & (self.reader[words] != warp)
         if wrong.any():
             raise Fault(f"{what} local memory at {4 * words[wrong][0]:#x}, which another warp read since the barrier")
         wrong = changed & (self.reading[words] > 0)
         if wrong.any():
             raise Fault(f"{what} local memory at {4 * words[wrong][0]:#x}, which a product that has not ended reads")
-        self.writer[words], self.written[words] = warp.number, self.barriers
+        self.writer[words], self.written[words] = warp, self.barriers
         self.unfenced[words[changed]] = True
 
     def copy_begins(self, warp, at, size):
-        words = self.words(at, size)
+        warp, words = self.words(warp, at, size)
         self.local_written(warp, words, np.ones(len(words), bool), "begins to copy to")
         self.pending[words] = True
 
-    def copy_ends(self, warp, at, size):
-        words = np.arange(at // 4, (at + size) // 4)
+    def copy_ends(self, number, at, size):
+        _, words = self.words(at, at, size)
         self.pending[words] = False
-        self.writer[words], self.written[words] = warp.number, self.barriers
+        self.writer[words], self.written[words] = number, self.barriers
 
-    def fence(self, warp):
-        """What the warp wrote, and copied where the copies have arrived, is there for products."""
-        self.unfenced &= (self.writer != warp.number) | self.pending
+    def fence(self, numbers):
+        """What the warps wrote, and copied where the copies have arrived, is there for products."""
+        self.unfenced &= ~np.isin(self.writer, numbers) | self.pending
 
-    def product_begins(self, warp, words):
-        self.local_read(warp, words, "multiplies")
+    def product_begins(self, number, words):
+        self.local_read(number, words, "multiplies")
         if self.unfenced[words].any():
             raise Fault(f"multiplies local memory at {4 * words[self.unfenced[words]][0]:#x}, written without a fence "
                         "(fence.proxy.async)")
@@ -977,94 +1157,94 @@ class Group:
 
     # ---- costs ----
 
-    def wait(self, one, warp):
-        """Moves the warp's clock to where the instruction can issue: its registers have arrived."""
-        warp.issued += 1
-        warp.clock += len(self.warps) / SCHEDULERS
-        if warp.arrival:
-            warp.clock = max(warp.clock, *(warp.arrival.pop(row, 0) for row in one.registers), 0)
-
     def meet(self):
         """A barrier, or the end: the last warp decides, whose time is more than the issue slots of all."""
-        last = max(warp.clock for warp in self.warps)
-        self.counts["waits"] += last - sum(warp.issued for warp in self.warps) / SCHEDULERS
+        warps = self.warps
+        last = warps.clock.max()
+        self.counts["waits"] += last - warps.issued.sum() / SCHEDULERS
         self.free = max(self.free - last, 0)
         self.barriers += 1
-        votes = [warp.vote for warp in self.warps if warp.waits]
+        votes = [warps.votes[number] for number in warps.waits.nonzero()[0]]
         if any(vote is not None for vote in votes):
             if any(vote is None for vote in votes):
                 raise Fault("warps meet at a barrier with a vote and at one without")
             self.voted = any(votes)
-        for warp in self.warps:
-            warp.arrival = {row: time - last for row, time in warp.arrival.items() if time > last}
-            warp.waits, warp.clock, warp.issued = False, 0.0, 0
+        later = {row: np.maximum(times - last, 0) for row, times in warps.arrival.items()}
+        warps.arrival = {row: times for row, times in later.items() if times.any()}
+        warps.waits[:], warps.clock[:], warps.issued[:] = False, 0, 0
 
-    def passes(self, at, size):
-        key = size, at.tobytes()
-        if key not in self.known:
-            self.known[key] = passes(at, size)
-        return self.known[key]
+    def count(self, one, warps, mask):
+        """Adds the cost of an instruction of the warps; its mnemonic is counted, too."""
+        self.times[one.address] += len(warps.now)
+        if one.cost:
+            one.cost(self, one, warps, mask)
 
-    def count(self, one, warp, mask):
-        """Adds the cost of an instruction of a warp; its mnemonic is counted, too."""
-        self.wait(one, warp)
-        self.counts["slots"] += 1
-        self.counts[one.base] += 1
-        if one.name.startswith(("FFMA", "FADD", "FMUL")):
-            self.counts["fma" if one.name.startswith("FFMA") else "float"] += 1
-        elif one.name.startswith("MUFU"):
-            self.counts["mufu"] += 1
-        elif one.name.startswith("HMMA"):
-            self.counts["hmma"] += 1
-        elif one.name.startswith("HGMMA"):
-            self.counts["hgmma"] += one.form.columns // 8  # as many as HMMA would take
-            self.counts["passes"] += one.form.local_bytes / warpgroup.WARPS / BANK_BYTES
-        elif one.name.startswith("LDSM"):
-            at = warp.address(one.parts[1])
-            for i in range(int(one.name.split(".")[-1])):
-                self.counts["passes"] += self.passes(np.where(LANES // 8 == i, at, -1), 16)
-        elif one.name.startswith("LDGSTS") and mask.any():
-            self.counts["passes"] += self.passes(np.where(mask, warp.address(one.parts[0]), -1), 16)
-            self.counts["copies"] += 1
-            self.counts["copied bytes"] += PIECE * int(mask.sum())
-        elif one.name.startswith("BAR"):
-            self.counts["barriers"] += 1
-        elif one.name.startswith(("LDL", "STL")):
-            self.counts["stack"] += 1
-        elif one.name.startswith(("LDS", "STS")) and mask.any():
-            size = warp.width(one.name.split("."))
-            at = warp.address(one.parts[1 if one.name.startswith("LDS") else 0])
-            count = self.passes(np.where(mask, at, -1), size)
-            self.counts["passes"] += count
-            if one.name.startswith("LDS"):
+    def count_passes(self, warps, at, lanes, size):
+        """Through the banks of local memory."""
+        at = warps.by_warp(np.where(lanes, at, FAR))
+        base = at.min(1, keepdims=True) & ~(BANK_BYTES - 1)
+        relative = np.where(at == FAR, -1, at - base)
+        count = sum(passes(relative[number].tobytes(), size) for number in warps.now)
+        self.counts["passes"] += count
+        return count
+
+    def count_matrices(self, one, warps, mask):
+        at = warps.address(one.parts[1])
+        for i in range(int(one.modifiers[-1])):
+            self.count_passes(warps, at, warps.here & (warps.lane // 8 == i), 16)
+
+    def count_copy(self, one, warps, mask):
+        if mask.any():
+            size = warps.width(one.modifiers)
+            self.count_passes(warps, warps.address(one.parts[0]), mask, size)
+            self.counts["copies"] += int(warps.by_warp(mask).any(1).sum())
+            self.counts["copied bytes"] += size * int(mask.sum())
+
+    def count_local(self, one, warps, mask):
+        if mask.any():
+            load = one.name.startswith("LDS")
+            count = self.count_passes(warps, warps.address(one.parts[1 if load else 0]), mask, warps.width(one.modifiers))
+            if load:
                 self.counts["load passes"] += count
-        elif one.name.startswith(("LDG.", "STG.")) and mask.any():
-            size = warp.width(one.name.split("."))
-            at = warp.global_place(one.parts[1 if one.name.startswith("LDG") else 0])[mask]
-            sectors = {int(a) // 32 for a in at} | {(int(a) + size - 1) // 32 for a in at}
+
+    def count_global(self, one, warps, mask):
+        if not mask.any():
+            return
+        load, size = one.name.startswith("LDG"), warps.width(one.modifiers)
+        place = warps.global_place(one.parts[1 if load else 0])
+        warps.book_late()
+        for number in warps.now:
+            own = slice(32 * number, 32 * number + 32)
+            at = place[own][mask[own]]
+            if len(at) == 0:
+                continue
+            sectors = {*(at // 32).tolist(), *((at + size - 1) // 32).tolist()}
             self.counts["sectors"] += len(sectors)
-            if one.name.startswith("LDG"):
-                self.counts["load bytes"] += size * int(mask.sum())
+            if load:
+                self.counts["load bytes"] += size * len(at)
                 self.counts["narrow loads"] += size < 16
                 lines = len({sector // (LINE // 32) for sector in sectors})
-                self.free = max(self.free, warp.clock) + LINE_CYCLES * max(lines - LINES, 0)
-                pieces = {int(a) // PIECE for a in at}
+                self.free = max(self.free, warps.clock[number]) + LINE_CYCLES * max(lines - LINES, 0)
+                pieces = set((at // PIECE).tolist())
                 time = self.free + (LATENCY_AGAIN if pieces <= self.loaded else LATENCY)
                 self.loaded |= pieces
                 first = register_of(one.parts[0])[1]
-                warp.arrival |= {row: time for row in range(first, first + max(1, size // 4))}
+                for row in range(first, first + max(1, size // 4)):
+                    warps.arrival.setdefault(row, np.zeros(warps.count))[number] = time
 
     def run(self):
         """Counts; the warps' clocks decide which is next."""
-        while any(warp.live.any() for warp in self.warps):
-            ready = [(0.0, warp.number) for warp in self.warps if warp.live.any()]
-            while ready:
-                _, number = heapq.heappop(ready)
-                warp = self.warps[number]
-                warp.step()
-                if warp.live.any() and not warp.waits:
-                    heapq.heappush(ready, (warp.clock, number))
-            self.meet()
+        while self.warps.live.any():
+            self.warps.step()
+        self.meet()
         if self.agreement:
-            self.agreement.finish(self.warps)
+            self.agreement.finish(self.warps.products)
+        for address, times in self.times.items():
+            for name, amount in self.code[address].tally.items():
+                self.counts[name] += amount * times
         return self.counts
+
+
+# Of instructions, by how their names begin, what counts their cost.
+COSTS = [("LDSM", Group.count_matrices), ("LDGSTS", Group.count_copy), (("LDS", "STS"), Group.count_local),
+         (("LDG.", "STG."), Group.count_global)]
