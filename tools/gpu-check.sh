@@ -9,13 +9,15 @@ self=$(realpath "${BASH_SOURCE[0]}")
 here=$(dirname "$self")
 # In the order of their value: the card may be gone at any time.
 stages=(facts matrix golden numbers tensors table builds tune profile bench peaks)
-short_stages=(facts matrix table numbers tensors golden)
+short_stages=(facts matrix table builds numbers tensors golden)
 # Seconds: together 51 minutes, each below 9.
 declare -A limits=([facts]=120 [golden]=120 [matrix]=480 [numbers]=420 [tensors]=240 [table]=240 [builds]=360 [tune]=360
     [profile]=240 [bench]=360 [peaks]=120)
-# Of `short`: each stage, and all together, with half a minute to find the device and to end.
-declare -A short_limits=([facts]=30 [matrix]=260 [table]=110 [numbers]=30 [tensors]=60 [golden]=60)
+# Of `short`: each stage, each program in it, and all stages together, with half a minute to find the device and to end. The
+# stages do not take all of their time, so there is enough for the last ones, unless a program hangs.
+declare -A short_limits=([facts]=30 [matrix]=260 [table]=110 [builds]=45 [numbers]=30 [tensors]=60 [golden]=60)
 short_limit=510
+short_program_limit=60
 
 usage() {
     cat <<'TEXT'
@@ -44,8 +46,10 @@ stages, in order of value, each on its own or several in turn; a case that has a
   bench     square-32, -128, long, decode-64k, both passes; PyTorch where it is         bench.jsonl, peers.jsonl
   peaks     FMA, copying and reading 1 GiB, patterns of reading                         peaks.jsonl
   all       all of these: 51 minutes at most
-  short     facts, matrix, table, the numeric test of CUDA, tensors, golden: 9 minutes
-            at most; says what it leaves out
+  short     facts, matrix, table, builds (of the matrix engine), the numeric test of CUDA,
+            tensors, golden: 9 minutes at most; says what it leaves out
+
+output.txt has what all of them print.
 
 options:
   --output DIR    folder of the results (default: gpu-results; of prepare: build/gpu-check)
@@ -190,11 +194,12 @@ is_nvidia() {
     grep -q '"vendor":"NVIDIA' "$work/device.jsonl"
 }
 
-# The configurations that plans use on this device; NVIDIA's GPUs have others, the first of them those that matter most.
+# The configurations that plans use on this device; NVIDIA's GPUs have others, the first of them those that matter most, to
+# which `short` keeps.
 configurations() {
     if is_nvidia; then
         grep -E '^matrix-nvidia ' "$bundle/configurations.txt"
-        grep -E '^simt-nvidia ' "$bundle/configurations.txt"
+        [[ -n $short ]] || grep -E '^simt-nvidia ' "$bundle/configurations.txt"
     else
         grep -E '^simt ' "$bundle/configurations.txt"
     fi
@@ -219,8 +224,9 @@ has() { # FILE CASE
 
 # Runs a program with a limit of time, at most the rest of the stage's time.
 limited() { # SECONDS COMMAND...
-    local left=$((deadline - SECONDS))
-    timeout --foreground -k 10 $((left < 1 ? 1 : left < $1 ? left : $1)) "${@:2}"
+    local left=$((deadline - SECONDS)) most=$1
+    [[ -z $short || $most -le $short_program_limit ]] || most=$short_program_limit
+    timeout --foreground -k 10 $((left < 1 ? 1 : left < most ? left : most)) "${@:2}"
 }
 
 # A case that was cut off by the end of the stage has no result, so the same command runs it again.
@@ -265,7 +271,7 @@ stage_facts() {
     while read -r name; do
         has facts.jsonl "$name" && continue
         status=0
-        limited 60 "$run" gpu_probe --fact "$name" --output "$results/facts.jsonl" 2>>"$work/facts.log" || status=$?
+        limited 60 "$run" gpu_probe --fact "$name" --output "$results/facts.jsonl" 2>>"$results/facts.log" || status=$?
         end_in_time
         [[ $status -eq 0 ]] || record facts.jsonl "{\"case\":\"$name\",\"status\":$status}"
     done < <("$run" gpu_probe --list)
@@ -446,16 +452,17 @@ stage_matrix() {
         cold_case cold-128 softmax:16 --heads 16 --head-size 128
         for pass in forward backward; do
             matrix_cases "$pass" matrix_programs
+            wait
+            matrix_cases "$pass" matrix_case
         done
+        bench_peers "matrix-64 matrix-128 decode-64k-128 matrix-64-causal matrix-128-causal mgk-4096" bf16 0.2
         for pass in forward backward; do
             mma_cases "$pass" matrix_programs
         done
         wait
-        matrix_cases forward matrix_case
-        matrix_cases backward matrix_case
-        bench_peers "matrix-64 matrix-128 decode-64k-128 matrix-64-causal matrix-128-causal mgk-4096" bf16 0.2
-        mma_cases forward matrix_case
-        mma_cases backward matrix_case
+        for pass in forward backward; do
+            mma_cases "$pass" matrix_case
+        done
         cold_case cold-mgk-128 mgk:4 --heads 8 --head-size 128
         matrix_golden 0 1
         matrix_golden 1 1
@@ -536,10 +543,10 @@ stage_table() {
     trap 'print_cases table.jsonl; print_products products.jsonl; print_targets "$table_targets" table.jsonl products.jsonl' EXIT # also when the time is over
     bench_case table.jsonl families forward "${shape[@]}" --variants "$families"
     bench_case table.jsonl tf32 forward "${shape[@]}" "${plain[@]}" --precision tf32
-    bench_peers "$peers product-4096 mgk-4096 layer"
     bench_products "$products"
     bench_case table.jsonl families backward "${shape[@]}" --variants "$families"
     bench_case table.jsonl tf32 backward "${shape[@]}" "${plain[@]}" --precision tf32
+    bench_peers "$peers product-4096 mgk-4096 layer"
     [[ $rehearse -eq 1 ]] ||
         json_case table.jsonl "layer forward" 120 "$run" clmgk-bench --suite layer --variants softmax --seconds 0.5 --json
 }
@@ -758,8 +765,12 @@ run_stage() { # STAGE LIMIT
 # Runs a stage within the rest of the time for all stages.
 run_short_stage() { # STAGE
     local most=${limit:-${short_limits[$1]}} left=$((short_limit - SECONDS))
-    [[ $left -ge 10 ]] || return 0
-    run_stage "$1" $((most < left ? most : left))
+    if [[ $left -ge 10 ]]; then
+        run_stage "$1" $((most < left ? most : left))
+    else
+        say "$1: no time is left"
+        without_time+=("$1")
+    fi
 }
 
 # Prints what `short` has no results of: golden cases, passes of the table, stages.
@@ -772,8 +783,9 @@ left_out() {
         [[ $rehearse -eq 1 ]] || has golden.jsonl "$name" || words+=("golden $name,")
     done <"$bundle/golden.txt"
     words+=("other numeric tests,")
+    ! is_nvidia || words+=("other builds,")
     for stage in "${stages[@]}"; do
-        [[ " ${short_stages[*]} " == *" $stage "* ]] || words+=("stage $stage,")
+        [[ " ${short_stages[*]} " == *" $stage "* && " ${without_time[*]} " != *" $stage "* ]] || words+=("stage $stage,")
     done
     name=${words[*]}
     echo "${name%,}"
@@ -878,11 +890,12 @@ main() {
         return
     fi
     open_results
+    exec > >(tee -ia "$results/output.txt") 2> >(tee -ia "$results/output.txt" >&2)
     choose_drivers
     choose_libraries
     choose_device
     [[ -z $short ]] || export GPU_CHECK_SHORT=$short
-    worst=0
+    worst=0 without_time=()
     trap 'kill -TERM "${child:-0}" 2>/dev/null; wait; fail 1 "stopped: $results has what there is"' INT TERM HUP
     for stage in "${chosen[@]}"; do
         if [[ -n $short ]]; then
