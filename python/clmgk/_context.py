@@ -2,18 +2,52 @@
 """Devices and contexts."""
 from __future__ import annotations
 
-import collections
 import importlib.util
 import os
 import pathlib
 import threading
 import weakref
-from typing import Any, NamedTuple
+from typing import Any, Iterator, NamedTuple
 
 from ._library import (NULL, c_string, call, drain_at_exit, ffi, initialised, is_usable, lib, name_of, set_number, text,
                        use_opencl)
 
 _MOST_PLANS = 256  # that a context keeps for the functions without a plan
+
+
+class Kept:
+    """The last things that were made, each for a key. Threads may share it. A call that uses a thing holds it."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._entries: dict[Any, list[Any]] = {}  # [thing, whether it was found since it was made or spared]
+        self._lock = threading.Lock()
+
+    def find(self, key: Any) -> Any:
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        entry[1] = True
+        return entry[0]
+
+    def keep(self, key: Any, thing: Any) -> Any:
+        """Keeps a thing, and returns it. Beyond the largest number it drops the oldest that was not found, and spares the
+        others once."""
+        with self._lock:
+            self._entries[key] = [thing, False]
+            while len(self._entries) > self._most:
+                oldest = next(iter(self._entries))
+                entry = self._entries.pop(oldest)
+                if entry[1]:
+                    self._entries[oldest] = [entry[0], False]
+        return thing
+
+    def clear(self) -> None:
+        with self._lock:
+            self._entries.clear()
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([thing for thing, _ in self._entries.values()])
 
 
 class Device(NamedTuple):
@@ -166,8 +200,7 @@ class Context:
 
     def _own(self, native: Any) -> None:
         self._opened = Opened(native)
-        self._plans: collections.OrderedDict[Any, Any] = collections.OrderedDict()
-        self._lock = threading.Lock()
+        self._kept = Kept(_MOST_PLANS)
 
     @classmethod
     def _adopt(cls, context: int, device: int) -> Context:
@@ -227,25 +260,9 @@ class Context:
     def __reduce__(self) -> Any:
         raise TypeError("a Context cannot be pickled, because it belongs to this process: make another from the same arguments")
 
-    def _find(self, key: Any) -> Any:
-        with self._lock:
-            plan = self._plans.get(key)
-            if plan is not None:
-                self._plans.move_to_end(key)
-            return plan
-
-    def _keep(self, key: Any, plan: Any) -> Any:
-        """Keeps a plan, or what holds one, and drops the one that was not used for longest. A call that uses it holds it."""
-        with self._lock:
-            self._plans[key] = plan
-            if len(self._plans) > _MOST_PLANS:
-                self._plans.popitem(last=False)
-        return plan
-
     def clear(self) -> None:
         """Drops the plans that functions without a plan made on this context, with their compiled programs."""
-        with self._lock:
-            self._plans.clear()
+        self._kept.clear()
 
     def __repr__(self) -> str:
         return f"<clmgk.Context on {self.device.name}>"

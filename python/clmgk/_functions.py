@@ -8,9 +8,9 @@ import numpy as np
 
 from ._context import Context, context_of
 from ._library import GRADIENTS, call, check_seed, ffi, lib, name_set
-from ._options import LINEAR_OPTIONS, OPTIONS, Call, LinearOptions, Options, parameter, storage_array, traits_of
+from ._options import Call, LinearOptions, Options, parameter
 from ._plan import Plan
-from ._slots import Array, dtype_name
+from ._slots import Array, check_array, dtype_name
 
 
 class State(NamedTuple):
@@ -21,14 +21,8 @@ class State(NamedTuple):
     m: Array | None = None  #: log scale [B,H] ([B]) of the features exp and favor
 
 
-def check_family(variant: str, linear: bool) -> None:
-    if bool(traits_of(variant) & lib.CLMGK_TRAIT_LINEAR) != linear:
-        wanted = "attention" if linear else "linear_attention"
-        raise ValueError(f"variant: {variant!r} belongs to clmgk.{wanted}")
-
-
-def _storage_of(**arrays: Array | None) -> dict[str, Array]:
-    return {name: storage_array(name, array) for name, array in arrays.items() if array is not None}
+def _storage(q: Array, k: Array, v: Array, o: Array | None) -> dict[str, Array]:
+    return {"q": q, "k": k, "v": v} if o is None else {"q": q, "k": k, "v": v, "o": o}
 
 
 def _f32(name: str, array: Array | None) -> dict[str, Array]:
@@ -140,10 +134,7 @@ def attention(q: Array, k: Array, v: Array, *, return_lse: bool = False, out: Ar
     The first call of a kind compiles kernels, which takes seconds; compiled programs are kept on disk. `Plan` makes
     that choice of time explicit.
     """
-    check_family(options.get("variant", "softmax"), linear=False)
-    made = Call(_storage_of(q=q, k=k, v=v, o=out), options, OPTIONS)
-    plan = made.plan({})
-    outputs = plan._call(plan._pass("forward"), made.arrays, () if return_lse else ("lse",), seed=made.seed)
+    outputs = Call(_storage(q, k, v, out), options, linear=False).run("forward", unwanted="" if return_lse else "lse")
     return (outputs["o"], outputs["lse"]) if return_lse else outputs["o"]
 
 
@@ -155,10 +146,10 @@ def _wanted(field: str, names: Iterable[str]) -> tuple[str, ...]:
     return found
 
 
-def _gradients(made: Call, gradients: Iterable[str] | None) -> tuple[str, ...]:
-    if gradients is not None:
-        return _wanted("gradients", gradients)
-    return tuple([name for name in GRADIENTS if name in made.arrays])
+def _backward(made: Call, gradients: Iterable[str] | None, *fields: tuple[str, Any]) -> dict[str, Array]:
+    names = tuple([name for name in GRADIENTS if name in made.arrays]) if gradients is None else _wanted("gradients", gradients)
+    outputs = made.run("backward", (("gradients", names), *fields))
+    return {name.removeprefix("grad_"): array for name, array in outputs.items()}
 
 
 def attention_backward(grad_o: Array, q: Array, k: Array, v: Array, o: Array, lse: Array, *,
@@ -200,16 +191,8 @@ def attention_backward(grad_o: Array, q: Array, k: Array, v: Array, o: Array, ls
     ValueError, TypeError, NotImplementedError, RuntimeError
         As in `attention`.
     """
-    check_family(options.get("variant", "softmax"), linear=False)
-    made = Call(_storage_of(q=q, k=k, v=v, o=o, grad_o=grad_o), options, OPTIONS)
-    made.arrays |= {**_f32("lse", lse), **_f32("grad_lse", grad_lse)}
-    return _backward(made, _gradients(made, gradients))
-
-
-def _backward(made: Call, gradients: tuple[str, ...]) -> dict[str, Array]:
-    plan = made.plan({"gradients": gradients})
-    outputs = plan._call(plan._pass("backward"), made.arrays, (), seed=made.seed)
-    return {name.removeprefix("grad_"): array for name, array in outputs.items()}
+    others = {**_f32("lse", lse), **_f32("grad_lse", grad_lse)}
+    return _backward(Call({**_storage(q, k, v, o), "grad_o": grad_o}, options, False, others), gradients)
 
 
 def statistics(q: Array, k: Array, *, statistics: Iterable[str] = ("responsibilities", "new_prior", "nll"),
@@ -242,11 +225,8 @@ def statistics(q: Array, k: Array, *, statistics: Iterable[str] = ("responsibili
     ValueError, TypeError, NotImplementedError, RuntimeError
         As in `attention`.
     """
-    check_family(options.get("variant", "softmax"), linear=False)
-    made = Call(_storage_of(q=q, k=k), options, OPTIONS)
-    names = _wanted("statistics", statistics)
-    plan = made.plan({"statistics": names})
-    return plan._call(plan._pass("statistics"), made.arrays, (), seed=made.seed)
+    made = Call({"q": q, "k": k}, options, linear=False)
+    return made.run("statistics", (("statistics", _wanted("statistics", statistics)),))
 
 
 def combine(parts_o: Array, parts_lse: Array, *, device: str | Context | None = None) -> tuple[Array, Array]:
@@ -273,16 +253,16 @@ def combine(parts_o: Array, parts_lse: Array, *, device: str | Context | None = 
     ValueError, TypeError, RuntimeError
         As in `attention`.
     """
-    parts_o = storage_array("parts_o", parts_o)
+    check_array("parts_o", parts_o)
     if parts_o.ndim != 5:
         raise ValueError(f"parts_o: shape {parts_o.shape}: expected [parts,B,H,N,E]")
     context = context_of(device)
     key = ("combine", parts_o.shape[1:], parts_o.dtype)
-    plan = context._find(key)
+    plan = context._kept.find(key)
     if plan is None:
         _, batch, heads, length, size = parts_o.shape
-        plan = context._keep(key, Plan(device=context, dtype=dtype_name("parts_o", parts_o), batch=batch, heads=heads,
-                                       length=length, length_k=1, head_size=size, combine=True))
+        plan = context._kept.keep(key, Plan(device=context, dtype=dtype_name("parts_o", parts_o), batch=batch, heads=heads,
+                                            length=length, length_k=1, head_size=size, combine=True))
     outputs = plan.combine(parts_o=parts_o, parts_lse=parameter("parts_lse", parts_lse))
     return outputs["o"], outputs["lse"]
 
@@ -299,17 +279,8 @@ def _states(state: State | None, letter: str = "state") -> dict[str, Array]:
             for name, array in zip(State._fields, state) if array is not None}
 
 
-def linear_call(storage: dict[str, Array], state: State | None, options: Mapping[str, Any]) -> Call:
-    check_family(options.get("variant", "linear"), linear=True)
-    made = Call(storage, {"variant": "linear", **options}, LINEAR_OPTIONS)
-    made.arrays |= _states(state)
-    if "projection" in made.arrays:
-        projection = made.arrays["projection"]
-        if projection.ndim != 2:
-            raise ValueError(f"projection: shape {projection.shape}: expected [R,D]")
-        made.scalars["features"] = projection.shape[0]
-    made.key.append(state is not None)
-    return made
+def linear_call(storage: Mapping[str, Array], options: Mapping[str, Any], others: Mapping[str, Array] | None = None) -> Call:
+    return Call(storage, {"variant": "linear", **options}, True, others)
 
 
 def linear_attention(q: Array, k: Array, v: Array, *, state: State | None = None, return_state: bool = False,
@@ -358,10 +329,9 @@ def linear_attention(q: Array, k: Array, v: Array, *, state: State | None = None
     ValueError, TypeError, NotImplementedError, RuntimeError
         As in `attention`.
     """
-    made = linear_call(_storage_of(q=q, k=k, v=v, o=out), state, options)
-    plan = made.plan({"use_new_state": True} if return_state else {})
-    outputs = plan._call(plan._pass("forward"), made.arrays, () if return_denominator else ("denominator",),
-                         seed=made.seed)
+    made = linear_call(_storage(q, k, v, out), options, _states(state))
+    outputs = made.run("forward", (("use_new_state", True),) if return_state else (),
+                       unwanted="" if return_denominator else "denominator")
     results: list[Any] = [outputs["o"]]
     if return_state:
         results.append(State(outputs["new_state_c"], outputs["new_state_z"], outputs.get("new_state_m")))
@@ -402,14 +372,9 @@ def linear_attention_backward(grad_o: Array, q: Array, k: Array, v: Array, o: Ar
     ValueError, TypeError, NotImplementedError, RuntimeError
         As in `attention`.
     """
-    made = linear_call(_storage_of(q=q, k=k, v=v, o=o, grad_o=grad_o), state, options)
-    made.arrays |= {**_f32("denominator", denominator), **_states(grad_new_state, "grad_new_state")}
-    names = _gradients(made, gradients)
-    if grad_new_state is None:
-        return _backward(made, names)
-    plan = made.plan({"gradients": names, "use_new_state": True})
-    outputs = plan._call(plan._pass("backward"), made.arrays, (), seed=made.seed)
-    return {name.removeprefix("grad_"): array for name, array in outputs.items()}
+    others = {**_states(state), **_f32("denominator", denominator), **_states(grad_new_state, "grad_new_state")}
+    made = linear_call({**_storage(q, k, v, o), "grad_o": grad_o}, options, others)
+    return _backward(made, gradients, *[("use_new_state", True)] if grad_new_state is not None else [])
 
 
 # ---- random numbers

@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike
 from ._context import Context, context_of
 from ._descriptor import Layout
 from ._library import from_name, lib
-from ._plan import Plan
-from ._slots import Array, dtype_name
+from ._plan import Plan, Prepared, signature
+from ._slots import Array, check_array, dtype_name
 
 
 class Options(TypedDict, total=False):
@@ -89,7 +89,6 @@ _PARAMETERS = frozenset(("prior", "variance", "shift", "lengths", "lengths_q", "
 _SWITCHES = {"lengths": "use_lengths", "lengths_q": "use_lengths_q", "offsets_k": "use_offsets_k", "bias": "use_bias",
              "slopes": "use_alibi", "sinks": "use_sinks", "mix_weight": "use_mix_weight", "mix_offset": "use_mix_offset",
              "state_c": "use_state"}
-_CALL_OPTIONS = frozenset(("seed", "device", "engine"))
 
 
 def parameter(name: str, value: ArrayLike) -> Array:
@@ -130,12 +129,6 @@ def scalar(name: str, value: Any) -> Any:
     raise TypeError(f"{name}: {type(value).__name__}: expected a number, a name, or True or False")
 
 
-def storage_array(name: str, array: Array) -> Array:
-    if not isinstance(array, np.ndarray):
-        raise TypeError(f"{name}: {type(array).__name__}: expected a NumPy array")
-    return array
-
-
 def _layout(name: str, array: Array, has_components: bool) -> Layout | None:
     """The layout of an array [B,H,(M,)N,D] or without B; None if it is dense."""
     if array.flags.c_contiguous:
@@ -159,55 +152,80 @@ def traits_of(variant: str) -> int:
 
 
 class Call:
-    """The arrays of a call and the options that are none, and the key of its plan."""
+    """A call of a function without a plan: its arrays, and its options that are none.
 
-    def __init__(self, storage: Mapping[str, Array], options: Mapping[str, Any], allowed: frozenset[str]) -> None:
-        self.storage = storage
-        self.arrays = dict(storage)
+    Parameters
+    ----------
+    storage : mapping
+        Arrays in the layouts and element types of the caller.
+    options : mapping
+        The caller's, with `variant` if it is linear.
+    linear : bool
+        Whether the function belongs to the linear family.
+    others : mapping, optional
+        Further arrays, as `parameter` makes them.
+    """
+
+    def __init__(self, storage: Mapping[str, Array], options: Mapping[str, Any], linear: bool,
+                 others: Mapping[str, Array] | None = None) -> None:
+        self.storage, self.linear = storage, linear
+        self.arrays = {**storage, **others} if others else dict(storage)
         self.scalars: dict[str, Any] = {}
-        self.seed, self.device, self.engine = 0, None, "auto"
-        key: list[Any] = [(name, a.shape, a.strides, a.dtype) for name, a in storage.items()]
+        self.seed, self.device = 0, None
+        self._key: list[Any] = [linear]
         for name, value in options.items():
-            if name not in allowed:
-                raise TypeError(f"unexpected argument {name!r}: expected one of {', '.join(sorted(allowed))}")
-            if name in _CALL_OPTIONS:
-                setattr(self, name, value)
-            elif value is None:
-                continue
-            elif name in _PARAMETERS and not (name == "variance" and np.ndim(value) == 0):
-                array = parameter(name, value)
-                if name == "bias":
-                    if array.ndim > 4:
-                        raise ValueError(f"bias: shape {array.shape}: expected [B,H,N,S], with any axis 1 or missing")
-                    array = array.reshape((1,) * (4 - array.ndim) + array.shape)
-                self.arrays[name] = array
-                key.append((name, array.shape))
-            else:
-                self.scalars[name] = value = scalar(name, value)
-                key.append((name, value))
-        key.append(self.engine)
-        self.key = key
+            self._add(name, value)
+        self._key += signature(self.arrays)
 
-    def plan(self, extra: Mapping[str, Any]) -> Plan:
-        """The plan of the call, with these fields besides."""
+    def _add(self, name: str, value: Any) -> None:
+        """Adds an option."""
+        allowed = LINEAR_OPTIONS if self.linear else OPTIONS
+        if name not in allowed:
+            raise TypeError(f"unexpected argument {name!r}: expected one of {', '.join(sorted(allowed))}")
+        if name in ("seed", "device"):
+            setattr(self, name, value)
+        elif value is None:
+            return
+        elif name in _PARAMETERS and not (name == "variance" and np.ndim(value) == 0):
+            array = parameter(name, value)
+            if name == "bias":
+                if array.ndim > 4:
+                    raise ValueError(f"bias: shape {array.shape}: expected [B,H,N,S], with any axis 1 or missing")
+                array = array.reshape((1,) * (4 - array.ndim) + array.shape)
+            self.arrays[name] = array
+        else:
+            self.scalars[name] = value = scalar(name, value)
+            self._key += (name, type(value), value)
+
+    def run(self, pass_name: str, fields: tuple[tuple[str, Any], ...] = (), unwanted: str = "") -> dict[str, Array]:
+        """Runs a pass of the plan of the call, with these fields besides; does not make the output `unwanted`."""
         context = context_of(self.device)
-        key = (*self.key, *extra.items())
-        plan: Plan | None = context._find(key)
-        if plan is None:
-            plan = Plan._of(context, self.engine, {**self.fields(), **extra}, self.storage["q"].ndim == 4)
-            context._keep(key, plan)
-        return plan
+        key = (pass_name, fields, unwanted, *self._key)
+        found: tuple[Plan, Prepared] | None = context._kept.find(key)
+        if found is None:
+            plan = self.plan(context, dict(fields))
+            found = context._kept.keep(key, (plan, Prepared(plan, plan._pass(pass_name), self.arrays, (unwanted,))))
+        plan, prepared = found
+        return prepared.run(plan, self.arrays, self.seed)
+
+    def plan(self, context: Context, fields: Mapping[str, Any]) -> Plan:
+        """A new plan for the call, with these fields besides."""
+        return Plan._of(context, self.scalars.get("engine", "auto"), {**self.fields(), **fields}, self.storage["q"].ndim == 4)
 
     def fields(self) -> dict[str, Any]:
         """The fields of the descriptor that the arrays and options determine."""
+        for name, array in self.storage.items():
+            check_array(name, array)
         variant = self.scalars.get("variant", "softmax")
         traits = traits_of(variant)
+        if bool(traits & lib.CLMGK_TRAIT_LINEAR) != self.linear:
+            raise ValueError(f"variant: {variant!r} belongs to clmgk.{'attention' if self.linear else 'linear_attention'}")
         mixed = bool(traits & lib.CLMGK_TRAIT_ADMIXTURE)
         q, k = self.storage["q"], self.storage["k"]
         v = self.storage.get("v")
         batched = self._batched(traits)
         fields: dict[str, Any] = {name: value for name, value in self.scalars.items()
-                                  if name not in ("window_left", "window_right", "variance")}
+                                  if name not in ("window_left", "window_right", "variance", "engine")}
         head = 1 if batched else 0
         fields.update(variant=variant, dtype=dtype_name("q", q), dtype_k=dtype_name("k", k), length=q.shape[-2],
                       length_k=k.shape[-2] or lib.CLMGK_NO_KEYS, head_size=q.shape[-1],
@@ -284,6 +302,10 @@ class Call:
                     raise ValueError(f"{name}: shape {self.arrays[name].shape}: expected [M] or [H,M]"
                                      + (" or [H,M,S]" if name == "prior" else ""))
                 fields[f"{name}_shape"] = ranks[rank]
+        if "projection" in self.arrays:
+            if self.arrays["projection"].ndim != 2:
+                raise ValueError(f"projection: shape {self.arrays['projection'].shape}: expected [R,D]")
+            fields["features"] = self.arrays["projection"].shape[0]
         if "bias" in self.arrays:
             axes = ("bias_batch", "bias_heads", "bias_length", "bias_length_k")
             fields.update(zip(axes, self.arrays["bias"].shape, strict=True))

@@ -8,11 +8,14 @@ from typing import Any, Container, Iterable, Mapping, NamedTuple, Unpack
 
 import numpy as np
 
-from ._context import Context, Opened, context_of
+from ._context import Context, Kept, Opened, context_of
 from ._descriptor import Descriptor, describe
 from ._library import (ARRAYS, GRADIENTS, NULL, begin_call, bits, c_string, call, check, check_seed, end_call, ffi, from_name,
                        initialised, is_usable, lib, name_of, name_set, new_error, text, use_opencl)
-from ._slots import Array, Pass
+from ._slots import Array, Pass, check_array
+
+from_buffer = ffi.from_buffer
+_MOST_PREPARED = 64  # kinds of calls that a plan keeps
 
 
 class PlanInfo(NamedTuple):
@@ -67,26 +70,26 @@ def _release(pointer: Any, opened: Opened) -> None:
 
 
 class Handle:
-    """A C plan with its idle workspaces. It is released when no plan and no call holds it any more."""
+    """A C plan with what its calls use. It is released when no plan and no call holds it any more."""
 
-    __slots__ = ("pointer", "opened", "workspace_bytes", "workspaces", "__weakref__")
+    __slots__ = ("pointer", "opened", "workspace_bytes", "idle", "__weakref__")
 
     def __init__(self, pointer: Any, opened: Opened) -> None:
         self.pointer, self.opened = pointer, opened
         self.workspace_bytes = lib.clmgk_plan_workspace_size(pointer)
-        self.workspaces: list[Any] = []
+        self.idle: list[tuple[Any, Any]] = []  # what `take` gives
         weakref.finalize(self, _release, pointer, opened)
 
-    def take_workspace(self) -> Any:
-        """A workspace that no other call uses; append it to `workspaces` after the call."""
-        if self.workspace_bytes == 0:
-            return NULL
+    def take(self) -> tuple[Any, Any]:
+        """A workspace and an error record that no other call uses; append both to `idle` after a call without an error."""
         try:
-            return self.workspaces.pop()
+            return self.idle.pop()
         except IndexError:
+            if self.workspace_bytes == 0:
+                return NULL, new_error()
             memory = ffi.new("cl_mem *")
             call(lib.binding_create_buffer, self.opened.native, self.workspace_bytes, memory)
-            return ffi.gc(memory[0], _release_buffer)
+            return ffi.gc(memory[0], _release_buffer), new_error()
 
 
 def _release_buffer(memory: Any) -> None:
@@ -184,6 +187,7 @@ class Plan:
         options.parameters, options.backward_parameters = kept
         self._batched = batched
         self._passes: dict[tuple[str, int], Pass] = {}
+        self._kept = Kept(_MOST_PREPARED)
         self._handle: Handle | None = _create(context_of(device)._opened, desc, options)
 
     @classmethod
@@ -208,48 +212,29 @@ class Plan:
             found = self._passes[name, parts] = Pass(self._resolved, name, self._batched, parts)
         return found
 
-    def run(self, pass_: Pass, pointers: list[int], *, seed: int = 0, accumulate: int = 0) -> None:
-        """Runs a pass on memory at these addresses, in the order of ``pass_.slots``; 0: no array."""
+    def _run(self, pass_: Pass, pointers: list[Any], seed: int, accumulate: int = 0) -> None:
+        """Runs a pass on memory at these pointers, in the order of ``pass_.slots``; NULL: no array."""
         handle = self._use()
-        error = new_error()
-        numbers = [(check_seed(seed), accumulate, pass_.parts)]
+        seed = check_seed(seed)
         token = begin_call()
         try:
-            workspace = handle.take_workspace()
-            status = lib.binding_run(handle.opened.native, handle.pointer, pass_.number, numbers, workspace,
-                                     pass_.native, pointers, len(pointers), error)
-            if workspace != NULL:
-                handle.workspaces.append(workspace)
+            workspace, error = resources = handle.take()
+            status = lib.binding_run(handle.opened.native, handle.pointer, pass_.native, pointers, seed, accumulate, workspace,
+                                     error)
         finally:
             end_call(token)
-        check(status, error)
+        if status:
+            check(status, error)
+        handle.idle.append(resources)
 
-    def _call(self, pass_: Pass, arrays: Mapping[str, Array | None], unwanted: Container[str], *, seed: int = 0,
-              accumulate: int = 0) -> dict[str, Array]:
-        """Runs a pass on arrays; makes the outputs that are not given, but the `unwanted`. Returns the outputs."""
-        outputs: dict[str, Array] = {}
-        pointers = pass_.empty.copy()
-        given = 0
-        for i, slot in enumerate(pass_.slots):
-            array = arrays.get(slot.name)
-            if array is not None:
-                given += 1
-                slot.check(array)
-            elif slot.is_output and slot.name not in unwanted:
-                array = slot.new()
-            elif slot.required and slot.bytes > 0:
-                raise ValueError(f"{slot.name}: missing: the pass {pass_.name} needs it")
-            else:
-                continue
-            if slot.is_output:
-                outputs[slot.name] = array
-            pointers[i] = array.__array_interface__["data"][0]
-        if given < len(arrays):
-            _refuse(self, pass_, arrays)
-        if given and any(name in arrays for name in outputs):
-            _check_aliases(arrays, outputs)
-        self.run(pass_, pointers, seed=seed, accumulate=accumulate)
-        return outputs
+    def _call(self, pass_name: str, arrays: Mapping[str, Array | None], *, seed: int = 0, accumulate: int = 0,
+              parts: int = 0) -> dict[str, Array]:
+        """Runs a pass on arrays; makes the outputs that are not given. Returns the outputs."""
+        key = (pass_name, parts, *signature(arrays))
+        prepared: Prepared | None = self._kept.find(key)
+        if prepared is None:
+            prepared = self._kept.keep(key, Prepared(self, self._pass(pass_name, parts), arrays))
+        return prepared.run(self, arrays, seed, accumulate)
 
     def forward(self, *, seed: int = 0, **arrays: Array) -> dict[str, Array]:
         """Computes O.
@@ -276,7 +261,7 @@ class Plan:
         RuntimeError
             The plan was released; the process was forked after it used OpenCL.
         """
-        return self._call(self._pass("forward"), arrays, (), seed=seed)
+        return self._call("forward", arrays, seed=seed)
 
     def backward(self, *, seed: int = 0, accumulate: Iterable[str] = (), **arrays: Array) -> dict[str, Array]:
         """Computes the gradients that the plan was made for.
@@ -308,8 +293,7 @@ class Plan:
         for name in names:
             if f"grad_{name}" not in arrays:
                 raise ValueError(f"grad_{name}: missing: accumulate adds to it")
-        return self._call(self._pass("backward"), arrays, (), seed=seed,
-                          accumulate=bits("accumulate", names, GRADIENTS))
+        return self._call("backward", arrays, seed=seed, accumulate=bits("accumulate", names, GRADIENTS))
 
     def statistics(self, *, seed: int = 0, **arrays: Array) -> dict[str, Array]:
         """Computes the statistics that the plan was made for: responsibilities, counts, new_prior, nll.
@@ -318,7 +302,7 @@ class Plan:
         """
         if not self._resolved.statistics:
             raise ValueError("statistics: the plan was made without any")
-        return self._call(self._pass("statistics"), arrays, (), seed=seed)
+        return self._call("statistics", arrays, seed=seed)
 
     def combine(self, *, parts_o: Array, parts_lse: Array, **arrays: Array) -> dict[str, Array]:
         """Combines attentions over disjoint ranges of keys into the attention over all; the plan has combine=True.
@@ -339,8 +323,7 @@ class Plan:
             raise ValueError("combine: the plan was made without it")
         if not isinstance(parts_o, np.ndarray) or parts_o.ndim == 0:
             raise TypeError(f"parts_o: {type(parts_o).__name__}: expected a NumPy array of parts")
-        return self._call(self._pass("combine", parts_o.shape[0]),
-                          {"parts_o": parts_o, "parts_lse": parts_lse, **arrays}, ())
+        return self._call("combine", {"parts_o": parts_o, "parts_lse": parts_lse, **arrays}, parts=parts_o.shape[0])
 
     @property
     def info(self) -> PlanInfo:
@@ -371,6 +354,67 @@ class Plan:
         self.release()
 
 
+# ---- calls on arrays
+
+
+def signature(arrays: Mapping[str, Array | None]) -> list[Any]:
+    """What `Prepared` checks of arrays; raises for one that is no array."""
+    found: list[Any] = []
+    for name, array in arrays.items():
+        if array is None:
+            found += (name, None)
+            continue
+        if type(array) is not np.ndarray:
+            check_array(name, array)
+        found += (name, array.shape, array.strides, array.dtype)
+    return found
+
+
+class Prepared:
+    """A pass of a plan on arrays of one `signature`. What depends on the signature alone is checked when this is made; what
+    does not (values, read-only and overlapping memory), by each call."""
+
+    __slots__ = ("_pass", "_inputs", "_outputs", "_given")
+
+    def __init__(self, plan: Plan, pass_: Pass, arrays: Mapping[str, Array | None], unwanted: Container[str] = ()) -> None:
+        self._pass = pass_
+        self._inputs: list[Any] = []
+        self._outputs: list[Any] = []
+        for place, slot in enumerate(pass_.slots):
+            array = arrays.get(slot.name)
+            if array is not None:
+                slot.check(array)
+            elif slot.required and slot.bytes > 0 and not slot.is_output:
+                raise ValueError(f"{slot.name}: missing: the pass {pass_.name} needs it")
+            row = None if slot.is_dense else slot.first_row
+            if slot.is_output and (array is not None or slot.name not in unwanted):
+                self._outputs.append((place, slot, row))
+            elif array is not None:
+                self._inputs.append((place, slot.name, row, slot.check_values))
+        _refuse(plan, pass_, arrays)
+        self._given = [slot.name for _, slot, _ in self._outputs if arrays.get(slot.name) is not None]
+
+    def run(self, plan: Plan, arrays: Mapping[str, Any], seed: int, accumulate: int = 0) -> dict[str, Array]:
+        """Runs the pass on arrays of the signature; makes the outputs that are not among them. Returns the outputs."""
+        pointers = self._pass.nothing.copy()
+        for place, name, row, check_values in self._inputs:
+            array = arrays[name]
+            if check_values is not None:
+                check_values(array)
+            pointers[place] = from_buffer(array if row is None else array[row])
+        for name in self._given:
+            _check_output(name, arrays)
+        outputs = {}
+        for place, slot, row in self._outputs:
+            array = arrays.get(slot.name)
+            if array is None:
+                array = slot.new()
+            outputs[slot.name] = array
+            pointers[place] = from_buffer(array if row is None else array[row])
+        plan._run(self._pass, pointers, seed, accumulate)
+        return outputs
+
+
 def _refuse(plan: Plan, pass_: Pass, arrays: Mapping[str, Array | None]) -> None:
     """Raises for arrays that the pass does not use; ignores those of other passes, as the C library does."""
     for name, array in arrays.items():
@@ -381,12 +425,14 @@ def _refuse(plan: Plan, pass_: Pass, arrays: Mapping[str, Array | None]) -> None
             raise ValueError(f"{name}: given, but the plan does not use it")
 
 
-def _check_aliases(arrays: Mapping[str, Array | None], outputs: Mapping[str, Array]) -> None:
-    """Raises if an output that the caller gave shares memory with another array."""
-    for output in outputs:
-        for name, array in arrays.items():
-            if output in arrays and name != output and array is not None and _shares_memory(outputs[output], array):
-                raise ValueError(f"{output}: shares memory with {name}")
+def _check_output(output: str, arrays: Mapping[str, Array | None]) -> None:
+    """Raises if an output that the caller gave is read-only, or shares memory with another array."""
+    given: Any = arrays[output]
+    if not given.flags.writeable:
+        raise ValueError(f"{output}: read-only: expected an array that can be written")
+    for name, array in arrays.items():
+        if name != output and array is not None and _shares_memory(given, array):
+            raise ValueError(f"{output}: shares memory with {name}")
 
 
 def _shares_memory(a: Array, b: Array) -> bool:

@@ -9,9 +9,17 @@ from typing import Any, Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ._library import ARRAYS, PASSES, ffi, lib, name_of, text
+from ._library import ARRAYS, NULL, PASSES, ffi, lib, name_of, text
 
 Array = NDArray[Any]
+
+def check_array(name: str, array: Any) -> None:
+    """Raises for what is no array, or has a mask."""
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"{name}: {type(array).__name__}: expected a NumPy array")
+    if isinstance(array, np.ma.MaskedArray):
+        raise TypeError(f"{name}: a masked array: expected one without a mask (lengths and bias hide keys)")
+
 
 # Element types of arrays, by their names in C.
 _NAMES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
@@ -98,7 +106,10 @@ class Slot:
             self.letters, self.shape = "P" + self.letters, (parts, *self.shape)
             self.strides = (self.bytes, *self.strides)
             self.bytes *= parts
-        self.is_dense = self.bytes == math.prod(self.shape) * self.dtype.itemsize
+        self.is_dense = self.has_strides([self.dtype.itemsize * math.prod(self.shape[axis + 1:])
+                                          for axis in range(len(self.shape))])
+        # What picks the innermost axis, which is contiguous, at the first element.
+        self.first_row = (0,) * (len(self.shape) - 1)
         end = desc.length_k if name in ("lengths", "offsets_k") else desc.length
         self.check_values = None if self.is_output else _value_check(name, info.values, end)
 
@@ -109,33 +120,23 @@ class Slot:
 
     def has_strides(self, strides: Sequence[int]) -> bool:
         """Whether strides in bytes are the plan's, where they matter."""
-        return all(size <= 1 or actual == expected
-                   for size, actual, expected in zip(self.shape, strides, self.strides))
+        return self.bytes == 0 or all(size <= 1 or actual == expected
+                                      for size, actual, expected in zip(self.shape, strides, self.strides))
 
-    def check(self, array: Any) -> None:
-        """Raises unless the pass can use the array as it is."""
+    def check(self, array: Array) -> None:
+        """Raises unless the pass can use arrays of this shape, these strides and this element type as they are."""
         name = self.name
-        if not isinstance(array, np.ndarray):
-            raise TypeError(f"{name}: {type(array).__name__}: expected a NumPy array")
         if array.dtype != self.dtype:
             raise TypeError(f"{name}: elements of type {array.dtype}: expected {self.dtype}")
         if array.shape != self.shape:
             self.check_shape(array.shape)
-        if array.strides != self.strides and self.bytes > 0 and not self.has_strides(array.strides):
+        if not self.has_strides(array.strides):
             raise ValueError(f"{name}: strides of {array.strides} bytes: the plan expects {self.strides}")
-        if not array.flags.aligned:
-            raise ValueError(f"{name}: its elements are not aligned in memory: copy it")
-        if self.is_output and not array.flags.writeable:
-            raise ValueError(f"{name}: read-only: expected an array that can be written")
-        if self.check_values is not None:
-            self.check_values(array)
 
     def new(self) -> Array:
         """A new array in the plan's layout."""
         if self.is_dense:
-            array = np.empty(self.shape, self.dtype)
-            if array.strides == self.strides or self.has_strides(array.strides):
-                return array
+            return np.empty(self.shape, self.dtype)
         memory = np.empty(self.bytes // self.dtype.itemsize, self.dtype)
         return np.lib.stride_tricks.as_strided(memory, self.shape, self.strides)
 
@@ -148,5 +149,7 @@ class Pass:
         self.slots = [Slot(desc, self.number, array, batched, parts) for array, index in ARRAYS.items()
                       if array != "workspace" and lib.clmgk_array_presence(desc, self.number, index) != lib.CLMGK_ABSENT]
         self.by_name = {slot.name: slot for slot in self.slots}
-        self.native = ffi.new("binding_slot[]", [(slot.index, slot.is_output, slot.bytes) for slot in self.slots])
-        self.empty = [0] * len(self.slots)
+        self._native_slots = ffi.new("binding_slot[]", [(slot.index, slot.is_output, slot.dtype.itemsize, slot.bytes)
+                                                        for slot in self.slots])
+        self.native = ffi.new("binding_pass *", (self.number, parts, len(self.slots), self._native_slots))
+        self.nothing = [NULL] * len(self.slots)

@@ -22,15 +22,17 @@ typedef struct binding_device {
 typedef struct binding_slot {
     clmgk_array array;
     int32_t is_output;
+    uint32_t element_bytes;
     uint64_t bytes; /* from the first element to one past the last; 0: no elements */
 } binding_slot;
 
-/* The numbers of a call: the fields of clmgk_attention_args. */
-typedef struct binding_numbers {
-    uint64_t seed;
-    uint32_t accumulate;
-    int64_t parts;
-} binding_numbers;
+/* A pass of a plan. */
+typedef struct binding_pass {
+    clmgk_pass number;
+    int64_t parts; /* as in clmgk_attention_args */
+    size_t count;
+    const binding_slot *slots;
+} binding_pass;
 
 /* Opens the device that `selector` picks (clmgk_select_device). `options` may be NULL. The caller closes it, also after
  * a failure. */
@@ -44,13 +46,13 @@ clmgk_status binding_adopt(cl_context context, cl_device_id id, const clmgk_cont
 void binding_close(binding_device *device);
 
 /*
- * Runs a pass on host memory and waits for it. pointers[i] is the address of the first element of the array slots[i], 0
- * if it is not given. Outputs are read too: gradients may be added to them, and gaps between strides keep their values.
- * `workspace`, of clmgk_plan_workspace_size bytes, may be NULL if that is 0; the call uses it alone.
+ * Runs a pass on host memory and waits for it. arrays[i] is the first element of the array pass->slots[i], NULL if it
+ * is not given. Outputs are read too: gradients may be added to them, and gaps between strides keep their values.
+ * `workspace`, of clmgk_plan_workspace_size bytes, may be NULL if that is 0; the call uses it alone. `seed` and
+ * `accumulate` are as in clmgk_attention_args.
  */
-clmgk_status binding_run(const binding_device *device, clmgk_plan *plan, clmgk_pass pass,
-                         const binding_numbers *numbers, cl_mem workspace, const binding_slot *slots,
-                         const uintptr_t *pointers, size_t count, clmgk_error *error);
+clmgk_status binding_run(const binding_device *device, clmgk_plan *plan, const binding_pass *pass, void *const *arrays,
+                         uint64_t seed, uint32_t accumulate, cl_mem workspace, clmgk_error *error);
 
 clmgk_status binding_create_buffer(const binding_device *device, size_t bytes, cl_mem *memory, clmgk_error *error);
 void binding_release_buffer(cl_mem memory);

@@ -114,30 +114,38 @@ static enqueue_function *const enqueue_functions[CLMGK_PASSES] = {
 typedef struct call {
     const binding_device *device;
     clmgk_attention_args *args;
-    const binding_slot *slots;
-    const uintptr_t *pointers;
-    size_t count;
+    const binding_pass *pass;
+    void *const *arrays;
 } call;
 
 static clmgk_buffer *buffer_of(const call *c, size_t i)
 {
-    return clmgk_array_buffer(c->args, c->slots[i].array);
+    return clmgk_array_buffer(c->args, c->pass->slots[i].array);
+}
+
+static clmgk_status create_buffer(const call *c, size_t i, clmgk_error *error)
+{
+    const binding_slot *const slot = &c->pass->slots[i];
+    if ((uintptr_t)c->arrays[i] % slot->element_bytes != 0) {
+        error->status = CLMGK_ERROR_INVALID_BUFFER;
+        (void)snprintf(error->message, sizeof(error->message), "%s: its elements are not aligned in memory: copy it",
+                       clmgk_array_name(slot->array));
+        return error->status;
+    }
+    const cl_mem_flags host = c->device->in_place ? CL_MEM_USE_HOST_PTR : CL_MEM_COPY_HOST_PTR;
+    const cl_mem_flags access = slot->is_output ? CL_MEM_READ_WRITE : CL_MEM_READ_ONLY;
+    cl_int code = CL_SUCCESS;
+    buffer_of(c, i)->memory = clCreateBuffer(c->device->context, access | host, slot->bytes, c->arrays[i], &code);
+    return buffer_of(c, i)->memory != NULL ? CLMGK_OK : fail_cl(error, code, "clCreateBuffer");
 }
 
 static clmgk_status create_buffers(const call *c, clmgk_error *error)
 {
-    const cl_mem_flags host = c->device->in_place ? CL_MEM_USE_HOST_PTR : CL_MEM_COPY_HOST_PTR;
-    for (size_t i = 0; i < c->count; ++i) {
-        if (c->pointers[i] == 0 || c->slots[i].bytes == 0)
-            continue;
-        cl_int code = CL_SUCCESS;
-        const cl_mem_flags access = c->slots[i].is_output ? CL_MEM_READ_WRITE : CL_MEM_READ_ONLY;
-        buffer_of(c, i)->memory =
-            clCreateBuffer(c->device->context, access | host, c->slots[i].bytes, (void *)c->pointers[i], &code);
-        if (buffer_of(c, i)->memory == NULL)
-            return fail_cl(error, code, "clCreateBuffer");
-    }
-    return CLMGK_OK;
+    clmgk_status status = CLMGK_OK;
+    for (size_t i = 0; i < c->pass->count && status == CLMGK_OK; ++i)
+        if (c->arrays[i] != NULL && c->pass->slots[i].bytes > 0)
+            status = create_buffer(c, i, error);
+    return status;
 }
 
 /* Mapping makes the device's writes visible in the caller's memory. */
@@ -147,7 +155,7 @@ static clmgk_status map_output(const call *c, size_t i, cl_event *unmapped, clmg
     const cl_command_queue queue = c->device->queue;
     cl_int code = CL_SUCCESS;
     void *const mapped =
-        clEnqueueMapBuffer(queue, memory, CL_FALSE, CL_MAP_READ, 0, c->slots[i].bytes, 0, NULL, NULL, &code);
+        clEnqueueMapBuffer(queue, memory, CL_FALSE, CL_MAP_READ, 0, c->pass->slots[i].bytes, 0, NULL, NULL, &code);
     if (mapped == NULL)
         return fail_cl(error, code, "clEnqueueMapBuffer");
     code = clEnqueueUnmapMemObject(queue, memory, mapped, 0, NULL, unmapped);
@@ -158,26 +166,27 @@ static clmgk_status read_output(const call *c, size_t i, cl_event *done, clmgk_e
 {
     if (c->device->in_place)
         return map_output(c, i, done, error);
-    const cl_int code = clEnqueueReadBuffer(c->device->queue, buffer_of(c, i)->memory, CL_FALSE, 0, c->slots[i].bytes,
-                                            (void *)c->pointers[i], 0, NULL, done);
+    const cl_int code = clEnqueueReadBuffer(c->device->queue, buffer_of(c, i)->memory, CL_FALSE, 0,
+                                            c->pass->slots[i].bytes, c->arrays[i], 0, NULL, done);
     return code == CL_SUCCESS ? CLMGK_OK : fail_cl(error, code, "clEnqueueReadBuffer");
 }
 
 static bool is_written(const call *c, size_t i)
 {
-    return c->slots[i].is_output && buffer_of(c, i)->memory != NULL;
+    return c->pass->slots[i].is_output && buffer_of(c, i)->memory != NULL;
 }
 
 /* The queue is in order: with the last command all are done. */
 static clmgk_status read_outputs(const call *c, clmgk_error *error)
 {
-    size_t last = c->count;
-    for (size_t i = 0; i < c->count; ++i)
+    const size_t count = c->pass->count;
+    size_t last = count;
+    for (size_t i = 0; i < count; ++i)
         if (is_written(c, i))
             last = i;
     cl_event done = NULL;
     clmgk_status status = CLMGK_OK;
-    for (size_t i = 0; i < c->count && status == CLMGK_OK; ++i)
+    for (size_t i = 0; i < count && status == CLMGK_OK; ++i)
         if (is_written(c, i))
             status = read_output(c, i, i == last ? &done : NULL, error);
     if (done == NULL)
@@ -187,24 +196,23 @@ static clmgk_status read_outputs(const call *c, clmgk_error *error)
     return code == CL_SUCCESS ? CLMGK_OK : fail_cl(error, code, "clWaitForEvents");
 }
 
-clmgk_status binding_run(const binding_device *device, clmgk_plan *plan, clmgk_pass pass,
-                         const binding_numbers *numbers, cl_mem workspace, const binding_slot *slots,
-                         const uintptr_t *pointers, size_t count, clmgk_error *error)
+clmgk_status binding_run(const binding_device *device, clmgk_plan *plan, const binding_pass *pass, void *const *arrays,
+                         uint64_t seed, uint32_t accumulate, cl_mem workspace, clmgk_error *error)
 {
     clmgk_attention_args args = CLMGK_ATTENTION_ARGS_INIT;
-    args.seed = numbers->seed;
-    args.accumulate = numbers->accumulate;
-    args.parts = numbers->parts;
+    args.seed = seed;
+    args.accumulate = accumulate;
+    args.parts = pass->parts;
     args.workspace.memory = workspace;
-    const call c = {.device = device, .args = &args, .slots = slots, .pointers = pointers, .count = count};
+    const call c = {.device = device, .args = &args, .pass = pass, .arrays = arrays};
     clmgk_status status = create_buffers(&c, error);
     if (status == CLMGK_OK)
-        status = enqueue_functions[pass](plan, device->queue, &args, 0, NULL, NULL, error);
+        status = enqueue_functions[pass->number](plan, device->queue, &args, 0, NULL, NULL, error);
     if (status == CLMGK_OK)
         status = read_outputs(&c, error);
     if (status != CLMGK_OK) /* the caller may free the arrays when this call returns */
         (void)clFinish(device->queue);
-    for (size_t i = 0; i < count; ++i)
+    for (size_t i = 0; i < pass->count; ++i)
         if (buffer_of(&c, i)->memory != NULL)
             (void)clReleaseMemObject(buffer_of(&c, i)->memory);
     return status;

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every misuse is an exception whose message names the argument."""
+import functools
+
 import numpy as np
 import pytest
 
@@ -71,7 +73,7 @@ MISUSES = [
     (TypeError, "seed: 1.5", lambda: attend(dropout=0.5, seed=1.5)),
     (TypeError, "seed: None", lambda: attend(dropout=0.5, seed=None)),
     (TypeError, "dropout: ndarray", lambda: attend(dropout=np.array([0.5]))),
-    (TypeError, "variant: ['mgk']", lambda: attend(variant=["mgk"])),
+    (TypeError, "variant: list", lambda: attend(variant=["mgk"])),
     (ValueError, "variant: 'mgk\\x00'", lambda: attend(variant="mgk\0")),
     (ValueError, "heads: 4: expected 2, as in q", lambda: attend(heads=4)),
     (TypeError, "variance: 'much'", lambda: attend(variance="much")),
@@ -149,6 +151,7 @@ def one():
     return np.ones((1, 1, 9, 16), F32)
 
 
+@functools.cache
 def plan():
     return clmgk.Plan(length=9, head_size=16)
 
@@ -160,6 +163,41 @@ def test_misuse(exception, words, call):
     assert words in str(caught.value)
     # The next call works.
     assert np.isfinite(attend()).all()
+
+
+def backward(lse):
+    return clmgk.attention_backward(*arrays()[:1], *arrays(), *arrays()[:1], lse)
+
+
+OUT = np.ones((1, 2, 9, 16), F32)
+PLAN_ARRAYS = {name: np.ones((1, 1, 9, 16), F32) for name in "qkv"}
+# A call, and one whose arguments look alike and are wrong.
+AFTER_OTHERS = [
+    (ValueError, "o: read-only", lambda: attend(out=OUT), lambda: attend(out=read_only())),
+    (ValueError, "o: shares memory with q", lambda: attend(out=OUT), lambda: attend(lambda q, k, v: (OUT, k, v), out=OUT)),
+    (ValueError, "q: its elements are not aligned", attend, lambda: attend(lambda q, k, v: (unaligned(), k, v))),
+    (TypeError, "k: a masked array", attend, lambda: attend(lambda q, k, v: (q, np.ma.masked_less(k, 0), v))),
+    (TypeError, "v: elements of type >f4", attend, lambda: attend(lambda q, k, v: (q, k, v.astype(">f4")))),
+    (TypeError, "window_left", lambda: attend(window_left=2), lambda: attend(window_left=2.0)),
+    (ValueError, "variant", lambda: clmgk.linear_attention(*arrays()), lambda: attend(variant="linear")),
+    (ValueError, "lengths: a value", lambda: attend(lengths=[9]), lambda: attend(lengths=[10])),
+    (ValueError, "seed: -1", lambda: attend(dropout=0.5, seed=1), lambda: attend(dropout=0.5, seed=-1)),
+    (ValueError, "engine", lambda: attend(engine="auto"), lambda: attend(engine="warp")),
+    (ValueError, "lse: shape", lambda: backward(np.ones((1, 2, 9), F32)), lambda: backward(np.ones((1, 2, 8), F32))),
+    (ValueError, "q: strides", lambda: plan().forward(**PLAN_ARRAYS),
+     lambda: plan().forward(**PLAN_ARRAYS | {"q": np.ones((1, 1, 9, 20), F32)[..., :16]})),
+    (ValueError, "v: missing", lambda: plan().forward(**PLAN_ARRAYS), lambda: plan().forward(**PLAN_ARRAYS | {"v": None})),
+    (TypeError, "bias: list", lambda: plan().forward(**PLAN_ARRAYS, bias=None), lambda: plan().forward(**PLAN_ARRAYS, bias=[0.0])),
+]
+
+
+@pytest.mark.parametrize("exception, words, right, wrong", AFTER_OTHERS, ids=[m[1] for m in AFTER_OTHERS])
+def test_checks_after_a_call_that_looks_alike(exception, words, right, wrong):
+    """What a call checks once for arguments that look alike hides nothing that it must check each time."""
+    right()
+    with pytest.raises(exception) as caught:
+        wrong()
+    assert words in str(caught.value)
 
 
 def test_error_of_the_library():

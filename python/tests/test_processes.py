@@ -102,6 +102,7 @@ def test_forked_after_use():
     check("""
 o = clmgk.attention(q, q, q)
 plan = clmgk.Plan(heads=2, length=9, head_size=16)
+plan.forward(q=q, k=q, v=q)
 if os.fork() == 0:
     for call in (lambda: clmgk.attention(q, q, q), lambda: plan.forward(q=q, k=q, v=q), clmgk.devices, clmgk.Context):
         try:
@@ -198,8 +199,8 @@ def test_plans_are_few(rng, monkeypatch):
     for n in (1, 2, 3, 1, 4):
         q = normal(rng, 1, 1, n, 16)
         clmgk.attention(q, q, q, device=context)
-    assert sorted(plan._resolved.length for plan in context._plans.values()) == [1, 3, 4]
+    assert sorted(plan._resolved.length for plan, _ in context._kept) == [1, 3, 4]
     context.clear()
-    assert not context._plans
+    assert not list(context._kept)
     with pytest.raises(RuntimeError):
         clmgk.Context("no such device")

@@ -95,6 +95,7 @@ def test_layouts_are_read_in_place():
 def test_operators():
     q, k, v = normal(1, 2, 7, 16), normal(1, 2, 7, 16), normal(1, 2, 7, 16)
     torch.library.opcheck(torch.ops.clmgk.attention.default, (q, k, v, "'causal': True", "q,k,v"))
+    torch.library.opcheck(torch.ops.clmgk.attention_inference.default, [t.detach() for t in (q, k, v)] + ["'causal': True", ""])
     torch.library.opcheck(torch.ops.clmgk.linear_attention.default,
                           (q, k, v, "'causal': True, 'feature': 'exp', 'return_state': True", "q,k,v"))
 
@@ -316,6 +317,32 @@ def test_devices_other_than_the_cpu():
     q = torch.ones(1, 2, 7, 16)
     with pytest.raises(RuntimeError, match=r"q: a tensor on mps:0.*\.cpu\(\)"):
         ct.attention(q.as_subclass(Elsewhere), q, q)
+
+
+def test_tensors_on_several_devices():
+    """Also after a call of the same shapes, and in the backward pass."""
+    q = normal(1, 2, 7, 16)
+    o, lse = ct.attention(q, q, q, return_lse=True)
+    elsewhere = q.detach().to("meta")
+    for name, call in (("k", lambda: ct.attention(q.detach(), elsewhere, q)), ("k", lambda: ct.attention(elsewhere, q, q)),
+                       ("lengths", lambda: ct.attention(q, q, q, lengths=torch.ones(1, dtype=torch.int32, device="meta"))),
+                       ("grad_o", lambda: torch.ops.clmgk.attention_backward(elsewhere, None, o, lse, q, q, q, "", "q"))):
+        with pytest.raises(RuntimeError, match=f"{name}: a tensor on .*: expected all tensors of a call on one device"):
+            call()
+
+
+def test_traced_without_gradients():
+    """A graph of tensors that require no gradient computes, and refuses tensors that do."""
+    class Model(torch.nn.Module):
+        def forward(self, q):
+            return ct.attention(q, q, q)
+
+    q = normal(1, 2, 7, 16)
+    traced = torch.export.export(Model(), (q.detach(),)).module()
+    with torch.no_grad():
+        close(traced(q), ct.attention(q, q, q), 0)
+    with pytest.raises(RuntimeError, match="was traced without gradients"):
+        traced(q)
 
 
 # ---- scaled_dot_product_attention

@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from clmgk.torch import _attention, _operators  # noqa: E402
+from clmgk.torch import _cuda  # noqa: E402
 
 BUILD = pathlib.Path(__file__).parents[2] / "build"
 LAYER, LIBRARY = BUILD / "lib" / "nvidia_layer.so", BUILD / "tests" / "cuda" / "libcuda.so.1"
@@ -80,18 +80,12 @@ def test_passes_on_the_stand_ins():
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
 
 
-def test_tensors_of_several_devices_are_refused():
-    q = torch.randn(1, 1, 4, 8)
-    with pytest.raises(RuntimeError, match="k: a tensor on meta: expected all tensors of a call on one device, here cpu"):
-        _attention._FAMILY._run_forward(q, q.to("meta"), q, "", "")
-
-
-def test_cuda_tensors_without_a_driver(monkeypatch):
+def test_cuda_tensors_without_a_driver():
     """The reason why there is no device comes from the library."""
     if torch.cuda.is_available():
         pytest.skip("there is CUDA")
     with pytest.raises((NotImplementedError, RuntimeError), match="CUDA|cu[A-Z]"):
-        _operators.context_on(torch.device("cuda", 0))
+        _cuda.context_of_number(0)
 
 
 def test_the_checks_for_a_card(tmp_path):

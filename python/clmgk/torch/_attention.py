@@ -9,15 +9,13 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from .._functions import check_family
 from .._options import OPTIONS, Call, scalar
 from .._slots import Array
-from ._operators import INTEGERS, Family, draw_seed, prepare, to_string, wanted
+from ._operators import INTEGERS, Family, draw_seed, prepare
 
 
 def _call(storage: dict[str, Array], extras: dict[str, Array], options: dict[str, Any]) -> tuple[Call, dict[str, Any]]:
-    check_family(options.get("variant", "softmax"), linear=False)
-    return Call(storage, {**options, **extras}, OPTIONS), {}
+    return Call(storage, {**options, **extras}, linear=False), {}
 
 
 _FAMILY = Family(
@@ -26,7 +24,7 @@ _FAMILY = Family(
             "mix_weight", "mix_offset", "noise"),
     outputs=lambda x: {"o": x.new_o(), "lse": x.new(x.q.shape[0], x.heads, x.q.shape[2])},
     call=_call)
-_attention = torch.ops.clmgk.attention.default
+_STRIDED = torch.strided
 
 
 def check_tensor(name: str, tensor: Any) -> None:
@@ -35,7 +33,7 @@ def check_tensor(name: str, tensor: Any) -> None:
     if not tensor.is_cpu and tensor.device.type not in ("cpu", "cuda", "meta"):
         raise RuntimeError(f"{name}: a tensor on {tensor.device}: clmgk.torch computes on CPU and CUDA tensors: copy it by "
                            f"{name}.cpu()")
-    if tensor.layout != torch.strided or tensor.is_nested:
+    if tensor.layout is not _STRIDED or tensor.is_nested:
         raise TypeError(f"{name}: a {'nested' if tensor.is_nested else 'sparse'} tensor: expected a dense one")
     if forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None:
         raise NotImplementedError(f"{name}: clmgk.torch has no derivatives in forward mode: expected a tensor without a tangent")
@@ -45,9 +43,10 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
     check_tensor("q", q)
     check_tensor("k", k)
     check_tensor("v", v)
-    for name, tensor in (("q", q), ("v", v)):
-        if not 3 <= tensor.ndim <= 4:
-            raise ValueError(f"{name}: shape {tuple(tensor.shape)}: expected [B,H,N,D], or all tensors without B")
+    if q.ndim != 4 or v.ndim != 4:
+        for name, tensor in (("q", q), ("v", v)):
+            if not 3 <= tensor.ndim <= 4:
+                raise ValueError(f"{name}: shape {tuple(tensor.shape)}: expected [B,H,N,D], or all tensors without B")
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, *, return_lse: bool = False, seed: int | None = None,
@@ -88,7 +87,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, return_lse: bool = False, seed
     q, k, v = prepare(q, k, v)
     extras, scalars = split(options, _FAMILY, OPTIONS) if options else ({}, {})
     drawn = draw_seed(seed, bool(scalars.get("dropout")) or "noise" in extras)
-    o, lse = _attention(q, k, v, to_string(scalars), wanted(q, k, v, extras), drawn, *_FAMILY.positions(extras))
+    o, lse = _FAMILY(q, k, v, scalars, extras, drawn)
     return (o, lse) if return_lse else o
 
 

@@ -12,7 +12,7 @@ from .._library import lib
 from .._options import LINEAR_OPTIONS, Call
 from .._slots import Array
 from ._attention import check_tensors, split
-from ._operators import Family, Inputs, draw_seed, prepare, to_string, wanted
+from ._operators import Family, Inputs, draw_seed, prepare
 
 
 class State(NamedTuple):
@@ -53,7 +53,7 @@ def _call(storage: dict[str, Array], extras: dict[str, Array], options: dict[str
     given = [extras.pop(name, None) for name in _STATE]
     fields = {"use_new_state": True} if options.pop(_RETURN_STATE, False) else {}
     state = None if given[0] is None or given[1] is None else _functions.State(given[0], given[1], given[2])
-    return _functions.linear_call(storage, state, {**options, **extras}), fields
+    return _functions.linear_call(storage, {**options, **extras}, _functions._states(state)), fields
 
 
 _FAMILY = Family(
@@ -63,7 +63,6 @@ _FAMILY = Family(
     extras=("prior", "shift", "lengths", "lengths_q", "offsets", "offsets_k", "mix", "mix_weight", "noise", "projection",
             *_STATE),
     outputs=_outputs, call=_call)
-_linear_attention = torch.ops.clmgk.linear_attention.default
 
 
 def _each(state: State, change: Callable[[Tensor], Tensor]) -> State:
@@ -114,5 +113,5 @@ def linear_attention(q: Tensor, k: Tensor, v: Tensor, *, state: State | None = N
     if return_state:
         scalars[_RETURN_STATE] = True
     drawn = draw_seed(seed, "noise" in extras)
-    o, _, *new = _linear_attention(q, k, v, to_string(scalars), wanted(q, k, v, extras), drawn, *_FAMILY.positions(extras))
+    o, _, *new = _FAMILY(q, k, v, scalars, extras, drawn)
     return (o, State(new[0], new[1], new[2] if new[2].numel() else None)) if return_state else o

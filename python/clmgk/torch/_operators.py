@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from .._context import Context, context_of, devices
-from .._library import check_seed, lib, name_of
+from .._library import check_seed, ffi, lib, name_of
 from .._options import Call, traits_of
-from .._plan import Plan
 from .._slots import Array, numpy_dtype
 from . import _cuda
 
 _DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+_POINTER, _cast = ffi.typeof("void *"), ffi.cast
 STORAGE = ("q", "k", "v")
 INTEGERS = ("lengths", "lengths_q", "offsets", "offsets_k")
 
@@ -33,9 +33,9 @@ def cpu_context() -> Context:
     return context_of(None)
 
 
-def context_on(device: torch.device) -> Context:
-    """The device for tensors on a device of PyTorch."""
-    return _cuda.context_of_number(device.index) if device.type == "cuda" else cpu_context()
+def context_for(tensor: Tensor) -> Context:
+    """The device for tensors beside this one."""
+    return cpu_context() if tensor.is_cpu else _cuda.context_of_number(tensor.device.index)
 
 
 # ---- options as one string, which an operator can take
@@ -103,17 +103,18 @@ def _like(name: str, tensor: Tensor) -> Array:
 
 
 class _Prepared:
-    """A pass of a plan for tensors of certain shapes and layouts, which were checked."""
+    """A pass of a plan for tensors of certain shapes and layouts on one device, which were checked."""
 
-    def __init__(self, device: torch.device, made: Call, fields: Mapping[str, Any], pass_name: str, names: Sequence[str],
+    def __init__(self, context: Context, made: Call, fields: Mapping[str, Any], pass_name: str, names: Sequence[str],
                  inputs: Sequence[Optional[Tensor]], outputs: Mapping[str, Tensor]) -> None:
-        self.device = device
-        self.plan = Plan._of(context_on(device), made.engine, {**made.fields(), **fields}, True)
-        if device.type == "cuda":
+        tensors = {name: tensor for name, tensor in zip(names, inputs) if tensor is not None}
+        self.device = tensors["q"].device
+        self.plan = made.plan(context, fields)
+        self.is_cuda = self.device.type == "cuda"
+        if self.is_cuda:
             _cuda.prepare(self.plan)
         self.pass_ = self.plan._pass(pass_name)
         places = {slot.name: i for i, slot in enumerate(self.pass_.slots)}
-        tensors = {name: tensor for name, tensor in zip(names, inputs) if tensor is not None}
         unused = [name for name in (*tensors, *outputs) if name not in places and (name in tensors or outputs[name].numel())]
         if unused:
             raise ValueError(f"{unused[0]}: given, but the problem does not use it")
@@ -127,28 +128,52 @@ class _Prepared:
         self.outputs = [(places.get(name), output.shape, output.stride(), output.dtype) for name, output in outputs.items()]
 
     def run(self, inputs: Sequence[Any], seed: Optional[Tensor]) -> list[Tensor]:
-        pointers = self.pass_.empty.copy()
+        addresses = [0] * len(self.pass_.slots)
         for place, i in self.inputs:
-            if inputs[i].device != self.device:
-                raise RuntimeError(f"{self.pass_.slots[place].name}: a tensor on {inputs[i].device}: expected all tensors of "
-                                   f"a call on one device, here {self.device}")
-            pointers[place] = inputs[i].data_ptr()
+            addresses[place] = inputs[i].data_ptr()
         made = []
-        for slot, shape, strides, dtype in self.outputs:
+        for to, shape, strides, dtype in self.outputs:
             output = torch.empty_strided(shape, strides, dtype=dtype, device=self.device)
-            if slot is not None:
-                pointers[slot] = output.data_ptr()
+            if to is not None:
+                addresses[to] = output.data_ptr()
             made.append(output)
         number = 0 if seed is None else int(seed.item()) % 2**64
-        if self.device.type == "cuda":
-            _cuda.run(self.plan, self.pass_, self.device, pointers, number)
+        if self.is_cuda:
+            _cuda.run(self.plan, self.pass_, self.device, addresses, number)
         else:
-            self.plan.run(self.pass_, pointers, seed=number)
+            self.plan._run(self.pass_, [_cast(_POINTER, address) for address in addresses], number)
         return made
 
 
+def _check_devices(tensors: Mapping[str, Tensor]) -> None:
+    device = tensors["q"].device
+    for name, tensor in tensors.items():
+        if tensor.device != device:
+            raise RuntimeError(f"{name}: a tensor on {tensor.device}: expected all tensors of a call on one device, here {device}")
+
+
+def _signature(inputs: Sequence[Optional[Tensor]]) -> list[Any]:
+    """What `_Prepared` checks of tensors."""
+    found: list[Any] = []
+    for tensor in inputs:
+        found += (None,) if tensor is None else (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+    return found
+
+
+def _operator(name: str, schema: str, run: Any, fake: Any, backward: Any = None, setup_context: Any = None) -> Any:
+    """Makes an operator of the namespace clmgk. (torch.library.custom_op does the same, but adds checks to every call, which
+    take some microseconds.)"""
+    whole = f"clmgk::{name}"
+    torch.library.define(whole, schema, tags=(torch.Tag.pt2_compliant_tag,))
+    torch.library.impl(whole, ("cpu", "cuda"), run)
+    torch.library.register_fake(whole, fake)
+    if backward is not None:
+        torch.library.register_autograd(whole, backward, setup_context=setup_context)
+    return getattr(torch.ops.clmgk, name).default
+
+
 class Family:
-    """The operators clmgk::NAME and clmgk::NAME_backward.
+    """The operators clmgk::NAME and clmgk::NAME_backward, and clmgk::NAME_inference, which is NAME without autograd.
 
     Parameters
     ----------
@@ -178,42 +203,47 @@ class Family:
         common = f"Tensor q, Tensor k, Tensor v, str options, str gradients, {optional}"
         gradients, *others = self._seen
         seen = ", ".join([f"Tensor {gradients}", *[f"Tensor{'' if other in saved else '?'} {other}" for other in others]])
-        self.forward: Any = torch.library.custom_op(
-            f"clmgk::{name}", self._run_forward, mutates_args=(), device_types=("cpu", "cuda"),
-            schema=f"({common}) -> ({', '.join(['Tensor'] * len(self._upstream))})")
-        self.backward: Any = torch.library.custom_op(
-            f"clmgk::{name}_backward", self._run_backward, mutates_args=(), device_types=("cpu", "cuda"),
-            schema=f"({seen}, {common}) -> Tensor[]")
-        self.forward.register_fake(self._fake_forward)
-        self.forward.register_autograd(self._differentiate, setup_context=self._save)
-        self.backward.register_fake(self._fake_backward)
-        self.backward.register_autograd(self._refuse_second)
+        schema = f"({common}) -> ({', '.join(['Tensor'] * len(self._upstream))})"
+        self._forward = _operator(name, schema, self._run_forward, self._fake_forward, self._differentiate, self._save)
+        self._inference = _operator(f"{name}_inference", schema, self._run_forward, self._fake_forward)
+        self._backward = _operator(f"{name}_backward", f"({seen}, {common}) -> Tensor[]", self._run_backward,
+                                   self._fake_backward, self._refuse_second)
 
-    def positions(self, extras: Mapping[str, Tensor]) -> list[Optional[Tensor]]:
-        """The extras as the operators take them."""
-        return [extras.get(name) for name in self.extras] if extras else []
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, scalars: Mapping[str, Any], extras: Mapping[str, Tensor],
+                 seed: Optional[Tensor]) -> Sequence[Tensor]:
+        """The outputs of the forward pass."""
+        gradients = _wanted(q, k, v, extras)
+        operator = self._forward if gradients else self._inference
+        outputs: Sequence[Tensor] = operator(q, k, v, to_string(scalars), gradients, seed,
+                                             *[extras.get(name) for name in self.extras] if extras else ())
+        return outputs
 
     # ---- forward
 
-    def _outputs(self, q: Tensor, v: Tensor, options: str, extras: Sequence[Optional[Tensor]]) -> dict[str, Tensor]:
+    def _outputs(self, q: Tensor, k: Tensor, v: Tensor, options: str, extras: Sequence[Optional[Tensor]]) -> dict[str, Tensor]:
         given = {name: tensor for name, tensor in zip(self.extras, extras) if tensor is not None}
+        _check_devices({"q": q, "k": k, "v": v, **given})
         return self._new_outputs(Inputs(q, v, given, from_string(options), traits_in(options, self._variant)))
 
     def _run_forward(self, q: Tensor, k: Tensor, v: Tensor, options: str, gradients: str, seed: Optional[Tensor] = None,
                      *extras: Optional[Tensor]) -> tuple[Tensor, ...]:
-        if q.shape[0] == 0:
-            return tuple(self._outputs(q, v, options, extras).values())
         inputs = (q, k, v, *extras)
-        key = (self, q.device.type, options, gradients, *[None if t is None else (t.shape, t.stride(), t.dtype) for t in inputs])
-        prepared = context_on(q.device)._find(key)
+        if not gradients and torch.is_grad_enabled() and any([t is not None and t.requires_grad for t in inputs]):
+            raise RuntimeError(f"clmgk.torch.{self.name}: was traced without gradients, but a tensor requires one: trace it with "
+                               f"tensors that require gradients, or call it under torch.no_grad()")
+        context = context_for(q)
+        key = (self, options, gradients, *_signature(inputs))
+        prepared: _Prepared | None = context._kept.find(key)
         if prepared is None:
-            prepared = self._prepare("forward", options, gradients, self._inputs, inputs,
-                                     self._outputs(q, v, options, extras), key)
+            outputs = self._outputs(q, k, v, options, extras)
+            if q.shape[0] == 0:
+                return tuple(outputs.values())
+            prepared = context._kept.keep(key, self._prepare(context, "forward", options, gradients, inputs, outputs))
         return tuple(prepared.run(inputs, seed))
 
     def _fake_forward(self, q: Tensor, k: Tensor, v: Tensor, options: str, gradients: str, seed: Optional[Tensor] = None,
                       *extras: Optional[Tensor]) -> tuple[Tensor, ...]:
-        return tuple(self._outputs(q, v, options, extras).values())
+        return tuple(self._outputs(q, k, v, options, extras).values())
 
     # ---- backward
 
@@ -221,28 +251,31 @@ class Family:
         count = len(self._seen)
         q, k, v, options, gradients, *rest = arguments[count:]
         inputs = (*arguments[:count], q, k, v, *rest[1:])
-        if q.shape[0] == 0:
-            return [gradient.zero_() for gradient in self._new_gradients(gradients, inputs[count:]).values()]
-        key = (self, "backward", q.device.type, options, gradients,
-               *[None if t is None else (t.shape, t.stride(), t.dtype) for t in inputs])
-        prepared: _Prepared | None = context_on(q.device)._find(key)
+        context = context_for(q)
+        key = (self, "backward", options, gradients, *_signature(inputs))
+        prepared: _Prepared | None = context._kept.find(key)
         if prepared is None:
-            outputs = self._new_gradients(gradients, inputs[count:])
-            prepared = self._prepare("backward", options, gradients, (*self._seen, *self._inputs), inputs, outputs, key)
+            outputs = self._new_gradients(gradients, inputs)
+            if q.shape[0] == 0:
+                return [gradient.zero_() for gradient in outputs.values()]
+            prepared = context._kept.keep(key, self._prepare(context, "backward", options, gradients, inputs, outputs))
         return prepared.run(inputs, rest[0] if rest else None)
 
     def _new_gradients(self, gradients: str, inputs: Sequence[Any]) -> dict[str, Tensor]:
-        tensors = dict(zip(self._inputs, inputs))
+        tensors = dict(zip((*self._seen, *self._inputs), inputs))
+        _check_devices({name: tensor for name, tensor in tensors.items() if tensor is not None})
         return {f"grad_{name}": torch.empty_like(tensors[name]) for name in gradients.split(",")}
 
     def _fake_backward(self, *arguments: Any) -> list[Tensor]:
-        q, k, v, _, gradients, *rest = arguments[len(self._seen):]
-        return list(self._new_gradients(gradients, (q, k, v, *rest[1:])).values())
+        count = len(self._seen)
+        q, k, v, _, gradients, *rest = arguments[count:]
+        return list(self._new_gradients(gradients, (*arguments[:count], q, k, v, *rest[1:])).values())
 
     # ---- plans
 
-    def _prepare(self, pass_name: str, options: str, gradients: str, names: Sequence[str],
-                 inputs: Sequence[Optional[Tensor]], outputs: dict[str, Tensor], key: Any) -> _Prepared:
+    def _prepare(self, context: Context, pass_name: str, options: str, gradients: str, inputs: Sequence[Optional[Tensor]],
+                 outputs: dict[str, Tensor]) -> _Prepared:
+        names = (*self._seen, *self._inputs) if pass_name == "backward" else self._inputs
         tensors = {name: tensor for name, tensor in {**dict(zip(names, inputs)), **outputs}.items() if tensor is not None}
         laid_out = (*STORAGE, "o", *[f"grad_{name}" for name in (*STORAGE, "o")])
         storage = {name: _like(name, tensors[name]) for name in laid_out if name in tensors}
@@ -251,10 +284,7 @@ class Family:
         made, fields = self._call(storage, extras, dict(from_string(options)))
         if gradients:
             fields["gradients"] = gradients.split(",")
-        device = tensors["q"].device
-        prepared: _Prepared = context_on(device)._keep(
-            key, _Prepared(device, made, fields, pass_name, names, inputs, outputs))
-        return prepared
+        return _Prepared(context, made, fields, pass_name, names, inputs, outputs)
 
     # ---- autograd
 
@@ -272,7 +302,7 @@ class Family:
         upstream = [grad for grad, name in zip(grads, self._upstream.values()) if name]
         grad_o = torch.zeros_like(saved["o"]) if upstream[0] is None else usable(upstream[0])
         others = [None if grad is None else grad.contiguous() for grad in upstream[1:]]
-        found = self.backward(grad_o, *others, *saved.values(), q, k, v, ctx.options, ctx.gradients, *rest)
+        found = self._backward(grad_o, *others, *saved.values(), q, k, v, ctx.options, ctx.gradients, *rest)
         by_name = dict(zip(ctx.gradients.split(","), found))
         return (*[by_name.get(name) for name in STORAGE], None, None, None, *[by_name.get(name) for name in self.extras])
 
@@ -290,18 +320,19 @@ def usable(tensor: Tensor) -> Tensor:
 
 def prepare(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """q, k and v in the type of autocast and in usable layouts."""
-    kind = "cuda" if q.is_cuda else "cpu"
+    kind = "cpu" if q.is_cpu else "cuda"
     if torch.is_autocast_enabled(kind):
         target = torch.get_autocast_dtype(kind)
         q, k, v = (t.to(target) if t.dtype in _DTYPES else t for t in (q, k, v))
     return usable(q), usable(k), usable(v)
 
 
-def wanted(q: Tensor, k: Tensor, v: Tensor, extras: Mapping[str, Tensor]) -> str:
+def _wanted(q: Tensor, k: Tensor, v: Tensor, extras: Mapping[str, Tensor]) -> str:
     """The names of the tensors whose gradients are wanted."""
     if not torch.is_grad_enabled():
         return ""
-    return ",".join([name for name, tensor in (("q", q), ("k", k), ("v", v), *extras.items()) if tensor.requires_grad])
+    tensors = {"q": q, "k": k, "v": v, **extras}
+    return ",".join([name for name, tensor in tensors.items() if tensor.requires_grad])
 
 
 def draw_seed(seed: int | None, is_random: bool) -> Optional[Tensor]:
