@@ -150,8 +150,15 @@ TH_TEST(gradients)
         skip();
     const clmgk_attention_desc padded = {.head_size = 40, .value_size = 32, .gradients = TRAINING};
     expect_shapes(session, padded, "unit=3,lanes=16,vectors=2,panels=2,tile=32,splits=1", 0, 8);
-    const clmgk_attention_desc dense = {.head_size = 32, .value_size = 32, .gradients = TRAINING};
-    expect_shapes(session, dense, "unit=3,lanes=16,vectors=2,panels=2,tile=32,splits=2", 1, 8);
+    const char *const splits = "unit=3,lanes=16,vectors=2,panels=2,tile=32,splits=2";
+    clmgk_attention_desc dense = {
+        .variant = CLMGK_VARIANT_GAUSSIAN, .head_size = 32, .value_size = 32, .gradients = TRAINING};
+    expect_shapes(session, dense, splits, 1, 8);
+    dense.dtype = CLMGK_DTYPE_BF16;
+    dense.length = 50;
+    dense.length_k = 70;
+    TH_PROBLEM far = th_far_problem(dense);
+    expect(session, &far, splits);
 }
 
 TH_TEST(gradients_of_components)

@@ -170,6 +170,18 @@ TH_TEST(storage_types)
     }
 }
 
+/* Gaussian scores, where the products for dQ and dK nearly cancel what the rows and keys add themselves: f16, bf16. */
+TH_FULL_TEST(far_from_the_origin)
+{
+    for (size_t n = 0; n < 4; n++) {
+        clmgk_attention_desc desc = th_small_desc(th_variants[1 + n / 2], 50, 70);
+        desc.dtype = th_dtypes[1 + n % 2];
+        desc.gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V;
+        TH_PROBLEM problem = th_far_problem(desc);
+        th_expect_gradients(session, &problem, true);
+    }
+}
+
 /* A type for each array and its gradient. Every other problem accumulates some gradients; the last one runs on every
  * engine. */
 TH_TEST(mixed_storage_types)

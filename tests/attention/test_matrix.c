@@ -337,6 +337,23 @@ TH_TEST(packed_neighbours)
     expect(session, &problem, NULL);
 }
 
+/* Gaussian scores, where the products for dQ and dK nearly cancel what the rows and keys add themselves. */
+TH_FULL_TEST(far_from_the_origin)
+{
+    for (size_t n = 0; n < 2; n++) {
+        const clmgk_attention_desc desc = {.variant = CLMGK_VARIANT_MGK,
+                                           .dtype = n == 0 ? CLMGK_DTYPE_F16 : CLMGK_DTYPE_BF16,
+                                           .components = 2,
+                                           .head_size = 24,
+                                           .value_size = 16,
+                                           .length = 50,
+                                           .length_k = 70,
+                                           .gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V};
+        TH_PROBLEM problem = th_far_problem(desc);
+        expect(session, &problem, NULL);
+    }
+}
+
 /* ---- mixed heads ------------------------------------------------------------------------------------------------ */
 
 /* th_set_shape gives heads that share values, and a last block with fewer heads than it could hold. */

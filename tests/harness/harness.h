@@ -268,11 +268,16 @@ th_problem th_padded_problem(clmgk_attention_desc desc, uint64_t seed);
 /* Q, K and V interleaved token by token in one buffer [B,N,3,H,D], tokens first in O too; or, if the descriptor asks
  * for gradients, these interleaved likewise. Causal; all heads have the size D. */
 th_problem th_packed_problem(clmgk_attention_desc desc, uint64_t seed);
+/* Queries and keys that lie far from 0, all in one direction. */
+th_problem th_far_problem(clmgk_attention_desc desc);
 /* A bias that hides all keys of every third row in one head, the heads taking turns; sinks, ALiBi, all gradients. */
 th_problem th_hidden_rows_problem(clmgk_attention_desc desc);
 
 /* Multiplies an array by `factor`, unless the problem lacks it; sets all elements of an array; sets one element. */
 void th_scale(th_problem *problem, th_name name, double factor);
+/* Moves all rows by one vector of about that size: with queries and keys (or shifts), gaussian scores stay as they are,
+ * while what they are computed from grows. */
+void th_move(th_problem *problem, th_name name, double distance, uint64_t seed);
 void th_fill(th_problem *problem, th_name name, double value);
 void th_set(th_problem *problem, th_name name, int64_t b, int64_t h, int64_t r, int64_t n, int64_t d, double value);
 

@@ -411,6 +411,24 @@ void th_scale(th_problem *problem, th_name name, double factor)
         array->values[n] *= factor;
 }
 
+void th_move(th_problem *problem, th_name name, double distance, uint64_t seed)
+{
+    const th_array *const array = &problem->array[name];
+    const size_t width = (size_t)array->shape[TH_RANK - 1];
+    for (size_t n = 0; n < array->count; n++) {
+        uint64_t state = seed + n % width;
+        array->values[n] += distance * th_normal(&state);
+    }
+}
+
+th_problem th_far_problem(clmgk_attention_desc desc)
+{
+    th_problem out = th_problem_make(&desc, 1);
+    for (th_name name = TH_Q; name <= TH_K; name++)
+        th_move(&out, name, 30.0, 1);
+    return out;
+}
+
 void th_fill(th_problem *problem, th_name name, double value)
 {
     assert_true(problem->array[name].used);

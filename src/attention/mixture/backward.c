@@ -27,9 +27,17 @@ static int64_t shift_slices(const mgk_backward *x)
     return x->flags.ROWS_INSIDE ? d->batch : d->batch * MGK_SHIFT_SLICES(longest);
 }
 
-/* Sets the gradients' flags of the kernels of rows and of keys. */
-static void set_wants(const mgk_backward_wants *w, mgk_flags *flags)
+/* Sets the flags of all the pass's kernels that follow from its products. */
+static void set_products(const mgk_backward *x, mgk_flags *flags)
 {
+    flags->FACTORS_ROUNDED = x->request->traits.gaussian && x->block.precision != CLMGK_PRECISION_EXACT;
+}
+
+/* Sets the gradients' flags of the kernels of rows and of keys. */
+static void set_wants(const mgk_backward *x, mgk_flags *flags)
+{
+    const mgk_backward_wants *const w = &x->want;
+    set_products(x, flags);
     flags->WANT_VARIANCE = mgk_wants(w, CLMGK_GRADIENT_VARIANCE);
     flags->WANT_SHIFT = mgk_wants(w, CLMGK_GRADIENT_SHIFT);
     flags->EXPECTATION = w->expectation;
@@ -61,7 +69,7 @@ static bool has_key_terms(const mgk_backward *x)
 static mgk_flags main_flags(const mgk_backward *x)
 {
     mgk_flags flags = mgk_backward_main_flags(x);
-    set_wants(&x->want, &flags);
+    set_wants(x, &flags);
     flags.QUERIES_APART = x->queries_apart;
     flags.WANT_Q = flags.WANT_Q && !x->queries_apart;
     flags.WANT_BIAS = flags.WANT_BIAS && !(x->queries_apart && mgk_backward_rows_flags(x).WANT_BIAS_ROWS);
@@ -124,7 +132,7 @@ MGK_BINDING(bind_new_prior, MGK_MIXTURE_NEW_PRIOR_BUFFERS)
 static void add_rows(mgk_backward *x, const char *name, int64_t work)
 {
     mgk_flags flags = mgk_backward_rows_flags(x);
-    set_wants(&x->want, &flags);
+    set_wants(x, &flags);
     flags.QUERIES_APART = x->queries_apart;
     flags.QUERIES_ROUNDED = x->block.precision == CLMGK_PRECISION_BF16;
     mgk_backward_add_rows(x, "mixture/rows.cl", name, &flags, bind_rows, work);
@@ -138,6 +146,7 @@ static void add_main(mgk_backward *x)
 static void add_queries(mgk_backward *x)
 {
     mgk_flags flags = mgk_backward_main_flags(x);
+    set_products(x, &flags);
     flags.QUERIES_APART = true;
     flags.WANT_K = flags.WANT_V = false;
     flags.WANT_SHIFT = mgk_wants(&x->want, CLMGK_GRADIENT_SHIFT);
