@@ -171,7 +171,7 @@ int64_t rd_class_below(const clmgk_attention_desc *desc, int64_t size)
     const bool linear = (clmgk_variant_traits(desc->variant) & CLMGK_TRAIT_LINEAR) != 0;
     if (size <= 16) /* the first of what the library rounds up to */
         return size <= 8 || linear ? 0 : 8;
-    return size <= 32 ? 16 : 32;
+    return (size + 15) / 16 * 16 - 16;
 }
 
 /* ---- random ones ------------------------------------------------------------------------------------------------- */
@@ -324,8 +324,92 @@ static rd_configuration random_matrix_configuration(uint64_t seed, uint64_t inde
     return out;
 }
 
+/* ---- broad ones -------------------------------------------------------------------------------------------------- */
+
+typedef enum { BROAD_LANE, BROAD_AMX, BROAD_SIMT, BROAD_MATRIX, BROAD_SINGLES, BROAD_LINEAR, BROADS } broad_kind;
+
+/* "": those that a plan chooses. */
+static const char *broad_parameters(broad_kind kind, bool few, bool mixed, uint64_t *state)
+{
+    enum { CHOICES = 4 };
+    static const char *const lists[BROADS][CHOICES] = {
+        [BROAD_LANE] = {"", "lanes=8,vectors=2,panels=2,tile=32", "vectors=4,panels=1,tile=16", "block=16,unroll=1"},
+        [BROAD_AMX] = {"unit=3", "unit=3,vectors=1,panels=2,tile=32", "unit=3,panels=4", "unit=3,tile=32,block=16"},
+        [BROAD_SIMT] = {"", "rows=4,keys=1,row-threads=4", "row-threads=2,key-threads=8,rows=1,keys=4",
+                        "rows=1,keys=2,features=8,values=4"},
+        [BROAD_MATRIX] = {"", "warps=2,row-tiles=2,key-tiles=4", "key-tiles=4", "warps=4,row-tiles=1,key-tiles=8"},
+        [BROAD_LINEAR] = {"", "chunk=16,feature-block=16", "chunk=32,feature-block=32", "chunk=64"}};
+    static const char *const fews[CHOICES] = {"", "tile=16", "lanes=8", "block=4,unroll=8"};
+    static const char *const mixtures[BROADS][CHOICES] = {
+        [BROAD_LANE] = {"heads=1", "lanes=8,heads=2", "heads=4,vectors=1", "heads=1,tile=32"},
+        [BROAD_AMX] = {"unit=3,heads=1", "unit=3,vectors=1,heads=2", "unit=3,heads=4", "unit=3"},
+        [BROAD_SIMT] = {"heads=1", "rows=1,keys=2,heads=2", "features=8,values=4,heads=4", ""},
+        [BROAD_MATRIX] = {"heads=1", "heads=2,key-tiles=4", "heads=4", ""}};
+    const broad_kind row = kind == BROAD_SINGLES ? BROAD_MATRIX : kind;
+    const char *const *const list = few && kind == BROAD_LANE ? fews : mixed ? mixtures[row] : lists[row];
+    return list[th_pick(state, 0, CHOICES - 1)];
+}
+
+/* Of the tiles of AMX, which has no heads of 16. */
+static void suit_amx(clmgk_attention_desc *d, uint64_t *state)
+{
+    const bool all = th_chance(state, 2); /* arrays in bf16; else their products are */
+    d->head_size = th_chance(state, 2) ? 32 : 64;
+    d->value_size = th_chance(state, 2) ? 32 : 64;
+    d->precision = all ? CLMGK_PRECISION_EXACT : CLMGK_PRECISION_BF16;
+    if (!all)
+        return;
+    d->dtype = CLMGK_DTYPE_BF16;
+    d->dtype_k = d->dtype_v = d->dtype_o = CLMGK_STORAGE_AS_Q;
+}
+
+static void broaden(rd_configuration *out, broad_kind kind, uint64_t *state)
+{
+    static const int64_t sizes[] = {8, 16, 32, 48, 64, 80, 96, 128};
+    clmgk_attention_desc *const d = &out->desc;
+    const bool mixed = (clmgk_variant_traits(d->variant) & CLMGK_TRAIT_ADMIXTURE) != 0;
+    out->broad = true;
+    if (kind == BROAD_AMX) {
+        suit_amx(d, state);
+        out->few = 0;
+    } else if (kind != BROAD_LINEAR) {
+        d->head_size = sizes[th_pick(state, 0, TH_COUNT(sizes) - 1)];
+        d->value_size = sizes[th_pick(state, 0, TH_COUNT(sizes) - 1)];
+    }
+    if (d->components > 1 && kind != BROAD_LINEAR && th_chance(state, 4))
+        d->components = th_pick(state, 5, mixed ? 6 : 9);
+    d->use_lse_low = kind != BROAD_LINEAR && th_chance(state, 3);
+    if (kind != BROAD_LINEAR && kind != BROAD_AMX && !mixed && th_chance(state, 3)) {
+        out->few = 4;
+        out->splits = (int64_t)1 << th_pick(state, 0, 2);
+        d->gradients = 0;
+    }
+    if (d->statistics != 0 && th_chance(state, 2))
+        d->statistics &= (uint32_t)th_random(state);
+    out->parameters = broad_parameters(kind, out->few > 0, mixed && kind != BROAD_LINEAR, state);
+}
+
+static rd_configuration broad_configuration(uint64_t seed, uint64_t index)
+{
+    const broad_kind kind = (broad_kind)(index % BROADS);
+    const uint64_t other = seed + 1;
+    uint64_t state = (seed + 2) ^ (index * 0x9e3779b97f4a7c15U);
+    rd_configuration out = kind == BROAD_MATRIX ? random_matrix_configuration(other, index)
+                           : kind == BROAD_SINGLES
+                               ? random_singles_configuration(other, index)
+                               : random_configuration(other, 4 * index + (kind == BROAD_LINEAR ? 3 : 0));
+    if (kind == BROAD_LANE || kind == BROAD_AMX)
+        out.engine = CLMGK_ENGINE_LANE;
+    if (kind == BROAD_SIMT)
+        out.engine = CLMGK_ENGINE_SIMT;
+    broaden(&out, kind, &state);
+    return out;
+}
+
 rd_configuration rd_configuration_of(uint64_t seed, uint64_t number)
 {
+    if (number >= RD_BROAD)
+        return broad_configuration(seed, (number - RD_BROAD) / RD_SHARED);
     if (number >= RD_MATRIX_SINGLES && number < RD_LISTED)
         return random_singles_configuration(seed, (number - RD_MATRIX_SINGLES) / RD_SHARED);
     if (number >= RD_MATRIX_RANDOM && number < RD_LISTED)

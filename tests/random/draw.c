@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LONGEST = 70 };
+enum { LONGEST = 70, LONGEST_BROAD = 200 };
 
 static bool has_trait(const clmgk_attention_desc *desc, clmgk_variant_trait trait)
 {
@@ -32,24 +32,44 @@ static void draw_heads(const rd_configuration *from, clmgk_attention_desc *d, ui
         d->heads = d->kv_heads = d->components;
 }
 
+/* A size of the class of `size`; of classes above 32 only the smallest one, unless the configuration is broad. */
+static int64_t draw_size(const rd_configuration *from, const clmgk_attention_desc *d, int64_t size, uint64_t *state)
+{
+    const int64_t most = size < 34 || from->broad ? size : 33;
+    return th_pick(state, rd_class_below(d, most) + 1, most);
+}
+
+/* Several tiles of the parameters that plans choose. */
+static void draw_long(const rd_configuration *from, clmgk_attention_desc *d, uint64_t *state)
+{
+    if (!from->broad || !th_chance(state, 3))
+        return;
+    d->batch = d->kv_heads = 1;
+    d->heads = has_trait(d, CLMGK_TRAIT_SQUARE) ? d->heads : has_trait(d, CLMGK_TRAIT_ADMIXTURE) ? from->ratio : 2;
+    d->kv_heads = has_trait(d, CLMGK_TRAIT_SQUARE) ? d->heads : 1;
+    d->length = from->few > 0 ? d->length : th_pick(state, 1, LONGEST_BROAD);
+    d->length_k = th_pick(state, 1, LONGEST_BROAD);
+}
+
 static void draw_sizes(const rd_configuration *from, clmgk_attention_desc *d, uint64_t *state)
 {
     d->batch = d->sequences > 0 ? 1 : th_pick(state, 1, 3);
     draw_heads(from, d, state);
     d->length = from->few > 0 ? th_pick(state, 1, from->few) : draw_length(state);
     d->length_k = draw_length(state);
+    draw_long(from, d, state);
     /* rows that need several ranges of keys to be worth it */
     const int64_t splits = has_trait(d, CLMGK_TRAIT_LINEAR) ? 1 : from->splits;
     if (splits > 1 && d->length * (splits - 1) > d->length_k)
         d->length_k = LONGEST - th_pick(state, 0, 10);
     if (splits > 1 && d->length * (splits - 1) > d->length_k)
         d->length = d->length_k / (splits - 1) - th_pick(state, 0, 3);
-    d->head_size = th_pick(state, rd_class_below(d, d->head_size) + 1, d->head_size < 34 ? d->head_size : 33);
+    d->head_size = draw_size(from, d, d->head_size, state);
     if (d->feature == CLMGK_FEATURE_DPFP) /* 2 D nu features: D of one class of features */
         d->head_size = from->desc.head_size - th_pick(state, 0, 1);
     if (d->feature == CLMGK_FEATURE_FAVOR)
         d->features -= th_pick(state, 0, 15);
-    d->value_size = th_pick(state, rd_class_below(d, d->value_size) + 1, d->value_size < 34 ? d->value_size : 33);
+    d->value_size = draw_size(from, d, d->value_size, state);
 }
 
 /* ---- options ----------------------------------------------------------------------------------------------------- */
@@ -124,6 +144,8 @@ static const char *blocks_of(const rd_configuration *from, bool backward)
 {
     const bool lane = from->engine == CLMGK_ENGINE_LANE;
     const bool mixed = has_trait(&from->desc, CLMGK_TRAIT_ADMIXTURE);
+    if (from->parameters)
+        return from->parameters[0] != '\0' ? from->parameters : NULL;
     if (has_trait(&from->desc, CLMGK_TRAIT_LINEAR))
         return from->wide ? "chunk=64" : "chunk=16";
     if (from->engine == CLMGK_ENGINE_MATRIX && from->wide)
@@ -143,10 +165,11 @@ static void draw_parameters(const rd_configuration *from, rd_case *c, uint64_t *
 {
     const bool linear = has_trait(&from->desc, CLMGK_TRAIT_LINEAR);
     const bool split = from->splits > 1 && (linear || c->desc.length * (from->splits - 1) <= c->desc.length_k);
-    const char *const blocks = blocks_of(from, false);
+    const char *const blocks = blocks_of(from, false), *const backward = blocks_of(from, true);
     snprintf(c->parameters, RD_PARAMETERS, "%s%ssplits=%d", blocks ? blocks : "", blocks ? "," : "",
              split ? (int)from->splits : 1);
-    snprintf(c->backward_parameters, RD_PARAMETERS, "%s,splits=%d", blocks_of(from, true), 1 << th_pick(state, 0, 2));
+    snprintf(c->backward_parameters, RD_PARAMETERS, "%s%ssplits=%d", backward ? backward : "", backward ? "," : "",
+             1 << th_pick(state, 0, 2));
 }
 
 /* ---- layouts ----------------------------------------------------------------------------------------------------- */
@@ -202,7 +225,9 @@ static void set_layouts(const rd_case *c, clmgk_attention_desc *d)
         else if (arrays[n].layout != &d->lse)
             *arrays[n].layout = tokens_first(arrays[n].shape, arrays[n].innermost);
     }
-    int64_t *const zero[] = {&d->k.head, &d->k.token, &d->v.head, &d->v.token};
+    int64_t *const zero[] = {&d->k.head,       &d->k.token,     &d->v.head,      &d->v.token,     &d->q.batch,
+                             &d->q.head,       &d->q.token,     &d->k.batch,     &d->k.component, &d->v.batch,
+                             &d->grad_o.batch, &d->grad_o.head, &d->grad_o.token};
     for (size_t n = 0; n < TH_COUNT(zero) && c->layout != RD_DENSE; n++)
         if ((c->repeated >> n & 1) != 0)
             *zero[n] = 0;
@@ -240,7 +265,7 @@ rd_case rd_draw(uint64_t seed, uint64_t number)
     if (th_chance(&state, 2))
         c.layout = (int)th_pick(&state, RD_TOKENS_FIRST, RD_LAYOUTS - 1);
     if (th_chance(&state, 8))
-        c.repeated = 1 << th_pick(&state, 0, 3);
+        c.repeated = 1 << th_pick(&state, 0, from.broad ? 12 : 3);
     if (th_chance(&state, 3))
         c.accumulate = (uint32_t)th_random(&state) & CLMGK_GRADIENT_ALL;
     c.grad_lse = !th_chance(&state, 3);

@@ -22,6 +22,8 @@ typedef struct rd_configuration {
     int64_t few;    /* most rows of a sequence; 0: any number */
     int64_t splits; /* of the keys in the forward pass; 0: one */
     int64_t ratio;  /* H / G: admixture family */
+    bool broad;     /* also what other configurations lack: long sequences, all sizes of a class, more strides of 0 */
+    const char *parameters; /* of the kernels; NULL: those of `wide` and the engine */
     /*
      * Lengths, heads and batch are left out. Flags, types and sets of outputs are as they will be (the sets as far as
      * the variant has them). Sizes D and E are the largest of their class. An array of priors or variances may get
@@ -41,8 +43,9 @@ uint32_t rd_options_of(const rd_configuration *configuration);
  * up to RD_MATRIX_RANDOM one of the matrix engine's, of all families that it has; up to RD_MATRIX_SINGLES a random one
  * for that engine, with 16-bit types, and up to RD_LISTED one with f32 arrays, which RD_SHARED consecutive problems
  * share;
- * up to RD_OPTIMISED one of a few that are worth a compiler's optimisation; from there on a random
- * one, which RD_SHARED consecutive problems share.
+ * up to RD_OPTIMISED one of a few that are worth a compiler's optimisation; up to RD_BROAD a random one, which
+ * RD_SHARED consecutive problems share; from there on a random one with what those lack: the parameters that plans
+ * choose themselves, and others; AMX; forms for few rows on all engines; wide heads; many components; L's low part.
  */
 enum {
     RD_LINEAR = 25000,
@@ -51,6 +54,7 @@ enum {
     RD_MATRIX_SINGLES = 46875,
     RD_LISTED = 50000,
     RD_OPTIMISED = 100000,
+    RD_BROAD = 1000000,
     RD_SHARED = 25
 };
 rd_configuration rd_configuration_of(uint64_t seed, uint64_t number);
@@ -68,7 +72,7 @@ typedef struct rd_case {
     clmgk_attention_desc desc; /* without strides */
     clmgk_engine engine;
     int layout;          /* of arrays with strides: RD_DENSE, RD_TOKENS_FIRST, or a permutation of the axes with gaps */
-    int repeated;        /* bits: axes of K and V whose stride is 0 */
+    int repeated;        /* bits: axes of inputs and dO whose stride is 0 */
     uint32_t accumulate; /* gradients that are added to what is there */
     bool grad_lse;       /* dL is given */
     char parameters[RD_PARAMETERS];

@@ -3,11 +3,12 @@
  * Random problems against the reference, all options drawn together (random/random.h). A draw that fails is made as
  * small as possible and printed as a command of clmgk-run, with its arrays in a folder under $TMPDIR.
  *
- *     test_differential [--seed S] [--first N] [--count N] [--optimised] [--matrix] [--list] [--keep-going]
+ *     test_differential [--seed S] [--first N] [--count N] [--optimised] [--matrix] [--broad] [--list] [--keep-going]
  *
  * CLMGK_TEST_SEED replaces the default seed. --optimised draws from the configurations that are worth it, --matrix
- * from those of the matrix engine, whose programs compilers take minutes to optimise on a CPU; --list only
- * says what is drawn; --keep-going tells of every draw that fails and makes none smaller.
+ * from those of the matrix engine, whose programs compilers take minutes to optimise on a CPU, and --broad what the
+ * other configurations lack (RD_BROAD); --list only says what is drawn; --keep-going tells of every draw that fails and
+ * makes none smaller.
  */
 #include "random/random.h"
 
@@ -30,6 +31,7 @@ static struct {
     bool keep_going;
     bool optimised;
     bool matrix;
+    bool broad;
 } arguments = {.seed = DEFAULT_SEED};
 
 /* How many failures are made smaller: each takes up to a minute. */
@@ -124,6 +126,8 @@ TH_TEST(draws)
         draw_range(session, RD_MATRIX, 100 * matrices);
         draw_range(session, RD_MATRIX_RANDOM, UINT64_C(20) * RD_SHARED);
         draw_range(session, RD_MATRIX_SINGLES, UINT64_C(20) * RD_SHARED);
+    } else if (arguments.broad) {
+        draw_range(session, RD_BROAD, UINT64_C(36) * RD_SHARED);
     } else if (session->full) {
         draw_range(session, 0, 100 * listed);
         draw_range(session, RD_LINEAR, 100 * linears);
@@ -170,7 +174,8 @@ TH_TEST(other_gradients_change_no_values)
     static const uint64_t lines[] = {10, 7}; /* shifted keys, packed sequences; with priors */
     const rd_configuration *list = NULL;
     const uint64_t listed = rd_listed(&list);
-    for (uint64_t n = 0; n < (arguments.ranged || arguments.optimised || arguments.matrix ? 0 : 40); n++) {
+    for (uint64_t n = 0; n < (arguments.ranged || arguments.optimised || arguments.matrix || arguments.broad ? 0 : 40);
+         n++) {
         const uint64_t number = lines[n % TH_COUNT(lines)] + listed * (n / TH_COUNT(lines));
         rd_case c = rd_draw(arguments.seed, number);
         c.accumulate = c.problem.accumulate = 0;
@@ -219,6 +224,8 @@ static bool parse(int argc, char **argv)
             arguments.optimised = true;
         else if (strcmp(argv[n], "--matrix") == 0)
             arguments.matrix = true;
+        else if (strcmp(argv[n], "--broad") == 0)
+            arguments.broad = true;
         else
             return false;
     }
@@ -229,7 +236,8 @@ int main(int argc, char **argv)
 {
     if (!parse(argc, argv)) {
         fprintf(stderr,
-                "usage: %s [--seed S] [--first N] [--count N] [--optimised] [--matrix] [--list] [--keep-going]\n",
+                "usage: %s [--seed S] [--first N] [--count N] [--optimised] [--matrix] [--broad] [--list] "
+                "[--keep-going]\n",
                 argv[0]);
         return 2;
     }
