@@ -53,7 +53,7 @@ class Kept:
 class Device(NamedTuple):
     """A device, as ``clmgk.devices()`` lists it."""
 
-    selector: str  #: "PLATFORM:DEVICE", for the argument `device` of all functions
+    selector: str  #: "PLATFORM:DEVICE"
     name: str
     platform: str
     vendor: str
@@ -147,9 +147,10 @@ class Context:
 
     Parameters
     ----------
-    device : str, optional
-        "PLATFORM:DEVICE" (two indices), "cpu", "gpu", or a part of a device's or a platform's name. Default: the
-        environment variable ``CLMGK_DEVICE``, else the first GPU, else the first CPU, else the first device.
+    device : str or Device, optional
+        One of `clmgk.devices`, or "PLATFORM:DEVICE" (two indices), "cpu", "gpu", or a part of a device's or a platform's
+        name. Default: the environment variable ``CLMGK_DEVICE``, else the first GPU, else the first CPU, else the first
+        device.
     cache_dir : str or path, optional
         The folder of compiled programs. Default: the environment variable ``CLMGK_CACHE_DIR``, else ~/.cache/clmgk. "": no
         files.
@@ -175,11 +176,11 @@ class Context:
         `device` matches several devices.
     """
 
-    def __init__(self, device: str | None = None, *, cache_dir: str | os.PathLike[str] | None = None,
+    def __init__(self, device: str | Device | None = None, *, cache_dir: str | os.PathLike[str] | None = None,
                  cache_max_bytes: int = 0, kernel_dir: str | os.PathLike[str] | None = None,
                  tuning_dir: str | os.PathLike[str] | None = None, untuned: bool = False,
                  program_dir: str | os.PathLike[str] | None = None, no_amx: bool = False) -> None:
-        selector = NULL if device is None else c_string("device", device)
+        selector = _selector(device)
         find_runtime()
         options = initialised("clmgk_context_options")
         for name, number in (("cache_max_bytes", cache_max_bytes), ("untuned", untuned), ("no_amx", no_amx)):
@@ -192,7 +193,7 @@ class Context:
                 setattr(options, name, kept[-1])
         native = ffi.new("binding_device *")
         try:
-            call(lib.binding_open, selector, options, native)
+            call(lib.binding_open, NULL if selector is None else c_string("device", selector), options, native)
         except BaseException:
             lib.binding_close(native)
             raise
@@ -272,16 +273,23 @@ _contexts: dict[str | None, Context] = {}
 _contexts_lock = threading.Lock()
 
 
-def context_of(device: str | Context | None) -> Context:
+def context_of(device: str | Device | Context | None) -> Context:
     """The context of the argument `device` of a function."""
-    found = _contexts.get(device) if device is None or isinstance(device, str) else device
+    if isinstance(device, Context):
+        return device
+    selector = _selector(device)
+    found = _contexts.get(selector)
     if found is None:
-        if not (device is None or isinstance(device, str)):
-            raise TypeError(f"device: {type(device).__name__}: expected a selector, a Context or None")
         with _contexts_lock:
-            found = _contexts.get(device)
+            found = _contexts.get(selector)
             if found is None:
-                found = _contexts[device] = Context(device)
-    if not isinstance(found, Context):
-        raise TypeError(f"device: {type(found).__name__}: expected a selector, a Context or None")
+                found = _contexts[selector] = Context(selector)
     return found
+
+
+def _selector(device: str | Device | None) -> str | None:
+    if isinstance(device, Device):
+        return device.selector
+    if not (device is None or isinstance(device, str)):
+        raise TypeError(f"device: {type(device).__name__}: expected a selector, a Device or a Context")
+    return device

@@ -6,8 +6,8 @@ from typing import Any, Iterable, Mapping, NamedTuple, Sequence, Unpack
 
 import numpy as np
 
-from ._context import Context, context_of
-from ._library import GRADIENTS, call, check_seed, ffi, lib, name_set
+from ._context import Context, Device, context_of
+from ._library import GRADIENTS, call, check_seed, ffi, integer, lib, name_set
 from ._options import Call, LinearOptions, Options, parameter
 from ._plan import Plan
 from ._slots import Array, check_array, dtype_name
@@ -65,7 +65,8 @@ def attention(q: Array, k: Array, v: Array, *, return_lse: bool = False, out: Ar
     estep : {"soft", "hard"}
         Sums over a key's components, or takes the largest.
     prior : array [M], [H,M] or [H,M,S], optional
-        π ≥ 0. Default: 1/M.
+        π ≥ 0. Default: 1/M. As NumPy's arrays do, axes of size 1 broadcast; so they do in variance, shift, lengths, lengths_q,
+        slopes, sinks, mix_weight, mix_offset and noise. The gradient has the shape of the array that was given.
     variance : float, or array [M] or [H,M], optional
         σ² > 0. Default: √D.
     shift : array [H,M,D]
@@ -108,7 +109,7 @@ def attention(q: Array, k: Array, v: Array, *, return_lse: bool = False, out: Ar
         the device is faster with it. Results are then less exact (include/clmgk/attention.h); `Plan.info` says what is used.
     engine : {"auto", "lane", "simt", "matrix"}
         The kernel engine.
-    device : str or Context, optional
+    device : str, Device or Context, optional
         As in `clmgk.Context`.
 
     Returns
@@ -229,7 +230,7 @@ def statistics(q: Array, k: Array, *, statistics: Iterable[str] = ("responsibili
     return made.run("statistics", (("statistics", _wanted("statistics", statistics)),))
 
 
-def combine(parts_o: Array, parts_lse: Array, *, device: str | Context | None = None) -> tuple[Array, Array]:
+def combine(parts_o: Array, parts_lse: Array, *, device: str | Device | Context | None = None) -> tuple[Array, Array]:
     """Combines attentions over disjoint ranges of keys into the attention over all keys.
 
     ::
@@ -240,7 +241,7 @@ def combine(parts_o: Array, parts_lse: Array, *, device: str | Context | None = 
     ----------
     parts_o : array [parts,B,H,N,E] of float32, float16 or bfloat16, dense
     parts_lse : array [parts,B,H,N] of float32, dense
-    device : str or Context, optional
+    device : str, Device or Context, optional
         As in `clmgk.Context`.
 
     Returns
@@ -383,8 +384,9 @@ def linear_attention_backward(grad_o: Array, q: Array, k: Array, v: Array, o: Ar
 def draw_projection(features: int, head_size: int, *, seed: int = 0) -> Array:
     """Draws the projection [features, head_size] of the feature map "favor": orthogonal blocks, lengths as of normal
     vectors. Raises ValueError for sizes that the library does not offer."""
-    projection = np.empty((max(0, features), max(0, head_size)), np.float32)
-    call(lib.clmgk_draw_projection, check_seed(seed), features, head_size, ffi.cast("float *", projection.ctypes.data))
+    rows, size = integer("features", features), integer("head_size", head_size)
+    projection = np.empty((max(0, rows), max(0, size)), np.float32)
+    call(lib.clmgk_draw_projection, check_seed(seed), rows, size, ffi.cast("float *", projection.ctypes.data))
     return projection
 
 
@@ -405,7 +407,10 @@ def dropout_mask(dropout: float, *, seed: int, heads: int, b: int, h: int, rows:
     -------
     array [len(rows), len(keys)] of uint8
     """
-    return _drawn(lib.clmgk_dropout_mask, "uint8_t", np.uint8, rows, keys, dropout, check_seed(seed), heads, b, h)
+    if not isinstance(dropout, (int, float, np.number)):
+        raise TypeError(f"dropout: {dropout!r}: expected a number")
+    return _drawn(lib.clmgk_dropout_mask, "uint8_t", np.uint8, rows, keys, float(dropout), check_seed(seed),
+                  integer("heads", heads), integer("b", b), integer("h", h))
 
 
 def noise_tile(*, seed: int, heads: int, b: int, h: int, rows: Sequence[int] | range,
@@ -425,7 +430,8 @@ def noise_tile(*, seed: int, heads: int, b: int, h: int, rows: Sequence[int] | r
     -------
     array [len(rows), len(keys)] of float32
     """
-    return _drawn(lib.clmgk_noise_tile, "float", np.float32, rows, keys, check_seed(seed), heads, b, h)
+    return _drawn(lib.clmgk_noise_tile, "float", np.float32, rows, keys, check_seed(seed), integer("heads", heads),
+                  integer("b", b), integer("h", h))
 
 
 def _first(name: str, numbers: Sequence[int] | range) -> int:

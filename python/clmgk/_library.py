@@ -180,12 +180,16 @@ def bits(field: str, names: Iterable[str] | str, table: dict[str, int]) -> int:
     return functools.reduce(lambda result, name: result | table[name], chosen, 0)
 
 
+def integer(name: str, value: Any) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name}: {value!r}: expected an int") from None
+
+
 def check_seed(seed: int) -> int:
     """A seed as an int of 64 bits."""
-    try:
-        number = operator.index(seed)
-    except TypeError:
-        raise TypeError(f"seed: {seed!r}: expected an int") from None
+    number = integer("seed", seed)
     if not 0 <= number < 2**64:
         raise ValueError(f"seed: {seed}: expected 0 to 2^64 - 1")
     return number

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import numbers
-from typing import Any, Mapping, TypedDict
+from typing import Any, Iterable, Mapping, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ._context import Context, context_of
+from ._context import Context, Device, context_of
 from ._descriptor import Layout
 from ._library import from_name, lib
 from ._plan import Plan, Prepared, signature
-from ._slots import Array, check_array, dtype_name
+from ._slots import Array, Pass, check_array, dtype_name
 
 
 class Options(TypedDict, total=False):
@@ -46,7 +46,7 @@ class Options(TypedDict, total=False):
     shared_noise: bool
     precision: str
     engine: str
-    device: str | Context | None
+    device: str | Device | Context | None
 
 
 class LinearOptions(TypedDict, total=False):
@@ -73,7 +73,7 @@ class LinearOptions(TypedDict, total=False):
     shared_noise: bool
     precision: str
     engine: str
-    device: str | Context | None
+    device: str | Device | Context | None
 
 
 OPTIONS = frozenset(Options.__annotations__)
@@ -91,9 +91,16 @@ _SWITCHES = {"lengths": "use_lengths", "lengths_q": "use_lengths_q", "offsets_k"
              "state_c": "use_state"}
 
 
+# Arrays of parameters whose shapes may broadcast to those that the plan expects.
+_BROADCAST = frozenset(("prior", "variance", "shift", "lengths", "lengths_q", "slopes", "sinks", "mix_weight", "mix_offset",
+                        "noise"))
+
+
 def parameter(name: str, value: ArrayLike) -> Array:
     """An array of parameters as C takes it: dense, f32 or int32. Copies only if it is something else."""
     target = np.int32 if name in _INTEGERS else np.float32
+    if isinstance(value, np.ma.MaskedArray):
+        check_array(name, value)
     try:
         array = np.asarray(value)
     except (TypeError, ValueError) as error:
@@ -151,6 +158,30 @@ def traits_of(variant: str) -> int:
     return int(lib.clmgk_variant_traits(from_name("variant", variant)))
 
 
+def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+    return len(shape) <= len(to) and all(own in (1, full) for own, full in zip(reversed(shape), reversed(to)))
+
+
+def _own_shape(array: Array) -> tuple[int, ...]:
+    """A single number broadcasts to any shape."""
+    return () if array.size == 1 else array.shape
+
+
+def _in_shapes(arrays: Mapping[str, Array], shapes: Iterable[tuple[str, tuple[int, ...]]]) -> dict[str, Array]:
+    """Arrays, of which some are broadcast to these shapes."""
+    return {**arrays, **{name: np.broadcast_to(arrays[name].reshape(_own_shape(arrays[name])), shape).copy()
+                         for name, shape in shapes}}
+
+
+def _sum_to(array: Array, gradient: Array) -> Array:
+    """The gradient of an array, from that of the array that it was broadcast to."""
+    shape = _own_shape(array)
+    own = (1,) * (gradient.ndim - len(shape)) + shape
+    axes = tuple([axis for axis, size in enumerate(own) if size != gradient.shape[axis]])
+    summed: Array = gradient.sum(axes)
+    return summed.reshape(array.shape)
+
+
 class Call:
     """A call of a function without a plan: its arrays, and its options that are none.
 
@@ -197,16 +228,36 @@ class Call:
             self.scalars[name] = value = scalar(name, value)
             self._key += (name, type(value), value)
 
+    def _broadcast(self, pass_: Pass) -> list[tuple[str, tuple[int, ...]]]:
+        """The parameters that the pass expects in another shape, to which they broadcast, and this shape."""
+        found = []
+        for slot in pass_.slots:
+            array = self.arrays.get(slot.name)
+            if slot.name in _BROADCAST and array is not None and array.shape != slot.shape \
+                    and _broadcasts(_own_shape(array), slot.shape):
+                found.append((slot.name, slot.shape))
+        return found
+
     def run(self, pass_name: str, fields: tuple[tuple[str, Any], ...] = (), unwanted: str = "") -> dict[str, Array]:
         """Runs a pass of the plan of the call, with these fields besides; does not make the output `unwanted`."""
         context = context_of(self.device)
         key = (pass_name, fields, unwanted, *self._key)
-        found: tuple[Plan, Prepared] | None = context._kept.find(key)
+        found: tuple[Plan, Prepared, Any] | None = context._kept.find(key)
+        arrays = self.arrays
         if found is None:
             plan = self.plan(context, dict(fields))
-            found = context._kept.keep(key, (plan, Prepared(plan, plan._pass(pass_name), self.arrays, (unwanted,))))
-        plan, prepared = found
-        return prepared.run(plan, self.arrays, self.seed)
+            pass_ = plan._pass(pass_name)
+            broadcast = self._broadcast(pass_)
+            arrays = _in_shapes(self.arrays, broadcast)
+            found = context._kept.keep(key, (plan, Prepared(plan, pass_, arrays, (unwanted,)), broadcast))
+        plan, prepared, broadcast = found
+        if broadcast:
+            arrays = _in_shapes(self.arrays, broadcast)
+        outputs = prepared.run(plan, arrays, self.seed)
+        for name, _ in broadcast:
+            if f"grad_{name}" in outputs:
+                outputs[f"grad_{name}"] = _sum_to(self.arrays[name], outputs[f"grad_{name}"])
+        return outputs
 
     def plan(self, context: Context, fields: Mapping[str, Any]) -> Plan:
         """A new plan for the call, with these fields besides."""
@@ -240,8 +291,8 @@ class Call:
             fields.update(heads=self._heads(q.shape[head], "q"), kv_heads=k.shape[head])
         if traits & lib.CLMGK_TRAIT_KEYS:
             fields["components"] = k.shape[-3]
-        if "shift" in self.arrays and self.arrays["shift"].ndim == 3:
-            fields["components"] = self.arrays["shift"].shape[1]
+        if "shift" in self.arrays and self.arrays["shift"].ndim >= 2:
+            fields["components"] = self.arrays["shift"].shape[-2]
         for name, array in self.storage.items():
             if name in ("q", "k", "v", "grad_o"):
                 has_components = name == "k" and bool(traits & lib.CLMGK_TRAIT_KEYS)
@@ -297,8 +348,8 @@ class Call:
                 raise ValueError(f"variance: {variance}: expected a positive number")
         for name, ranks in (("prior", (None, "m", "hm", "hms")), ("variance", (None, "m", "hm"))):
             if name in self.arrays:
-                rank = self.arrays[name].ndim
-                if not 1 <= rank < len(ranks):
+                rank = max(1, self.arrays[name].ndim)
+                if rank >= len(ranks):
                     raise ValueError(f"{name}: shape {self.arrays[name].shape}: expected [M] or [H,M]"
                                      + (" or [H,M,S]" if name == "prior" else ""))
                 fields[f"{name}_shape"] = ranks[rank]

@@ -8,7 +8,7 @@ from typing import Any, Container, Iterable, Mapping, NamedTuple, Unpack
 
 import numpy as np
 
-from ._context import Context, Kept, Opened, context_of
+from ._context import Context, Device, Kept, Opened, context_of
 from ._descriptor import Descriptor, describe
 from ._library import (ARRAYS, GRADIENTS, NULL, begin_call, bits, c_string, call, check, check_seed, end_call, ffi, from_name,
                        initialised, is_usable, lib, name_of, name_set, new_error, text, use_opencl)
@@ -139,7 +139,7 @@ class Plan:
 
     Parameters
     ----------
-    device : str or Context, optional
+    device : str, Device or Context, optional
         As in ``clmgk.Context``.
     engine : {"auto", "lane", "simt", "matrix"}
         The kernel engine of all passes.
@@ -170,11 +170,11 @@ class Plan:
     (1, 4, 1000, 32)
     """
 
-    def __init__(self, *, device: str | Context | None = None, engine: str = "auto", parameters: str | None = None,
+    def __init__(self, *, device: str | Device | Context | None = None, engine: str = "auto", parameters: str | None = None,
                  backward_parameters: str | None = None, **fields: Unpack[Descriptor]) -> None:
         self._make(device, engine, parameters, backward_parameters, fields, batched=True)
 
-    def _make(self, device: str | Context | None, engine: str, parameters: str | None, backward_parameters: str | None,
+    def _make(self, device: str | Device | Context | None, engine: str, parameters: str | None, backward_parameters: str | None,
               fields: Mapping[str, Any], batched: bool) -> None:
         use_opencl()
         desc = describe(fields)
@@ -191,7 +191,7 @@ class Plan:
         self._handle: Handle | None = _create(context_of(device)._opened, desc, options)
 
     @classmethod
-    def _of(cls, device: str | Context | None, engine: str, fields: Mapping[str, Any], batched: bool) -> Plan:
+    def _of(cls, device: str | Device | Context | None, engine: str, fields: Mapping[str, Any], batched: bool) -> Plan:
         """A plan for arrays that may lack the axis of the batch."""
         self = cls.__new__(cls)
         self._make(device, engine, None, None, fields, batched)

@@ -43,10 +43,11 @@ def test_softmax(rng, mask):
     np.testing.assert_allclose(lse, np.logaddexp.reduce(w, axis=-1), **TOLERANCE)
 
 
-def test_mgk_and_its_gradients(rng):
-    """The gradient along a random direction is the derivative of a random projection of O and L."""
+@pytest.mark.parametrize("shapes", [((2, 2), (2, 2)), ((1, 2), (2, 1)), ((2, 1), (1, 1))])
+def test_mgk_and_its_gradients(rng, shapes):
+    """The gradient along a random direction is the derivative of a random projection of O and L; parameters broadcast."""
     q, k, v = normal(rng, 1, 2, 11, 16), normal(rng, 1, 2, 2, 11, 16), normal(rng, 1, 2, 11, 16)
-    prior, variance = rng.uniform(0.2, 1, (2, 2)), rng.uniform(2, 8, (2, 2))
+    prior, variance = rng.uniform(0.2, 1, shapes[0]), rng.uniform(2, 8, shapes[1])
     options = dict(variant="mgk", prior=prior, variance=variance)
     o, lse = clmgk.attention(q, k, v, return_lse=True, **options)
     grad_o, grad_lse = normal(rng, *o.shape), normal(rng, *lse.shape)
@@ -167,6 +168,17 @@ def test_bias_broadcasts(rng):
                                   clmgk.attention(q, k, v, bias=full))
 
 
+def test_parameters_broadcast(rng):
+    q = normal(rng, 2, 3, 9, 16)
+    for lengths in (5, [5], [[5]]):
+        np.testing.assert_array_equal(clmgk.attention(q, q, q, lengths=lengths), clmgk.attention(q, q, q, lengths=[5, 5]))
+    np.testing.assert_array_equal(clmgk.attention(q[0], q[0], q[0], lengths=[5]), clmgk.attention(q, q, q, lengths=[5, 9])[0])
+    shift = normal(rng, 2, 16)
+    one, all_ = (clmgk.attention(q, q, q, variant="smgk", shift=s, prior=p)
+                 for s, p in ((shift, 0.5), (np.stack([shift] * 3), [0.5, 0.5])))
+    np.testing.assert_array_equal(one, all_)
+
+
 def test_copied_to_the_device(rng):
     """A device that does not share the host's memory gets copies: the same bits."""
     context = clmgk.Context()
@@ -210,6 +222,8 @@ def test_plan_with_layouts(rng):
 def test_devices():
     devices = clmgk.devices()
     assert devices and clmgk.Context(devices[0].selector).device == devices[0]
+    q = np.ones((1, 1, 9, 16), np.float32)
+    assert (clmgk.attention(q, q, q, device=devices[0]) == 1).all()
 
 
 def test_random_numbers(rng):
