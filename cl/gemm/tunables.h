@@ -11,15 +11,17 @@
     T(depth, "depth", "DEPTH", 32, 32, "numbers of a row in a tile; half as many of f32", 32, 64)                      \
     T(stages, "stages", "STAGES", 3, 3, "tiles in flight, and the one in use", 2, 3, 4)                                \
     T(unit, "unit", NULL, 0, 0, "the device's matrix unit (1: mma.sync, 2: wgmma); 0: emulated", 0, 1, 2)              \
-    T(splits, "splits", NULL, 0, 0, "ranges of k that work-groups share out", 1, 2, 4, 8, 16, 32, 64)
+    T(splits, "splits", NULL, 0, 0, "ranges of k that work-groups share out", 1, 2, 4, 8, 16, 32, 64)                  \
+    T(slices, "slices", NULL, 0, 0, "f32: bf16 numbers whose sum a factor is; 0: factors of tf32", 0, 2, 3)
 
 /* Rows of a tile have at least 64 bytes, also where it is transposed. Registers hold at most 128 sums of a work-item.
- * wgmma multiplies rows of four warps by 64 columns. */
+ * wgmma multiplies rows of four warps by 64 columns. mma.sync would need more registers for slices than there are. */
 #define MGK_FRAGMENTS_CONSTRAINTS(C)                                                                                   \
     C(warps % column_warps == 0)                                                                                       \
     C(warps / column_warps * row_tiles >= 2)                                                                           \
     C(column_warps *column_tiles >= 4)                                                                                 \
     C(row_tiles *column_tiles <= 32)                                                                                   \
+    C(unit != 1 || slices == 0)                                                                                        \
     C(unit < 2 || (warps % 4 == 0 && column_warps == 1 && column_tiles >= 8))
 
 #endif

@@ -14,14 +14,27 @@ const mgk_tunable_table *const mgk_gemm_fragments_table = &fragments_table;
 /* Rows and columns of a fragment, bytes of a piece that is copied at once, and work-items of a warp. */
 enum { FRAGMENT_ROWS = 16, FRAGMENT_COLUMNS = 8, PIECE_BYTES = 16, WARP = 32 };
 
-/* Of f32 numbers: so many products of tf32. The bound of sums of more than FEW_NUMBERS has room for what three leave
- * out (docs/gemm.md). */
-static int tf32_products_of(const clmgk_gemm_desc *desc)
+/* The bound of sums of more numbers has room for what three products of tf32, or of three slices, leave out
+ * (docs/gemm.md). */
+enum { FEW_NUMBERS = 64 };
+
+/* Of f32 numbers that have no slices: so many products of tf32. */
+static int tf32_products_of(const clmgk_gemm_desc *desc, int slices)
 {
-    enum { ROUNDED = 1, EXACT = 3, EXACT_OF_FEW = 4, FEW_NUMBERS = 64 };
-    if (desc->dtype != CLMGK_DTYPE_F32)
+    enum { ROUNDED = 1, EXACT = 3, EXACT_OF_FEW = 4 };
+    if (desc->dtype != CLMGK_DTYPE_F32 || slices > 0)
         return 0;
     return desc->precision != CLMGK_PRECISION_EXACT ? ROUNDED : desc->k > FEW_NUMBERS ? EXACT : EXACT_OF_FEW;
+}
+
+/* Slices of bf16 of an f32 number, with which its products are as exact as they must be; 0: none are. */
+enum { ROUNDED_SLICES = 2, EXACT_SLICES = 3 };
+
+static int slices_of(const clmgk_gemm_desc *desc)
+{
+    if (desc->dtype != CLMGK_DTYPE_F32)
+        return 0;
+    return desc->precision != CLMGK_PRECISION_EXACT ? ROUNDED_SLICES : desc->k > FEW_NUMBERS ? EXACT_SLICES : 0;
 }
 
 /* ---- blocks ---------------------------------------------------------------------------------------------------- */
@@ -38,11 +51,14 @@ static int64_t columns_of(const mgk_tunables *p)
            FRAGMENT_COLUMNS;
 }
 
+/* A tile has half as many numbers of f32, whose slices take two bytes each. */
 static uint64_t local_bytes_of(const mgk_tunables *p)
 {
     enum { BYTES = 2 };
-    return (uint64_t)((rows_of(p) + columns_of(p)) * mgk_tunable_get(p, MGK_NAMED(depth)) *
-                      mgk_tunable_get(p, MGK_NAMED(stages)) * BYTES);
+    const int slices = mgk_tunable_get(p, MGK_NAMED(slices));
+    const int64_t bytes = (rows_of(p) + columns_of(p)) * mgk_tunable_get(p, MGK_NAMED(depth)) *
+                          mgk_tunable_get(p, MGK_NAMED(stages)) * BYTES;
+    return (uint64_t)(slices > 0 ? bytes / 2 * slices : bytes);
 }
 
 static int64_t blocks_of(const clmgk_gemm_desc *desc, const mgk_tunables *p)
@@ -111,12 +127,23 @@ static void choose_block(const clmgk_gemm_desc *desc, const mgk_device_facts *fa
     choose_splits(desc, units, p);
 }
 
+/* Slices leave room for two stages, and need no more. */
+static void choose_stages(mgk_tunables *p)
+{
+    enum { STAGES = 2 };
+    if (mgk_tunable_get(p, MGK_NAMED(slices)) > 0)
+        mgk_tunable_default(p, MGK_NAMED(stages), STAGES);
+}
+
 /* Whether the given parameters suit wgmma, whose four warps have their rows one below the other, and the product leaves
- * no half of its least block empty. Then the defaults are wgmma's. */
+ * no half of its least block empty. Then the defaults are wgmma's. f32 numbers must have slices. */
 static bool choose_wgmma(const clmgk_gemm_desc *desc, mgk_tunables *p)
 {
     enum { LEAST = 64, ROW_TILES = 2, COLUMN_TILES = 16 };
     mgk_tunables own = *p;
+    mgk_tunable_default(&own, MGK_NAMED(slices), slices_of(desc));
+    if (desc->dtype == CLMGK_DTYPE_F32 && mgk_tunable_get(&own, MGK_NAMED(slices)) == 0)
+        return false;
     mgk_tunable_default(&own, MGK_NAMED(unit), MATRIX_WGMMA);
     mgk_tunable_default(&own, MGK_NAMED(column_warps), 1);
     mgk_tunable_default(&own, MGK_NAMED(row_tiles), ROW_TILES);
@@ -131,8 +158,9 @@ static void choose(const clmgk_gemm_desc *desc, const mgk_device_facts *facts, m
 {
     const int unit = facts->matrix_unit.unit;
     mgk_tunables_begin(p, facts->info.device_class);
-    if (unit < MATRIX_WGMMA || desc->dtype == CLMGK_DTYPE_F32 || !choose_wgmma(desc, p))
+    if (unit < MATRIX_WGMMA || !choose_wgmma(desc, p))
         mgk_tunable_default(p, MGK_NAMED(unit), unit < MATRIX_MMA ? unit : MATRIX_MMA);
+    choose_stages(p);
     choose_block(desc, facts, p);
 }
 
@@ -173,7 +201,7 @@ static clmgk_status find_unit(clmgk_context *context, int *unit, clmgk_error *er
 static void add_step(clmgk_gemm_plan *plan, const mgk_sub_group *sub_group, const mgk_tunables *p)
 {
     const clmgk_gemm_desc *const desc = &plan->desc;
-    const int splits = mgk_tunable_get(p, MGK_NAMED(splits));
+    const int splits = mgk_tunable_get(p, MGK_NAMED(splits)), slices = mgk_tunable_get(p, MGK_NAMED(slices));
     mgk_step *const step = &plan->steps->step[plan->steps->count++];
     const mgk_flags flags = {.engine = CLMGK_ENGINE_MATRIX,
                              .TYPE_Q = (int)desc->dtype,
@@ -183,7 +211,8 @@ static void add_step(clmgk_gemm_plan *plan, const mgk_sub_group *sub_group, cons
                              .MATRIX_UNIT = mgk_tunable_get(p, MGK_NAMED(unit)),
                              .SHUFFLE = sub_group->shuffle,
                              .SUB_GROUP_SIZE = sub_group->size,
-                             .TF32_PRODUCTS = tf32_products_of(desc),
+                             .TF32_PRODUCTS = tf32_products_of(desc, slices),
+                             .BF16_SLICES = slices,
                              .SPLIT_DEPTH = splits > 1,
                              .TRANSPOSE_A = desc->transpose_a,
                              .TRANSPOSE_B = desc->transpose_b};
@@ -198,7 +227,8 @@ static void add_step(clmgk_gemm_plan *plan, const mgk_sub_group *sub_group, cons
     const int64_t rows = rows_of(p), columns = columns_of(p);
     const size_t blocks = (size_t)(splits > 1 ? mgk_gemm_bind_ranges(plan, step, rows, columns, range_of(desc, p))
                                               : mgk_gemm_bind_product(plan, step, rows, columns));
-    plan->info.precision = flags.TF32_PRODUCTS == 1 ? CLMGK_PRECISION_TF32 : CLMGK_PRECISION_EXACT;
+    plan->info.precision =
+        flags.TF32_PRODUCTS == 1 || slices == ROUNDED_SLICES ? CLMGK_PRECISION_TF32 : CLMGK_PRECISION_EXACT;
     step->launch = (mgk_launch){1, {blocks * threads}, {threads}};
     step->local_bytes = local_bytes_of(p);
 }
@@ -230,6 +260,19 @@ static void add_note(clmgk_gemm_plan *plan, const mgk_tunables *p)
         mgk_text_printf(&plan->note, "%s%s", plan->note.length > 0 ? "; " : "", reason);
 }
 
+/* Factors must be those that the unit multiplies, and exact enough. */
+static clmgk_status check_slices(const clmgk_gemm_desc *desc, const mgk_tunables *p, clmgk_error *error)
+{
+    const int slices = mgk_tunable_get(p, MGK_NAMED(slices)), least = slices_of(desc);
+    if (slices > 0 && (least == 0 || slices < least))
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "%d slices of a number are not for this product: expected %d",
+                        slices, least);
+    if (slices == 0 && desc->dtype == CLMGK_DTYPE_F32 && mgk_tunable_get(p, MGK_NAMED(unit)) == MATRIX_WGMMA)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                        "wgmma multiplies slices of f32 numbers, which this product does not have: expected unit 1");
+    return CLMGK_OK;
+}
+
 /* Reads the plan's parameters and makes the others. */
 static clmgk_status read_parameters(const clmgk_gemm_desc *desc, const mgk_device_facts *facts,
                                     const mgk_parameters *parameters, mgk_tunables *p, clmgk_error *error)
@@ -237,11 +280,10 @@ static clmgk_status read_parameters(const clmgk_gemm_desc *desc, const mgk_devic
     *p = mgk_tunables_of(&fragments_table);
     MGK_TRY(mgk_tunables_read(p, parameters, error));
     choose(desc, facts, p);
+    MGK_TRY(check_slices(desc, p, error));
     MGK_TRY(mgk_tunables_check(p, true, error));
     if (mgk_tunable_get(p, MGK_NAMED(unit)) > facts->matrix_unit.unit)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "the device has no such matrix unit");
-    if (mgk_tunable_get(p, MGK_NAMED(unit)) == MATRIX_WGMMA && desc->dtype == CLMGK_DTYPE_F32)
-        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "wgmma does not split f32 numbers: expected unit 1");
     return check_group(p, facts, error);
 }
 

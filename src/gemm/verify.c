@@ -1,18 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Verdicts on edited programs of products: assemblers may miscompile one configuration of a kernel and not the next. A
- * small product runs in the plan's own program. Its numbers are whole, and so small that all sums are exact. */
+ * small product runs in the plan's own program. Its numbers have so few digits that all sums are exact. */
 #include "gemm/gemm.h"
 #include "gemm/product_args.clh"
 
 #include <math.h>
 #include <string.h>
 
-enum { BYTES = 2 }; /* of an element */
-
 typedef struct trial {
     clmgk_gemm_plan plan; /* of the small product */
     int8_t *left, *right; /* rows of A, and columns of B, of k numbers -1, 0 and 1 */
-    uint16_t *c;
+    void *c;
     cl_mem a_memory, b_memory, c_memory, workspace;
 } trial;
 
@@ -25,6 +23,28 @@ static int8_t *make_numbers(const clmgk_gemm_plan *plan, int64_t count, uint32_t
     for (size_t i = 0; made != NULL && i < numbers; ++i)
         made[i] = (int8_t)((int)(((uint32_t)i + seed) * UINT32_C(2654435761) >> 9) % 3 - 1);
     return made;
+}
+
+/* What these numbers are multiplied by: f32 has a digit in each of three slices, where so few products are added that
+ * the sums are exact all the same. */
+static float scale_of(const clmgk_gemm_desc *desc)
+{
+    enum { FEW = 128 };
+    return desc->dtype == CLMGK_DTYPE_F32 && desc->k < FEW ? 1 + 0x1p-8F + 0x1p-16F : 1;
+}
+
+/* Element i of an array of elements of `bytes`. */
+static void put(void *array, size_t i, uint32_t bits, size_t bytes)
+{
+    if (bytes == sizeof(uint32_t))
+        ((uint32_t *)array)[i] = bits;
+    else
+        ((uint16_t *)array)[i] = (uint16_t)bits;
+}
+
+static uint32_t get(const void *array, size_t i, size_t bytes)
+{
+    return bytes == sizeof(uint32_t) ? ((const uint32_t *)array)[i] : ((const uint16_t *)array)[i];
 }
 
 /* ---- the small product ------------------------------------------------------------------------------------------- */
@@ -42,6 +62,7 @@ static clmgk_status make_small(const clmgk_gemm_plan *plan, int number, clmgk_ge
     memcpy(&args, plan->steps->step[0].args, sizeof(args));
     *small = (clmgk_gemm_desc)CLMGK_GEMM_DESC_INIT;
     small->dtype = plan->desc.dtype;
+    small->precision = plan->desc.precision;
     small->transpose_a = plan->desc.transpose_a;
     small->transpose_b = plan->desc.transpose_b;
     small->m = args.rows + trials[number].more_rows;
@@ -55,15 +76,17 @@ static clmgk_status make_side(const clmgk_gemm_plan *plan, const int8_t *numbers
                               cl_mem *memory, clmgk_error *error)
 {
     const clmgk_dtype_info type = clmgk_dtype_get_info(plan->desc.dtype);
-    const size_t lines = (size_t)count, k = (size_t)plan->desc.k;
+    const size_t lines = (size_t)count, k = (size_t)plan->desc.k, bytes = mgk_gemm_element(plan->desc.dtype);
+    const float scale = scale_of(&plan->desc);
     cl_int code = CL_SUCCESS;
-    uint16_t *const image = mgk_alloc(&plan->context->allocator, lines * k, BYTES);
+    void *const image = mgk_alloc(&plan->context->allocator, lines * k, bytes);
     if (image == NULL)
         return mgk_fail_memory(error, "a trial of a product");
     for (size_t i = 0; i < lines; ++i)
         for (size_t l = 0; l < k; ++l)
-            image[transposed ? l * lines + i : i * k + l] = (uint16_t)mgk_encode(numbers[i * k + l], &type);
-    *memory = clCreateBuffer(plan->context->context, CL_MEM_READ_ONLY | CL_MEM_COPY_HOST_PTR, lines * k * BYTES, image,
+            put(image, transposed ? l * lines + i : i * k + l, mgk_encode(scale * (float)numbers[i * k + l], &type),
+                bytes);
+    *memory = clCreateBuffer(plan->context->context, CL_MEM_READ_ONLY | CL_MEM_COPY_HOST_PTR, lines * k * bytes, image,
                              &code);
     mgk_free(&plan->context->allocator, image);
     return *memory != NULL ? CLMGK_OK : mgk_fail_cl(error, code, "clCreateBuffer");
@@ -73,18 +96,18 @@ static clmgk_status make_arrays(trial *t, clmgk_error *error)
 {
     const clmgk_gemm_plan *const plan = &t->plan;
     const clmgk_gemm_desc *const desc = &plan->desc;
-    const size_t elements = (size_t)(desc->m * desc->n);
+    const size_t elements = (size_t)(desc->m * desc->n), bytes = mgk_gemm_element(desc->dtype);
     cl_int code = CL_SUCCESS;
     t->left = make_numbers(plan, desc->m, 1);
     t->right = make_numbers(plan, desc->n, 5);
-    t->c = mgk_alloc(&plan->context->allocator, elements, BYTES);
+    t->c = mgk_alloc(&plan->context->allocator, elements, bytes);
     if (t->left == NULL || t->right == NULL || t->c == NULL)
         return mgk_fail_memory(error, "a trial of a product");
-    memset(t->c, 0xff, elements * BYTES); /* NaN */
+    memset(t->c, 0xff, elements * bytes); /* NaN */
     MGK_TRY(make_side(plan, t->left, desc->m, desc->transpose_a != 0, &t->a_memory, error));
     MGK_TRY(make_side(plan, t->right, desc->n, desc->transpose_b == 0, &t->b_memory, error));
     t->c_memory =
-        clCreateBuffer(plan->context->context, CL_MEM_READ_WRITE | CL_MEM_COPY_HOST_PTR, elements * BYTES, t->c, &code);
+        clCreateBuffer(plan->context->context, CL_MEM_READ_WRITE | CL_MEM_COPY_HOST_PTR, elements * bytes, t->c, &code);
     if (t->c_memory == NULL)
         return mgk_fail_cl(error, code, "clCreateBuffer");
     const size_t workspace = (size_t)mgk_steps_workspace_size(plan->steps);
@@ -112,7 +135,7 @@ static void release(trial *t)
 static clmgk_status multiply(const trial *t, clmgk_error *error)
 {
     const clmgk_buffer a = {t->a_memory, 0}, b = {t->b_memory, 0}, c = {t->c_memory, 0}, workspace = {t->workspace, 0};
-    const size_t bytes = (size_t)(t->plan.desc.m * t->plan.desc.n) * BYTES;
+    const size_t bytes = (size_t)(t->plan.desc.m * t->plan.desc.n) * mgk_gemm_element(t->plan.desc.dtype);
     cl_int code = CL_SUCCESS;
     mgk_call call = mgk_empty_call();
     call.buffers[MGK_GEMM_A] = &a;
@@ -142,15 +165,25 @@ static int exact(const trial *t, int64_t row, int64_t column)
     return sum;
 }
 
+/* The most that an element is off, of itself: what its type rounds, and slices of f32 leave out. */
+static double error_of(const clmgk_gemm_desc *desc)
+{
+    if (desc->dtype == CLMGK_DTYPE_F32)
+        return desc->precision == CLMGK_PRECISION_EXACT ? 0x1p-22 : 0x1p-13;
+    return desc->dtype == CLMGK_DTYPE_F16 ? 0x1p-11 : 0x1p-8;
+}
+
 /* Compares all elements of C, and judges a wrong program. */
 static clmgk_status compare(const trial *t, mgk_program *program, clmgk_error *error)
 {
     const clmgk_gemm_desc *const desc = &t->plan.desc;
     const clmgk_dtype_info type = clmgk_dtype_get_info(desc->dtype);
-    const double rounding = desc->dtype == CLMGK_DTYPE_F16 ? 0x1p-11 : 0x1p-8;
+    const size_t bytes = mgk_gemm_element(desc->dtype);
+    const double scale = (double)scale_of(desc) * (double)scale_of(desc);
     for (int64_t i = 0; i < desc->m * desc->n; ++i) {
-        const double value = mgk_decode(t->c[i], &type), expected = exact(t, i / desc->n, i % desc->n);
-        if (fabs(value - expected) <= rounding * fabs(expected))
+        const double value = mgk_decode(get(t->c, (size_t)i, bytes), &type);
+        const double expected = scale * exact(t, i / desc->n, i % desc->n);
+        if (fabs(value - expected) <= error_of(desc) * fabs(expected))
             continue;
         clmgk_error wrong;
         const clmgk_status status =

@@ -257,26 +257,47 @@ static clmgk_gemm_desc fragments_desc(const int64_t size[3], clmgk_dtype dtype, 
     return desc;
 }
 
-/* Whole blocks, edges of each axis, offsets and strides that are no multiples of 16 bytes and that are, batches. */
-static void expect_fragments(const th_session *session, clmgk_dtype dtype, int form, const char *parameters)
+/* Whole blocks, edges of each axis, offsets and strides that are no multiples of 16 bytes and that are, batches.
+ * `more`, a multiple of 8: numbers of k above those of the least product. */
+static void expect_longer(const th_session *session, const clmgk_gemm_desc *like, const char *parameters, int64_t more)
 {
     static const int64_t some[][3] = {{64, 32, 96}, {65, 1, 129}, {1, 70, 24}, {33, 40, 7}, {31, 33, 64}};
+    const int form = like->transpose_a * 2 + like->transpose_b;
     for (size_t n = 0; n < TH_COUNT(some); n++) {
-        clmgk_gemm_desc desc = fragments_desc(some[n], dtype, form);
+        clmgk_gemm_desc desc = fragments_desc(some[n], like->dtype, form);
+        desc.precision = like->precision;
+        desc.k += more;
         desc.alpha = n % 2 ? -0.5 : 1;
         desc.beta = n % 3 ? 0.25 : 0;
         tp_expect(session, &desc, "matrix", parameters, n < 3 ? 8 * n : n, n);
-        desc.lda = desc.ldb = n % 2 ? 136 : 131;
+        desc.lda = desc.ldb = (n % 2 ? 136 : 131) + more;
         desc.ldc = n % 2 ? 72 : 71;
         tp_expect(session, &desc, "matrix", parameters, 0, n);
     }
     for (int way = 0; way < WAYS; way++) {
-        clmgk_gemm_desc desc = batch_desc(37, 21, 19, way);
-        desc.dtype = dtype;
-        desc.transpose_a = form >> 1;
-        desc.transpose_b = form & 1;
+        clmgk_gemm_desc desc = batch_desc(37, 21, 19 + more, way);
+        desc.dtype = like->dtype;
+        desc.precision = like->precision;
+        desc.transpose_a = like->transpose_a;
+        desc.transpose_b = like->transpose_b;
         tp_expect(session, &desc, "matrix", parameters, (size_t)way, 7);
     }
+}
+
+static void expect_fragments(const th_session *session, clmgk_dtype dtype, int form, const char *parameters)
+{
+    const clmgk_gemm_desc like = {.dtype = dtype, .transpose_a = form >> 1, .transpose_b = form & 1};
+    expect_longer(session, &like, parameters, 0);
+}
+
+/* Slices of f32 numbers, which exact products have where k is more than 64. */
+static void expect_slices(const th_session *session, int form, const char *parameters, bool is_exact)
+{
+    const clmgk_gemm_desc like = {.dtype = CLMGK_DTYPE_F32,
+                                  .transpose_a = form >> 1,
+                                  .transpose_b = form & 1,
+                                  .precision = is_exact ? CLMGK_PRECISION_EXACT : CLMGK_PRECISION_TF32};
+    expect_longer(session, &like, parameters, is_exact ? 64 : 0);
 }
 
 enum { NN, NT, TN, TT, FORMS };
@@ -289,25 +310,71 @@ TH_TEST(fragments)
     expect_fragments(session, CLMGK_DTYPE_BF16, NN, SMALL_BLOCKS ",splits=2");
 }
 
-/* Products of numbers whose parts lose the most: the low parts are nearly half of a high part's last place, and end
- * with a bit that the unit does not read. */
-static void expect_worst_singles(const th_session *session, const clmgk_gemm_desc *desc)
+static void store_singles(const th_session *session, const tp_matrix *matrix)
+{
+    clmgk_ref_store(CLMGK_DTYPE_F32, matrix->values, matrix->count, matrix->image);
+    assert_int_equal(clEnqueueWriteBuffer(session->queue, matrix->memory, CL_TRUE, 0, matrix->count * sizeof(float),
+                                          matrix->image, 0, NULL, NULL),
+                     CL_SUCCESS);
+}
+
+static void multiply_singles(const th_session *session, const tp_product *product, const char *parameters)
+{
+    clmgk_gemm_plan *const plan = tp_plan(session, &product->desc, "matrix", parameters);
+    tp_enqueue(plan, session->queue, product, 0, NULL, NULL);
+    clmgk_gemm_plan_release(plan);
+}
+
+/* Products of numbers 1 + `low` - 1, 3 or 5 units of the last place. */
+static void expect_worst_singles(const th_session *session, const clmgk_gemm_desc *desc, const char *parameters,
+                                 double low)
 {
     TP_PRODUCT product = tp_make(session, desc, 0, 1);
     tp_matrix *const sides[] = {&product.matrix[TP_A], &product.matrix[TP_B]};
     for (size_t i = 0; i < TH_COUNT(sides); i++) {
         for (size_t n = 0; n < sides[i]->count; n++)
-            sides[i]->values[n] = 1 + 0x1p-11 - (double)(1 + 2 * (n % 3)) * 0x1p-23;
-        clmgk_ref_store(CLMGK_DTYPE_F32, sides[i]->values, sides[i]->count, sides[i]->image);
-        assert_int_equal(clEnqueueWriteBuffer(session->queue, sides[i]->memory, CL_TRUE, 0,
-                                              sides[i]->count * sizeof(float), sides[i]->image, 0, NULL, NULL),
-                         CL_SUCCESS);
+            sides[i]->values[n] = 1 + low - (double)(1 + 2 * (n % 3)) * 0x1p-23;
+        store_singles(session, sides[i]);
     }
-    clmgk_gemm_plan *const plan = tp_plan(session, &product.desc, "matrix", SMALL_BLOCKS);
-    tp_enqueue(plan, session->queue, &product, 0, NULL, NULL);
+    multiply_singles(session, &product, parameters);
     tp_check(session, &product, CLMGK_DTYPE_F32, "parts");
-    clmgk_gemm_plan_release(plan);
 }
+
+/* The largest numbers and the smallest stay what they nearly are, NaN stays NaN, and an infinite factor, whose parts
+ * have no sum, gives NaN. */
+static void expect_extremes(const th_session *session, const clmgk_gemm_desc *desc, const char *parameters)
+{
+    static const float special[] = {FLT_MAX, -FLT_MAX, 0x1.8p-126F, NAN, INFINITY};
+    enum { LEAST_NAN = 3 };
+    TP_PRODUCT product = tp_make(session, desc, 0, 1);
+    tp_matrix *const a = &product.matrix[TP_A], *const b = &product.matrix[TP_B];
+    const tp_matrix *const c = &product.matrix[TP_C];
+    const size_t columns = (size_t)desc->n, depth = (size_t)desc->k;
+    float *const results = calloc(c->count, sizeof(*results));
+    assert_non_null(results);
+    for (size_t n = 0; n < (size_t)desc->m * depth; n++)
+        a->values[a->offset + n] = n % depth == depth - 1 ? special[n / depth % TH_COUNT(special)] : 0;
+    for (size_t n = 0; n < depth * columns; n++)
+        b->values[b->offset + n] = n / columns == depth - 1;
+    store_singles(session, a);
+    store_singles(session, b);
+    multiply_singles(session, &product, parameters);
+    assert_int_equal(
+        clEnqueueReadBuffer(session->queue, c->memory, CL_TRUE, 0, c->count * sizeof(float), results, 0, NULL, NULL),
+        CL_SUCCESS);
+    for (size_t n = 0; n < (size_t)desc->m * columns; n++) {
+        const float result = results[c->offset + n], expected = special[n / columns % TH_COUNT(special)];
+        if (n / columns % TH_COUNT(special) < LEAST_NAN ? !(fabsf(result / expected - 1) <= 0x1p-22F)
+                                                        : result == result)
+            fail_msg("element %zu: %a, expected %a", n, (double)result, (double)expected);
+    }
+    free(results);
+}
+
+/* Low parts that are nearly half of a tf32's last place, and end with a bit that the unit does not read; and slices
+ * that are as large as they can be. */
+#define LOW_PARTS  0x1p-11
+#define LOW_SLICES (0x1p-7 - 0x1p-15 + 0x1p-16)
 
 /* f32 by products of tf32: four of few numbers, for which three are not exact enough, three of more, or one. */
 TH_TEST(fragments_of_singles)
@@ -316,10 +383,26 @@ TH_TEST(fragments_of_singles)
     for (size_t n = 0; n < TH_COUNT(few); n++) {
         const clmgk_gemm_desc desc = fragments_desc(few[n], CLMGK_DTYPE_F32, NN);
         tp_expect(session, &desc, "matrix", SMALL_BLOCKS, 0, n);
-        expect_worst_singles(session, &desc);
+        expect_worst_singles(session, &desc, SMALL_BLOCKS, LOW_PARTS);
+        expect_extremes(session, &desc, SMALL_BLOCKS);
     }
     expect_fragments(session, CLMGK_DTYPE_F32, NN, SMALL_BLOCKS);
-    expect_fragments(session, CLMGK_DTYPE_F32, TT, SMALL_BLOCKS ",splits=2");
+}
+
+#define SLICED(count) SMALL_BLOCKS ",slices=" #count
+
+/* f32 by products of bf16. The first program has all ways of loading A and B. */
+TH_TEST(fragments_of_slices)
+{
+    static const int64_t few[] = {40, 40, 65}, size[] = {40, 72, 100};
+    clmgk_gemm_desc desc = fragments_desc(few, CLMGK_DTYPE_F32, NN);
+    expect_worst_singles(session, &desc, SLICED(3), LOW_SLICES);
+    expect_extremes(session, &desc, SLICED(3));
+    expect_slices(session, NN, SLICED(3), true);
+    desc = fragments_desc(size, CLMGK_DTYPE_F32, TT);
+    desc.precision = CLMGK_PRECISION_TF32;
+    expect_worst_singles(session, &desc, SLICED(2), LOW_SLICES);
+    tp_expect(session, &desc, "matrix", SLICED(2), 0, 1);
 }
 
 /* The plan says which precision it uses, and rounds no more than that says. */
@@ -343,19 +426,26 @@ TH_TEST(fragments_of_rounded_singles)
     }
 }
 
-/* A GPU of 132 units: few blocks of C get ranges of K, and many do not. */
-TH_TEST(few_blocks_have_ranges)
+/* A GPU of 132 units with wgmma. */
+static mgk_device_facts hopper_of(const th_session *session)
 {
-    static const struct {
-        int64_t m, n, k;
-        size_t steps;
-    } cases[] = {{128, 128, 16384, 2}, {512, 512, 4096, 2}, {128, 128, 1000, 1}, {4096, 4096, 4096, 1}};
     mgk_device_facts facts = session->context->facts;
     facts.info.device_class = CLMGK_DEVICE_GPU;
     facts.info.compute_units = 132;
     facts.info.local_memory_bytes = 49152;
     facts.info.max_work_group = 1024;
     facts.matrix_unit.unit = 2;
+    return facts;
+}
+
+/* Few blocks of C get ranges of K, and many do not. */
+TH_TEST(few_blocks_have_ranges)
+{
+    static const struct {
+        int64_t m, n, k;
+        size_t steps;
+    } cases[] = {{128, 128, 16384, 2}, {512, 512, 4096, 2}, {128, 128, 1000, 1}, {4096, 4096, 4096, 1}};
+    const mgk_device_facts facts = hopper_of(session);
     for (size_t n = 0; n < TH_COUNT(cases); n++)
         for (int dtype = 0; dtype < 3; dtype++) {
             mgk_steps steps;
@@ -385,6 +475,29 @@ TH_FULL_TEST(fragments_of_all_forms)
             for (size_t n = 0; n < TH_COUNT(blocks); n++)
                 if (n == 0 || (form + dtype) % 2 == (int)n % 2)
                     expect_fragments(session, (clmgk_dtype)dtype, form, blocks[n]);
+}
+
+/* Slices, in blocks of whose tiles some leave work-items idle; ranges of K; sums that are promoted. */
+TH_FULL_TEST(slices_of_all_forms)
+{
+    static const char *const blocks[] = {SMALL_BLOCKS, SMALL_BLOCKS ",splits=2",
+                                         "unit=0,warps=8,column-warps=4,row-tiles=1,column-tiles=2,depth=64,stages=2"};
+    static const int64_t more[][3] = {{20, 24, 2048}, {17, 9, 2065}, {16, 16, 6200}};
+    char parameters[160];
+    for (int slices = 2; slices <= 3; slices++)
+        for (int form = 0; form < FORMS; form++)
+            for (size_t n = 0; n < TH_COUNT(blocks); n++) {
+                snprintf(parameters, sizeof(parameters), "%s,slices=%d", blocks[n], slices);
+                expect_slices(session, form, parameters, slices == 3);
+            }
+    for (size_t n = 0; n < TH_COUNT(more); n++) {
+        clmgk_gemm_desc desc = fragments_desc(more[n], CLMGK_DTYPE_F32, NN);
+        tp_expect(session, &desc, "matrix", SLICED(3), 8 * n, n);
+        desc.precision = CLMGK_PRECISION_TF32;
+        tp_expect(session, &desc, "matrix", SLICED(2), 8 * n, n);
+        expect_worst_singles(session, &desc, SLICED(2), LOW_SLICES);
+    }
+    expect_fragments(session, CLMGK_DTYPE_F32, TT, SMALL_BLOCKS ",splits=2");
 }
 
 /* Blocks as plans choose them, and sums that are longer than the unit adds by itself. */
@@ -425,6 +538,7 @@ TH_TEST(fragments_have_to_be_named_without_units)
     assert_int_equal(plan_status(session, &desc, "warps=3"), CLMGK_ERROR_INVALID_VALUE);
     assert_int_equal(plan_status(session, &desc, "MWG=64"), CLMGK_ERROR_INVALID_VALUE);
     assert_int_equal(plan_status(session, &desc, "warps=2,column-warps=4"), CLMGK_ERROR_INVALID_VALUE);
+    assert_int_equal(plan_status(session, &desc, "unit=1,slices=3"), CLMGK_ERROR_INVALID_VALUE);
     if (has_units)
         return;
     assert_int_equal(plan_status(session, &desc, "unit=1"), CLMGK_ERROR_UNSUPPORTED);
@@ -433,11 +547,43 @@ TH_TEST(fragments_have_to_be_named_without_units)
     clmgk_gemm_plan *const plan = tp_plan(session, &desc, "matrix", SMALL_BLOCKS);
     assert_int_equal(clmgk_gemm_plan_get_info(plan, &info, NULL), CLMGK_OK);
     assert_string_equal(info.provider, "matrix");
-    assert_string_equal(info.parameters, SMALL_BLOCKS ",splits=1");
+    assert_string_equal(info.parameters, SMALL_BLOCKS ",splits=1,slices=0");
     assert_non_null(strstr(info.note, "emulates matrix units"));
     assert_int_equal(info.sums, CLMGK_DTYPE_F32);
     assert_int_equal(info.workspace_bytes, 0);
     clmgk_gemm_plan_release(plan);
+}
+
+/* Slices are refused where they are not exact enough, and for other types. */
+TH_TEST(slices_have_to_be_exact_enough)
+{
+    static const struct {
+        clmgk_dtype dtype;
+        clmgk_precision precision;
+        int64_t k;
+        const char *slices;
+        const char *words; /* of the message; NULL: taken */
+    } cases[] = {{CLMGK_DTYPE_F32, CLMGK_PRECISION_EXACT, 64, "slices=3", "3 slices"},
+                 {CLMGK_DTYPE_F32, CLMGK_PRECISION_EXACT, 65, "slices=2", "expected 3"},
+                 {CLMGK_DTYPE_BF16, CLMGK_PRECISION_EXACT, 65, "slices=3", "3 slices"},
+                 {CLMGK_DTYPE_F32, CLMGK_PRECISION_EXACT, 65, "slices=0,unit=2", "expected unit 1"},
+                 {CLMGK_DTYPE_F32, CLMGK_PRECISION_TF32, 1, "slices=2,unit=2", NULL},
+                 {CLMGK_DTYPE_F32, CLMGK_PRECISION_TF32, 1, "slices=3,unit=2", NULL}};
+    const mgk_device_facts facts = hopper_of(session);
+    for (size_t n = 0; n < TH_COUNT(cases); n++) {
+        mgk_steps steps;
+        clmgk_gemm_plan plan = {.context = session->context, .steps = &steps};
+        clmgk_gemm_desc desc = desc_of(128, 128, cases[n].k);
+        desc.dtype = cases[n].dtype;
+        desc.precision = cases[n].precision;
+        memset(&steps, 0, sizeof(steps));
+        th_expect_ok(mgk_gemm_resolve(&desc, &plan.desc, &th_error));
+        const clmgk_status status = mgk_gemm_fragments_step(&plan, &facts, cases[n].slices, &th_error);
+        assert_int_equal(status, cases[n].words != NULL ? CLMGK_ERROR_UNSUPPORTED : CLMGK_OK);
+        if (cases[n].words != NULL)
+            assert_non_null(strstr(th_error.message, cases[n].words));
+        mgk_steps_clear(&steps, NULL);
+    }
 }
 
 static clmgk_status doubled_step(clmgk_gemm_plan *plan, const mgk_device_facts *facts, const char *parameters,

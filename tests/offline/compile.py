@@ -427,7 +427,7 @@ def promoted_bytes(source, options):
     head, value = (max(16, tunable(options, name, 64)) for name in ("HEAD_SIZE", "VALUE_SIZE"))
     if "-DMATRIX_UNIT=2" in options and source.endswith("/forward.cl"):
         return 2 * value * tunable(options, "HEADS", 1)
-    if source == "gemm/fragments.cl" and tunable(options, "TF32_PRODUCTS", 0) <= 1:
+    if source == "gemm/fragments.cl" and tunable(options, "TF32_PRODUCTS", 0) <= 1 and tunable(options, "BF16_SLICES", 0) <= 2:
         return 16 * tunable(options, "ROW_TILES", 4) * tunable(options, "COLUMN_TILES", 8) * ("-DENGINE=matrix" in options)
     mixed = source.startswith("admixture/backward")
     if "-DENGINE=matrix" not in options or not (mixed or source.startswith("mixture/backward")):

@@ -58,9 +58,12 @@ int offline_print_fragments(const mgk_device_facts *gpu, const mgk_device_facts 
         failed |= print_configuration("matrix-nvidia", CLMGK_DTYPE_BF16, exact, form, nvidia);
         failed |= print_configuration("matrix-nvidia", CLMGK_DTYPE_BF16, exact, form, hopper);
         failed |= print_configuration("matrix-nvidia", CLMGK_DTYPE_F32, exact, form, nvidia);
+        failed |= print_configuration("matrix-nvidia", CLMGK_DTYPE_F32, exact, form, hopper);
     }
     failed |= print_configuration("matrix-nvidia", CLMGK_DTYPE_F32, tf32, 0, nvidia);
     failed |= print_configuration("matrix-nvidia", CLMGK_DTYPE_F32, tf32, FORMS - 1, nvidia);
+    failed |= print_configuration("matrix-nvidia", CLMGK_DTYPE_F32, tf32, 0, hopper);
+    failed |= print_configuration("matrix-nvidia", CLMGK_DTYPE_F32, tf32, FORMS - 1, hopper);
     return failed;
 }
 

@@ -15,7 +15,7 @@ import warps
 SMALL = "unit=1,warps=2,column-warps=1,row-tiles=1,column-tiles=4,depth=32,stages=3"  # blocks of 32 x 32
 GROUP = "unit=2,row-tiles=1,column-tiles=8"  # of 64 x 64
 PARAMETERS = {"unit": "MATRIX_UNIT", "warps": "WARPS", "column-warps": "COLUMN_WARPS", "row-tiles": "ROW_TILES",
-              "column-tiles": "COLUMN_TILES", "depth": "DEPTH", "stages": "STAGES"}
+              "column-tiles": "COLUMN_TILES", "depth": "DEPTH", "stages": "STAGES", "slices": "BF16_SLICES"}
 BLOCK, STEPS = 128, (5, 8)  # of the products that are executed for a prediction
 
 
@@ -39,7 +39,8 @@ def case(name, m, n, k, form="nn", alpha=1, beta=0, offsets=(0, 0, 0), limits=""
 # The quick tier has those before FULL.
 CASES = [case("nt-edges", 40, 48, 88, "nt", 0.5, 2), case("tn-f16", 72, 40, 64, "tn", dtype=passes.F16),
          case("nn-f32", 40, 44, 88, "nn", 0.5, 2, dtype=passes.F32), case("tt-f32-edges", 40, 33, 70, "tt", dtype=passes.F32),
-         case("wgmma-nt-edges", 72, 104, 88, "nt", 0.5, 2, parameters=GROUP)]
+         case("wgmma-nt-edges", 72, 104, 88, "nt", 0.5, 2, parameters=GROUP),
+         case("wgmma-nn-slices-edges", 72, 104, 88, "nn", 0.5, 2, dtype=passes.F32, parameters=GROUP)]
 FULL = [
     *(case(f"{form}-f32-of-few", 33, 47, 19, form, dtype=passes.F32, offsets=(1, 2, 3)) for form in ("nn", "nt", "tn", "tt")),
     *(case(f"{form}-f32-as-planned", 150, 140, 68, form, dtype=passes.F32, parameters="unit=1,row-tiles=4,column-tiles=8",
@@ -64,6 +65,18 @@ FULL = [
     case("wgmma-eight-warps", 200, 140, 104, parameters="unit=2,warps=8,row-tiles=2,column-tiles=16,stages=2"),
     case("wgmma-deep", 70, 72, 200, "nt", parameters=f"{GROUP},depth=64,stages=3"),
     case("wgmma-long-sums", 40, 40, 8256, parameters=GROUP),
+    *(case(f"wgmma-{form}-slices-as-planned", 150, 140, 104, form, dtype=passes.F32, parameters="unit=2,row-tiles=2,column-tiles=16",
+           limits=f"product-f32-{form}-wgmma") for form in ("nn", "nt", "tn", "tt")),
+    *(case(f"wgmma-{form}-slices", 70, 72, 104, form, dtype=passes.F32, parameters=GROUP) for form in ("nt", "tn", "tt")),
+    *(case(f"wgmma-{form}-slices-tf32", 70, 72, 40, form, dtype=passes.F32, precision=1, parameters=GROUP)
+      for form in ("nn", "nt", "tn", "tt")),
+    case("wgmma-slices-unaligned", 65, 77, 75, "nt", offsets=(1, 3, 5), alpha=-1, beta=0.5, dtype=passes.F32, parameters=GROUP),
+    case("wgmma-slices-batch", 65, 66, 72, "tn", batch=2, stride_a=65 * 72 + 8, stride_b=0, stride_c=65 * 66 + 2, beta=1,
+         dtype=passes.F32, parameters=GROUP),
+    case("wgmma-slices-ranges", 70, 72, 300, "nn", dtype=passes.F32, parameters=GROUP + ",splits=4"),
+    case("wgmma-slices-eight-warps", 200, 140, 104, "tt", dtype=passes.F32, parameters="unit=2,warps=8,row-tiles=1,column-tiles=8"),
+    case("wgmma-slices-deep", 70, 72, 200, "nt", dtype=passes.F32, parameters=f"{GROUP},depth=64"),
+    case("wgmma-slices-tf32-long-sums", 40, 40, 2104, dtype=passes.F32, precision=1, parameters=GROUP),
 ]
 
 
@@ -188,7 +201,7 @@ class Rate:
         c = self.counts
         return model.Tile(slots=c["slots"] / 4, fma=0, banks=c["passes"], load_bytes=c.get("load bytes", 0),
                           barriers=c["barriers"] * 32 / self.step.threads, waits=c.get("waits", 0), hmma=c.get("hmma", 0),
-                          hgmma=c.get("hgmma", 0), copied=c.get("copied bytes", 0))
+                          hgmma=c.get("hgmma", 0), copied=c.get("copied bytes", 0) + c.get("load bytes", 0))
 
     def milliseconds(self):
         return predictions.product_ms(self.tile(), self.figures["groups"], self.groups, self.depth)

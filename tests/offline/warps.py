@@ -23,6 +23,7 @@ import re
 
 import numpy as np
 
+import model
 import warpgroup
 from warpgroup import Fault
 
@@ -855,9 +856,16 @@ class Warps:
                 self.products[number].arrive()
         elif modifiers == ["DEPBAR", "LE"] and x[0] == "gsb0":
             for number in self.now:
-                for _, words in self.products[number].wait(int(x[1], 0)):
+                ended = self.products[number].wait(int(x[1], 0))
+                for _, words in ended:
                     self.group.reading[words] -= 1
+                self.pass_time(number, model.HGMMA * sum(form.columns // 8 for form, _ in ended) * warpgroup.WARPS)
             self.note_products()
+
+    def pass_time(self, number, cycles):
+        """While a warp waits for its products, what it loads comes nearer. These cycles are counted as the products'."""
+        for times in self.arrival.values():
+            times[number] -= cycles
         else:
             raise NotImplementedError(one)
 
