@@ -850,6 +850,11 @@ class Warps:
         self.summed = set().union(*(products.results for products in self.products))
         self.used = self.summed.union(*(products.operands for products in self.products))
 
+    def pass_time(self, number, cycles):
+        """While a warp waits for its products, what it loads comes nearer. These cycles are counted as the products'."""
+        for times in self.arrival.values():
+            times[number] -= cycles
+
     def WARPGROUP(self, one, modifiers, x, mask):
         if modifiers == ["ARRIVE"]:
             for number in self.now:
@@ -861,11 +866,6 @@ class Warps:
                     self.group.reading[words] -= 1
                 self.pass_time(number, model.HGMMA * sum(form.columns // 8 for form, _ in ended) * warpgroup.WARPS)
             self.note_products()
-
-    def pass_time(self, number, cycles):
-        """While a warp waits for its products, what it loads comes nearer. These cycles are counted as the products'."""
-        for times in self.arrival.values():
-            times[number] -= cycles
         else:
             raise NotImplementedError(one)
 
