@@ -39,8 +39,9 @@ typedef struct bench_options {
     bool untuned;                                 /* default parameters, whatever was tuned */
     bool keep_caches;                             /* else: caches of this run's own */
     bool layer, call;                             /* the multi-head layer, or single calls, in the place of cases */
-    bool counts, measure;                         /* figures; with measured layers */
-    const char *folder;                           /* of the figures; NULL: none */
+    clmgk_dtype layer_dtype;
+    bool counts, measure; /* figures; with measured layers */
+    const char *folder;   /* of the figures; NULL: none */
     bool json;
     const char *plot;                     /* NULL: none */
     const char *compare[BENCH_MAX_FILES]; /* one: an earlier run; several: to be shown side by side */

@@ -129,29 +129,31 @@ static tool_exit time_enqueues(const layer_run *run, const held_layer *held, lay
 
 /* ---- checks ---------------------------------------------------------------------------------------------------- */
 
-static tool_exit read_numbers(const layer_run *run, cl_mem memory, size_t count, double **out, tool_error *error)
+static tool_exit read_numbers(const layer_run *run, cl_mem memory, clmgk_dtype dtype, size_t count, double **out,
+                              tool_error *error)
 {
-    float *const numbers = malloc(count * sizeof(*numbers));
+    const size_t bytes = count * clmgk_ref_dtype_size(dtype);
+    void *const elements = malloc(bytes);
     *out = malloc(count * sizeof(**out));
-    if (!numbers || !*out) {
-        free(numbers);
+    if (!elements || !*out) {
+        free(elements);
         return tool_fail_memory(error, "results of a layer");
     }
-    const cl_int code = clEnqueueReadBuffer(run->wish.device->tool.queue, memory, CL_TRUE, 0, count * sizeof(*numbers),
-                                            numbers, 0, NULL, NULL);
+    const cl_int code =
+        clEnqueueReadBuffer(run->wish.device->tool.queue, memory, CL_TRUE, 0, bytes, elements, 0, NULL, NULL);
     const tool_exit status = tool_check_cl(code, "clEnqueueReadBuffer", error);
-    for (size_t i = 0; i < count && status == TOOL_DONE; i++)
-        (*out)[i] = (double)numbers[i];
-    free(numbers);
+    if (status == TOOL_DONE)
+        clmgk_ref_load(dtype, elements, count, *out);
+    free(elements);
     return status;
 }
 
-static tool_exit compare(const layer_run *run, cl_mem memory, const clmgk_ref_arrays *exact, int which,
-                         bench_error_found *found, tool_error *error)
+static tool_exit compare(const layer_run *run, cl_mem memory, clmgk_dtype dtype, const clmgk_ref_arrays *exact,
+                         int which, bench_error_found *found, tool_error *error)
 {
     double *values = NULL;
     char message[sizeof(found->message)];
-    tool_exit status = read_numbers(run, memory, (size_t)exact->count[which], &values, error);
+    tool_exit status = read_numbers(run, memory, dtype, (size_t)exact->count[which], &values, error);
     if (status == TOOL_DONE) {
         const clmgk_ref_error at = clmgk_ref_check_array(exact, which, values, message, sizeof(message));
         if (found->array == NULL || at.error * found->bound > found->max * at.bound) {
@@ -169,18 +171,21 @@ static tool_exit compare(const layer_run *run, cl_mem memory, const clmgk_ref_ar
 static tool_exit compare_all(const layer_run *run, const held_layer *held, const clmgk_ref_layer_answer *answer,
                              bench_error_found *found, tool_error *error)
 {
-    TOOL_TRY(compare(run, held->memory[CLMGK_LAYER_ARRAY_OUT], &answer->outputs, CLMGK_REF_LAYER_OUT, found, error));
+    TOOL_TRY(compare(run, held->memory[CLMGK_LAYER_ARRAY_OUT], bench_layer_dtype(held, CLMGK_LAYER_ARRAY_OUT),
+                     &answer->outputs, CLMGK_REF_LAYER_OUT, found, error));
     for (clmgk_layer_array array = 0; array < CLMGK_LAYER_ARRAYS; array++) {
         int which = 0;
         const uint32_t bit = bench_layer_gradient(array);
         while (bit >> which > 1)
             which++;
         if (held->desc.gradients & bit)
-            TOOL_TRY(compare(run, held->memory[array], &answer->gradients, which, found, error));
+            TOOL_TRY(compare(run, held->memory[array], bench_layer_dtype(held, array), &answer->gradients, which, found,
+                             error));
     }
     for (int which = 0; which < CLMGK_REF_GRADIENTS; which++) {
         if (held->own[CLMGK_ARRAY_GRAD_Q + which])
-            TOOL_TRY(compare(run, held->own[CLMGK_ARRAY_GRAD_Q + which], &answer->attention, which, found, error));
+            TOOL_TRY(compare(run, held->own[CLMGK_ARRAY_GRAD_Q + which], CLMGK_DTYPE_F32, &answer->attention, which,
+                             found, error));
     }
     return TOOL_DONE;
 }
@@ -339,10 +344,12 @@ static void print_cases(const void *of, FILE *stream)
     const layer_run *const run = of;
     const bench_shape *const shape = run->wish.shape;
     fprintf(stream,
-            "layer: width %" PRId64 ", head size %" PRId64 ", biases, residual, normalised behind; forward and training"
+            "layer: width %" PRId64 ", head size %" PRId64
+            ", %s, biases, residual, normalised behind; forward and training"
             " (forward and\nbackward, all gradients): batch %" PRId64 ", N %" PRId64
             "; decoding: batch 1, a token, cache of %" PRId64 "\n",
-            bench_layer_width(shape), shape->head_size, shape->batch, shape->length, LAYER_CACHES * shape->length);
+            bench_layer_width(shape), shape->head_size, clmgk_dtype_name(run->wish.dtype), shape->batch, shape->length,
+            LAYER_CACHES * shape->length);
     fprintf(stream, "  %-27s %10s %21s %7s %8s %12s %10s %8s %5s %8s %5s %9s %8s  %s\n", "", "median ms",
             "min .. max ms", "ratio", "/reading", "activ. MB", "work. MB", "call us", "own", "backward", "own", "error",
             "bound", "products by");
@@ -357,11 +364,11 @@ static json_t *case_json(const layer_run *run, const layer_case *one)
     const bench_shape *const shape = run->wish.shape;
     const bool step = one->kind == DECODING;
     const json_int_t width = bench_layer_width(shape), cache = step ? LAYER_CACHES * shape->length : 0;
-    json_t *const key = json_pack("{s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I}", "device", (json_int_t)0, "step",
-                                  kind_names[one->kind], "variant", clmgk_variant_name(one->variant.variant), "heads",
-                                  (json_int_t)one->variant.heads, "width", width, "head_size",
-                                  (json_int_t)shape->head_size, "batch", (json_int_t)(step ? 1 : shape->batch),
-                                  "length", (json_int_t)(step ? 1 : shape->length), "cache", cache);
+    json_t *const key = json_pack(
+        "{s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I}", "device", (json_int_t)0, "step", kind_names[one->kind],
+        "variant", clmgk_variant_name(one->variant.variant), "dtype", clmgk_dtype_name(run->wish.dtype), "heads",
+        (json_int_t)one->variant.heads, "width", width, "head_size", (json_int_t)shape->head_size, "batch",
+        (json_int_t)(step ? 1 : shape->batch), "length", (json_int_t)(step ? 1 : shape->length), "cache", cache);
     if (!one->rounds)
         return tool_json_merge(key, json_pack("{s:s}", one->refused ? "refused" : "wrong",
                                               one->refused ? one->refused : one->error.message));
@@ -435,7 +442,7 @@ static void close_cases(layer_run *run)
 tool_exit bench_layers(bench_device *device, const bench_options *options, tool_outputs *outputs, tool_error *error)
 {
     const bench_request *const request = &options->request;
-    layer_run run = {.wish = {.device = device, .shape = request->shapes},
+    layer_run run = {.wish = {.device = device, .shape = request->shapes, .dtype = options->layer_dtype},
                      .options = options,
                      .cases = calloc(KINDS * request->variant_count, sizeof(*run.cases))};
     const bench_results results = {outputs, options->json, make_object, print_cases, &run};

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "layer_held.h"
 
+#include "reference/reference.h"
+
 #include <math.h>
 #include <stdlib.h>
 
@@ -24,6 +26,7 @@ static void describe(const layer_wish *wish, const bench_variant *variant, layer
     *attention = (clmgk_attention_desc)CLMGK_ATTENTION_DESC_INIT;
     held->desc = (clmgk_layer_desc)CLMGK_LAYER_DESC_INIT;
     attention->variant = variant->variant;
+    attention->dtype = wish->dtype;
     attention->batch = kind == DECODING || small ? 1 : shape->batch;
     attention->heads = variant->heads;
     attention->components = variant->components;
@@ -72,23 +75,39 @@ uint32_t bench_layer_gradient(clmgk_layer_array array)
     }
 }
 
-/* `count` numbers from `middle` - `spread` to `middle` + `spread`, in a buffer and for the reference. */
-static tool_exit make_numbers(const tool_device *device, size_t count, double middle, double spread, uint32_t *random,
-                              cl_mem *memory, double **values, tool_error *error)
+clmgk_dtype bench_layer_dtype(const held_layer *held, clmgk_layer_array array)
 {
-    float *const numbers = malloc(count * sizeof(*numbers));
-    *values = malloc(count * sizeof(**values));
-    if (!numbers || !*values) {
-        free(numbers);
+    const bool is_wide = clmgk_layer_array_bytes(&held->desc, array) ==
+                         (int64_t)sizeof(float) * clmgk_layer_array_count(&held->desc, array);
+    return is_wide ? CLMGK_DTYPE_F32 : held->attention.dtype;
+}
+
+/* What is random in arrays: `count` numbers from `middle` - `spread` to `middle` + `spread`. */
+typedef struct random_numbers {
+    size_t count;
+    double middle, spread;
+    clmgk_dtype dtype;
+} random_numbers;
+
+/* Such numbers, in a buffer and for the reference. */
+static tool_exit make_numbers(const tool_device *device, const random_numbers *of, uint32_t *random, cl_mem *memory,
+                              double **values, tool_error *error)
+{
+    const size_t bytes = of->count * clmgk_ref_dtype_size(of->dtype);
+    void *const elements = malloc(bytes);
+    *values = malloc(of->count * sizeof(**values));
+    if (!elements || !*values) {
+        free(elements);
         return tool_fail_memory(error, "arrays of a layer");
     }
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < of->count; i++) {
         *random = *random * 1664525U + 1013904223U;
-        numbers[i] = (float)(middle + spread * ((double)(*random >> 8) / (1 << 23) - 1));
-        (*values)[i] = (double)numbers[i];
+        (*values)[i] = of->middle + of->spread * ((double)(*random >> 8) / (1 << 23) - 1);
     }
-    const tool_exit status = tool_make_buffer(device, count * sizeof(*numbers), numbers, memory, error);
-    free(numbers);
+    clmgk_ref_store(of->dtype, *values, of->count, elements);
+    clmgk_ref_load(of->dtype, elements, of->count, *values);
+    const tool_exit status = tool_make_buffer(device, bytes, elements, memory, error);
+    free(elements);
     return status;
 }
 
@@ -116,8 +135,11 @@ static tool_exit make_layer_arrays(const tool_device *device, held_layer *held, 
         if (count == 0 || (bit && !(held->desc.gradients & bit)) ||
             (array == CLMGK_LAYER_ARRAY_GRAD_OUT && !held->desc.gradients))
             continue;
-        TOOL_TRY(make_numbers(device, count, array == CLMGK_LAYER_ARRAY_NORM_GAIN ? 1 : 0, spread_of(held, array),
-                              random, &held->memory[array], &held->values[array], error));
+        const random_numbers of = {.count = count,
+                                   .middle = array == CLMGK_LAYER_ARRAY_NORM_GAIN ? 1 : 0,
+                                   .spread = spread_of(held, array),
+                                   .dtype = bench_layer_dtype(held, array)};
+        TOOL_TRY(make_numbers(device, &of, random, &held->memory[array], &held->values[array], error));
     }
     const uint64_t bytes[] = {held->info.activation_bytes,
                               held->info.workspace_bytes > held->info.backward_workspace_bytes
@@ -162,9 +184,12 @@ static bool is_own(const clmgk_attention_desc *desc, clmgk_array array)
 static tool_exit make_own_arrays(const tool_device *device, held_layer *held, uint32_t *random, tool_error *error)
 {
     for (clmgk_array array = 0; array < CLMGK_ARRAYS; array++) {
+        const random_numbers of = {.count = (size_t)clmgk_array_count(&held->attention, array),
+                                   .middle = 0.5,
+                                   .spread = 0.25,
+                                   .dtype = CLMGK_DTYPE_F32};
         if (is_own(&held->attention, array))
-            TOOL_TRY(make_numbers(device, (size_t)clmgk_array_count(&held->attention, array), 0.5, 0.25, random,
-                                  &held->own[array], &held->own_values[array], error));
+            TOOL_TRY(make_numbers(device, &of, random, &held->own[array], &held->own_values[array], error));
     }
     const int32_t full = (int32_t)held->desc.cache_capacity; /* of a batch of 1 */
     return full ? tool_make_buffer(device, sizeof(full), &full, &held->own[CLMGK_ARRAY_LENGTHS], error) : TOOL_DONE;

@@ -27,6 +27,7 @@ typedef struct layer_wish {
     const bench_shape *shape; /* its heads are those of the width, unless it has one */
     clmgk_context *library;
     bool shared_noise; /* of all heads */
+    clmgk_dtype dtype; /* of X, weights, Y and caches */
 } layer_wish;
 
 int64_t bench_layer_width(const bench_shape *shape);
@@ -35,6 +36,9 @@ int64_t bench_layer_width(const bench_shape *shape);
 tool_exit bench_open_layer(const layer_wish *wish, const bench_variant *variant, layer_step kind, bool small,
                            held_layer *held, tool_error *error);
 void bench_close_layer(held_layer *held);
+
+/* Storage type of an array's elements. */
+clmgk_dtype bench_layer_dtype(const held_layer *held, clmgk_layer_array array);
 
 /* Bit of the gradient that the array is; 0: another array. */
 uint32_t bench_layer_gradient(clmgk_layer_array array);

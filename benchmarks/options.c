@@ -14,10 +14,10 @@
       "admixture: the admixture family with 8 heads, beside softmax\n"                                                 \
       "linear: the linear family, with long sequences and decoding\n"                                                  \
       "layer: the multi-head layer, forward, training and decoding. Default: --batch 4 --heads 8\n"                    \
-      "--length 1024 --head-size 64; other options: only --variants, --device, --seconds,\n"                           \
-      "--keep-caches, --json\n"                                                                                        \
+      "--length 1024 --head-size 64; other options: only --variants, --dtype (one), --device,\n"                       \
+      "--seconds, --keep-caches, --json\n"                                                                             \
       "call: one call of a small problem beside an empty kernel. Default: --batch 1 --heads 1\n"                       \
-      "--length 16 --head-size 64 --variants softmax; other options as for layer\n"                                    \
+      "--length 16 --head-size 64 --variants softmax; other options as for layer, without --dtype\n"                   \
       "counts: operations, parameters, memory, and the curves of the papers' figures, without a\n"                     \
       "device. Options: only --output, --measure, --json")                                                             \
     X(OUTPUT, "output", "FOLDER",                                                                                      \
@@ -176,16 +176,18 @@ static tool_exit parse_few(const char *const *values, const int *own, size_t cou
     return TOOL_DONE;
 }
 
-/* A size of attention, with its variants, for what is no list of cases. NULL: no default. */
+/* A size of attention, with its variants, for what is no list of cases. NULL: no default. `more`: another option that
+ * it takes. */
 static tool_exit parse_one_size(const char *const *values, const char *with, const char *variants,
-                                const char *const *defaults, bench_options *options, tool_error *error)
+                                const char *const *defaults, int more, bench_options *options, tool_error *error)
 {
-    static const int own[] = {OPTION_SUITE,
-                              OPTION_VARIANTS,
-                              OPTION_SIZES + BENCH_SIZE_BATCH,
-                              OPTION_SIZES + BENCH_SIZE_HEADS,
-                              OPTION_SIZES + BENCH_SIZE_LENGTH,
-                              OPTION_SIZES + BENCH_SIZE_HEAD_SIZE};
+    const int own[] = {OPTION_SUITE,
+                       OPTION_VARIANTS,
+                       OPTION_SIZES + BENCH_SIZE_BATCH,
+                       OPTION_SIZES + BENCH_SIZE_HEADS,
+                       OPTION_SIZES + BENCH_SIZE_LENGTH,
+                       OPTION_SIZES + BENCH_SIZE_HEAD_SIZE,
+                       more};
     const char *sizes[BENCH_SIZE_OPTION_COUNT];
     const bench_choice choice = {.variants = values[OPTION_VARIANTS] ? values[OPTION_VARIANTS] : variants,
                                  .sizes = sizes};
@@ -205,7 +207,9 @@ static tool_exit parse_layers(const char *const *values, bench_options *options,
                                                                [BENCH_SIZE_LENGTH] = "1024",
                                                                [BENCH_SIZE_HEAD_SIZE] = "64"};
     options->layer = true;
-    return parse_one_size(values, "suite layer", NULL, sizes, options, error);
+    TOOL_TRY(parse_one_size(values, "suite layer", NULL, sizes, OPTION_DTYPE, options, error));
+    return values[OPTION_DTYPE] ? tool_parse_dtype("dtype", values[OPTION_DTYPE], &options->layer_dtype, error)
+                                : TOOL_DONE;
 }
 
 static tool_exit parse_calls(const char *const *values, bench_options *options, tool_error *error)
@@ -213,7 +217,7 @@ static tool_exit parse_calls(const char *const *values, bench_options *options, 
     static const char *const sizes[BENCH_SIZE_OPTION_COUNT] = {
         [BENCH_SIZE_BATCH] = "1", [BENCH_SIZE_HEADS] = "1", [BENCH_SIZE_LENGTH] = "16", [BENCH_SIZE_HEAD_SIZE] = "64"};
     options->call = true;
-    return parse_one_size(values, "suite call", "softmax", sizes, options, error);
+    return parse_one_size(values, "suite call", "softmax", sizes, OPTION_SUITE, options, error);
 }
 
 /* Figures: a device only where something is measured. */

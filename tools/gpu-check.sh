@@ -534,7 +534,7 @@ small_shape=(--heads 2 --length 64 --head-size 32)
 # All families at one size; softmax also causal and with 16 bits (the shape adds these). A pass that is cut off keeps the
 # results so far.
 stage_table() {
-    local shape=(--shapes square-64 --seconds 2) peers=square-64 plain=(--variants softmax:8)
+    local dtype shape=(--shapes square-64 --seconds 2) peers=square-64 plain=(--variants softmax:8)
     local families=softmax:8,mgk:4,smgk:4,hard-fish:2x8,linear:8,mlk:4 products=4096x4096x4096
     [[ -z $short ]] || shape=(--shapes square-64 --seconds 0.5)
     [[ $rehearse -eq 0 ]] || shape=("${small_shape[@]}" --seconds 0.1) peers='' plain=(--variants softmax:2) \
@@ -547,8 +547,10 @@ stage_table() {
     bench_case table.jsonl families backward "${shape[@]}" --variants "$families"
     bench_case table.jsonl tf32 backward "${shape[@]}" "${plain[@]}" --precision tf32
     bench_peers "$peers product-4096 mgk-4096 layer"
-    [[ $rehearse -eq 1 ]] ||
-        json_case table.jsonl "layer forward" 120 "$run" clmgk-bench --suite layer --variants softmax --seconds 0.5 --json
+    for dtype in f32 bf16; do
+        [[ $rehearse -eq 1 ]] || json_case table.jsonl "layer $dtype" 120 "$run" clmgk-bench --suite layer \
+            --variants softmax --dtype "$dtype" --seconds 0.5 --json
+    done
 }
 
 stage_bench() {

@@ -126,6 +126,8 @@ f32 softmax forward, tf32 products, ms; ms tf32 softmax-f32 forward; 0.25; 0.18
 f32 softmax backward, tf32 products, ms; ms tf32 softmax-f32 backward; 0.9; 0.65
 f32 MGK-4 against PyTorch compiled; speed families mgk-f32 forward mgk-4096; 2; 3
 layer forward, width 512, 4 x 1024 tokens, f32, ms; ms layer softmax-f32 forward; -; -
+the same layer, bf16, ms; ms layer softmax forward; -; -
+the same layer, bf16, against PyTorch; speed layer softmax forward layer; 1; 1.3
 products, bf16; rate product-4096 bf16 forward; 400; 600
 products, f32; rate product-4096 f32 forward; 60; 90'
 
@@ -158,6 +160,7 @@ print_targets() { # TARGETS FILE...
         BEGIN {
             back_end["product-4096"] = "CUBLAS"
             back_end["layer"] = "MODULE"
+            back_end["mgk-4096"] = "COMPILED"
         }
         FILENAME ~ /peers.jsonl$/ {
             split(value($0, "case"), word, " ")
@@ -183,7 +186,7 @@ print_targets() { # TARGETS FILE...
             count = split($0, part, /\{ *"device": *[0-9]+, *"step"/)
             for (i = 2; i <= count; i++) {
                 text = "\"step\"" part[i]
-                key = name[1] " " value(text, "variant") "-f32 " value(text, "step")
+                key = name[1] " " value(text, "variant") (value(text, "dtype") == "f32" ? "-f32 " : " ") value(text, "step")
                 ms[key] = value(text, "median")
                 unit[key] = value(text, "provider")
             }
@@ -220,7 +223,7 @@ print_targets() { # TARGETS FILE...
                     measured = ms[key] == "" || both == "" ? "" : sprintf("%.2f", ms[key] / both)
                     flash = cudnn = other = "-"
                 } else if (word[1] == "speed") {
-                    other = beside(word[5], type, word[4], "COMPILED", 0)
+                    other = beside(word[5], type, word[4], back_end[word[5]], 0)
                     measured = ms[key] == "" || other == "-" ? "" : sprintf("%.1f", other / ms[key])
                     flash = cudnn = "-"
                 } else if (word[1] == "compile") {

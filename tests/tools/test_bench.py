@@ -302,29 +302,29 @@ class Figures(BenchTest):
 
 
 class Layer(BenchTest):
-    """The multi-head layer: width 32, and the decoding step."""
+    """The multi-head layer: width 32, and the decoding step. In bf16; figures measure layers in f32."""
 
-    KEYS = {"device": int, "step": str, "variant": str, "heads": int, "width": int, "head_size": int, "batch": int,
-            "length": int, "cache": int, "time_ms": dict, "ratio_to_softmax": MAYBE, "ratio_to_reading": MAYBE,
+    KEYS = {"device": int, "step": str, "variant": str, "dtype": str, "heads": int, "width": int, "head_size": int,
+            "batch": int, "length": int, "cache": int, "time_ms": dict, "ratio_to_softmax": MAYBE, "ratio_to_reading": MAYBE,
             "activation_bytes": int, "workspace_bytes": NUMBER, "enqueue_us": NUMBER, "enqueue_backward_us": MAYBE,
             "enqueue_own_us": NUMBER, "enqueue_backward_own_us": MAYBE, "enqueue_opencl_calls": int,
             "enqueue_backward_opencl_calls": int,
             "compile_ms": NUMBER, "provider": str, "note": str, "error": dict}
 
     def test_steps(self):
-        sizes = ["--batch", 2, "--heads", 2, "--length", 24, "--head-size", 16, "--variants", "softmax"]
+        sizes = ["--batch", 2, "--heads", 2, "--length", 24, "--head-size", 16, "--variants", "softmax", "--dtype", "bf16"]
         found = json.loads(self.accept("--suite", "layer", *sizes, *SHORT, "--json").stdout)
         self.assertEqual((found["cases"], found["failures"]), ([], []))
         self.assertEqual([case["step"] for case in found["layers"]], ["forward", "training", "decoding"])
         for case in found["layers"]:
             self.check_keys(case, self.KEYS)
-            self.assertEqual((case["width"], case["heads"], case["ratio_to_softmax"]), (32, 2, 1))
+            self.assertEqual((case["width"], case["heads"], case["ratio_to_softmax"], case["dtype"]), (32, 2, 1, "bf16"))
             self.assertLessEqual(case["error"]["max"], case["error"]["bound"])
         forward, training, decoding = found["layers"]
         self.assertEqual((forward["batch"], forward["length"], forward["cache"]), (2, 24, 0))
         self.assertEqual((decoding["batch"], decoding["length"], decoding["cache"]), (1, 1, 96))
         self.assertEqual((forward["activation_bytes"], decoding["activation_bytes"]), (0, 0))
-        self.assertGreaterEqual(training["activation_bytes"], 4 * 48 * 4 * 32)  # Q, K, V and O
+        self.assertGreaterEqual(training["activation_bytes"], 4 * 48 * 2 * 32)  # Q, K, V and O
         self.assertIsNone(forward["enqueue_backward_us"])
         self.assertIsNone(forward["enqueue_backward_own_us"])
         for case in found["layers"]:
@@ -335,7 +335,9 @@ class Layer(BenchTest):
         self.assertGreater(decoding["ratio_to_reading"], 0)
 
     def test_other_options(self):
-        self.refuse(2, "--suite", "layer", "--dtype", "f16", words=["--dtype is given", "--suite layer"])
+        self.refuse(2, "--suite", "layer", "--precision", "tf32", words=["--precision is given", "--suite layer"])
+        self.refuse(2, "--suite", "layer", "--dtype", "f32,bf16", words=["--dtype 'f32,bf16'"])
+        self.refuse(2, "--suite", "call", "--dtype", "f16", words=["--dtype is given", "--suite call"])
 
 
 class Call(BenchTest):

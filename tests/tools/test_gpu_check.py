@@ -31,8 +31,9 @@ words = sys.argv[1:]
 value = {name: words[words.index(name) + 1] for name in ("--variants", "--pass", "--head-size") if name in words}
 if "--gemm" in words or "--suite" in words:
     name = "step" if "--suite" in words else "dtype"
-    case = {"device": 0, "step": "forward", "variant": "softmax"} if "--suite" in words else {
-        "device": 0, "dtype": words[words.index("--dtype") + 1], "m": 4096, "n": 4096, "k": 4096, "gflops": 450000, "note": ""}
+    dtype = words[words.index("--dtype") + 1]
+    case = {"device": 0, "step": "forward", "variant": "softmax", "dtype": dtype} if "--suite" in words else {
+        "device": 0, "dtype": dtype, "m": 4096, "n": 4096, "k": 4096, "gflops": 450000, "note": ""}
     print(json.dumps({name + "s": [{**case, "time_ms": {"median": 0.25}, "provider": "made up"}]}, indent=1))
     sys.exit()
 with open(os.environ["BENCH_LOG"], "a") as log:
@@ -197,11 +198,16 @@ class GpuCheck(unittest.TestCase):
 
     def test_table(self):
         """The stage as on a card: tf32 products, products of matrices and a layer, and the table of targets."""
+        results = self.folder / "gpu-results"
+        results.mkdir()
+        (results / "peers.jsonl").write_text('{"case": "layer forward bf16 MODULE", "ms": 0.5, "gflops": 1}\n')
         self.replace_programs(clmgk_bench=BENCH)
         done = self.run_script("table", "--device", "cpu", BENCH_LOG=str(self.folder / "log"))
         self.assertEqual(done.returncode, 0, done.stderr)
         for line in (r"f32 softmax forward, ms +7.000 +0.60 +0.35", r"f32 softmax backward, tf32 products, ms +7.000 +0.9 +0.65",
-                     r"products, f32 +450 +60 +90 +- +- +-  made up", r"layer forward, .* f32, ms +0.250 +- +- +- +- +-  made up"):
+                     r"products, f32 +450 +60 +90 +- +- +-  made up", r"layer forward, .* f32, ms +0.250 +- +- +- +- +-  made up",
+                     r"the same layer, bf16, ms +0.250 +- +- +- +- +0.500ms  made up",
+                     r"the same layer, bf16, against PyTorch +2.0 +1 +1.3 +- +- +0.500ms  made up"):
             self.assertRegex(done.stdout, line)
 
     def test_no_matrix_units(self):
