@@ -204,13 +204,13 @@ static bool suits_unit(const mgk_footprint *f)
     return f->unit && f->narrowest % ROW == 0 && f->widest % ROW == 0;
 }
 
-/* Whether AMX is faster, as measured. The rows of a problem share the transposition of its keys and values; of arrays
- * in other types also the rounding, and what a panel's rows save is less than that in short problems. */
+/* Whether AMX is faster. It multiplies 32 rows and 32 keys at once, and transposes as many values, however few there
+ * are: problems that do not fill one such block are faster without it. Arrays in other types are rounded too, for
+ * all rows of a problem, and what a panel's rows save is less than that in short problems (measured). */
 static bool gains_by_unit(const mgk_footprint *f)
 {
-    enum { SHORT = 32, SHORT_ROUNDED = 64 };
-    return f->all_bf16 ? f->rows > SHORT || f->streamed > SHORT
-                       : f->rows > SHORT_ROUNDED && f->streamed > SHORT_ROUNDED;
+    enum { BLOCK = 32 * 32, SHORT_ROUNDED = 64 };
+    return f->all_bf16 ? f->rows * f->streamed >= BLOCK : f->rows > SHORT_ROUNDED && f->streamed > SHORT_ROUNDED;
 }
 
 static void choose_unit(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
