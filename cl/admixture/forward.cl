@@ -22,7 +22,6 @@
 
 #include "engine/engine.clh"
 
-#define WEIGHTS_ADD_UP 0
 #include "attention/tile.clh"
 
 /* A panel with its tile and head, as admixture/tile.clh wants it. */
@@ -136,7 +135,8 @@ KERNEL(admixture_forward)
 
     ENGINE_DECLARE(e, PRODUCTS)
     scorer x[HEADS];
-    real row_max[PANELS * HEADS][BLOCK_ROWS], row_sum[PANELS * HEADS][BLOCK_ROWS], ignored[BLOCK_ROWS];
+    real row_max[PANELS * HEADS][BLOCK_ROWS], row_sum[PANELS * HEADS][BLOCK_ROWS];
+    real rounded[SUMS_ROUNDED ? PANELS * HEADS : 1][BLOCK_ROWS]; /* sums of rounded weights; else unused */
     const uint noise_head = (uint)block.b * (uint)a.heads;
 
     HEADS_FOR(h)
@@ -156,6 +156,8 @@ KERNEL(admixture_forward)
             ROWS_FOR(i) {
                 row_max[acc][i] = (real)(-INFINITY);
                 row_sum[acc][i] = (real)(0.0f);
+                if (SUMS_ROUNDED)
+                    rounded[acc][i] = (real)(0.0f);
             }
         }
     }
@@ -187,7 +189,7 @@ KERNEL(admixture_forward)
                                p.rows, k0, end, view.begin, view.end);
 #endif
                     tile_weights(&e, &x[h], &view, n, acc, SHARED_SOFTMAX ? heads : 1, row_max[acc], row_sum[acc],
-                                 ignored);
+                                 rounded[SUMS_ROUNDED ? acc : 0]);
                 }
                 expect_rows(&a, k, v + g * a.v.head, h, heads, k0 + TILE_KEYS, end, n);
                 tile_accumulate(&e, acc, g, view.begin, view.end, view.edge);
@@ -205,10 +207,13 @@ KERNEL(admixture_forward)
             const results out = results_of(&a, &p, h0 + h, block.split, o, lse, lse_low, work);
             /* one range of the keys has it */
             const float sink = HAS_SINKS && block.split == 0 ? sinks[h0 + h] : -INFINITY;
-            real sum[BLOCK_ROWS];
-            ROWS_FOR(i)
+            real sum[BLOCK_ROWS], sum_rounded[BLOCK_ROWS];
+            ROWS_FOR(i) {
                 sum[i] = row_sum[own][i];
-            panel_finish(&e, &x[h], n, acc, &a, &p, first + n * PANEL_ROWS, row_max[own], sum, ignored, sink, &out);
+                if (SUMS_ROUNDED)
+                    sum_rounded[i] = rounded[own][i];
+            }
+            panel_finish(&e, &x[h], n, acc, &a, &p, first + n * PANEL_ROWS, row_max[own], sum, sum_rounded, sink, &out);
             branch_end();
         }
     branch_end();

@@ -42,8 +42,7 @@
 #include "mixture/terms.clh"
 
 typedef mixture scorer;
-#define KEPT_PRODUCTS  PRODUCTS
-#define WEIGHTS_ADD_UP (COMPONENTS > 1 && !ESTEP_HARD)
+#define KEPT_PRODUCTS PRODUCTS
 #include "attention/tile.clh"
 
 /* A block of rows and its tile. */
