@@ -14,7 +14,7 @@
 - Swin's windows: thousands of 49 x 49 with a bias.
 
 Same shapes, same number of threads, f32. --dtype bf16 compares the fused attention, here and over the papers' sizes, in bf16,
-and then libclmgk's time in f32 beside it. The two programs alternate, so that what disturbs the machine disturbs both;
+and libclmgk's times in f32 beside it. The two programs alternate, so that what disturbs the machine disturbs both;
 the medians over all rounds are compared, and the shortest times: of a machine with other work these say more.
 """
 import argparse
@@ -184,22 +184,32 @@ def eager(arguments, name, pass_name, head_size):
 
 
 def bench(arguments, *words):
-    """Cases by variant and pass; softmax in f32 beside another type: as the variant "f32"."""
-    cases = bench_of(arguments, arguments.dtype, *words)
-    if arguments.dtype != "f32":
-        first = [str(word).split(",", maxsplit=1)[0] for word in words]  # of the variants: softmax
-        singles = bench_of(arguments, "f32", *first)
-        cases.update({("f32", name): singles["softmax", name] for name in PASSES})
-    return cases
+    """Cases by variant and pass. Beside another type than f32 also those in f32, in turn with it: as the variants
+    "softmax f32", ..."""
+    dtypes = arguments.dtype + (",f32" if arguments.dtype != "f32" else "")
+    found = run_bench(arguments, "--pass", "both", "--seconds", 2 * arguments.seconds, "--dtype", dtypes, *words)
+    return {(name_of(case, arguments.dtype), case["pass"]): case for case in found["cases"]}
 
 
-def bench_of(arguments, dtype, *words):
-    command = [arguments.bench, "--json", "--pass", "both", "--keep-caches", "--seconds", 2 * arguments.seconds, *words]
-    command += ["--dtype", dtype]
+def run_bench(arguments, *words):
+    """The object that clmgk-bench prints."""
+    command = [arguments.bench, "--json", "--keep-caches", *words]
     if arguments.device:
         command += ["--device", arguments.device]
     done = subprocess.run([str(word) for word in command], check=True, stdout=subprocess.PIPE, text=True)
-    return {(case["variant"], case["pass"]): case for case in json.loads(done.stdout)["cases"]}
+    return json.loads(done.stdout)
+
+
+def name_of(case, dtype):
+    return case["variant"] + ("" if case["dtype"] == dtype else " " + case["dtype"])
+
+
+def describe(arguments):
+    """The library's version and its device, from a run of a tiny case."""
+    words = ["--length", 16, "--head-size", 16, "--variants", "softmax", "--seconds", 0.01]
+    found = run_bench(arguments, *words)
+    named = ("name", "platform", "driver", "compute_units")
+    return {"clmgk": found["clmgk"], "device": {key: found["devices"][0][key] for key in named}}
 
 
 def bench_square(arguments, heads, head_size):
@@ -212,14 +222,14 @@ def bench_square(arguments, heads, head_size):
 
 
 def in_turn(rounds, theirs, ours):
-    """Medians over rounds of PyTorch's fused attention and clmgk-bench, for each pass."""
+    """Medians over rounds of clmgk-bench and PyTorch's fused attention, for each pass. theirs(case): of that size."""
     times = {name: [] for name in PASSES}
     cases = {}
     for _ in range(rounds):
-        for name, found in theirs().items():
-            times[name] += found
         for key, case in ours().items():
             cases.setdefault(key, []).append(case)
+        for name, found in theirs(cases["softmax", "forward"][0]).items():
+            times[name] += found
     return {name: compare_pass(name, times[name], cases) for name in PASSES}
 
 
@@ -254,7 +264,7 @@ def compare_square(arguments, heads, head_size):
         "head_size": head_size,
         **in_turn(
             arguments.rounds,
-            lambda: fused(1, heads, arguments.length, head_size, None, arguments.seconds, dtype=arguments.dtype),
+            lambda case: fused(1, heads, arguments.length, head_size, None, arguments.seconds, dtype=arguments.dtype),
             lambda: bench_square(arguments, heads, head_size),
         ),
     }
@@ -267,25 +277,22 @@ def compare_swin(arguments):
         **SWIN,
         **in_turn(
             arguments.rounds,
-            lambda: fused(SWIN["batch"], heads, length, SWIN["head_size"], bias, arguments.seconds),
+            lambda case: fused(SWIN["batch"], heads, length, SWIN["head_size"], bias, arguments.seconds),
             lambda: bench(arguments, "--shapes", "swin-49", "--variants", f"softmax:{heads}"),
         ),
     }
 
 
 def compare_paper(arguments, shape):
-    """One of the papers' sizes, as clmgk-bench has it."""
+    """One of the papers' sizes, as clmgk-bench has it: softmax, and MGK and sMGK with half the heads."""
+    size = {}
 
-    def ours(variants="softmax"):
-        return bench(arguments, "--shapes", shape, "--variants", variants)
+    def theirs(case):
+        size.update({key: case[key] for key in ("batch", "heads", "length", "head_size", "causal")})
+        return fused(**size, bias=None, seconds=arguments.seconds, dtype=arguments.dtype)
 
-    case = ours()["softmax", "forward"]
-    size = {key: case[key] for key in ("batch", "heads", "length", "head_size", "causal")}
-    variants = f"softmax:{size['heads']}"
-    if arguments.dtype == "f32":
-        variants += f",mgk:{size['heads'] // 2},smgk:{size['heads'] // 2}"
-    theirs = {**size, "bias": None, "seconds": arguments.seconds, "dtype": arguments.dtype}
-    return {"shape": shape, **size, **in_turn(arguments.rounds, lambda: fused(**theirs), lambda: ours(variants))}
+    found = in_turn(arguments.rounds, theirs, lambda: bench(arguments, "--shapes", shape))
+    return {"shape": shape, **size, **found}
 
 
 def compare_eager(arguments, head_size):
@@ -373,11 +380,7 @@ def time_block(seconds):
 
 
 def bench_layer(arguments):
-    command = [arguments.bench, "--suite", "layer", "--json", "--keep-caches", "--seconds", arguments.seconds]
-    if arguments.device:
-        command += ["--device", arguments.device]
-    done = subprocess.run([str(word) for word in command], check=True, stdout=subprocess.PIPE, text=True)
-    return json.loads(done.stdout)["layers"]
+    return run_bench(arguments, "--suite", "layer", "--seconds", arguments.seconds)["layers"]
 
 
 def compare_layer(arguments):
@@ -540,6 +543,7 @@ def parse():
 def compare(arguments):
     result = {
         "pytorch": torch.__version__,
+        **describe(arguments),
         "threads": torch.get_num_threads(),
         "dtype": arguments.dtype,
         "length": arguments.length,

@@ -1,5 +1,8 @@
+#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What peers.py found, as text."""
+"""What peers.py found, as text. As a program: a table in Markdown of its JSON files, made with --dtype bf16."""
+import argparse
+import json
 
 PASSES = ("forward", "backward")
 STEPS = ("forward", "training")
@@ -10,7 +13,7 @@ def show_paper(found):
     show_fused(title + (", causal" if found["causal"] else ""), found)
     parts = (found[name]["clmgk"]["softmax"]["fraction_of_peak"] for name in PASSES)
     row("softmax, part of the peak", *(f"{part:.2f}" for part in parts))
-    for variant in [one for one in ("mgk", "smgk") if one in found["forward"]["clmgk"]]:
+    for variant in ("mgk", "smgk"):
         ones = (found[name]["clmgk"] for name in PASSES)
         row(f"{variant} / softmax, time", *(f"{one[variant]['ms'] / one['softmax']['ms']:.2f}" for one in ones))
 
@@ -29,9 +32,9 @@ def show_fused(title, found):
     row("softmax, rate / PyTorch fused", *(f"{found[name]['rate_ratio']:.2f}" for name in PASSES))
     best = (found[name]["pytorch_fused_best_ms"] / one["softmax"]["best_ms"] for name, one in zip(PASSES, ones))
     row("the same of the best times", *(f"{ratio:.2f}" for ratio in best))
-    if "f32" in ones[0]:
-        row("softmax, rate / in f32", *(f"{one['f32']['ms'] / one['softmax']['ms']:.2f}" for one in ones))
-        row("the same of the best times", *(f"{one['f32']['best_ms'] / one['softmax']['best_ms']:.2f}" for one in ones))
+    if "softmax f32" in ones[0]:
+        for key, text in (("ms", "softmax, rate / in f32"), ("best_ms", "the same of the best times")):
+            row(text, *(f"{one['softmax f32'][key] / one['softmax'][key]:.2f}" for one in ones))
 
 
 def time_and_memory(found, key):
@@ -88,3 +91,50 @@ def show_listops(found):
         ("equal_ratio", "PyTorch, one length / clmgk"),
     ):
         row(text, *(f"{one[key]:.2f}" for one in found["networks"].values()))
+
+
+# ---- the table of bf16 ------------------------------------------------------------------------------------------
+
+
+def ratios(found, above, below, key):
+    """Time / time of two variants, or of PyTorch, for both passes."""
+
+    def time_of(one, variant):
+        return one[f"pytorch_fused_{key}"] if variant == "pytorch" else one["clmgk"].get(variant, {}).get(key)
+
+    pairs = [(time_of(found[name], above), time_of(found[name], below)) for name in PASSES]
+    return ", ".join(f"{one / other:.2f}" if one and other else "-" for one, other in pairs)
+
+
+def with_best(found, above, below):
+    return f"{ratios(found, above, below, 'ms')} ({ratios(found, above, below, 'best_ms')})"
+
+
+def sizes_of(result):
+    for one in result["sizes"]:
+        yield f"N = {result['length']}, {one['heads']} heads, D = {one['head_size']}", one
+    for one in result["paper"]:
+        yield one["shape"], one
+
+
+def print_table(results):
+    print("| forward, backward: medians (best times) | rate against PyTorch | rate against f32 |", end="")
+    print(" MGK, half the heads / softmax, time | sMGK / softmax, time |\n" + "|---" * 5 + "|")
+    for result in results:
+        for title, found in sizes_of(result):
+            pairs = (("pytorch", "softmax"), ("softmax f32", "softmax"), ("mgk", "softmax"), ("smgk", "softmax"))
+            print("| " + " | ".join([title, *(with_best(found, *pair) for pair in pairs)]) + " |")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("files", nargs="+", help="objects of peers/run.sh --dtype bf16 --json")
+    results = []
+    for path in parser.parse_args().files:
+        with open(path, encoding="utf-8") as file:
+            results.append(json.load(file))
+    print_table(results)
+
+
+if __name__ == "__main__":
+    main()
