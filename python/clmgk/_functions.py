@@ -142,6 +142,8 @@ def attention(q: Array, k: Array, v: Array, *, return_lse: bool = False, out: Ar
 def _wanted(field: str, names: Iterable[str]) -> tuple[str, ...]:
     """One name or more."""
     found = name_set(field, names)
+    if not all(isinstance(name, str) for name in found):
+        raise TypeError(f"{field}: {found!r}: expected names")
     if not found:
         raise ValueError(f"{field}: expected at least one name")
     return found
