@@ -185,15 +185,18 @@ TH_TEST(gradients)
         skip();
     const clmgk_attention_desc padded = {.head_size = 40, .value_size = 32, .gradients = TRAINING};
     expect_shapes(session, padded, "unit=3,lanes=16,vectors=2,panels=2,tile=32,splits=1", 0, 8);
-    const char *const splits = "unit=3,lanes=16,vectors=2,panels=2,tile=32,splits=2";
+    const char *const parameters = "unit=3,lanes=16,vectors=2,panels=2,tile=64,splits=2";
     clmgk_attention_desc dense = {
         .variant = CLMGK_VARIANT_GAUSSIAN, .head_size = 32, .value_size = 32, .gradients = TRAINING};
-    expect_shapes(session, dense, splits, 1, 8);
+    expect_shapes(session, dense, parameters, 1, 8);
     dense.dtype = CLMGK_DTYPE_BF16;
     dense.length = 50;
     dense.length_k = 70;
     TH_PROBLEM far = th_far_problem(dense);
-    expect(session, &far, splits);
+    expect(session, &far, parameters);
+    dense.length = dense.length_k = 96; /* a tile and a half, read in place */
+    TH_PROBLEM partial = th_problem_make(&dense, 1);
+    expect(session, &partial, parameters);
 }
 
 TH_TEST(gradients_of_components)
