@@ -65,8 +65,7 @@ def attention(q: Array, k: Array, v: Array, *, return_lse: bool = False, out: Ar
     estep : {"soft", "hard"}
         Sums over a key's components, or takes the largest.
     prior : array [M], [H,M] or [H,M,S], optional
-        π ≥ 0. Default: 1/M. As NumPy's arrays do, axes of size 1 broadcast; so they do in variance, shift, lengths, lengths_q,
-        slopes, sinks, mix_weight, mix_offset and noise. The gradient has the shape of the array that was given.
+        π ≥ 0. Default: 1/M.
     variance : float, or array [M] or [H,M], optional
         σ² > 0. Default: √D.
     shift : array [H,M,D]
@@ -132,6 +131,9 @@ def attention(q: Array, k: Array, v: Array, *, return_lse: bool = False, out: Ar
 
     Notes
     -----
+    Axes of size 1 of prior, variance, shift, lengths, lengths_q, slopes, sinks, mix_weight, mix_offset and noise broadcast, as
+    in NumPy. The gradient of such an array has the array's own shape.
+
     The first call of a kind compiles kernels, which takes seconds; compiled programs are kept on disk. `Plan` makes
     that choice of time explicit.
     """

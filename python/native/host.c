@@ -17,6 +17,14 @@ static clmgk_status fail_cl(clmgk_error *error, cl_int code, const char *call)
     return error->status;
 }
 
+static clmgk_status refuse(clmgk_error *error, clmgk_status status, const char *argument, const char *reason)
+{
+    error->status = status;
+    error->opencl_code = 0;
+    (void)snprintf(error->message, sizeof(error->message), "%s: %s", argument, reason);
+    return status;
+}
+
 /* ---- devices ------------------------------------------------------------------------------------------------- */
 
 /* Kernels on a device that shares the host's memory use the caller's arrays as they lie. */
@@ -126,12 +134,9 @@ static clmgk_buffer *buffer_of(const call *c, size_t i)
 static clmgk_status create_buffer(const call *c, size_t i, clmgk_error *error)
 {
     const binding_slot *const slot = &c->pass->slots[i];
-    if ((uintptr_t)c->arrays[i] % slot->element_bytes != 0) {
-        error->status = CLMGK_ERROR_INVALID_BUFFER;
-        (void)snprintf(error->message, sizeof(error->message), "%s: its elements are not aligned in memory: copy it",
-                       clmgk_array_name(slot->array));
-        return error->status;
-    }
+    if ((uintptr_t)c->arrays[i] % slot->element_bytes != 0)
+        return refuse(error, CLMGK_ERROR_INVALID_BUFFER, clmgk_array_name(slot->array),
+                      "its elements are not aligned in memory: copy it");
     const cl_mem_flags host = c->device->in_place ? CL_MEM_USE_HOST_PTR : CL_MEM_COPY_HOST_PTR;
     const cl_mem_flags access = slot->is_output ? CL_MEM_READ_WRITE : CL_MEM_READ_ONLY;
     cl_int code = CL_SUCCESS;
@@ -199,6 +204,9 @@ static clmgk_status read_outputs(const call *c, clmgk_error *error)
 clmgk_status binding_run(const binding_device *device, clmgk_plan *plan, const binding_pass *pass, void *const *arrays,
                          uint64_t seed, uint32_t accumulate, cl_mem workspace, clmgk_error *error)
 {
+    if (device->queue == NULL)
+        return refuse(error, CLMGK_ERROR_INVALID_VALUE, "device",
+                      "an adopted context has no queue of its own: expected a call of clmgk.opencl");
     clmgk_attention_args args = CLMGK_ATTENTION_ARGS_INIT;
     args.seed = seed;
     args.accumulate = accumulate;

@@ -85,6 +85,9 @@ def test_misuse(queue):
         with pytest.raises(exception) as caught:
             clmgk.opencl.forward(where, queue, **arrays)
         assert words in str(caught.value)
+    with pytest.raises(ValueError, match="device: an adopted context"):
+        host = np.ones((1, 2, 9, 16), np.float32)
+        plan.forward(q=host, k=host, v=host)
     plan.release()
     with pytest.raises(RuntimeError, match="released"):
         clmgk.opencl.forward(plan, queue, q=a, k=a, v=a, o=a)
