@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import clmgk
-from conftest import normal
+from conftest import FULL, normal
 
 TOLERANCE = dict(rtol=2e-5, atol=2e-5)
 
@@ -173,7 +173,11 @@ def test_parameters_broadcast(rng):
     for lengths in (5, [5], [[5]]):
         np.testing.assert_array_equal(clmgk.attention(q, q, q, lengths=lengths), clmgk.attention(q, q, q, lengths=[5, 5]))
     np.testing.assert_array_equal(clmgk.attention(q[0], q[0], q[0], lengths=[5]), clmgk.attention(q, q, q, lengths=[5, 9])[0])
-    shift = normal(rng, 2, 16)
+
+
+@pytest.mark.skipif(not FULL, reason="a program of its own: in --full only")
+def test_shifts_broadcast(rng):
+    q, shift = normal(rng, 1, 3, 9, 16), normal(rng, 2, 16)
     one, all_ = (clmgk.attention(q, q, q, variant="smgk", shift=s, prior=p)
                  for s, p in ((shift, 0.5), (np.stack([shift] * 3), [0.5, 0.5])))
     np.testing.assert_array_equal(one, all_)
