@@ -355,7 +355,7 @@ static void expect_extremes(const th_session *session, const clmgk_gemm_desc *de
     for (size_t n = 0; n < (size_t)desc->m * depth; n++)
         a->values[a->offset + n] = n % depth == depth - 1 ? special[n / depth % TH_COUNT(special)] : 0;
     for (size_t n = 0; n < depth * columns; n++)
-        b->values[b->offset + n] = n / columns == depth - 1;
+        b->values[b->offset + n] = (desc->transpose_b ? n % depth : n / columns) == depth - 1;
     store_singles(session, a);
     store_singles(session, b);
     multiply_singles(session, &product, parameters);
@@ -391,15 +391,15 @@ TH_TEST(fragments_of_singles)
 
 #define SLICED(count) SMALL_BLOCKS ",slices=" #count
 
-/* f32 by products of bf16. The first program has all ways of loading A and B. */
+/* f32 by products of bf16. The programs have all ways of loading A and B. */
 TH_TEST(fragments_of_slices)
 {
     static const int64_t few[] = {40, 40, 65}, size[] = {40, 72, 100};
-    clmgk_gemm_desc desc = fragments_desc(few, CLMGK_DTYPE_F32, NN);
+    clmgk_gemm_desc desc = fragments_desc(few, CLMGK_DTYPE_F32, NT);
     expect_worst_singles(session, &desc, SLICED(3), LOW_SLICES);
     expect_extremes(session, &desc, SLICED(3));
-    expect_slices(session, NN, SLICED(3), true);
-    desc = fragments_desc(size, CLMGK_DTYPE_F32, TT);
+    expect_slices(session, NT, SLICED(3), true);
+    desc = fragments_desc(size, CLMGK_DTYPE_F32, TN);
     desc.precision = CLMGK_PRECISION_TF32;
     expect_worst_singles(session, &desc, SLICED(2), LOW_SLICES);
     tp_expect(session, &desc, "matrix", SLICED(2), 0, 1);
@@ -561,14 +561,18 @@ TH_TEST(slices_have_to_be_exact_enough)
         clmgk_dtype dtype;
         clmgk_precision precision;
         int64_t k;
-        const char *slices;
-        const char *words; /* of the message; NULL: taken */
-    } cases[] = {{CLMGK_DTYPE_F32, CLMGK_PRECISION_EXACT, 64, "slices=3", "3 slices"},
-                 {CLMGK_DTYPE_F32, CLMGK_PRECISION_EXACT, 65, "slices=2", "expected 3"},
-                 {CLMGK_DTYPE_BF16, CLMGK_PRECISION_EXACT, 65, "slices=3", "3 slices"},
-                 {CLMGK_DTYPE_F32, CLMGK_PRECISION_EXACT, 65, "slices=0,unit=2", "expected unit 1"},
-                 {CLMGK_DTYPE_F32, CLMGK_PRECISION_TF32, 1, "slices=2,unit=2", NULL},
-                 {CLMGK_DTYPE_F32, CLMGK_PRECISION_TF32, 1, "slices=3,unit=2", NULL}};
+        const char *parameters;
+        const char *words;   /* of the message; NULL: taken */
+        const char *options; /* words of them */
+    } cases[] = {{CLMGK_DTYPE_F32, CLMGK_PRECISION_EXACT, 64, "slices=3", "3 slices", NULL},
+                 {CLMGK_DTYPE_F32, CLMGK_PRECISION_EXACT, 65, "slices=2", "expected 3", NULL},
+                 {CLMGK_DTYPE_BF16, CLMGK_PRECISION_EXACT, 65, "slices=3", "3 slices", NULL},
+                 {CLMGK_DTYPE_F32, CLMGK_PRECISION_EXACT, 65, "slices=0,unit=2", "expected unit 1", NULL},
+                 {CLMGK_DTYPE_F32, CLMGK_PRECISION_TF32, 1, "slices=3", NULL, "-DBF16_SLICES=3"},
+                 {CLMGK_DTYPE_F32, CLMGK_PRECISION_TF32, 1, "", NULL, "-DMATRIX_UNIT=2 -DBF16_SLICES=2"},
+                 {CLMGK_DTYPE_F32, CLMGK_PRECISION_EXACT, 65, "", NULL, "-DMATRIX_UNIT=2 -DBF16_SLICES=3"},
+                 {CLMGK_DTYPE_F32, CLMGK_PRECISION_EXACT, 64, "", NULL, "-DMATRIX_UNIT=1 -DTF32_PRODUCTS=4"},
+                 {CLMGK_DTYPE_F32, CLMGK_PRECISION_EXACT, 65, "unit=1", NULL, "-DMATRIX_UNIT=1 -DTF32_PRODUCTS=3"}};
     const mgk_device_facts facts = hopper_of(session);
     for (size_t n = 0; n < TH_COUNT(cases); n++) {
         mgk_steps steps;
@@ -578,10 +582,12 @@ TH_TEST(slices_have_to_be_exact_enough)
         desc.precision = cases[n].precision;
         memset(&steps, 0, sizeof(steps));
         th_expect_ok(mgk_gemm_resolve(&desc, &plan.desc, &th_error));
-        const clmgk_status status = mgk_gemm_fragments_step(&plan, &facts, cases[n].slices, &th_error);
+        const clmgk_status status = mgk_gemm_fragments_step(&plan, &facts, cases[n].parameters, &th_error);
         assert_int_equal(status, cases[n].words != NULL ? CLMGK_ERROR_UNSUPPORTED : CLMGK_OK);
         if (cases[n].words != NULL)
             assert_non_null(strstr(th_error.message, cases[n].words));
+        else
+            assert_non_null(strstr(steps.step[0].options.data, cases[n].options));
         mgk_steps_clear(&steps, NULL);
     }
 }

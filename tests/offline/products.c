@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { FEW_NUMBERS = 64 }; /* of K, for which exact products are four of tf32 */
+
 /* Makes the plan's step, which the caller clears. */
 static clmgk_status make_step(const clmgk_gemm_desc *desc, const mgk_device_facts *facts, const char *parameters,
                               mgk_steps *steps, clmgk_gemm_desc *resolved, clmgk_error *error)
@@ -22,28 +24,41 @@ static clmgk_status make_step(const clmgk_gemm_desc *desc, const mgk_device_fact
     return status;
 }
 
-static int print_configuration(const char *engine, clmgk_dtype dtype, clmgk_precision precision, int form,
-                               const mgk_device_facts *facts)
+/* The name of a product's factors. */
+static const char *factors_of(const clmgk_gemm_desc *desc)
+{
+    if (desc->precision != CLMGK_PRECISION_EXACT)
+        return clmgk_precision_name(desc->precision);
+    return desc->dtype == CLMGK_DTYPE_F32 && desc->k == FEW_NUMBERS ? "f32x4" : clmgk_dtype_name(desc->dtype);
+}
+
+static int print_long(const char *engine, clmgk_dtype dtype, clmgk_precision precision, int form, int64_t k,
+                      const mgk_device_facts *facts)
 {
     clmgk_gemm_desc desc = CLMGK_GEMM_DESC_INIT, resolved;
     mgk_steps steps = {.count = 0};
     clmgk_error error = {0};
     desc.dtype = dtype;
     desc.precision = precision;
-    desc.m = desc.n = desc.k = 4096;
+    desc.m = desc.n = 4096;
+    desc.k = k;
     desc.transpose_a = form / 2;
     desc.transpose_b = form % 2;
     const clmgk_status status = make_step(&desc, facts, "", &steps, &resolved, &error);
     if (status == CLMGK_OK)
-        (void)printf("%s product-%s-%s%s%s %s %s\n", engine,
-                     precision != CLMGK_PRECISION_EXACT ? clmgk_precision_name(precision) : clmgk_dtype_name(dtype),
-                     form / 2 ? "t" : "n", form % 2 ? "t" : "n",
-                     facts->matrix_unit.unit == MATRIX_WGMMA ? "-wgmma" : "", steps.step[0].file,
+        (void)printf("%s product-%s-%s%s%s %s %s\n", engine, factors_of(&desc), form / 2 ? "t" : "n",
+                     form % 2 ? "t" : "n", facts->matrix_unit.unit == MATRIX_WGMMA ? "-wgmma" : "", steps.step[0].file,
                      steps.step[0].options.data);
     else
         (void)fprintf(stderr, "product: %s\n", error.message);
     mgk_steps_clear(&steps, NULL);
     return status == CLMGK_OK ? 0 : 1;
+}
+
+static int print_configuration(const char *engine, clmgk_dtype dtype, clmgk_precision precision, int form,
+                               const mgk_device_facts *facts)
+{
+    return print_long(engine, dtype, precision, form, 4096, facts);
 }
 
 int offline_print_fragments(const mgk_device_facts *gpu, const mgk_device_facts *nvidia, const mgk_device_facts *hopper)
@@ -60,6 +75,8 @@ int offline_print_fragments(const mgk_device_facts *gpu, const mgk_device_facts 
         failed |= print_configuration("matrix-nvidia", CLMGK_DTYPE_F32, exact, form, nvidia);
         failed |= print_configuration("matrix-nvidia", CLMGK_DTYPE_F32, exact, form, hopper);
     }
+    for (int form = 0; form < FORMS; form += FORMS - 1)
+        failed |= print_long("matrix-nvidia", CLMGK_DTYPE_F32, exact, form, FEW_NUMBERS, nvidia);
     failed |= print_configuration("matrix-nvidia", CLMGK_DTYPE_F32, tf32, 0, nvidia);
     failed |= print_configuration("matrix-nvidia", CLMGK_DTYPE_F32, tf32, FORMS - 1, nvidia);
     failed |= print_configuration("matrix-nvidia", CLMGK_DTYPE_F32, tf32, 0, hopper);

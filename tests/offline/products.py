@@ -17,6 +17,8 @@ GROUP = "unit=2,row-tiles=1,column-tiles=8"  # of 64 x 64
 PARAMETERS = {"unit": "MATRIX_UNIT", "warps": "WARPS", "column-warps": "COLUMN_WARPS", "row-tiles": "ROW_TILES",
               "column-tiles": "COLUMN_TILES", "depth": "DEPTH", "stages": "STAGES", "slices": "BF16_SLICES"}
 BLOCK, STEPS = 128, (5, 8)  # of the products that are executed for a prediction
+FEW = "f32x4"  # of four products of tf32, which plans have for up to so many numbers of K
+FEW_NUMBERS, FEW_STEPS = 64, (2, 4)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,8 +67,8 @@ FULL = [
     case("wgmma-eight-warps", 200, 140, 104, parameters="unit=2,warps=8,row-tiles=2,column-tiles=16,stages=2"),
     case("wgmma-deep", 70, 72, 200, "nt", parameters=f"{GROUP},depth=64,stages=3"),
     case("wgmma-long-sums", 40, 40, 8256, parameters=GROUP),
-    *(case(f"wgmma-{form}-slices-as-planned", 150, 140, 104, form, dtype=passes.F32, parameters="unit=2,row-tiles=2,column-tiles=16",
-           limits=f"product-f32-{form}-wgmma") for form in ("nn", "nt", "tn", "tt")),
+    *(case(f"wgmma-{form}-slices-as-planned", 150, 140, 104, form, dtype=passes.F32,
+           parameters="unit=2,row-tiles=2,column-tiles=16", limits=f"product-f32-{form}-wgmma") for form in ("nn", "nt", "tn", "tt")),
     *(case(f"wgmma-{form}-slices", 70, 72, 104, form, dtype=passes.F32, parameters=GROUP) for form in ("nt", "tn", "tt")),
     *(case(f"wgmma-{form}-slices-tf32", 70, 72, 40, form, dtype=passes.F32, precision=1, parameters=GROUP)
       for form in ("nn", "nt", "tn", "tt")),
@@ -74,7 +76,8 @@ FULL = [
     case("wgmma-slices-batch", 65, 66, 72, "tn", batch=2, stride_a=65 * 72 + 8, stride_b=0, stride_c=65 * 66 + 2, beta=1,
          dtype=passes.F32, parameters=GROUP),
     case("wgmma-slices-ranges", 70, 72, 300, "nn", dtype=passes.F32, parameters=GROUP + ",splits=4"),
-    case("wgmma-slices-eight-warps", 200, 140, 104, "tt", dtype=passes.F32, parameters="unit=2,warps=8,row-tiles=1,column-tiles=8"),
+    case("wgmma-slices-eight-warps", 200, 140, 104, "tt", dtype=passes.F32,
+         parameters="unit=2,warps=8,row-tiles=1,column-tiles=8"),
     case("wgmma-slices-deep", 70, 72, 200, "nt", dtype=passes.F32, parameters=f"{GROUP},depth=64"),
     case("wgmma-slices-tf32-long-sums", 40, 40, 2104, dtype=passes.F32, precision=1, parameters=GROUP),
 ]
@@ -179,13 +182,14 @@ class Rate:
                   "dtype": {"f16": passes.F16, "bf16": passes.BF16}.get(storage, passes.F32),
                   "parameters": f"unit={2 if name.endswith('-wgmma') else 1}"}
         whole = passes.Plan(plans, None, {**fields, "m": predictions.PRODUCT_SIZE, "n": predictions.PRODUCT_SIZE,
-                                           "k": predictions.PRODUCT_SIZE})
+                                           "k": FEW_NUMBERS if storage == FEW else predictions.PRODUCT_SIZE})
+        lengths = FEW_STEPS if storage == FEW else STEPS
         self.name, self.step = name, whole.steps[0]
         self.groups = self.step.items // self.step.threads
         own = ",".join(f"{option}={offline.tunable(self.step.options, macro, 0)}" for option, macro in PARAMETERS.items())
         runs, self.faults = [], []
         depth = offline.tunable(self.step.options, "DEPTH", 0) // (1 if storage in ("f16", "bf16") else 2)
-        for steps in STEPS:
+        for steps in lengths:
             product = Product(plans, Case(name, tuple({**fields, "m": BLOCK, "n": BLOCK, "k": steps * depth,
                                                        "parameters": own}.items())))
             program, counts = product.run(programs)
@@ -194,12 +198,13 @@ class Rate:
             if product.step.options != self.step.options:
                 self.faults.append("has other options than the product of its size")
         fewer, more = runs
-        self.counts = {key: (more[key] - fewer[key]) / (STEPS[1] - STEPS[0]) for key in more}
+        self.counts = {key: (more[key] - fewer[key]) / (lengths[1] - lengths[0]) for key in more}
         self.figures, self.depth = program.figures, depth
 
     def tile(self):
+        """What is loaded to registers passes the first-level cache, which is the same memory as the banks."""
         c = self.counts
-        return model.Tile(slots=c["slots"] / 4, fma=0, banks=c["passes"], load_bytes=c.get("load bytes", 0),
+        return model.Tile(slots=c["slots"] / 4, fma=0, banks=c["passes"] + c.get("load bytes", 0) / model.LINE, load_bytes=0,
                           barriers=c["barriers"] * 32 / self.step.threads, waits=c.get("waits", 0), hmma=c.get("hmma", 0),
                           hgmma=c.get("hgmma", 0), copied=c.get("copied bytes", 0) + c.get("load bytes", 0))
 
