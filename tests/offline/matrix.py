@@ -177,7 +177,7 @@ FULL = [
          length_k=75, head_size=256, value_size=256, causal=1),
     group("wgmma-many-keys", "softmax-bf16-64-wgmma", length=33, length_k=8300, head_size=16, value_size=16),
     group("wgmma-wide-80-176", "softmax-bf16-128-wgmma", length=70, length_k=75, head_size=80, value_size=176),
-    group("wgmma-256", "softmax-bf16-128-wgmma", length=70, length_k=40, head_size=256, value_size=256),
+    group("wgmma-256", "softmax-bf16-128-wgmma", SPILLS, length=70, length_k=40, head_size=256, value_size=256),
     group("wgmma-last-tile-of-one-key", "softmax-bf16-64-wgmma", length=33, length_k=65, head_size=16, value_size=16),
     group("wgmma-lengths", "softmax-bf16-64-wgmma", {"lengths": [5, 0, 70]}, head_size=16, value_size=16, **LENGTHS),
     group("wgmma-rows-without-keys", "softmax-bf16-64-wgmma", length=70, length_k=20, causal=1),
