@@ -351,14 +351,17 @@ static const char *broad_parameters(broad_kind kind, bool few, bool mixed, uint6
 }
 
 /* Of the tiles of AMX, which has no heads of 16. */
-static void suit_amx(clmgk_attention_desc *d, uint64_t *state)
+static void suit_amx(rd_configuration *out, uint64_t *state)
 {
+    clmgk_attention_desc *const d = &out->desc;
     const bool all = th_chance(state, 2); /* arrays in bf16; else their products are */
     d->head_size = th_chance(state, 2) ? 32 : 64;
     d->value_size = th_chance(state, 2) ? 32 : 64;
-    d->precision = all ? CLMGK_PRECISION_EXACT : CLMGK_PRECISION_BF16;
-    if (!all)
+    d->precision = CLMGK_PRECISION_EXACT;
+    if (!all) {
+        allow_bf16(out);
         return;
+    }
     d->dtype = CLMGK_DTYPE_BF16;
     d->dtype_k = d->dtype_v = d->dtype_o = CLMGK_STORAGE_AS_Q;
 }
@@ -370,7 +373,7 @@ static void broaden(rd_configuration *out, broad_kind kind, uint64_t *state)
     const bool mixed = (clmgk_variant_traits(d->variant) & CLMGK_TRAIT_ADMIXTURE) != 0;
     out->broad = true;
     if (kind == BROAD_AMX) {
-        suit_amx(d, state);
+        suit_amx(out, state);
         out->few = 0;
     } else if (kind != BROAD_LINEAR) {
         d->head_size = sizes[th_pick(state, 0, TH_COUNT(sizes) - 1)];
