@@ -325,7 +325,7 @@ static void multiply_singles(const th_session *session, const tp_product *produc
     clmgk_gemm_plan_release(plan);
 }
 
-/* Products of numbers 1 + `low` - 1, 3 or 5 units of the last place. */
+/* Products of numbers 1 + `low` - 1, 3 or 5 units of the last place. NaN lies around the matrices. */
 static void expect_worst_singles(const th_session *session, const clmgk_gemm_desc *desc, const char *parameters,
                                  double low)
 {
@@ -333,7 +333,7 @@ static void expect_worst_singles(const th_session *session, const clmgk_gemm_des
     tp_matrix *const sides[] = {&product.matrix[TP_A], &product.matrix[TP_B]};
     for (size_t i = 0; i < TH_COUNT(sides); i++) {
         for (size_t n = 0; n < sides[i]->count; n++)
-            sides[i]->values[n] = 1 + low - (double)(1 + 2 * (n % 3)) * 0x1p-23;
+            sides[i]->values[n] = sides[i]->element[n] ? 1 + low - (double)(1 + 2 * (n % 3)) * 0x1p-23 : (double)NAN;
         store_singles(session, sides[i]);
     }
     multiply_singles(session, &product, parameters);
@@ -394,8 +394,10 @@ TH_TEST(fragments_of_singles)
 /* f32 by products of bf16. The programs have all ways of loading A and B. */
 TH_TEST(fragments_of_slices)
 {
-    static const int64_t few[] = {40, 40, 65}, size[] = {40, 72, 100};
-    clmgk_gemm_desc desc = fragments_desc(few, CLMGK_DTYPE_F32, NT);
+    static const int64_t few[] = {40, 40, 65}, whole_pieces[] = {40, 40, 72}, size[] = {40, 72, 100};
+    clmgk_gemm_desc desc = fragments_desc(whole_pieces, CLMGK_DTYPE_F32, NT);
+    expect_worst_singles(session, &desc, SLICED(3), LOW_SLICES);
+    desc = fragments_desc(few, CLMGK_DTYPE_F32, NT);
     expect_worst_singles(session, &desc, SLICED(3), LOW_SLICES);
     expect_extremes(session, &desc, SLICED(3));
     expect_slices(session, NT, SLICED(3), true);
