@@ -160,16 +160,32 @@ def _signature(inputs: Sequence[Optional[Tensor]]) -> list[Any]:
     return found
 
 
-def _operator(name: str, schema: str, run: Any, fake: Any, backward: Any = None, setup_context: Any = None) -> Any:
+_LIBRARY = torch.library.Library("clmgk", "FRAGMENT")
+
+
+def _operator(name: str, schema: str, run: Any, fake: Any) -> Any:
     """Makes an operator of the namespace clmgk. (torch.library.custom_op does the same, but adds checks to every call, which
     take some microseconds.)"""
     whole = f"clmgk::{name}"
     torch.library.define(whole, schema, tags=(torch.Tag.pt2_compliant_tag,))
     torch.library.impl(whole, ("cpu", "cuda"), run)
     torch.library.register_fake(whole, fake)
-    if backward is not None:
-        torch.library.register_autograd(whole, backward, setup_context=setup_context)
     return getattr(torch.ops.clmgk, name).default
+
+
+class _Tracked(torch.autograd.Function):
+    """A forward pass whose outputs have gradients. (torch.library.register_autograd does the same, but reads the operator's
+    schema at every call, which takes longer than all the rest.)"""
+
+    @staticmethod
+    def forward(ctx: Any, family: Family, *inputs: Any) -> Any:
+        output = family.inference(*inputs)
+        family.save(ctx, inputs, output)
+        return tuple(output)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Optional[Tensor]) -> Any:
+        return None, *ctx.family.differentiate(ctx, *grads)
 
 
 class Family:
@@ -204,16 +220,17 @@ class Family:
         gradients, *others = self._seen
         seen = ", ".join([f"Tensor {gradients}", *[f"Tensor{'' if other in saved else '?'} {other}" for other in others]])
         schema = f"({common}) -> ({', '.join(['Tensor'] * len(self._upstream))})"
-        self._forward = _operator(name, schema, self._run_forward, self._fake_forward, self._differentiate, self._save)
-        self._inference = _operator(f"{name}_inference", schema, self._run_forward, self._fake_forward)
-        self._backward = _operator(f"{name}_backward", f"({seen}, {common}) -> Tensor[]", self._run_backward,
-                                   self._fake_backward, self._refuse_second)
+        self.inference = _operator(f"{name}_inference", schema, self._run_forward, self._fake_forward)
+        self._forward = _operator(name, schema, self._run_forward, self._fake_forward)
+        _LIBRARY.impl(name, self._track, "Autograd")
+        self._backward = _operator(f"{name}_backward", f"({seen}, {common}) -> Tensor[]", self._run_backward, self._fake_backward)
+        torch.library.register_autograd(f"clmgk::{name}_backward", self._refuse_second)
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, scalars: Mapping[str, Any], extras: Mapping[str, Tensor],
                  seed: Optional[Tensor]) -> Sequence[Tensor]:
         """The outputs of the forward pass."""
         gradients = _wanted(q, k, v, extras)
-        operator = self._forward if gradients else self._inference
+        operator = self._forward if gradients else self.inference
         outputs: Sequence[Tensor] = operator(q, k, v, to_string(scalars), gradients, seed,
                                              *[extras.get(name) for name in self.extras] if extras else ())
         return outputs
@@ -288,14 +305,20 @@ class Family:
 
     # ---- autograd
 
-    def _save(self, ctx: Any, inputs: Any, output: Any) -> None:
+    def _track(self, *inputs: Any) -> Any:
+        return _Tracked.apply(self, *inputs)
+
+    def save(self, ctx: Any, inputs: Any, output: Any) -> None:
+        """Keeps what `differentiate` reads."""
+        ctx.family = self
         q, k, v, ctx.options, ctx.gradients, *rest = inputs
         by_name = dict(zip(self._upstream, output))
         ctx.save_for_backward(*[by_name[name] for name in self._saved], q, k, v, *rest)
         ctx.mark_non_differentiable(*[by_name[name] for name, gradient in self._upstream.items() if gradient is None])
         ctx.set_materialize_grads(False)
 
-    def _differentiate(self, ctx: Any, *grads: Optional[Tensor]) -> tuple[Optional[Tensor], ...]:
+    def differentiate(self, ctx: Any, *grads: Optional[Tensor]) -> tuple[Optional[Tensor], ...]:
+        """The gradients of the inputs."""
         tensors = ctx.saved_tensors
         saved = dict(zip(self._saved, tensors))
         q, k, v, *rest = tensors[len(saved):]
@@ -304,7 +327,8 @@ class Family:
         others = [None if grad is None else grad.contiguous() for grad in upstream[1:]]
         found = self._backward(grad_o, *others, *saved.values(), q, k, v, ctx.options, ctx.gradients, *rest)
         by_name = dict(zip(ctx.gradients.split(","), found))
-        return (*[by_name.get(name) for name in STORAGE], None, None, None, *[by_name.get(name) for name in self.extras])
+        inputs = (*STORAGE, "options", "gradients", "seed", *self.extras)  # an operator gets none behind the last one given
+        return tuple([by_name.get(name) for name in inputs[:len(STORAGE) + 2 + len(rest)]])
 
     def _refuse_second(self, ctx: Any, *gradients: Any) -> Any:
         raise RuntimeError(f"clmgk.torch.{self.name}: a gradient of a gradient is not offered (create_graph=True)")
