@@ -23,7 +23,7 @@ LIMITS = {("softmax-bf16-64-wgmma", "forward"): (1.1, 0.95), ("softmax-f16-64-wg
           ("smgk2-bf16-64", "forward"): (1.55, 1.95), ("smgk2-bf16-128", "forward"): (1.0, 1.8),
           ("mgk4", "forward"): (2.2, 1.8), ("mgk2", "forward"): (1.35, 1.75), ("softmax", "forward"): (0.9, 1.5),
           ("softmax-tf32-", "backward"): (1.15, 1.8), ("softmax-tf32-", "backward_queries"): (1.1, 1.85),
-          ("softmax-f32-64", "backward"): (1.1, 1.1), ("softmax-f32-64", "backward_queries"): (1.1, 1.1),
+          ("softmax-f32-64", "backward"): (1.15, 1.1), ("softmax-f32-64", "backward_queries"): (1.1, 1.1),
           ("softmax-f32-128", "backward"): (1.5, 0.9), ("softmax-f32-128", "backward_queries"): (1.5, 0.75),
           ("softmax", "backward"): (0.95, 1.5), ("softmax", "backward_queries"): (0.95, 1.5),
           ("smgk2-bf16-128", "backward"): (1.8, 2.3), ("smgk2", "backward"): (1.8, 2.15),
