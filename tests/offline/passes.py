@@ -468,9 +468,11 @@ def hash_of(line):
 
 
 def configurations():
-    """{(file, options): line} of the matrix engine's configurations."""
+    """{(file, options): line} of the matrix engine's configurations; of a program with several lines the first, as in the
+    bundle of gpu-check.sh."""
     lines = (offline.HERE / "configurations.txt").read_text().splitlines()
-    return {(line.split()[2], tuple(line.split()[3:])): line for line in lines if line.startswith("matrix-nvidia ")}
+    return {(line.split()[2], tuple(line.split()[3:])): line
+            for line in reversed(lines) if line.startswith("matrix-nvidia ")}
 
 
 def saved_programs(folder):

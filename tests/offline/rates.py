@@ -136,7 +136,7 @@ def lengths_of(name, parameters, plans):
 
 
 def programs_of(name):
-    """(File, options) of a configuration's lines; of a program with several lines, the last one has it."""
+    """(File, options) of a configuration's lines; of a program with several lines, the first one has it."""
     return [key for key, line in passes.configurations().items() if line.split()[1] == name]
 
 
