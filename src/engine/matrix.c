@@ -33,12 +33,12 @@ static bool uses_wgmma(const mgk_tunables *p)
     return mgk_tunable_get(p, MGK_NAMED(unit)) == MATRIX_WGMMA;
 }
 
-/* Slices of bf16 whose sum an f32 factor is (cl/engine/matrix/slices.clh): in the forward pass of plans that have no
- * other, and not of mixed heads, whose scores and sums leave no registers for slices. Elsewhere factors are tf32. */
+/* Slices of bf16 whose sum an f32 factor is (cl/engine/matrix/slices.clh). Scores and sums of mixed heads leave no
+ * registers for slices: there factors are tf32. */
 static int bf16_slices_of(const mgk_footprint *f)
 {
     enum { EXACT = 3, ROUNDED = 2 };
-    const bool sliced = f->singles && f->forward && f->any_order && f->held_heads == 0;
+    const bool sliced = f->singles && f->held_heads == 0;
     return !sliced ? 0 : f->precision == CLMGK_PRECISION_EXACT ? EXACT : ROUNDED;
 }
 
@@ -76,32 +76,34 @@ static int64_t larger(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
+/* Bytes of a tile of sliced numbers, and of what it is made of. In the forward pass keys and values take turns. */
+static int64_t slices_bytes_of(const mgk_footprint *f, const mgk_tunables *p, const bool turns)
+{
+    const int64_t keys = (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles)) * TILE_KEYS;
+    const int64_t head_size = f->narrowest + f->widest - f->value_size;
+    const int64_t head = f->products * row_bytes(head_size, f, p), value = row_bytes(f->value_size, f, p);
+    const int64_t copied_head = f->products * width_of(head_size), copied_value = width_of(f->value_size);
+    const int64_t sliced = turns ? larger(head, value) : head + value;
+    const int64_t copied = turns ? larger(copied_head, copied_value) : copied_head + copied_value;
+    return keys * (bf16_slices_of(f) * sliced + copied * (int64_t)sizeof(float));
+}
+
 /* Bytes of the tiles, and of what a work-group of the kernel of keys holds, of a backward pass without mixed heads.
  * Layout: cl/engine/matrix/backward.clh; TILE_RING in block.clh states when registers hold keys and values. */
 static int64_t backward_bytes_of(const mgk_footprint *f, const mgk_tunables *p)
 {
-    enum { STEP = 16, STAGES = 2, MOST_SPLIT_COLUMNS = 128 };
-    const int64_t most_held_words = f->components == 1 ? 64 : 32, step_words = f->singles ? 8 : 4;
+    enum { STEP = 16, STAGES = 2, STEP_WORDS = 4 };
+    if (bf16_slices_of(f) > 0)
+        return slices_bytes_of(f, p, false);
+    const int64_t most_held_words = f->components == 1 ? 64 : 32;
     const int64_t keys = (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles)) * TILE_KEYS, rows = rows_of(p);
     const int64_t head_size = f->narrowest + f->widest - f->value_size;
     const int64_t head = row_bytes(head_size, f, p), value = row_bytes(f->value_size, f, p);
     const int64_t steps = mgk_tunable_get(p, MGK_NAMED(row_tiles)) * (width_of(head_size) + width_of(f->value_size));
-    const bool in_registers = f->products == 1 && steps * step_words <= most_held_words * STEP;
-    const int64_t columns = f->products * width_of(head_size) + width_of(f->value_size);
-    const int64_t parts = tf32_products_of(f) > 1 && columns <= MOST_SPLIT_COLUMNS ? 2 : 1;
-    const int64_t of_keys = in_registers ? larger(STAGES * parts * keys * (head + value), rows * larger(head, value))
+    const bool in_registers = f->products == 1 && steps * STEP_WORDS <= most_held_words * STEP;
+    const int64_t of_keys = in_registers ? larger(STAGES * keys * (head + value), rows * larger(head, value))
                                          : rows * (f->products * head + value) + keys * (head + value);
-    return larger(of_keys, STAGES * parts * keys * (f->products * head + value));
-}
-
-/* Bytes of a tile of sliced numbers, and of what it is made of: keys and values take turns. */
-static int64_t slices_bytes_of(const mgk_footprint *f, const mgk_tunables *p)
-{
-    const int64_t keys = (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles)) * TILE_KEYS;
-    const int64_t head = f->narrowest + f->widest - f->value_size;
-    const int64_t sliced = larger(f->products * row_bytes(head, f, p), row_bytes(f->value_size, f, p));
-    const int64_t copied = larger(f->products * width_of(head), width_of(f->value_size)) * (int64_t)sizeof(float);
-    return keys * (bf16_slices_of(f) * sliced + copied);
+    return larger(of_keys, STAGES * keys * (f->products * head + value));
 }
 
 /* Layout: cl/engine/matrix/block.clh, backward.clh. Mixed heads: queries are in local memory, as dO in the kernel of
@@ -121,7 +123,7 @@ static uint64_t local_bytes_of(const mgk_footprint *f, const mgk_device_facts *f
     const int64_t of_queries = staged + keys * (f->products * head + (f->forward ? heads : 1) * value);
     const int64_t mixed_or_forward = f->forward ? of_queries : larger(of_queries, of_keys);
     const int64_t whole = mixed || f->forward ? mixed_or_forward : backward_bytes_of(f, p);
-    const int64_t tiles = bf16_slices_of(f) > 0 ? slices_bytes_of(f, p) : whole;
+    const int64_t tiles = bf16_slices_of(f) > 0 && f->forward ? slices_bytes_of(f, p, true) : whole;
     const int64_t ahead = f->forward ? 0 : MOST_TILE_TERMS;
     const int64_t terms = keys * (f->tile.terms + ahead) * (int64_t)sizeof(float);
     const int64_t own = 2 * (int64_t)mgk_tunable_get(p, MGK_NAMED(row_tiles)); /* rows of a work-item */
@@ -422,8 +424,8 @@ static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, m
     if (uses_wgmma(p) && (f->two_types || tf32_products_of(f) > 0 || (f->held_heads > 0 && !f->forward)))
         return mgk_fail(
             error, CLMGK_ERROR_UNSUPPORTED,
-            "engine matrix: wgmma needs one type for Q and K, and has no f32 arrays with gradients or of mixed heads, "
-            "nor gradients of mixed heads");
+            "engine matrix: wgmma needs one type for Q and K, and has no f32 arrays of mixed heads, nor gradients of "
+            "mixed heads");
     MGK_TRY(mgk_tunables_check(p, true, error));
     const uint64_t threads = (uint64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * WARP;
     const uint64_t local = local_bytes_of(f, facts, p);

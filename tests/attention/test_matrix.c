@@ -170,7 +170,7 @@ TH_TEST(two_types_in_a_product)
     expect_shapes(session, desc, 5, 3);
 }
 
-/* f32 factors, of which units multiply the upper 19 bits, within the bound of f32: both softmax families. */
+/* f32 factors, which units multiply in parts of fewer bits, within the bound of f32: both softmax families. */
 TH_TEST(singles_forward)
 {
     static const clmgk_attention_desc descs[] = {
@@ -185,8 +185,7 @@ TH_TEST(singles_forward)
         expect_shapes(session, descs[n], 4 * n, 4);
 }
 
-/* Plans with gradients, whose factors are tf32: in three products, split by the work-item that copied them (softmax) or
- * by each warp, and in one. */
+/* Plans with gradients: a factor is the sum of three bf16 (precision tf32: of two), of mixed heads that of two tf32. */
 TH_TEST(singles_in_both_passes)
 {
     enum { QKV = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V };
@@ -209,7 +208,39 @@ TH_TEST(singles_in_both_passes)
         expect_shapes(session, descs[n], 4 * n, 4);
 }
 
-/* One product of factors that are rounded to tf32. Its bound holds, and that of f32 does not. */
+/* Scores of about 10^4, of keys that are nearly equal. The upper slices of neighbouring features cancel each other, so
+ * that a score is what the products of other slices add up to. */
+static void make_cancelling(th_problem *problem, uint64_t seed)
+{
+    const clmgk_attention_desc *const d = &problem->desc;
+    uint64_t state = seed;
+    for (int64_t e = 0; e < d->head_size; e += 2) {
+        const double key = 1e5 * (1.2 + 0.1 * th_normal(&state)), rest = 100.0 * th_normal(&state);
+        for (int64_t j = 0; j < d->length_k; j++) {
+            th_set(problem, TH_K, 0, 0, 0, j, e, key);
+            th_set(problem, TH_K, 0, 0, 0, j, e + 1, rest - key + 0.02 * th_normal(&state));
+        }
+        for (int64_t i = 0; i < d->length; i++) {
+            const double query = 10.0 * th_normal(&state);
+            th_set(problem, TH_Q, 0, 0, 0, i, e, query);
+            th_set(problem, TH_Q, 0, 0, 0, i, e + 1, query);
+        }
+    }
+}
+
+/* The backward pass adds up a score's products of slices in the order of the forward pass: where a float's step is
+ * 10^-3, another order would show. The programs are those of the case above. */
+TH_TEST(singles_weigh_alike)
+{
+    enum { QKV = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V };
+    clmgk_attention_desc desc = {.length = 70, .length_k = 70, .head_size = 24, .value_size = 40, .gradients = QKV};
+    const clmgk_plan_options options = th_options_of(CLMGK_ENGINE_MATRIX, NULL);
+    TH_PROBLEM problem = th_problem_make(&desc, 3);
+    make_cancelling(&problem, 1);
+    th_expect_equal_weights(session, &problem, &options);
+}
+
+/* Factors that are rounded, to the sum of two bf16. Their bound holds, and that of f32 does not. */
 TH_TEST(singles_of_less_precision)
 {
     clmgk_attention_desc desc = {.head_size = 24, .value_size = 40, .length = 37, .length_k = 70};

@@ -66,12 +66,14 @@ MATRIX_SPILLS = {
     ("smgk2-f32-64", "forward"): 20, ("hard-fish2-f32-64", "forward"): 52,
     ("softmax-f32-128-wgmma", "forward"): 308, ("mgk4-f32-64-wgmma", "forward"): 132,
     ("smgk2-f32-64-wgmma", "forward"): 44,
-    ("backward-softmax-f32-64", "backward"): 180, ("backward-softmax-f32-64", "backward_queries"): 8,
-    ("backward-softmax-tf32-64", "backward"): 192,
-    ("backward-mgk2-f32-64", "backward"): 288, ("backward-mgk2-f32-64", "backward_queries"): 40,
-    ("backward-smgk2-f32-64", "backward"): 168, ("backward-smgk2-f32-64", "backward_queries"): 4,
+    ("backward-softmax-f32-64-wgmma", "backward"): 72, ("backward-softmax-f32-128-wgmma", "backward"): 592,
+    ("backward-softmax-tf32-64-wgmma", "backward"): 8, ("backward-mgk2-f32-64-wgmma", "backward"): 32,
+    ("backward-smgk2-f32-64-wgmma", "backward"): 80, ("backward-smgk2-f32-64-wgmma", "backward_queries"): 28,
+    ("backward-softmax-f32-64", "backward"): 196, ("backward-softmax-tf32-64", "backward"): 80,
+    ("backward-mgk2-f32-64", "backward"): 40,
+    ("backward-smgk2-f32-64", "backward"): 252, ("backward-smgk2-f32-64", "backward_queries"): 12,
     ("backward-hard-fish2-f32-64", "backward"): 200, ("backward-hard-fish2-f32-64", "backward_queries"): 36,
-    ("backward-softmax-f32-128", "backward"): 124, ("backward-softmax-f32-128", "backward_queries"): 392,
+    ("backward-softmax-f32-128", "backward"): 192,
     ("backward-hard-fish2-bf16-64", "backward"): 88, ("backward-hard-fish2-f16-64", "backward"): 92,
     ("backward-hard-fish2-bf16-64", "backward_queries"): 8, ("backward-hard-fish2-f16-64", "backward_queries"): 8,
 }
@@ -422,8 +424,8 @@ def share(lists, of):
 
 
 def promoted_bytes(source, options):
-    """Private memory of a work-item of the matrix engine for sums: of more than 4,096 products each, and those that are
-    stored (cl/engine/matrix/backward.clh, chain.clh, gemm.clh)."""
+    """Private memory of a work-item of the matrix engine: for sums of more than 4,096 products each, and those that are
+    stored (cl/engine/matrix/backward.clh, chain.clh, gemm.clh), and for slices of a block's own rows."""
     head, value = (max(16, tunable(options, name, 64)) for name in ("HEAD_SIZE", "VALUE_SIZE"))
     if "-DMATRIX_UNIT=2" in options and source.endswith("/forward.cl"):
         return 2 * value * tunable(options, "HEADS", 1)
@@ -436,7 +438,9 @@ def promoted_bytes(source, options):
     heads = tunable(options, "HEADS", 1) if mixed else 1
     of_keys = products * head * ("-DWANT_K=1" in options) + heads * value * ("-DWANT_V=1" in options)
     columns = (products if mixed else 1) * head if source.endswith("/backward_queries.cl") else of_keys
-    return 4 * 2 * tunable(options, "ROW_TILES", 1) * columns // 4
+    streamed = 1 if source.endswith("/backward_queries.cl") else products
+    slices = tunable(options, "BF16_SLICES", 0) * (streamed * head + value)
+    return tunable(options, "ROW_TILES", 1) * (4 * 2 * columns // 4 + slices)
 
 
 def limits(name, kind, configuration, source, options):

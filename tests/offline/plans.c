@@ -458,9 +458,9 @@ static bool takes_wgmma(const problem *p)
     enum { MOST_COLUMNS = 256 };
     const int64_t products = p->variant == CLMGK_VARIANT_SMGK ? 1 : p->components;
     const bool is_mixed = (clmgk_variant_traits(p->variant) & CLMGK_TRAIT_ADMIXTURE) != 0;
-    if (p->dtype == CLMGK_DTYPE_F32)
-        return p->pass == CLMGK_PASS_FORWARD && !is_mixed;
-    return p->pass == CLMGK_PASS_FORWARD || (!is_mixed && products * p->head_size + p->value_size <= MOST_COLUMNS);
+    if (is_mixed && (p->dtype == CLMGK_DTYPE_F32 || p->pass != CLMGK_PASS_FORWARD))
+        return false;
+    return p->pass == CLMGK_PASS_FORWARD || products * p->head_size + p->value_size <= MOST_COLUMNS;
 }
 
 static int print_matrices(const mgk_device_facts *nvidia, const mgk_device_facts *gpu)
