@@ -61,7 +61,7 @@ MATRIX_SPILLS = {
     ("backward-mgk2-bf16-64", "backward"): 48, ("backward-mgk2-bf16-128", "backward"): 880,
     ("backward-smgk2-bf16-64", "backward"): 96, ("backward-smgk2-bf16-128", "backward"): 132,
     ("product-f32-nn", "fragments"): 16, ("product-f32-nt", "fragments"): 16, ("product-f32-tn", "fragments"): 40,
-    ("product-f32-tt", "fragments"): 88, ("product-f32x4-nn", "fragments"): 72, ("product-f32x4-tt", "fragments"): 48,
+    ("product-f32-tt", "fragments"): 88, ("product-f32x4-nn", "fragments"): 72, ("product-f32x4-tt", "fragments"): 68,
     ("softmax-f32-64", "forward"): 8, ("softmax-f32-128", "forward"): 80, ("mgk4-f32-64", "forward"): 24,
     ("smgk2-f32-64", "forward"): 20, ("hard-fish2-f32-64", "forward"): 52,
     ("softmax-f32-128-wgmma", "forward"): 308, ("mgk4-f32-64-wgmma", "forward"): 132,
