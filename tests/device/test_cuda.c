@@ -634,8 +634,13 @@ CUDA_TEST(no_memory_on_the_host)
 CUDA_TEST(programs_that_cuda_does_not_take)
 {
     NEEDS(self->cuda != NULL);
-    const clmgk_attention_desc desc = mixture();
-    clmgk_plan *const plan = plan_of(self, &desc);
+    clmgk_attention_desc desc = mixture();
+    clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
+    clmgk_plan *plan = NULL;
+    desc.gradients = desc.statistics = desc.combine = 0;
+    options.engine = CLMGK_ENGINE_MATRIX;
+    options.parameters = "unit=1"; /* wgmma's programs are edited from a copy */
+    th_expect_ok(clmgk_plan_create(self->context, &desc, &options, &plan, &th_error));
     self->driver->fault = NVIDIA_OTHER_TARGET;
     self->driver->of = "KERNEL(mixture_forward)";
     th_expect_error(clmgk_plan_prepare_cuda(plan, &th_error), CLMGK_ERROR_COMPILE,
