@@ -509,7 +509,7 @@ def main():
             mine = [one for one in mine if not one[2].startswith(getattr(target, "left_out", ())) and
                     arguments.engine in (None, one[0])]
             if not chosen and name == "x86":
-                mine = [one for i, one in enumerate(mine) if i % 8 == 0 or any("FEW_ROWS" in x for x in one[3])]
+                mine = [one for i, one in enumerate(mine) if i % 16 == 0 or any("FEW_ROWS" in x for x in one[3])]
             jobs += [(name, target, engine, configuration, source, options, work)
                      for engine, configuration, source, options in mine]
         with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
