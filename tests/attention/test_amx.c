@@ -42,15 +42,21 @@ TH_TEST(softmax)
     expect_shapes(session, padded, "unit=3,lanes=16,vectors=2,panels=2,tile=32", 0, 12);
 }
 
+static clmgk_attention_desc wide_desc(clmgk_variant variant, int64_t length, int64_t length_k)
+{
+    clmgk_attention_desc desc = th_small_desc(variant, length, length_k);
+    desc.dtype = CLMGK_DTYPE_BF16;
+    desc.head_size = desc.value_size = 32;
+    return desc;
+}
+
 /* Each row's one weight is the sum of its components' powers, which products round; O is V nevertheless. */
 TH_TEST(rows_that_see_one_key)
 {
     if (!has_unit(session))
         skip();
     for (size_t n = 0; n < 2; n++) {
-        clmgk_attention_desc desc = th_small_desc(n == 0 ? CLMGK_VARIANT_MGK : CLMGK_VARIANT_SMGK, 70, 70);
-        desc.dtype = CLMGK_DTYPE_BF16;
-        desc.head_size = desc.value_size = 32;
+        clmgk_attention_desc desc = wide_desc(n == 0 ? CLMGK_VARIANT_MGK : CLMGK_VARIANT_SMGK, 70, 70);
         desc.use_window = 1;
         TH_PROBLEM problem = th_problem_make(&desc, n);
         th_expect_with(session, &problem, CLMGK_ENGINE_LANE, "unit=3,lanes=16,vectors=2,panels=2,tile=32");
@@ -129,10 +135,8 @@ TH_TEST(one_key_outweighs_the_first)
     if (!has_unit(session))
         skip();
     for (size_t n = 0; n < 2; n++) {
-        clmgk_attention_desc desc = th_small_desc(n == 0 ? CLMGK_VARIANT_SOFTMAX : CLMGK_VARIANT_HARD_FISH, 256, 40);
-        desc.dtype = CLMGK_DTYPE_BF16;
+        clmgk_attention_desc desc = wide_desc(n == 0 ? CLMGK_VARIANT_SOFTMAX : CLMGK_VARIANT_HARD_FISH, 256, 40);
         desc.heads = desc.components = 1;
-        desc.head_size = desc.value_size = 32;
         TH_PROBLEM problem = th_problem_make(&desc, 1);
         outweigh_the_first(&problem);
         if (n > 0)

@@ -371,9 +371,11 @@ TH_TEST(packed_neighbours)
 /* Gaussian scores, where the products for dQ and dK nearly cancel what the rows and keys add themselves. */
 TH_FULL_TEST(far_from_the_origin)
 {
-    for (size_t n = 0; n < 2; n++) {
+    static const clmgk_dtype dtypes[] = {CLMGK_DTYPE_F16, CLMGK_DTYPE_BF16, CLMGK_DTYPE_F32};
+    for (size_t n = 0; n < TH_COUNT(dtypes); n++) {
         const clmgk_attention_desc desc = {.variant = CLMGK_VARIANT_MGK,
-                                           .dtype = n == 0 ? CLMGK_DTYPE_F16 : CLMGK_DTYPE_BF16,
+                                           .dtype = dtypes[n],
+                                           .precision = n == 2 ? CLMGK_PRECISION_TF32 : CLMGK_PRECISION_EXACT,
                                            .components = 2,
                                            .head_size = 24,
                                            .value_size = 16,
