@@ -245,8 +245,9 @@ class Nvidia:
     kind = "nvidia"
     sub_groups = ["-DSHUFFLE=3", "-DSUB_GROUP_SIZE=32"]
 
-    def __init__(self, architecture, ptxas=None):
-        self.architecture, self.ptxas = architecture, ptxas or find_cuda("ptxas")
+    def __init__(self, architecture, ptxas=None, with_nvcc=False):
+        """`with_nvcc`: PTX by CUDA's compiler, whose optimizer is that of the OpenCL driver, in place of clang's."""
+        self.architecture, self.ptxas, self.with_nvcc = architecture, ptxas or find_cuda("ptxas"), with_nvcc
         self.engines = ("simt-nvidia", "matrix-nvidia") if architecture >= "sm_80" else ("simt-nvidia",)
 
     def missing(self):
@@ -256,6 +257,9 @@ class Nvidia:
 
     def compile(self, source, given, folder):
         options = registers_of(given)[0]
+        if self.with_nvcc:
+            Cuda(self.architecture).build(source, given, folder, "ptx")
+            return self.assemble(None, given, folder)
         run(clang("nvptx64-nvidia-nvcl") + ["-include", HERE / "ptx.clh", "-Xclang", "-target-cpu", "-Xclang", self.architecture, "-Xclang",
                                             "-target-feature", "-Xclang", "+ptx78", "-O3", "-Xclang",
                                             "-mlink-builtin-bitcode", "-Xclang", libclc_folder() / "nvptx64--nvidiacl.bc",
@@ -302,12 +306,15 @@ class Cuda:
         (r"static inline __attribute__\(\(always_inline\)\)", "DEVICE"),
         (r"__local (?=\w+ \w+\[)", "__shared__ "),
         (r"__(local|global|private) ", ""),
-        (r"\((float4|int4|uint4|piece|i?u?real)\)\(", r"\1("),
+        (r"\(((?:float|u?int)[24]|piece|i?u?real)\)\(", r"\1("),
         # C++ has no address spaces: what an asm statement returns might be anywhere
         (r'(__asm__ volatile\("" : "\+l"\((.*?)\)\))(?!\))', r"\1; __builtin_assume(__isGlobal(\2))"),
         # a condition that is a vector (bf16's rounding)
         (r"(\w+) != \1 \? (bits \| 0x400000u) : (bits \+ 0x7fffu \+ \(\(bits >> 16\) & 1u\));",
          r"choose(\1 != \1, \2, \3);"),
+        # C++ has no operand that becomes a constant by inlining
+        (r'__asm__ volatile\("cp.async.wait_group %0;" : : "n"\((\w+)\) : "memory"\);',
+         "".join(rf'if (\1 == {n}) __asm__ volatile("cp.async.wait_group {n};" : : : "memory"); ' for n in range(4))),
         # a compound literal of arrays
         (r"x\.keys = \(mixture_keys\)(\{.*?\});", r"x.keys = mixture_keys\1;"),
     ]]
@@ -318,8 +325,8 @@ class Cuda:
     def missing(self):
         return None if find_cuda("nvcc") else "nvcc (a CUDA toolkit, in PATH or CUDA_HOME)"
 
-    def build(self, source, options, folder):
-        """Makes k.cubin; returns the report of ptxas."""
+    def build(self, source, options, folder, kind="cubin"):
+        """Makes k.cubin or k.ptx; returns the report of ptxas."""
         text = run(["cc", "-E", "-P", "-undef", "-x", "c", "-D__OPENCL_C_VERSION__=120",
                     "-DCHOOSE(condition,x,y)=choose(condition,x,y)", f"-I{KERNELS}",
                     *[x for x in [*options, *self.sub_groups] if x.startswith("-D")], source], folder)
@@ -328,7 +335,7 @@ class Cuda:
         (folder / "k.cu").write_text(f'#include "{HERE / "opencl.cuh"}"\n{text}')
         limit = registers_of(options)[1]
         return run([find_cuda("nvcc"), f"-arch={self.architecture}", "-std=c++17", "-O3", "-w", "-fmad=false", *limit,
-                    "-Xptxas", "-v", "-cubin", "k.cu", "-o", "k.cubin"], folder)
+                    "-Xptxas", "-v", f"-{kind}", "k.cu", "-o", f"k.{kind}"], folder)
 
     def compile(self, source, options, folder):
         return figures(self.build(source, options, folder), PTXAS_FIGURES)

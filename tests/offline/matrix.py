@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Executes the matrix engine's machine code for NVIDIA's sm_90, without a card, and compares results with numpy's.
 
-    matrix.py [--plans PROGRAM] [--only WORDS] [--full] [--ptxas PROGRAM] [--saved FOLDER]
+    matrix.py [--plans PROGRAM] [--only WORDS] [--full] [--ptxas PROGRAM] [--saved FOLDER] [--nvcc]
     matrix.py --table NAME,...
 
 Each case is a pass of a problem, which the library plans (offline_plans steps); clang makes PTX of its kernels
@@ -289,7 +289,7 @@ def share(job):
     jobs, tools, plans = job
     results = []
     with tempfile.TemporaryDirectory() as work:
-        programs = passes.Programs(ARCHITECTURE, *tools[:2], work, tools[2])
+        programs = passes.Programs(ARCHITECTURE, tools[0], tools[1], work, *tools[2:])
         for one in jobs:
             try:
                 results.append(runner_of(one)(one, programs, plans))
@@ -303,7 +303,7 @@ def share(job):
 def print_table(names, tools, plans):
     """The tables of docs/gpu-bounds.md: counts and times, then kinds of instructions."""
     with tempfile.TemporaryDirectory() as work:
-        programs = passes.Programs(ARCHITECTURE, *tools, work)
+        programs = passes.Programs(ARCHITECTURE, tools[0], tools[1], work, *tools[2:])
         own = [products.Rate(name, programs, plans) for name in names if name.startswith("product-")]
         print_rows(predictions.PRODUCT_COLUMNS, [rate.row() for rate in own])
         tiles = [tile for name in names if not name.startswith("product-") for tile in rates.measure(name, programs, plans)[0]]
@@ -366,6 +366,7 @@ def main():
     parser.add_argument("--ptxas", help="in place of the toolkit's")
     parser.add_argument("--table", help="print the tables of docs/gpu-bounds.md for configurations, with commas")
     parser.add_argument("--saved", help="the folder gpu-results/programs")
+    parser.add_argument("--nvcc", action="store_true", help="PTX by nvcc, nearly that of the OpenCL driver, instead of clang's")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
     missing, tools = find_tools(arguments.ptxas)
@@ -373,7 +374,7 @@ def main():
         print(f"skipped: {missing} is not there")
         return 77
     if arguments.table:
-        print_table(arguments.table.split(","), tools, arguments.plans)
+        print_table(arguments.table.split(","), [*tools, arguments.saved, arguments.nvcc], arguments.plans)
         return 0
     chosen = [*PROBES] + CASES + products.CASES
     if arguments.full or arguments.only:
@@ -381,8 +382,8 @@ def main():
     chosen = [one for one in chosen if arguments.only in name_of(one)]
     failed = 0
     if arguments.saved:
-        chosen = configurations()
-    for line, good in in_parallel(chosen, arguments.jobs, [*tools, arguments.saved], arguments.plans):
+        chosen = [name for name in configurations() if arguments.only in name]
+    for line, good in in_parallel(chosen, arguments.jobs, [*tools, arguments.saved, arguments.nvcc], arguments.plans):
         print(line, flush=True)
         failed += not good
     print(f"{len(chosen)} executed, {failed} failed")

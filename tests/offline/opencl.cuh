@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * As much of OpenCL C as the SIMT engine's kernels need, in CUDA C++: so that NVIDIA's own compiler can be asked for
- * their registers. Nothing of it is ever run. compile.py does what macros can't.
+ * As much of OpenCL C as the SIMT and the matrix engine's kernels need, in CUDA C++: so that NVIDIA's own compiler, whose
+ * optimizer is that of its OpenCL driver, can be asked for their code. No device runs it. compile.py does what macros can't.
  */
 #include <cfloat>
 #include <cuda_fp16.h>
@@ -21,6 +21,25 @@ struct __align__(16) vector4 { /* float4, which has no operators in CUDA */
     __device__ vector4(float a, float b, float c, float d) : s0(a), s1(b), s2(c), s3(d) {}
 };
 #define float4 vector4
+struct __align__(8) vector2 {
+    float x, y;
+    vector2() = default;
+    __device__ vector2(float a) : x(a), y(a) {}
+    __device__ vector2(float a, float b) : x(a), y(b) {}
+};
+#define float2 vector2
+struct __align__(8) words2 {
+    uint x, y;
+    words2() = default;
+    __device__ words2(uint a, uint b) : x(a), y(b) {}
+};
+#define uint2 words2
+struct __align__(8) integers2 {
+    int x, y;
+    integers2() = default;
+    __device__ integers2(int a, int b) : x(a), y(b) {}
+};
+#define int2 integers2
 struct __align__(16) words4 {
     uint x, y, z, w;
     words4() = default;
@@ -83,6 +102,10 @@ DEVICE int clamp(int x, int low, int high) { return min(max(x, low), high); }
 #define OR(x, y) ((x) | (y))
 #define XOR(x, y) ((x) ^ (y))
 #define SHIFTED_DOWN(x, y) ((x) >> (y))
+DEVICE float2 operator+(float2 a, float2 b) { return float2(a.x + b.x, a.y + b.y); }
+DEVICE float2 operator-(float2 a, float2 b) { return float2(a.x - b.x, a.y - b.y); }
+DEVICE float2 operator*(float2 a, float2 b) { return float2(a.x * b.x, a.y * b.y); }
+DEVICE float2 &operator-=(float2 &a, float2 b) { return a = a - b; }
 DEVICE float4 operator+(float4 a, float4 b) { EACH(float4, ADD); }
 DEVICE float4 operator-(float4 a, float4 b) { EACH(float4, SUBTRACT); }
 DEVICE float4 operator*(float4 a, float4 b) { EACH(float4, MULTIPLY); }
@@ -135,6 +158,8 @@ DEVICE float4 fma(float4 a, float4 b, float4 c)
     return float4(fma(a.s0, b.s0, c.s0), fma(a.s1, b.s1, c.s1), fma(a.s2, b.s2, c.s2), fma(a.s3, b.s3, c.s3));
 }
 
+DEVICE float2 fma(float2 a, float2 b, float2 c) { return float2(fma(a.x, b.x, c.x), fma(a.y, b.y, c.y)); }
+
 /* The alignment of an element is all that these may expect. */
 DEVICE float4 vload4(long i, const float *p) { p += 4 * i; return float4(p[0], p[1], p[2], p[3]); }
 DEVICE void vstore4(float4 x, long i, float *p) { p += 4 * i; p[0] = x.s0; p[1] = x.s1; p[2] = x.s2; p[3] = x.s3; }
@@ -160,6 +185,7 @@ DEVICE float4 convert_float4(int4 x) { return float4((float)x.x, (float)x.y, (fl
 struct shorts4 {
     ushort x, y, z, w;
 };
+#define ushort4 shorts4
 DEVICE shorts4 convert_ushort4(words4 x) { return {(ushort)x.x, (ushort)x.y, (ushort)x.z, (ushort)x.w}; }
 DEVICE void vstore4(shorts4 x, long i, ushort *p) { p += 4 * i; p[0] = x.x; p[1] = x.y; p[2] = x.z; p[3] = x.w; }
 DEVICE void vstore_half4_rte(float4 x, long i, half *p)

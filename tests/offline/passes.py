@@ -9,6 +9,7 @@ a batch's length, packed neighbours (Inf), outputs.
 import dataclasses
 import pathlib
 import re
+import tempfile
 
 import numpy as np
 
@@ -443,14 +444,15 @@ class Programs:
     """Compiles each program once. `saved`: a folder of programs that a driver made (gpu-check.sh builds: binaries), in
     place of clang's."""
 
-    def __init__(self, architecture, ptxas, nvdisasm, work, saved=None):
-        self.target, self.nvdisasm, self.work, self.known = offline.Nvidia(architecture, ptxas), nvdisasm, work, {}
+    def __init__(self, architecture, ptxas, nvdisasm, work, saved=None, with_nvcc=False):
+        self.target = offline.Nvidia(architecture, ptxas, with_nvcc)
+        self.nvdisasm, self.work, self.known = nvdisasm, work, {}
         self.saved = {} if saved is None else saved_programs(pathlib.Path(saved))
 
     def get(self, source, options):
         key = source, tuple(options)
         if key not in self.known:
-            folder = pathlib.Path(self.work) / f"program{len(self.known)}"
+            folder = pathlib.Path(tempfile.mkdtemp(dir=self.work))
             self.known[key] = Program(self, source, options, folder, self.saved.get(key))
         return self.known[key]
 
@@ -483,7 +485,6 @@ def saved_programs(folder):
 
 class Program:
     def __init__(self, programs, source, options, folder, saved):
-        folder.mkdir()
         if saved is None:
             self.figures = programs.target.compile(offline.KERNELS / source, list(options), folder)
         else:
