@@ -100,7 +100,7 @@ FUNCTION void pairs_gradients(const query_block *b, const bool masked, int panel
             COMPONENTS_FOR(r)
                 row[r] = (real)(0.0f);
             entry n = {panel, sub, u, v, terms_of(b, masked, sub, u, v), (real)(0.0f), keep[u][v]};
-            n.t = fma(d[u][v], n.keep, b->query->delta[v]);
+            n.t = weight_gradient(d[u][v], n.keep, b->query->delta[v]);
             entry_sums own;
             own.key = 0;
             own.row = row;

@@ -260,7 +260,7 @@ class Nvidia:
         if self.with_nvcc:
             Cuda(self.architecture).build(source, given, folder, "ptx")
             return self.assemble(None, given, folder)
-        run(clang("nvptx64-nvidia-nvcl") + ["-include", HERE / "ptx.clh", "-Xclang", "-target-cpu", "-Xclang", self.architecture, "-Xclang",
+        run(clang("nvptx64-nvidia-nvcl") + ["-Xclang", "-target-cpu", "-Xclang", self.architecture, "-Xclang",
                                             "-target-feature", "-Xclang", "+ptx78", "-O3", "-Xclang",
                                             "-mlink-builtin-bitcode", "-Xclang", libclc_folder() / "nvptx64--nvidiacl.bc",
                                             "-Wno-linker-warnings", *options, *self.sub_groups, "-S", source, "-o",
@@ -301,7 +301,7 @@ class Cuda:
         (r"__attribute__\(\(reqd_work_group_size\((.*?), 1, 1\)\)\)", r"__launch_bounds__(\1)"),
         (r"__kernel", r'extern "C" __global__'),
         # of functions that differ by address spaces, which C++ does not have, one is left
-        (r"^static inline [^\n;]*overloadable[^{]*(\(__local |\((const )?float)[^}]*^\}", ""),
+        (r"^static inline [^\n;]*overloadable[^{]*(\(__local |\((const )?float \*)[^}]*^\}", ""),
         (r"__attribute__\(\(overloadable\)\)", ""),
         (r"static inline __attribute__\(\(always_inline\)\)", "DEVICE"),
         (r"__local (?=\w+ \w+\[)", "__shared__ "),
