@@ -17,9 +17,13 @@ typedef struct CUfunc_st *CUfunction;
 typedef struct CUevent_st *CUevent;
 typedef struct CUstream_st *CUstream;
 typedef unsigned long long CUdeviceptr;
-enum { CU_MULTIPROCESSOR_COUNT = 16 };                                    /* of a device */
-enum { CU_SHARED_SIZE_BYTES = 1, CU_LOCAL_SIZE_BYTES = 3, CU_NUM_REGS };  /* of a function */
-enum { CU_JIT_ERROR_LOG_BUFFER = 5, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES }; /* options of a module */
+enum { CU_MULTIPROCESSOR_COUNT = 16 };                                   /* of a device */
+enum { CU_SHARED_SIZE_BYTES = 1, CU_LOCAL_SIZE_BYTES = 3, CU_NUM_REGS }; /* of a function */
+enum {
+    CU_JIT_MAX_REGISTERS = 0,
+    CU_JIT_ERROR_LOG_BUFFER = 5,
+    CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES
+}; /* options of a module */
 
 /* Functions of the driver: f(name in the structure, symbol, parameters). */
 #define CUDA_FUNCTIONS(f)                                                                                              \
@@ -100,14 +104,15 @@ static tool_exit open_device(cuda *driver, tool_error *error)
     return TOOL_DONE;
 }
 
-static tool_exit open_module(cuda *driver, const replay_recording *recording, tool_error *error)
+static tool_exit open_module(cuda *driver, const replay_recording *recording, int64_t registers, tool_error *error)
 {
     char log[1024] = "";
-    int options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
-    const size_t size = sizeof(log);
-    void *values[] = {log, NULL};
-    memcpy(&values[1], &size, sizeof(size)); /* the number itself, in the place of a pointer */
-    const int code = driver->module_load(&driver->module, recording->program, 2, options, values);
+    int options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, CU_JIT_MAX_REGISTERS};
+    const size_t size = sizeof(log), most = (size_t)registers;
+    void *values[] = {log, NULL, NULL};
+    memcpy(&values[1], &size, sizeof(size)); /* the numbers themselves, in the place of pointers */
+    memcpy(&values[2], &most, sizeof(most));
+    const int code = driver->module_load(&driver->module, recording->program, registers > 0 ? 3 : 2, options, values);
     if (code != 0 && log[0] != '\0')
         return tool_fail(error, TOOL_NO_DEVICE, "CUDA does not take the program of %s: %s", recording->kernel, log);
     TOOL_TRY(check(driver, code, "CUDA's module_load", error));
@@ -154,13 +159,13 @@ static tool_exit time_launch(const cuda *driver, const replay_recording *recordi
     return TOOL_DONE;
 }
 
-static tool_exit run(cuda *driver, const replay_recording *recording, int64_t repeats, replay_result *result,
-                     tool_error *error)
+static tool_exit run(cuda *driver, const replay_recording *recording, int64_t repeats, int64_t registers,
+                     replay_result *result, tool_error *error)
 {
     void *arguments[REPLAY_ARGUMENTS] = {NULL};
     TOOL_TRY(load(driver, error));
     TOOL_TRY(open_device(driver, error));
-    TOOL_TRY(open_module(driver, recording, error));
+    TOOL_TRY(open_module(driver, recording, registers, error));
     TOOL_TRY(ask(driver, recording, result, error));
     TOOL_TRY(fill(driver, recording, arguments, error));
     result->ms = INFINITY;
@@ -186,10 +191,11 @@ static void close_device(cuda *driver)
         (void)dlclose(driver->library);
 }
 
-tool_exit replay_launch(const replay_recording *recording, int64_t repeats, replay_result *result, tool_error *error)
+tool_exit replay_launch(const replay_recording *recording, int64_t repeats, int64_t registers, replay_result *result,
+                        tool_error *error)
 {
     cuda driver = {.library = NULL};
-    const tool_exit status = run(&driver, recording, repeats, result, error);
+    const tool_exit status = run(&driver, recording, repeats, registers, result, error);
     close_device(&driver);
     return status;
 }

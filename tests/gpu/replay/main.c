@@ -4,12 +4,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { OPTION_RECORDING = TOOL_STANDARD_OPTION_COUNT, OPTION_REPEATS, OPTION_DESCRIBE, OPTION_COUNT };
+enum { OPTION_RECORDING = TOOL_STANDARD_OPTION_COUNT, OPTION_REPEATS, OPTION_REGISTERS, OPTION_DESCRIBE, OPTION_COUNT };
 
 static const tool_option options_table[OPTION_COUNT] = {
     TOOL_STANDARD_OPTIONS,
     {"recording", "F", "a launch that record_layer wrote (required)"},
     {"repeats", "N", "launches, the fastest of which is told; default 5"},
+    {"registers", "N", "the most of a work-item, which OpenCL has as an option of the program; default: no limit"},
     {"describe", NULL, "do not launch it; say what it is"},
 };
 
@@ -35,11 +36,12 @@ static json_t *describe(const replay_recording *recording)
                      (json_int_t)buffer_bytes, "program_bytes", (json_int_t)recording->program_size);
 }
 
-static tool_exit launch(replay_recording *recording, int64_t repeats, json_t *answer, tool_error *error)
+static tool_exit launch(replay_recording *recording, int64_t repeats, int64_t registers, json_t *answer,
+                        tool_error *error)
 {
     replay_result found = {.ms = 0};
     TOOL_TRY(replay_adapt(recording, error));
-    TOOL_TRY(replay_launch(recording, repeats, &found, error));
+    TOOL_TRY(replay_launch(recording, repeats, registers, &found, error));
     const double groups = (double)recording->groups[0] * recording->groups[1] * recording->groups[2];
     const double at_once = (double)found.resident * found.multiprocessors;
     json_t *const more =
@@ -54,17 +56,18 @@ static tool_exit launch(replay_recording *recording, int64_t repeats, json_t *an
 static tool_exit act(const char *const *values, tool_error *error)
 {
     replay_recording recording = {.count = 0};
-    int64_t repeats = 5;
+    int64_t repeats = 5, registers = 0;
     json_t *answer = NULL;
     tool_exit status = TOOL_DONE;
     if (!values[OPTION_RECORDING])
         return tool_fail(error, TOOL_BAD_INPUT, "expected --recording");
     TOOL_TRY(tool_parse_integer("repeats", values[OPTION_REPEATS], 1, 1000, &repeats, error));
+    TOOL_TRY(tool_parse_integer("registers", values[OPTION_REGISTERS], 16, 255, &registers, error));
     TOOL_TRY_GOTO(status, replay_read(values[OPTION_RECORDING], &recording, error), done);
     answer = describe(&recording);
     TOOL_TRY_GOTO(status, tool_check_memory(answer, "an answer", error), done);
     if (!values[OPTION_DESCRIBE])
-        TOOL_TRY_GOTO(status, launch(&recording, repeats, answer, error), done);
+        TOOL_TRY_GOTO(status, launch(&recording, repeats, registers, answer, error), done);
     char *const text = json_dumps(answer, JSON_COMPACT | JSON_REAL_PRECISION(6));
     TOOL_TRY_GOTO(status, tool_check_memory(text, "an answer", error), done);
     (void)puts(text);

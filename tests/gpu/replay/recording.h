@@ -46,6 +46,7 @@ typedef struct replay_result {
 } replay_result;
 
 /* Launches the kernel `repeats` times. NO_DEVICE, with the reason: there is no CUDA driver, or it refuses. */
-tool_exit replay_launch(const replay_recording *recording, int64_t repeats, replay_result *result, tool_error *error);
+tool_exit replay_launch(const replay_recording *recording, int64_t repeats, int64_t registers, replay_result *result,
+                        tool_error *error);
 
 #endif
