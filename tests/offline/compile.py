@@ -86,6 +86,7 @@ REGISTERS, WARPS, GROUPS, LOCAL_OF_GROUP = 65536, 64, 32, 1 << 10
 # Before instructions of sm_90a, in assembly: OpenCL's compilers take them for comments, and the library removes the marks from
 # their PTX (wgmma).
 MARK = "//@"
+INCLUDE = re.compile(r'\s*#\s*include\s*(?:"(?P<name>[^"]+)"|ENGINE_FILE\((?P<engine>[^)]+)\))')
 # What ptxas says where it waits for a product of four warps before the program does.
 SERIAL = re.compile(r".*wgmma\.mma_async instructions are serialized.*|.*warpgroup\.wait is injected.*")
 # What ptxas -v says.
@@ -158,6 +159,30 @@ def tunable(options, name, rest):
     return next((int(x.split("=")[1]) for x in options if x.startswith(f"-D{name}=")), rest)
 
 
+def whole(source, options, folder):
+    """A kernel file with all that it includes, as the library gives it to a driver: a file's first include is its text, even
+    where a condition excludes it, and later ones are nothing (src/device/source.c)."""
+    engine = next((x.split("=")[1] for x in options if x.startswith("-DENGINE=")), None)
+    seen = set()
+
+    def expand(name):
+        if name in seen:
+            return
+        seen.add(name)
+        yield f'#line 1 "{name}"'
+        for number, line in enumerate((KERNELS / name).read_text().splitlines(), 1):
+            included = INCLUDE.match(line)
+            if not included:
+                yield line
+                continue
+            yield from expand(included["name"] or f"engine/{engine}/{included['engine']}")
+            yield f'#line {number + 1} "{name}"'
+
+    path = folder / "whole.cl"
+    path.write_text("\n".join(expand(str(source).removeprefix(f"{KERNELS}/"))) + "\n")
+    return path
+
+
 def clang(target, compiler=CLANG):
     return [compiler, "-x", "cl", "-target", target, f"-I{KERNELS}", "-Werror"]
 
@@ -183,7 +208,8 @@ class Lint:
         warnings = ["-Wall", "-Wextra", "-Wundef", "-Wdouble-promotion", "-Wno-unused-parameter",
                     "-Wno-unused-function", "-Wno-unused-variable", "-Wno-unused-but-set-variable",
                     "-Wno-unused-but-set-parameter"]
-        common = ["-Xclang", "-finclude-default-header", "-fsyntax-only", *warnings, *options, source]
+        common = ["-Xclang", "-finclude-default-header", "-fsyntax-only", *warnings, *options,
+                  whole(source, options, folder)]
         run(clang("spir64") + ["-Xclang", "-cl-ext=-all", *common], folder)
         run(clang("spir64", OLDER_CLANG) + common, folder)
         return {}
@@ -200,8 +226,8 @@ class X86:
 
     def compile(self, source, options, folder):
         run(clang("x86_64-linux-gnu") + ["-Xclang", "-finclude-default-header", "-march=skylake-avx512", "-O3",
-                                         "-DWIDE_VECTORS=1", "-DKERNEL_CALLS=1", *options, "-emit-llvm", "-c", source,
-                                         "-o", "k.bc"], folder)
+                                         "-DWIDE_VECTORS=1", "-DKERNEL_CALLS=1", *options, "-emit-llvm", "-c",
+                                         whole(source, options, folder), "-o", "k.bc"], folder)
         return {}
 
 
@@ -235,7 +261,7 @@ class Amd:
     def compile(self, source, options, folder):
         text = run(clang("amdgcn-amd-amdhsa") + [f"-mcpu={self.processor}", "-O3", "-Rpass-analysis=kernel-resource-usage",
                                                  f"--rocm-device-lib-path={self.library}", *options, *self.sub_groups, "-c",
-                                                 source, "-o", "k.o"], folder)
+                                                 whole(source, options, folder), "-o", "k.o"], folder)
         return figures(text, {"registers": r" VGPRs: (\d+)", "accumulation": r"AGPRs: (\d+)",
                               "spilled": r"VGPRs Spill: (\d+)", "B stack": r"ScratchSize [^:]*: (\d+)",
                               "B local": r"LDS Size [^:]*: (\d+)", "waves": r"Occupancy [^:]*: (\d+)"})
@@ -263,8 +289,8 @@ class Nvidia:
         run(clang("nvptx64-nvidia-nvcl") + ["-Xclang", "-target-cpu", "-Xclang", self.architecture, "-Xclang",
                                             "-target-feature", "-Xclang", "+ptx78", "-O3", "-Xclang",
                                             "-mlink-builtin-bitcode", "-Xclang", libclc_folder() / "nvptx64--nvidiacl.bc",
-                                            "-Wno-linker-warnings", *options, *self.sub_groups, "-S", source, "-o",
-                                            "k.ptx"], folder)
+                                            "-Wno-linker-warnings", *options, *self.sub_groups, "-S",
+                                            whole(source, options, folder), "-o", "k.ptx"], folder)
         return self.assemble(None, given, folder)
 
     def assemble(self, text, options, folder):
@@ -329,7 +355,8 @@ class Cuda:
         """Makes k.cubin or k.ptx; returns the report of ptxas."""
         text = run(["cc", "-E", "-P", "-undef", "-x", "c", "-D__OPENCL_C_VERSION__=120",
                     "-DCHOOSE(condition,x,y)=choose(condition,x,y)", f"-I{KERNELS}",
-                    *[x for x in [*options, *self.sub_groups] if x.startswith("-D")], source], folder)
+                    *[x for x in [*options, *self.sub_groups] if x.startswith("-D")],
+                    whole(source, options, folder)], folder)
         for pattern, replacement in self.EDITS:
             text = pattern.sub(replacement, text)
         (folder / "k.cu").write_text(f'#include "{HERE / "opencl.cuh"}"\n{text}')
@@ -355,7 +382,7 @@ class Intel:
         return None if shutil.which("ocloc") else "ocloc"
 
     def compile(self, source, options, folder):
-        text = run(["ocloc", "compile", "-file", source, "-device", self.device, "--format", "zebin", "-options",
+        text = run(["ocloc", "compile", "-file", whole(source, options, folder), "-device", self.device, "--format", "zebin", "-options",
                     " ".join([f"-I{KERNELS}", *options, *self.sub_groups])], folder)
         if "Build succeeded" not in text:
             raise Failure(text)
