@@ -188,9 +188,10 @@ KERNEL(admixture_backward_queries)
 
     int range, end;
     key_range(&a, &p, &block, &range, &end);
+    const whole_tiles whole = whole_tiles_of(&a, &p, first, range);
     for (int k0 = range; k0 < end; k0 += TILE_KEYS) {
         keys_stage(e, COMPONENTS, k, a.k.head, a.k.token, k0, end, a.head_size, tile_after(elements_of(k), k0, end));
-        if (!view_tile(e, &a, &p, first, range, k0, &view))
+        if (!view_tile(e, &a, &p, &whole, first, range, k0, &view))
             continue;
         /* shared noise and a shared mixing are any head's */
         x.modifiers = modifiers_of(&a, block.b, 0, slopes);

@@ -292,6 +292,7 @@ KERNEL(mixture_backward_queries)
 
     int range, end;
     key_range(&a, &p, &block, &range, &end);
+    const whole_tiles whole = whole_tiles_of(&a, &p, first, range);
     for (int k0 = range; k0 < end; k0 += TILE_KEYS) {
         keys_stage(e, PRODUCTS, k, a.k.component, a.k.token, k0, end, a.head_size, tile_after(elements_of(k), k0, end));
         values_stage(e, 1, v, 0, a.v.token, k0, end, a.value_size, tile_after(elements_of(v), k0, end));
@@ -300,7 +301,7 @@ KERNEL(mixture_backward_queries)
 #if HAS_FACTORED
         view.factored = !flag_read(e, FLAG_SPREAD);
 #endif
-        if (!view_tile(e, &a, &p, first, range, k0, &view))
+        if (!view_tile(e, &a, &p, &whole, first, range, k0, &view))
             continue;
         if (HAS_BIAS)
             bias_stage(e, bias_of(&a, &p, h, bias), a.bias.component, a.bias.token, first, p.rows, k0, end, view.begin,

@@ -275,7 +275,7 @@ KERNEL(mixture_forward)
 
     ENGINE_DECLARE(e, PRODUCTS)
     mixture x;
-    KEY_SPACE float beta[HAS_KEY_TERMS ? COMPONENTS : 1][TILE_KEYS];
+    KEY_SPACE float beta[HAS_KEY_TERMS ? TERM_TILES * COMPONENTS : 1][TILE_KEYS];
     KEY_SPACE float log_prior[HAS_LOG_PRIOR ? COMPONENTS : 1][TILE_KEYS];
     KEY_SPACE float w[HAS_FACTORED ? COMPONENTS : 1][TILE_KEYS];
     KEY_SPACE float top[TILE_KEYS], spread[TILE_KEYS];
@@ -300,6 +300,7 @@ KERNEL(mixture_forward)
 
     int range, end;
     key_range(&a, &p, &block, &range, &end);
+    const whole_tiles whole = whole_tiles_of(&a, &p, first, range);
 #if !HAS_SEQUENCES && !SPLIT_KEYS && !DENSITY
     const row_block next = row_block_of(&a, GROUP_ID + 1, a.heads, offsets);
     block_ahead(&e, &a, &block, &next, q, k, v, results_of(&a, &p, h, block.split, o, lse, lse_low, work).o,
@@ -310,6 +311,9 @@ KERNEL(mixture_forward)
                    tile_after(elements_of(k), k0, end));
 #if !DENSITY
         values_stage(&e, 1, v, 0, a.v.token, k0, end, a.value_size, tile_after(elements_of(v), k0, end));
+#endif
+#if BETAS_COPIED
+        x.keys.beta = (KEY_SPACE float(*)[TILE_KEYS])terms_staged(&e);
 #endif
         key_terms(&e, &x, &a, k0, end, prior, shift);
 #if !DENSITY
@@ -324,7 +328,7 @@ KERNEL(mixture_forward)
 #endif
         for (int n = 0; n < PANELS; ++n) {
             const int panel_first = first + n * PANEL_ROWS;
-            if (!view_tile(&e, &a, &p, panel_first, range, k0, &view))
+            if (!view_tile(&e, &a, &p, &whole, panel_first, range, k0, &view))
                 continue;
 #if HAS_BIAS
             bias_stage(&e, bias_of(&a, &p, h, BIAS_ARRAY), a.bias.component, a.bias.token, panel_first, p.rows, k0, end,

@@ -106,6 +106,19 @@ static int64_t backward_bytes_of(const mgk_footprint *f, const mgk_tunables *p)
     return larger(of_keys, STAGES * keys * (f->products * head + value));
 }
 
+/* Whether the forward pass has a second tile for the next keys, which else are copied only while the products of the
+ * values before are computed. The terms of keys come with them; those of mixed heads leave no room. */
+static bool has_two_key_tiles(const mgk_footprint *f, const mgk_tunables *p)
+{
+    enum { STATIC_BYTES = 49152, OTHERS = 2560, UNUSED_TERMS = 5 }; /* of a kernel; rows' terms and votes; dropped */
+    const int64_t keys = (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles)) * TILE_KEYS;
+    const int64_t head = row_bytes(f->narrowest + f->widest - f->value_size, f, p);
+    const int64_t terms = f->tile.terms > UNUSED_TERMS ? f->tile.terms + f->components : 0;
+    const int64_t row = 2 * f->products * head + row_bytes(f->value_size, f, p) + terms * (int64_t)sizeof(float);
+    return f->forward && f->held_heads == 0 && bf16_slices_of(f) == 0 &&
+           keys * row + (terms > 0 ? OTHERS : 0) <= STATIC_BYTES;
+}
+
 /* Layout: cl/engine/matrix/block.clh, backward.clh. Mixed heads: queries are in local memory, as dO in the kernel of
  * queries; the forward pass has the values of all heads of a block, the kernel of keys dO of two. It holds the values
  * of one head, except on a CPU, where one kernel makes all gradients. */
@@ -128,7 +141,10 @@ static uint64_t local_bytes_of(const mgk_footprint *f, const mgk_device_facts *f
     const int64_t terms = keys * (f->tile.terms + ahead) * (int64_t)sizeof(float);
     const int64_t own = 2 * (int64_t)mgk_tunable_get(p, MGK_NAMED(row_tiles)); /* rows of a work-item */
     const int64_t exchange = threads * (is_cpu ? 128 : own) * (int64_t)sizeof(float);
-    return (uint64_t)(tiles + terms + exchange) + (uses_wgmma(p) ? PART_ALIGNMENT : 64);
+    const uint64_t bytes = (uint64_t)(tiles + terms + exchange) + (uses_wgmma(p) ? PART_ALIGNMENT : 64);
+    const uint64_t whole_bytes = bytes + (uint64_t)(has_two_key_tiles(f, p) ? keys * f->products * head : 0);
+    return whole_bytes > facts->info.local_memory_bytes && has_two_key_tiles(f, p) ? facts->info.local_memory_bytes
+                                                                                   : whole_bytes;
 }
 
 static bool fits(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
@@ -440,6 +456,7 @@ static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, m
                          .unit = mgk_tunable_get(p, MGK_NAMED(unit)),
                          .tf32_products = tf32_products_of(f),
                          .bf16_slices = bf16_slices_of(f),
+                         .two_key_tiles = has_two_key_tiles(f, p),
                          .precision = precision_of(f)};
     return CLMGK_OK;
 }
@@ -449,6 +466,7 @@ static void set_flags(const mgk_device_facts *facts, const mgk_tunables *p, cons
     flags->ANY_GROUP_SIZE = block != NULL && block->registers > 0;
     flags->TF32_PRODUCTS = block != NULL ? block->tf32_products : 0;
     flags->BF16_SLICES = block != NULL ? block->bf16_slices : 0;
+    flags->TWO_KEY_TILES = block != NULL && block->two_key_tiles;
     flags->MATRIX_UNIT = mgk_tunable_get(p, MGK_NAMED(unit));
     flags->SHUFFLE = facts->sub_group.shuffle;
     flags->SUB_GROUP_SIZE = facts->sub_group.size;
