@@ -25,6 +25,7 @@ typedef struct way {
     tool_spread spread;
     tool_multiplier multiplier;
     char used[512], note[256]; /* of the plan */
+    char refused[256];         /* why there is none; empty: there is one */
     clmgk_tuning_source tuning;
     clmgk_dtype sums;
     clmgk_precision precision; /* used */
@@ -64,13 +65,26 @@ static tool_exit make_plan(const scene *s, way *w, tool_error *error)
     return TOOL_DONE;
 }
 
+/* Makes the plan, or notes why this device has none by this provider. */
+static tool_exit try_plan(const scene *s, way *w, tool_error *error)
+{
+    error->library.status = CLMGK_OK;
+    const tool_exit status = make_plan(s, w, error);
+    if (error->library.status == CLMGK_OK || error->library.status == CLMGK_ERROR_OUT_OF_HOST_MEMORY)
+        return status;
+    (void)snprintf(w->refused, sizeof(w->refused), "%.255s", error->library.message);
+    return TOOL_DONE;
+}
+
 static tool_exit first_run(const scene *s, way *w, tool_error *error)
 {
     char message[256];
     w->times = calloc(MAX_RUNS, sizeof(*w->times));
     TOOL_TRY(tool_check_memory(w->times, "times", error));
     if (!w->direct)
-        TOOL_TRY(make_plan(s, w, error));
+        TOOL_TRY(try_plan(s, w, error));
+    if (w->refused[0] != '\0')
+        return TOOL_DONE;
     TOOL_TRY(run_once(s, w, &w->first_ms, error));
     if (!w->direct)
         TOOL_TRY(tool_matrices_read(s->device, &s->matrices, error));
@@ -88,7 +102,8 @@ static tool_exit measure(const scene *s, way *ways, size_t count, tool_error *er
     const double end = tool_now_ms() + s->seconds * 1000;
     for (size_t run = 0; run < MAX_RUNS && (run < LEAST_RUNS || tool_now_ms() < end); run++)
         for (size_t i = 0; i < count; i++)
-            TOOL_TRY_GOTO(status, run_once(s, &ways[i], &ways[i].times[ways[i].runs++], error), done);
+            if (ways[i].refused[0] == '\0')
+                TOOL_TRY_GOTO(status, run_once(s, &ways[i], &ways[i].times[ways[i].runs++], error), done);
     for (size_t i = 0; i < count; i++) {
         ways[i].spread = tool_spread_of(ways[i].times, ways[i].runs);
         ways[i].done = true;
@@ -166,6 +181,10 @@ static void print_row(const row *r, FILE *stream)
     fprintf(stream, "%s\n", tool_product_name(&r->size).text);
     for (size_t i = 0; i < r->count; i++) {
         const way *const w = &r->ways[i];
+        if (w->refused[0] != '\0') {
+            fprintf(stream, "  %-9s not measured: %s\n", w->name, w->refused);
+            continue;
+        }
         fprintf(stream,
                 "  %-9s %-15s %9.3f ms  %7.1f GFLOP/s  of host %5.2f  to untuned CLBlast %5.2f  plan %8.1f ms  first "
                 "%8.1f ms\n",
@@ -178,17 +197,20 @@ static json_t *way_json(const row *r, const way *w)
 {
     const char *const precision =
         r->size.precision != CLMGK_PRECISION_EXACT ? clmgk_precision_name(r->size.precision) : NULL;
-    return json_pack("{s:I, s:s, s:s?, s:s, s:I, s:I, s:I, s:s, s:b, s:b, s:s, s:s, s:s, s:{s:f, s:f, s:f, s:I}, s:f, "
-                     "s:o, s:o, s:f, s:f}",
-                     "device", (json_int_t)0, "dtype", clmgk_dtype_name(r->size.dtype), "precision", precision,
-                     "precision_used", clmgk_precision_name(w->precision), "m", (json_int_t)r->size.m, "n",
-                     (json_int_t)r->size.n, "k", (json_int_t)r->size.k, "provider", w->name, "direct", (int)w->direct,
-                     "untuned", (int)(w->parameters != NULL), "tuning", clmgk_tuning_source_name(w->tuning),
-                     "parameters", w->used, "note", w->note, "time_ms", "median", w->spread.median, "min",
-                     w->spread.min, "max", w->spread.max, "repetitions", (json_int_t)w->runs, "gflops",
-                     tool_product_gflops(&r->size, w->spread.median), "ratio_to_host",
-                     tool_json_positive(part_of_host(r->ways, r->count, w)), "ratio_to_untuned",
-                     tool_json_positive(ratio_to_untuned(r, w)), "plan_ms", w->plan_ms, "first_ms", w->first_ms);
+    json_t *const key = json_pack("{s:I, s:s, s:s?, s:I, s:I, s:I, s:s, s:b, s:b}", "device", (json_int_t)0, "dtype",
+                                  clmgk_dtype_name(r->size.dtype), "precision", precision, "m", (json_int_t)r->size.m,
+                                  "n", (json_int_t)r->size.n, "k", (json_int_t)r->size.k, "provider", w->name, "direct",
+                                  (int)w->direct, "untuned", (int)(w->parameters != NULL));
+    if (w->refused[0] != '\0')
+        return tool_json_merge(key, json_pack("{s:s}", "refused", w->refused));
+    return tool_json_merge(
+        key, json_pack("{s:s, s:s, s:s, s:s, s:{s:f, s:f, s:f, s:I}, s:f, s:o, s:o, s:f, s:f}", "precision_used",
+                       clmgk_precision_name(w->precision), "tuning", clmgk_tuning_source_name(w->tuning), "parameters",
+                       w->used, "note", w->note, "time_ms", "median", w->spread.median, "min", w->spread.min, "max",
+                       w->spread.max, "repetitions", (json_int_t)w->runs, "gflops",
+                       tool_product_gflops(&r->size, w->spread.median), "ratio_to_host",
+                       tool_json_positive(part_of_host(r->ways, r->count, w)), "ratio_to_untuned",
+                       tool_json_positive(ratio_to_untuned(r, w)), "plan_ms", w->plan_ms, "first_ms", w->first_ms));
 }
 
 /* ---- all of them --------------------------------------------------------------------------------------------- */

@@ -23,9 +23,13 @@ print_products() { # FILE
             count = split($0, part, /\{ *"device": *[0-9]+, *"dtype"/)
             for (i = 2; i <= count; i++) {
                 text = "\"dtype\"" part[i]
-                printf "    %5s x %-5s x %-5s %-5s %-9s %9.3f ms %8.1f TFLOP/s  %s\n", value(text, "m"), value(text, "n"),
-                    value(text, "k"), value(text, "dtype"), value(text, "provider"), value(text, "median"),
-                    value(text, "gflops") / 1000, value(text, "note")
+                printf "    %5s x %-5s x %-5s %-5s %-9s ", value(text, "m"), value(text, "n"), value(text, "k"),
+                    value(text, "dtype"), value(text, "provider")
+                if (text ~ /"refused":/)
+                    printf "not measured: %s\n", value(text, "refused")
+                else
+                    printf "%9.3f ms %8.1f TFLOP/s  %s\n", value(text, "median"), value(text, "gflops") / 1000,
+                        value(text, "note")
             }
         }' "$results/$1"
 }

@@ -128,7 +128,8 @@ typedef struct clmgk_gemm_plan clmgk_gemm_plan;
  * context, until the process ends. It prints a line on stderr when an OpenCL call fails.
  *
  * Errors: those of clmgk_gemm_validate, and INVALID_VALUE (options), UNSUPPORTED (no provider supports the problem; the
- * message gives the reason of each), COMPILE, OUT_OF_*, OPENCL.
+ * message gives the reason of each), COMPILE, OUT_OF_*, OPENCL. A provider whose kernels do not compile or run on the
+ * device is passed over like one that does not support the problem, unless it is named.
  */
 CLMGK_API clmgk_status clmgk_gemm_plan_create(clmgk_context *context, const clmgk_gemm_desc *desc,
                                               const clmgk_gemm_options *options, clmgk_gemm_plan **out,

@@ -135,6 +135,16 @@ static void choose_stages(mgk_tunables *p)
         mgk_tunable_default(p, MGK_NAMED(stages), STAGES);
 }
 
+/* Fewer tiles in flight, else a smaller block, where local memory has no room for the defaults. */
+static void choose_local(uint64_t local, mgk_tunables *p)
+{
+    enum { STAGES = 2 };
+    if (local_bytes_of(p) > local && mgk_tunable_get(p, MGK_NAMED(stages)) > STAGES)
+        mgk_tunable_default(p, MGK_NAMED(stages), STAGES);
+    for (bool halved = true; halved && local_bytes_of(p) > local;)
+        halved = halve_longer_side(p);
+}
+
 /* Whether the given parameters suit wgmma, whose four warps have their rows one below the other, and the product leaves
  * no half of its least block empty. Then the defaults are wgmma's. f32 numbers must have slices. */
 static bool choose_wgmma(const clmgk_gemm_desc *desc, mgk_tunables *p)
@@ -161,6 +171,7 @@ static void choose(const clmgk_gemm_desc *desc, const mgk_device_facts *facts, m
     if (unit < MATRIX_WGMMA || !choose_wgmma(desc, p))
         mgk_tunable_default(p, MGK_NAMED(unit), unit < MATRIX_MMA ? unit : MATRIX_MMA);
     choose_stages(p);
+    choose_local(facts->info.local_memory_bytes, p);
     choose_block(desc, facts, p);
 }
 
@@ -314,16 +325,32 @@ static clmgk_status verify(clmgk_gemm_plan *plan, const mgk_device_facts *facts,
 }
 
 static clmgk_status make(clmgk_gemm_plan *plan, const mgk_device_facts *facts, const mgk_tunables *p,
-                         clmgk_error *error)
+                         mgk_limits *limits, clmgk_error *error)
 {
-    mgk_limits ignored = {0};
     clmgk_program_origin origin = CLMGK_PROGRAM_MEMORY;
     add_step(plan, &facts->sub_group, p);
-    MGK_TRY(mgk_steps_make(plan->context, &plan->steps, 1, &ignored, &origin, error));
+    MGK_TRY(mgk_steps_make(plan->context, &plan->steps, 1, limits, &origin, error));
     return verify(plan, facts, p, error);
 }
 
-/* Takes the newest unit whose program compiles, runs, and is right. */
+/* After a failed plan with these parameters: lowers the facts to less local memory, if that was missing and parameters
+ * that are defaults can need less, else to an older unit. False: to neither. */
+static bool lower(const clmgk_gemm_plan *plan, const mgk_parameters *given, const mgk_limits *limits,
+                  const mgk_tunables *p, mgk_device_facts *facts)
+{
+    const int unit = mgk_tunable_get(p, MGK_NAMED(unit));
+    mgk_device_facts less = *facts;
+    mgk_tunables smaller;
+    less.info.local_memory_bytes = limits->local;
+    if (limits->narrowed && read_parameters(&plan->desc, &less, given, &smaller, NULL) == CLMGK_OK) {
+        *facts = less;
+        return true;
+    }
+    facts->matrix_unit.unit = unit - 1;
+    return unit >= MATRIX_WGMMA && mgk_tunable_is_default(p, MGK_NAMED(unit));
+}
+
+/* Takes the newest unit and the largest block whose program compiles, runs, and is right. */
 static clmgk_status fragments_plan(clmgk_gemm_plan *plan, const char *parameters, clmgk_error *error)
 {
     const bool own = plan->info.tuning == CLMGK_TUNING_CALLER || plan->info.tuning == CLMGK_TUNING_BUCKET;
@@ -334,19 +361,18 @@ static clmgk_status fragments_plan(clmgk_gemm_plan *plan, const char *parameters
     facts.sub_group = mgk_context_sub_group(plan->context);
     for (;;) {
         clmgk_error failure = {.status = CLMGK_OK};
+        mgk_limits limits = {0};
         MGK_TRY(read_parameters(&plan->desc, &facts, &given, &tunables, error));
-        const clmgk_status status = make(plan, &facts, &tunables, &failure);
+        const clmgk_status status = make(plan, &facts, &tunables, &limits, &failure);
         const int unit = mgk_tunable_get(&tunables, MGK_NAMED(unit));
         if (status == CLMGK_OK)
             break;
-        if (status == CLMGK_ERROR_OUT_OF_HOST_MEMORY || unit < MATRIX_WGMMA ||
-            !mgk_tunable_is_default(&tunables, MGK_NAMED(unit)))
+        if (status == CLMGK_ERROR_OUT_OF_HOST_MEMORY || !lower(plan, &given, &limits, &tunables, &facts))
             return mgk_fail_code(error, status, failure.opencl_code, "%s", failure.message);
-        mgk_text_printf(&plan->note, "%sno %s: %s", plan->note.length > 0 ? "; " : "", mgk_matrix_unit_name(unit),
-                        failure.message);
+        mgk_text_printf(&plan->note, "%sno %s: %s", plan->note.length > 0 ? "; " : "",
+                        facts.matrix_unit.unit < unit ? mgk_matrix_unit_name(unit) : "larger block", failure.message);
         mgk_steps_clear(plan->steps, &plan->context->allocator);
         plan->info.workspace_bytes = 0;
-        facts.matrix_unit.unit = unit - 1;
     }
     add_note(plan, &tunables);
     mgk_text_free(&plan->parameters);

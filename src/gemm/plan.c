@@ -49,6 +49,12 @@ static clmgk_status try_provider(clmgk_gemm_plan *plan, const mgk_gemm_provider 
     return status;
 }
 
+/* Whatever kernels of a provider, or with measured parameters, do not do here, those of the next may do. */
+static bool ends_search(clmgk_status status)
+{
+    return status == CLMGK_OK || status == CLMGK_ERROR_OUT_OF_HOST_MEMORY;
+}
+
 /* CLBlast with values measured on the device for any shape, else with its own values. */
 static clmgk_status try_untuned(clmgk_gemm_plan *plan, const mgk_gemm_provider *provider, bool may_tune,
                                 clmgk_error *error)
@@ -59,8 +65,7 @@ static clmgk_status try_untuned(clmgk_gemm_plan *plan, const mgk_gemm_provider *
     if (provider == &mgk_gemm_clblast && may_tune)
         for (size_t rank = 0; mgk_tuning_find(context->tuning, &context->facts, &key, rank, &entry); ++rank) {
             const clmgk_status status = try_provider(plan, provider, entry.parameters, entry.source, error);
-            if (status != CLMGK_ERROR_INVALID_VALUE && status != CLMGK_ERROR_UNSUPPORTED &&
-                status != CLMGK_ERROR_COMPILE)
+            if (ends_search(status))
                 return status;
         }
     return try_provider(plan, provider, "", CLMGK_TUNING_CLASS, error);
@@ -87,7 +92,7 @@ static clmgk_status try_measured(clmgk_gemm_plan *plan, const mgk_gemm_provider 
                                         : try_provider(plan, provider, entry.parameters, entry.source, error);
         if (status == CLMGK_OK)
             plan->info.tuning = entry.source;
-        if (status != CLMGK_ERROR_INVALID_VALUE && status != CLMGK_ERROR_UNSUPPORTED && status != CLMGK_ERROR_COMPILE)
+        if (ends_search(status))
             return status;
     }
     return CLMGK_OK;
@@ -104,21 +109,32 @@ static const mgk_gemm_provider *ranked(const clmgk_gemm_desc *desc, size_t rank)
     return mgk_gemm_providers[rank == 0 ? first : rank <= first ? rank - 1 : rank];
 }
 
-/* Takes the first provider that can. Collects in `reasons` why the earlier ones can't. */
+/* Takes the first provider that can. Collects in `reasons` why the earlier ones can't, and notes it of matrix units. If
+ * none can, the first failure that was no plain UNSUPPORTED is the plan's. */
 static clmgk_status try_all(clmgk_gemm_plan *plan, bool may_tune, mgk_text *reasons, clmgk_error *error)
 {
+    clmgk_error failure = {.status = CLMGK_OK}, units = failure;
     for (size_t i = 0; i < MGK_COUNT(mgk_gemm_providers); ++i) {
         const mgk_gemm_provider *const provider = ranked(&plan->desc, i);
         clmgk_error reason = {.status = CLMGK_OK};
         clmgk_status status = mgk_gemm_is_eligible(provider, &plan->context->facts, &reason);
-        if (status == CLMGK_OK)
+        const bool eligible = status == CLMGK_OK;
+        if (eligible)
             status = try_untuned(plan, provider, may_tune, &reason);
+        if (status == CLMGK_OK && units.status != CLMGK_OK)
+            mgk_text_printf(&plan->note, "%sno matrix units: %s", plan->note.length > 0 ? "; " : "", units.message);
         if (status == CLMGK_OK)
             return CLMGK_OK;
-        if (status != CLMGK_ERROR_UNSUPPORTED)
+        if (ends_search(status))
             return mgk_fail_code(error, status, reason.opencl_code, "%s", reason.message);
+        if (failure.status == CLMGK_OK && status != CLMGK_ERROR_UNSUPPORTED)
+            failure = reason;
+        if (eligible && provider == &mgk_gemm_fragments)
+            units = reason;
         mgk_text_printf(reasons, "%s%s: %s", reasons->length > 0 ? "; " : "", provider->name, reason.message);
     }
+    if (failure.status != CLMGK_OK)
+        return mgk_fail_code(error, failure.status, failure.opencl_code, "%s", failure.message);
     return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "no provider for this %s product: %s",
                     clmgk_dtype_name(plan->desc.dtype), reasons->data != NULL ? reasons->data : "");
 }

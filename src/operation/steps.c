@@ -202,6 +202,26 @@ static clmgk_status warm_up(const clmgk_context *context, const mgk_step *step, 
     return status == CLMGK_OK ? mgk_check_cl(error, code, "clFinish") : status;
 }
 
+/* A kernel whose local memory the device does not take. Lowers `limits` for another plan. */
+static clmgk_status refuse_local(const mgk_step *step, uint64_t local, mgk_limits *limits, clmgk_error *error)
+{
+    limits->narrowed = step->local_bytes > 0;
+    limits->local = step->local_bytes > 0 ? step->local_bytes - 1 : local;
+    return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                    "kernel %s: %" PRIu64 " bytes of local memory, the device has %" PRIu64, step->name,
+                    step->needs.local_bytes, local);
+}
+
+/* For compute capability 9.0 NVIDIA's driver adds to a kernel's local memory what each work-group takes for itself. A
+ * kernel that needs more than the device states only for that is refused if its first run fails. */
+static bool run_decides(const clmgk_context *context, const mgk_step *step)
+{
+    enum { OF_GROUP = 1024 };
+    const uint64_t local = context->facts.info.local_memory_bytes;
+    return context->facts.runtime == MGK_RUNTIME_NVIDIA && step->needs.local_bytes > local &&
+           step->needs.local_bytes - OF_GROUP <= local;
+}
+
 /* A compiled kernel may need more of the device than planned, and a launch would only report missing resources. Lowers
  * `limits` for another plan. Kernels without local memory have a fixed work-group size, which their first run tests
  * (rusticl reports a lower limit than it accepts). */
@@ -218,14 +238,8 @@ static clmgk_status check_fit(const clmgk_context *context, const mgk_step *step
                         "kernel %s: a work-group of %zu work-items: the device takes %zu for this kernel", step->name,
                         items, needs->work_group);
     }
-    if (needs->local_bytes > local) {
-        limits->narrowed = step->local_bytes > 0;
-        limits->local = step->local_bytes > 0 ? step->local_bytes - 1 : local;
-        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
-                        "kernel %s: %" PRIu64 " bytes of local memory, the device has %" PRIu64, step->name,
-                        needs->local_bytes, local);
-    }
-    return CLMGK_OK;
+    return needs->local_bytes > local && !run_decides(context, step) ? refuse_local(step, local, limits, error)
+                                                                     : CLMGK_OK;
 }
 
 static clmgk_status compile_step(clmgk_context *context, mgk_step *step, cl_command_queue queue, mgk_limits *limits,
@@ -246,7 +260,10 @@ static clmgk_status compile_step(clmgk_context *context, mgk_step *step, cl_comm
         return mgk_fail_cl(error, code, "clCreateKernel");
     step->needs = mgk_kernel_measure(step->kernel, context->device);
     MGK_TRY(check_fit(context, step, limits, error));
-    return warm_up(context, step, queue, error);
+    const clmgk_status status = warm_up(context, step, queue, error);
+    return status != CLMGK_OK && status != CLMGK_ERROR_OUT_OF_HOST_MEMORY && run_decides(context, step)
+               ? refuse_local(step, context->facts.info.local_memory_bytes, limits, error)
+               : status;
 }
 
 static clmgk_status compile(clmgk_context *context, mgk_steps *steps, cl_command_queue queue, mgk_limits *limits,

@@ -147,11 +147,12 @@ static cl_uint power(cl_uint item)
     return 1U << item % 8;
 }
 
-#define HALF         "#pragma OPENCL EXTENSION cl_khr_fp16 : enable\n"
-#define DOUBLE       "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n"
-#define SUBGROUPS    "#pragma OPENCL EXTENSION cl_khr_subgroups : enable\n"
-#define SQUARE       "half h = (half)(x % 32); h = h * h; x = (uint)h;"
-#define THROUGH_ROOM "room[last - x] = x; barrier(CLK_LOCAL_MEM_FENCE); x = room[last - x];"
+#define HALF          "#pragma OPENCL EXTENSION cl_khr_fp16 : enable\n"
+#define DOUBLE        "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n"
+#define SUBGROUPS     "#pragma OPENCL EXTENSION cl_khr_subgroups : enable\n"
+#define SQUARE        "half h = (half)(x % 32); h = h * h; x = (uint)h;"
+#define THROUGH_ARRAY "__local uint own[12288]; own[12287 - x] = x; barrier(CLK_LOCAL_MEM_FENCE); x = own[12287 - x];"
+#define THROUGH_ROOM  "room[last - x] = x; barrier(CLK_LOCAL_MEM_FENCE); x = room[last - x];"
 /* a * a needs one bit more than a float has, so the difference is 0 if the product is rounded first. */
 #define ROUNDED "float a = 1.0f + ldexp(1.0f, -12 - (int)(last == 0)), c = -1.0f - ldexp(1.0f, -11);"
 
@@ -170,6 +171,7 @@ static const probe_trial trials[] = {
     {"null buffer", "", "x += nothing == 0 ? 0 : nothing[x];", same, 64, false},
     {"local 64 KiB", "", THROUGH_ROOM, same, ROOM, false},
     {"local as stated", "", THROUGH_ROOM, same, 0, false},
+    {"local array of 48 KiB", "", THROUGH_ARRAY, same, 64, false},
     {"half", HALF, SQUARE, square, 64, false},
     {"half without extension", "", SQUARE, square, 64, false},
     {"half maths", HALF, "x = (uint)exp2((half)(x % 8));", power, 64, false},

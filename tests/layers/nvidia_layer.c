@@ -93,6 +93,9 @@ static cl_int CL_API_CALL device_info(cl_device_id device, cl_device_info name, 
         return layer_give(&major, sizeof(major), size, value, size_out);
     case CAPABILITY_MINOR:
         return layer_give(&minor, sizeof(minor), size, value, size_out);
+    case CL_DEVICE_LOCAL_MEM_SIZE:
+        return state.local > 0 ? layer_give(&state.local, sizeof(state.local), size, value, size_out)
+                               : layer_next.clGetDeviceInfo(device, name, size, value, size_out);
     case PCI_BUS_INFO:
         return state.no_pci ? CL_INVALID_VALUE : layer_give(pci, sizeof(pci), size, value, size_out);
     default:
@@ -334,6 +337,48 @@ static cl_int CL_API_CALL set_argument(cl_kernel kernel, cl_uint index, size_t s
     return layer_next.clSetKernelArg(kernel, index, size, value);
 }
 
+/* Bytes of local memory, as the driver states them. */
+static cl_ulong local_bytes_of(cl_kernel kernel, cl_device_id device)
+{
+    cl_ulong bytes = 0;
+    (void)layer_next.clGetKernelWorkGroupInfo(kernel, device, CL_KERNEL_LOCAL_MEM_SIZE, sizeof(bytes), &bytes, NULL);
+    return bytes > 0 ? bytes + NVIDIA_LOCAL_OF_GROUP : 0;
+}
+
+static cl_int CL_API_CALL kernel_info(cl_kernel kernel, cl_device_id device, cl_kernel_work_group_info name,
+                                      size_t size, void *value, size_t *size_out)
+{
+    const cl_ulong bytes = name == CL_KERNEL_LOCAL_MEM_SIZE ? local_bytes_of(kernel, device) : 0;
+    return name == CL_KERNEL_LOCAL_MEM_SIZE
+               ? layer_give(&bytes, sizeof(bytes), size, value, size_out)
+               : layer_next.clGetKernelWorkGroupInfo(kernel, device, name, size, value, size_out);
+}
+
+/* Whether a kernel's program has the fault. */
+static int is_refused(cl_kernel kernel)
+{
+    cl_program program = NULL;
+    (void)layer_next.clGetKernelInfo(kernel, CL_KERNEL_PROGRAM, sizeof(program), (void *)&program, NULL);
+    pthread_mutex_lock(&mutex);
+    const source *const own = source_of(program);
+    const source *const of = own != NULL && own->edited != NULL ? own->edited : own;
+    const int refused = of != NULL && of->text != NULL && has_fault(of, NVIDIA_LAUNCH_REFUSED);
+    pthread_mutex_unlock(&mutex);
+    return refused;
+}
+
+static cl_int CL_API_CALL enqueue_kernel(cl_command_queue queue, cl_kernel kernel, cl_uint dimensions,
+                                         const size_t *offset, const size_t *global, const size_t *local,
+                                         cl_uint num_wait, const cl_event *wait_list, cl_event *event)
+{
+    cl_device_id device = NULL;
+    (void)layer_next.clGetCommandQueueInfo(queue, CL_QUEUE_DEVICE, sizeof(device), (void *)&device, NULL);
+    if (is_refused(kernel) || (state.local_is_shared && local_bytes_of(kernel, device) > state.local))
+        return CL_OUT_OF_RESOURCES;
+    return layer_next.clEnqueueNDRangeKernel(queue, kernel, dimensions, offset, global, local, num_wait, wait_list,
+                                             event);
+}
+
 /* The latest program that was built of this source. */
 static cl_program program_of(int number)
 {
@@ -368,4 +413,6 @@ void layer_install(cl_icd_dispatch *table)
     table->clGetProgramInfo = program_info;
     table->clCreateKernel = create_kernel;
     table->clSetKernelArg = set_argument;
+    table->clGetKernelWorkGroupInfo = kernel_info;
+    table->clEnqueueNDRangeKernel = enqueue_kernel;
 }

@@ -18,7 +18,8 @@ typedef enum nvidia_fault {
     NVIDIA_NO_BINARY,     /* it can't be had */
     NVIDIA_LOAD_REFUSED,  /* clCreateProgramWithBinary fails */
     NVIDIA_BUILD_REFUSED, /* clBuildProgram fails */
-    NVIDIA_WRONG          /* the program computes something else */
+    NVIDIA_WRONG,         /* the program computes something else */
+    NVIDIA_LAUNCH_REFUSED /* of any program: no kernel of it runs */
 } nvidia_fault;
 
 typedef struct nvidia_state {
@@ -27,11 +28,16 @@ typedef struct nvidia_state {
     int no_pci;          /* the driver does not state the device's PCI address */
     int no_mma;          /* the older unit's probe gives wrong numbers */
     const char *version; /* of the driver; NULL: the CPU's */
+    cl_ulong local;      /* bytes of the device's local memory; 0: the CPU's */
+    int local_is_shared; /* what a work-group takes for itself is of those bytes: kernels beyond them do not run */
     int compiled;        /* programs from source, those whose binary is edited included */
     int loaded;          /* programs that were built from a binary */
 } nvidia_state;
 
 typedef nvidia_state *nvidia_layer_state_fn(void);
+
+/* The driver adds to a kernel's local memory what each work-group takes for itself. */
+#define NVIDIA_LOCAL_OF_GROUP 1024
 
 /* The device's PCI address: domain, bus, device, function. */
 #define NVIDIA_PCI                                                                                                     \

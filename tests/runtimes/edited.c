@@ -343,6 +343,53 @@ EDITED_TEST(products_that_fail)
         expect_products_that_fail(self, CLMGK_DTYPE_F32);
 }
 
+/* ---- products that do not run ------------------------------------------------------------------------------------ */
+
+/* A plan for a product, as a caller without wishes makes it, and the words that its note must have (NULL: none). */
+static void expect_product(const scene *self, const char *provider, const char *parameters, const char *expected,
+                           const char *words)
+{
+    clmgk_context *const context = open_context(self, "");
+    clmgk_gemm_desc desc = CLMGK_GEMM_DESC_INIT;
+    clmgk_gemm_options options = CLMGK_GEMM_OPTIONS_INIT;
+    clmgk_gemm_info info = CLMGK_GEMM_INFO_INIT;
+    clmgk_gemm_plan *plan = NULL;
+    desc.dtype = CLMGK_DTYPE_BF16;
+    desc.m = desc.n = 64;
+    desc.k = 80;
+    options.provider = provider;
+    options.parameters = parameters;
+    th_expect_ok(clmgk_gemm_plan_create(context, &desc, &options, &plan, &th_error));
+    th_expect_ok(clmgk_gemm_plan_get_info(plan, &info, &th_error));
+    if (strstr(info.parameters, expected) == NULL || (words != NULL && strstr(info.note, words) == NULL))
+        fail_msg("%s: \"%s\", \"%s\"", info.provider, info.parameters, info.note);
+    assert_true(words != NULL || strstr(info.note, "no larger block") == NULL);
+    assert_true(provider == NULL || strcmp(info.provider, provider) == 0);
+    assert_true(provider != NULL || strcmp(info.provider, "matrix") != 0);
+    clmgk_gemm_plan_release(plan);
+    clmgk_context_release(context);
+}
+
+/* Local memory has just room for three stages of a block. The driver states that the kernel needs more, and runs it or
+ * not: then the plan has two stages. */
+EDITED_TEST(products_that_need_all_local_memory)
+{
+    enum { ROWS_AND_COLUMNS = 64 + 64, DEPTH = 32, STAGES = 3, BYTES = 2 };
+    static const char parameters[] = "warps=4,row-tiles=1,column-tiles=8,splits=1";
+    self->driver->local = ROWS_AND_COLUMNS * DEPTH * STAGES * BYTES;
+    expect_product(self, "matrix", parameters, "stages=3,unit=2", NULL);
+    self->driver->local_is_shared = 1;
+    expect_product(self, "matrix", parameters, "stages=2,unit=2", "no larger block: kernel gemm_fragments: ");
+}
+
+/* No kernel of the provider runs: a plan takes another one. */
+EDITED_TEST(products_that_do_not_run)
+{
+    self->driver->fault = NVIDIA_LAUNCH_REFUSED;
+    self->driver->of = "KERNEL_ATTRIBUTES void gemm_fragments";
+    expect_product(self, NULL, NULL, "", "no matrix units: clEnqueueNDRangeKernel: CL_OUT_OF_RESOURCES");
+}
+
 /* ---- verdicts on right programs --------------------------------------------------------------------------------- */
 
 #define OF_ALL (CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V)

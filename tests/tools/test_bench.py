@@ -2,6 +2,7 @@
 """clmgk-bench: figures, JSON, comparison, plot, refusals."""
 import json
 import os
+import pathlib
 import re
 import shutil
 import signal
@@ -604,6 +605,19 @@ class Products(BenchTest):
         self.assertEqual({one["dtype"] for one in found}, {"bf16"})
         self.assertFalse(any(one["direct"] for one in found))
         self.assertIn("clmgk", [one["provider"] for one in found])
+
+    def test_refused_provider(self):
+        """The driver refuses its kernel: the others are measured all the same."""
+        kernels = self.folder / "cl"
+        shutil.copytree(pathlib.Path(__file__).resolve().parents[2] / "cl", kernels)
+        (kernels / "gemm/product.cl").write_text("no kernel\n")
+        environment = {**QUICK, "CLMGK_KERNEL_DIR": str(kernels)}
+        ways = json.loads(self.accept(*self.SHAPE, "--json", env=environment).stdout)["products"]
+        refused = [one for one in ways if "refused" in one]
+        self.assertEqual([(one["provider"], one["m"], one["dtype"]) for one in refused], [("clmgk", 33, "f32")])
+        self.assertIn("gemm/product.cl", refused[0]["refused"])
+        self.assertIn("clblast", [one["provider"] for one in ways if "gflops" in one])
+        self.assertRegex(self.accept(*self.SHAPE, env=environment).stdout, r"clmgk +not measured: .*gemm/product\.cl")
 
     def test_refusals(self):
         for words, args in (

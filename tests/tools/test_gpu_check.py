@@ -34,7 +34,9 @@ if "--gemm" in words or "--suite" in words:
     dtype = words[words.index("--dtype") + 1]
     case = {"device": 0, "step": "forward", "variant": "softmax", "dtype": dtype} if "--suite" in words else {
         "device": 0, "dtype": dtype, "m": 4096, "n": 4096, "k": 4096, "gflops": 450000, "note": ""}
-    print(json.dumps({name + "s": [{**case, "time_ms": {"median": 0.25}, "provider": "made up"}]}, indent=1))
+    refused = {"device": 0, "dtype": dtype, "m": 4096, "n": 4096, "k": 4096, "provider": "absent", "refused": "no room"}
+    print(json.dumps({name + "s": [{**case, "time_ms": {"median": 0.25}, "provider": "made up"}] + [refused] * (name == "dtype")},
+                     indent=1))
     sys.exit()
 with open(os.environ["BENCH_LOG"], "a") as log:
     print(*words, file=log)
@@ -204,7 +206,7 @@ class GpuCheck(unittest.TestCase):
         self.replace_programs(clmgk_bench=BENCH)
         done = self.run_script("table", "--device", "cpu", BENCH_LOG=str(self.folder / "log"))
         self.assertEqual(done.returncode, 0, done.stderr)
-        for line in (r"f32 softmax forward, ms +7.000 +0.60 +0.35", r"f32 softmax backward, tf32 products, ms +7.000 +0.9 +0.65",
+        for line in (r"4096 x 4096 +x 4096 +bf16 +absent +not measured: no room", r"f32 softmax forward, ms +7.000 +0.60 +0.35", r"f32 softmax backward, tf32 products, ms +7.000 +0.9 +0.65",
                      r"products, f32 +450 +60 +90 +- +- +-  made up", r"layer forward, .* f32, ms +0.250 +- +- +- +- +-  made up",
                      r"the same layer, bf16, ms +0.250 +- +- +- +- +0.500ms  made up",
                      r"the same layer, bf16, against PyTorch +2.0 +1 +1.3 +- +- +0.500ms  made up"):
