@@ -21,7 +21,8 @@ enum {
     MOST_HELD = 8,
     MOST_TILE_TERMS = 3
 };
-enum { PART_SIZE = 64, PART_ALIGNMENT = 1024, GROUP_WARPS = 4 }; /* wgmma: cl/engine/matrix/layout.clh, group.clh */
+/* wgmma: cl/engine/matrix/layout.clh, group.clh, block.clh */
+enum { PART_SIZE = 64, PART_ALIGNMENT = 1024, GROUP_WARPS = 4, MOST_STAGED = 128 };
 
 static int64_t width_of(int64_t size)
 {
@@ -128,11 +129,13 @@ static uint64_t local_bytes_of(const mgk_footprint *f, const mgk_device_facts *f
     const int64_t keys = (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles)) * TILE_KEYS;
     const int64_t threads = (int64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * WARP;
     const int64_t rows = rows_of(p), heads = mixed ? mgk_tunable_get(p, MGK_NAMED(heads)) : 1;
-    const int64_t head = row_bytes(f->narrowest + f->widest - f->value_size, f, p),
-                  value = row_bytes(f->value_size, f, p);
+    const int64_t head_size = f->narrowest + f->widest - f->value_size;
+    const int64_t head = row_bytes(head_size, f, p), value = row_bytes(f->value_size, f, p);
     const int64_t held = rows * (f->products * head + (is_cpu ? heads : 1) * value);
     const int64_t of_keys = held + keys * (f->products * head + 2 * value);
-    const int64_t staged = mixed ? rows * (f->products * head + (f->forward ? 0 : value)) : 0;
+    const bool in_memory = uses_wgmma(p) && f->products * width_of(head_size) > MOST_STAGED;
+    const int64_t queries = in_memory ? 0 : f->products * head; /* of a row */
+    const int64_t staged = mixed ? rows * (queries + (f->forward ? 0 : value)) : 0;
     const int64_t of_queries = staged + keys * (f->products * head + (f->forward ? heads : 1) * value);
     const int64_t mixed_or_forward = f->forward ? of_queries : larger(of_queries, of_keys);
     const int64_t whole = mixed || f->forward ? mixed_or_forward : backward_bytes_of(f, p);
