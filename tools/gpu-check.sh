@@ -260,6 +260,11 @@ begin_job() { # COMMAND...
     "$@" &
 }
 
+# Runs a program for what it compiles. The output of what starts it, a stage's tables among it, stays.
+compiled_by() { # COMMAND...
+    limited 120 "$@" >/dev/null 2>&1
+}
+
 # shellcheck source=tools/gpu-tables.sh
 source "$here/gpu-tables.sh"
 
@@ -396,9 +401,16 @@ matrix_cases() { # PASS COMMAND...
     done
 }
 
+# Sets `unit` to the options of a case whose products are by this unit.
+choose_unit() { # PASS UNIT
+    unit=(--parameters "unit=$2")
+    [[ $1 == forward ]] || unit+=(--backward-parameters "unit=$2")
+}
+
 # The same of what a newer unit than mma.sync computes by default, and of the families with smaller heads.
 mma_cases() { # PASS COMMAND...
-    local size square=(--length 8192 --head-size) unit=(--parameters "unit=1" --backward-parameters "unit=1")
+    local size square=(--length 8192 --head-size) unit
+    choose_unit "$1" 1
     for size in 64 128; do
         "${@:2}" "mma-$size" "$1" softmax:16 --heads 16 "${square[@]}" "$size" "${unit[@]}"
     done
@@ -423,8 +435,8 @@ matrix_programs() { # NAME PASS VARIANTS OPTION...
         return
     fi
     for variant in ${3//,/ }; do
-        begin_job limited 120 "$run" clmgk-bench --pass "$2" --variants "$variant" "${@:4}" --engine matrix --dtype bf16 \
-            --seconds 0.01 --keep-caches --json >/dev/null 2>&1
+        begin_job compiled_by "$run" clmgk-bench --pass "$2" --variants "$variant" "${@:4}" --engine matrix --dtype bf16 \
+            --seconds 0.01 --keep-caches --json
     done
 }
 
@@ -439,13 +451,17 @@ has_matrix_units() {
 }
 
 stage_matrix() {
-    local pass inputs=$bundle/golden/softmax-plain
+    local pass inputs=$bundle/golden/softmax-plain unit
     choose_caches "$work/cache"
     json_case matrix.jsonl choice 60 "$run" clmgk-run --variant softmax --q "$inputs/q.npy" --k "$inputs/k.npy" \
         --v "$inputs/v.npy" --dtype bf16 --repeat 1 --json
     if [[ $rehearse -eq 1 ]]; then
         matrix_golden 0 1
         matrix_case small forward softmax:2 "${small_shape[@]}"
+        for pass in forward backward; do
+            choose_unit "$pass" 0
+            matrix_case emulated "$pass" softmax:2 "${small_shape[@]}" "${unit[@]}"
+        done
     elif has_matrix_units; then
         trap 'print_cases matrix.jsonl; print_targets "$matrix_targets" matrix.jsonl' EXIT # also when the time is over
         matrix_golden 0 6
@@ -531,26 +547,39 @@ bench_case() { # FILE NAME PASS OPTION...
 
 small_shape=(--heads 2 --length 64 --head-size 32)
 
+# Has the programs of the table's cases compiled, at the same time: cold plans of a whole pass take half a minute.
+table_programs() { # PASS VARIANTS OPTION...
+    local variant
+    ! has table.jsonl "families $1" || return 0
+    for variant in ${2//,/ }; do
+        begin_job compiled_by "$run" clmgk-bench "${@:3}" --pass "$1" --variants "$variant" --seconds 0.01 --keep-caches --json
+    done
+    begin_job compiled_by "$run" clmgk-bench "${@:3}" --pass "$1" --variants "${2%%,*}" --precision tf32 --seconds 0.01 \
+        --keep-caches --json
+    wait
+}
+
 # All families at one size; softmax also causal and with 16 bits (the shape adds these). A pass that is cut off keeps the
-# results so far.
+# results so far. What `short` measures is compiled before, and its cases have no times of compiling.
 stage_table() {
-    local dtype shape=(--shapes square-64 --seconds 2) peers=square-64 plain=(--variants softmax:8)
+    local dtype pass shape=(--shapes square-64) seconds=(--seconds 2) peers=square-64 keep=()
     local families=softmax:8,mgk:4,smgk:4,hard-fish:2x8,linear:8,mlk:4 products=4096x4096x4096
-    [[ -z $short ]] || shape=(--shapes square-64 --seconds 0.5)
-    [[ $rehearse -eq 0 ]] || shape=("${small_shape[@]}" --seconds 0.1) peers='' plain=(--variants softmax:2) \
-        families=softmax:2,mgk:1,linear:2 products=40x72x64
+    [[ -z $short ]] || seconds=(--seconds 0.5) keep=(--keep-caches)
+    [[ $rehearse -eq 0 ]] || shape=("${small_shape[@]}") seconds=(--seconds 0.1) peers='' families=softmax:2,mgk:1,linear:2 \
+        products=40x72x64
     choose_caches "$work/cache"
     trap 'print_cases table.jsonl; print_products products.jsonl; print_targets "$table_targets" table.jsonl products.jsonl' EXIT # also when the time is over
-    bench_case table.jsonl families forward "${shape[@]}" --variants "$families"
-    bench_case table.jsonl tf32 forward "${shape[@]}" "${plain[@]}" --precision tf32
-    bench_products "$products"
-    bench_case table.jsonl families backward "${shape[@]}" --variants "$families"
-    bench_case table.jsonl tf32 backward "${shape[@]}" "${plain[@]}" --precision tf32
-    bench_peers "$peers product-4096 mgk-4096 layer"
+    for pass in forward backward; do
+        [[ -z $short ]] || table_programs "$pass" "$families" "${shape[@]}"
+        bench_case table.jsonl families "$pass" "${shape[@]}" "${seconds[@]}" --variants "$families" "${keep[@]}"
+        bench_case table.jsonl tf32 "$pass" "${shape[@]}" "${seconds[@]}" --variants "${families%%,*}" --precision tf32 "${keep[@]}"
+    done
     for dtype in f32 bf16; do
         [[ $rehearse -eq 1 ]] || json_case table.jsonl "layer $dtype" 120 "$run" clmgk-bench --suite layer \
             --variants softmax --dtype "$dtype" --seconds 0.5 --json
     done
+    bench_products "$products"
+    bench_peers "$peers product-4096 mgk-4096 layer"
 }
 
 stage_bench() {
@@ -775,15 +804,17 @@ run_short_stage() { # STAGE
     fi
 }
 
-# Prints what `short` has no results of: golden cases, passes of the table, stages.
+# Prints what `short` has no results of: golden cases (many of them by their number), passes of the table, stages.
 left_out() {
-    local stage name words=()
+    local stage name words=() golden=() few=3
     for name in forward backward; do
         has table.jsonl "families $name" || words+=("rest of the table's $name pass,")
     done
     while read -r name _; do
-        [[ $rehearse -eq 1 ]] || has golden.jsonl "$name" || words+=("golden $name,")
+        [[ $rehearse -eq 1 ]] || has golden.jsonl "$name" || golden+=("golden $name,")
     done <"$bundle/golden.txt"
+    [[ ${#golden[@]} -le $few ]] || golden=("${#golden[@]} golden cases,")
+    words+=("${golden[@]}")
     words+=("other numeric tests,")
     ! is_nvidia || words+=("other builds,")
     for stage in "${stages[@]}"; do

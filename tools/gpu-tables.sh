@@ -37,7 +37,7 @@ print_products() { # FILE
 # Prints a line for each case of FILE, results of clmgk-bench: the measurement and its part of the peak, beside PyTorch's
 # fastest back end for softmax of the same shape, type and pass, if peers.jsonl has it.
 print_cases() { # FILE
-    touch "$results/peers.jsonl"
+    touch "$results/peers.jsonl" "$results/$1"
     awk -v peers="$results/peers.jsonl" "$json_value"'
         BEGIN {
             while ((getline line < peers) > 0) {

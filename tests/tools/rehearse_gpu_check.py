@@ -61,6 +61,8 @@ class Rehearsal(unittest.TestCase):
             self.assertEqual({answer["status"] for answer in found[stage]}, {0})
         self.assertEqual({(answer["case"], answer["status"]) for answer in self.answers("results", "matrix-golden")},
                          {("softmax-align-lengths bf16", 0)})
+        self.assertLessEqual({f"{name} {direction}" for name, direction in (
+            ("small", "forward"), ("emulated", "forward"), ("emulated", "backward"))}, {answer["case"] for answer in found["matrix"]})
         saved = list((self.folder / "results/programs").iterdir())
         self.assertEqual(len(saved), len(found["builds"]))
         self.assertGreater(min(path.stat().st_size for path in saved), 0)

@@ -38,6 +38,8 @@ if "--gemm" in words or "--suite" in words:
     print(json.dumps({name + "s": [{**case, "time_ms": {"median": 0.25}, "provider": "made up"}] + [refused] * (name == "dtype")},
                      indent=1))
     sys.exit()
+if "--backward-parameters" in words and value["--pass"] == "forward":
+    sys.exit(2)
 with open(os.environ["BENCH_LOG"], "a") as log:
     print(*words, file=log)
 unit = 1 if "unit=1" in words else 2
@@ -188,6 +190,8 @@ class GpuCheck(unittest.TestCase):
         cold = [call for call in calls if "--keep-caches" not in call]
         self.assertEqual([call.split("--variants ")[1].split()[0] for call in cold], ["softmax:16", "mgk:4"])
         self.assertTrue(all("--engine matrix --dtype bf16" in call for call in calls))
+        self.assertEqual({"--backward-parameters unit=1" in call for call in calls if "--parameters unit=1" in call and
+                          "--pass backward" in call}, {True})
         for line in (r"softmax forward, D = 64 +7 +450 +520 +300 +- +-  wgmma", r"backward, D = 64 +7 +240 +311 +200 +311 +-  wgmma",
                      r"backward, D = 128 +7 +x1.2 FA2 +cuDNN +- +- +-  wgmma", r"sMGK-4 / softmax-8, D = 128 +0.57 +0.60 +0.53",
                      r"hard MiSH 2x8 / softmax-8, D = 128 +1.29 +0.70 +0.55",
