@@ -89,10 +89,10 @@ typedef struct mgk_block {
     int lanes;         /* rows of a vector that reads a bias faster from a copy with lane = row; 0: no copy */
     int most_keys;     /* with lanes: keys of a register block; the copy is padded to a multiple of them */
     uint64_t local_bytes, private_bytes;
-    int unit;           /* the matrix unit of its kernels; 0: none */
-    int tf32_products;  /* for a product of f32 factors on matrix units; 0: other factors, slices, or no such units */
-    int bf16_slices;    /* whose sum an f32 factor is on matrix units; 0: other factors, tf32, or no such units */
-    bool two_key_tiles; /* the kernel has a second tile, for the next tile's keys */
+    int unit;          /* the matrix unit of its kernels; 0: none */
+    int tf32_products; /* for a product of f32 factors on matrix units; 0: other factors, slices, or no such units */
+    int bf16_slices;   /* whose sum an f32 factor is on matrix units; 0: other factors, tf32, or no such units */
+    bool ring_ahead;   /* the kernel copies keys and values a whole tile ahead */
     clmgk_precision precision; /* of the products, where it is the descriptor's and not the arrays' */
     int registers;             /* limit of a work-item's, of which `compiler` tells the compiler; 0: none */
     const char *compiler;      /* options of the device's compiler; NULL: none */

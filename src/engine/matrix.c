@@ -107,17 +107,23 @@ static int64_t backward_bytes_of(const mgk_footprint *f, const mgk_tunables *p)
     return larger(of_keys, STAGES * keys * (f->products * head + value));
 }
 
-/* Whether the forward pass has a second tile for the next keys, which else are copied only while the products of the
- * values before are computed. The terms of keys come with them; those of mixed heads leave no room. */
-static bool has_two_key_tiles(const mgk_footprint *f, const mgk_tunables *p)
+/* Bytes of the forward pass' ring, which has places for the keys of two tiles and the values of one. */
+static int64_t ring_bytes_of(const mgk_footprint *f, const mgk_tunables *p)
+{
+    const int64_t keys = (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles)) * TILE_KEYS;
+    const int64_t head = row_bytes(f->narrowest + f->widest - f->value_size, f, p);
+    return keys * (2 * f->products + 1) * larger(head, row_bytes(f->value_size, f, p));
+}
+
+/* Whether the forward pass copies keys and values a whole tile ahead: where a kernel has the memory. The terms of keys
+ * come with them; the scores of mixed heads leave no room. */
+static bool has_ring_ahead(const mgk_footprint *f, const mgk_tunables *p)
 {
     enum { STATIC_BYTES = 49152, OTHERS = 2560, UNUSED_TERMS = 5 }; /* of a kernel; rows' terms and votes; dropped */
     const int64_t keys = (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles)) * TILE_KEYS;
-    const int64_t head = row_bytes(f->narrowest + f->widest - f->value_size, f, p);
-    const int64_t terms = f->tile.terms > UNUSED_TERMS ? f->tile.terms + f->components : 0;
-    const int64_t row = 2 * f->products * head + row_bytes(f->value_size, f, p) + terms * (int64_t)sizeof(float);
-    return f->forward && f->held_heads == 0 && bf16_slices_of(f) == 0 &&
-           keys * row + (terms > 0 ? OTHERS : 0) <= STATIC_BYTES;
+    const bool has_terms = f->tile.terms > UNUSED_TERMS;
+    const int64_t terms = has_terms ? keys * (f->tile.terms + f->components) * (int64_t)sizeof(float) + OTHERS : 0;
+    return f->forward && f->held_heads == 0 && bf16_slices_of(f) == 0 && ring_bytes_of(f, p) + terms <= STATIC_BYTES;
 }
 
 /* Layout: cl/engine/matrix/block.clh, backward.clh. Mixed heads: queries are in local memory, as dO in the kernel of
@@ -145,9 +151,10 @@ static uint64_t local_bytes_of(const mgk_footprint *f, const mgk_device_facts *f
     const int64_t own = 2 * (int64_t)mgk_tunable_get(p, MGK_NAMED(row_tiles)); /* rows of a work-item */
     const int64_t exchange = threads * (is_cpu ? 128 : own) * (int64_t)sizeof(float);
     const uint64_t bytes = (uint64_t)(tiles + terms + exchange) + (uses_wgmma(p) ? PART_ALIGNMENT : 64);
-    const uint64_t whole_bytes = bytes + (uint64_t)(has_two_key_tiles(f, p) ? keys * f->products * head : 0);
-    return whole_bytes > facts->info.local_memory_bytes && has_two_key_tiles(f, p) ? facts->info.local_memory_bytes
-                                                                                   : whole_bytes;
+    const bool ring = has_ring_ahead(f, p);
+    const uint64_t whole_bytes =
+        bytes + (uint64_t)(ring ? ring_bytes_of(f, p) - keys * (f->products * head + value) : 0);
+    return whole_bytes > facts->info.local_memory_bytes && ring ? facts->info.local_memory_bytes : whole_bytes;
 }
 
 static bool fits(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
@@ -459,7 +466,7 @@ static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, m
                          .unit = mgk_tunable_get(p, MGK_NAMED(unit)),
                          .tf32_products = tf32_products_of(f),
                          .bf16_slices = bf16_slices_of(f),
-                         .two_key_tiles = has_two_key_tiles(f, p),
+                         .ring_ahead = has_ring_ahead(f, p),
                          .precision = precision_of(f)};
     return CLMGK_OK;
 }
@@ -469,7 +476,7 @@ static void set_flags(const mgk_device_facts *facts, const mgk_tunables *p, cons
     flags->ANY_GROUP_SIZE = block != NULL && block->registers > 0;
     flags->TF32_PRODUCTS = block != NULL ? block->tf32_products : 0;
     flags->BF16_SLICES = block != NULL ? block->bf16_slices : 0;
-    flags->TWO_KEY_TILES = block != NULL && block->two_key_tiles;
+    flags->RING_AHEAD = block != NULL && block->ring_ahead;
     flags->MATRIX_UNIT = mgk_tunable_get(p, MGK_NAMED(unit));
     flags->SHUFFLE = facts->sub_group.shuffle;
     flags->SUB_GROUP_SIZE = facts->sub_group.size;

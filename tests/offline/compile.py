@@ -334,7 +334,8 @@ class Cuda:
         (r"__(local|global|private) ", ""),
         (r"\(((?:float|u?int)[24]|piece|i?u?real)\)\(", r"\1("),
         # C++ has no address spaces: what an asm statement returns might be anywhere
-        (r'(__asm__ volatile\("" : "\+l"\((.*?)\)\))(?!\))', r"\1; __builtin_assume(__isGlobal(\2))"),
+        (r'(__asm__ volatile\("" : "\+l"\(address\)\);)', r"\1 __builtin_assume(__isShared((const void *)address));"),
+        (r'(__asm__ volatile\("" : "\+l"\((?!address)(.*?)\)\))(?!\))', r"\1; __builtin_assume(__isGlobal(\2))"),
         # a condition that is a vector (bf16's rounding)
         (r"(\w+) != \1 \? (bits \| 0x400000u) : (bits \+ 0x7fffu \+ \(\(bits >> 16\) & 1u\));",
          r"choose(\1 != \1, \2, \3);"),

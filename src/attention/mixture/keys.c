@@ -38,7 +38,7 @@ static mgk_flags flags_of(const mgk_attention_request *request, const mgk_tunabl
                        .HAS_VARIANCE = all.HAS_VARIANCE && all.KEYS_SHIFTED};
     flags.HAS_BIAS = flags.HAS_VARIANCE && all.HAS_BIAS; /* the unit in which variances become scales */
     request->engine->set_flags(request->facts, tunables, block, &flags);
-    flags.TWO_KEY_TILES = 0;
+    flags.RING_AHEAD = 0;
     return flags;
 }
 
