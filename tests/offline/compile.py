@@ -66,7 +66,7 @@ MATRIX_SPILLS = {
     ("smgk2-f32-64", "forward"): 20, ("hard-fish2-f32-64", "forward"): 52,
     ("softmax-f32-128-wgmma", "forward"): 308, ("mgk4-f32-64-wgmma", "forward"): 132,
     ("smgk2-f32-64-wgmma", "forward"): 44,
-    ("backward-softmax-f32-64-wgmma", "backward"): 72, ("backward-softmax-f32-128-wgmma", "backward"): 592,
+    ("backward-softmax-f32-64-wgmma", "backward"): 72, ("backward-softmax-f32-128-wgmma", "backward"): 76,
     ("backward-softmax-tf32-64-wgmma", "backward"): 8, ("backward-mgk2-f32-64-wgmma", "backward"): 32,
     ("backward-smgk2-f32-64-wgmma", "backward"): 80, ("backward-smgk2-f32-64-wgmma", "backward_queries"): 28,
     ("backward-softmax-f32-64", "backward"): 196, ("backward-softmax-tf32-64", "backward"): 80,
