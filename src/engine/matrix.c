@@ -116,14 +116,15 @@ static int64_t ring_bytes_of(const mgk_footprint *f, const mgk_tunables *p)
 }
 
 /* Whether the forward pass copies keys and values a whole tile ahead: where a kernel has the memory. The terms of keys
- * come with them; the scores of mixed heads leave no room. */
+ * come with them; the scores of mixed heads leave no room, two row tiles no registers. */
 static bool has_ring_ahead(const mgk_footprint *f, const mgk_tunables *p)
 {
     enum { STATIC_BYTES = 49152, OTHERS = 2560, UNUSED_TERMS = 5 }; /* of a kernel; rows' terms and votes; dropped */
     const int64_t keys = (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles)) * TILE_KEYS;
     const bool has_terms = f->tile.terms > UNUSED_TERMS;
     const int64_t terms = has_terms ? keys * (f->tile.terms + f->components) * (int64_t)sizeof(float) + OTHERS : 0;
-    return f->forward && f->held_heads == 0 && bf16_slices_of(f) == 0 && ring_bytes_of(f, p) + terms <= STATIC_BYTES;
+    return f->forward && f->held_heads == 0 && bf16_slices_of(f) == 0 &&
+           mgk_tunable_get(p, MGK_NAMED(row_tiles)) == 1 && ring_bytes_of(f, p) + terms <= STATIC_BYTES;
 }
 
 /* Layout: cl/engine/matrix/block.clh, backward.clh. Mixed heads: queries are in local memory, as dO in the kernel of
@@ -238,11 +239,18 @@ static bool is_plain(const mgk_footprint *f)
  * numbers have two slices; more slices would spill. */
 static int most_registers(const mgk_footprint *f, const mgk_tunables *p)
 {
-    enum { OF_FOUR = 128, OF_THREE = 168, WIDEST_OF_THREE = 128, FEW_SLICES = 2, WIDEST_OF_FACTORS = 64, FEW_TILES = 4 };
+    enum {
+        OF_FOUR = 128,
+        OF_THREE = 168,
+        WIDEST_OF_THREE = 128,
+        FEW_SLICES = 2,
+        WIDEST_OF_FACTORS = 64,
+        FEW_TILES = 4
+    };
     const bool few_factors = width_of(f->widest) <= WIDEST_OF_FACTORS &&
                              mgk_tunable_get(p, MGK_NAMED(key_tiles)) <= FEW_TILES && !f->singles;
-    const bool has_limit = (f->products == f->components || few_factors) && uses_wgmma(p) && f->forward && f->held_heads == 0 &&
-                           width_of(f->widest) <= WIDEST_OF_THREE;
+    const bool has_limit = (f->products == f->components || few_factors) && uses_wgmma(p) && f->forward &&
+                           f->held_heads == 0 && width_of(f->widest) <= WIDEST_OF_THREE;
     if (f->singles)
         return has_limit && is_plain(f) && bf16_slices_of(f) == FEW_SLICES ? OF_THREE : 0;
     return !has_limit ? 0 : is_plain(f) ? OF_FOUR : OF_THREE;
