@@ -67,6 +67,12 @@ class Replay(ProgramTest):
         self.assertNotIn("texmode", program)
         self.assertRegex(program, r"mov.u32 %r1, 0 *; mov.u32 %r2, 0 *;")
 
+    def test_text_as_the_driver_ends_it(self):
+        self.use_fake()
+        self.write(recording(), PTX + b"\0")
+        done = self.replay("--registers", "128")
+        self.assertEqual(done.returncode, 0, done.stderr)
+
     def test_refusals_of_the_driver(self):
         (self.fake / "libcuda.so.1").write_text("no library")
         self.refused(3, "there is no CUDA driver")

@@ -51,13 +51,6 @@ typedef struct known_buffer {
     struct known_buffer *next;
 } known_buffer;
 
-/* PTX of which a program was made. */
-typedef struct known_text {
-    cl_program program;
-    unsigned char *text; /* ended by NUL */
-    struct known_text *next;
-} known_text;
-
 typedef struct geometry {
     size_t groups[3], items[3], all_items;
 } geometry;
@@ -65,7 +58,6 @@ typedef struct geometry {
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static known_kernel *kernels;
 static known_buffer *buffers;
-static known_text *texts;
 static recording *recordings;
 static const char *folder;
 
@@ -179,49 +171,6 @@ static cl_int CL_API_CALL release_kernel(cl_kernel kernel)
     return layer_next.clReleaseKernel(kernel);
 }
 
-static bool is_ptx(const unsigned char *binary)
-{
-    return strstr((const char *)binary, ".target") != NULL;
-}
-
-/* NVIDIA's driver gives machine code as the binary of a program that was made of PTX, so the PTX is kept. */
-static cl_program CL_API_CALL create_with_binary(cl_context context, cl_uint count, const cl_device_id *devices,
-                                                 const size_t *sizes, const unsigned char **binaries, cl_int *states,
-                                                 cl_int *status)
-{
-    cl_program program = layer_next.clCreateProgramWithBinary(context, count, devices, sizes, binaries, states, status);
-    if (program == NULL || count != 1)
-        return program;
-    unsigned char *const text = make(sizes[0] + 1, 1);
-    memcpy(text, binaries[0], sizes[0]);
-    if (!is_ptx(text)) {
-        free(text);
-        return program;
-    }
-    known_text *const added = make(1, sizeof(*added));
-    added->program = program;
-    added->text = text;
-    (void)pthread_mutex_lock(&mutex);
-    added->next = texts;
-    texts = added;
-    (void)pthread_mutex_unlock(&mutex);
-    return program;
-}
-
-/* A program's binary, or the PTX of which that was made; takes `binary`. */
-static unsigned char *text_of(cl_program program, unsigned char *binary, size_t *size)
-{
-    for (const known_text *one = texts; !is_ptx(binary) && one != NULL; one = one->next) {
-        if (one->program != program)
-            continue;
-        *size = strlen((const char *)one->text);
-        free(binary);
-        binary = make(*size + 1, 1);
-        memcpy(binary, one->text, *size);
-    }
-    return binary;
-}
-
 /* The binary of a program of one device (free); NULL: there is none. */
 static unsigned char *binary_of(cl_kernel kernel, size_t *size)
 {
@@ -232,9 +181,9 @@ static unsigned char *binary_of(cl_kernel kernel, size_t *size)
         devices != 1 ||
         layer_next.clGetProgramInfo(program, CL_PROGRAM_BINARY_SIZES, sizeof(*size), size, NULL) != CL_SUCCESS)
         return NULL;
-    unsigned char *binary = make(*size + 1, 1);
+    unsigned char *binary = make(*size, 1);
     if (layer_next.clGetProgramInfo(program, CL_PROGRAM_BINARIES, sizeof(binary), &binary, NULL) == CL_SUCCESS)
-        return text_of(program, binary, size);
+        return binary;
     free(binary);
     return NULL;
 }
@@ -386,5 +335,4 @@ void layer_install(cl_icd_dispatch *table)
     table->clSetKernelArg = set_argument;
     table->clReleaseKernel = release_kernel;
     table->clEnqueueNDRangeKernel = enqueue_kernel;
-    table->clCreateProgramWithBinary = create_with_binary;
 }

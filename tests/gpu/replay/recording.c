@@ -153,6 +153,8 @@ static void replace(char *where, const char *text, const char *by)
 
 tool_exit replay_adapt(replay_recording *recording, tool_error *error)
 {
+    while (recording->program_size > 0 && recording->program[recording->program_size - 1] == '\0')
+        recording->program_size--; /* NVIDIA's driver ends the text by one */
     if (memchr(recording->program, '\0', recording->program_size) || !strstr(recording->program, ".entry") ||
         !strstr(recording->program, ".target"))
         return tool_fail(error, TOOL_BAD_INPUT, "the program of %s is no PTX: its driver is not NVIDIA's",
