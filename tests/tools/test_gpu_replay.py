@@ -88,7 +88,7 @@ class Replay(ProgramTest):
         self.use_fake()
         self.write(recording(), b"ELF")
         self.refused(2, "is no PTX")
-        self.write(recording(), PTX + b"\0")
+        self.write(recording(), PTX + b"\0" + PTX)
         self.refused(2, "is no PTX")
         for launch, words in ((recording(head="clmgk recording 2\nkernel_name\n"), "a recording of record_layer"),
                               (recording(groups="3 0 1"), "a recording of record_layer"),
