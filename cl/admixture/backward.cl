@@ -243,7 +243,8 @@ FUNCTION void value_heads(const key_block *b, int g0, int end_g)
         for (int panel = 0; panel < PANELS; ++panel) {
             const int first = b->k0 + panel * PANEL_HELD;
             panel_tile m = {panel, first, g0, i0, entries, subs, edge_of(a, p, i0, first), false};
-            if (!panel_meets(a, p, m.k0, i0, stop, &m.masked))
+            const panel_rows rows = rows_of_panel(a, p, m.k0);
+            if (!panel_meets(&rows, i0, stop, &m.masked))
                 continue;
             hold_tile(b, &m);
             for (; m.g0 < end_g; m.g0 += VALUE_HEADS)

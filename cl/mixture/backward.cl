@@ -96,6 +96,10 @@ FUNCTION void block_queries(const key_block *b)
         begin = 0;
         end = p->rows;
     }
+#if TERMS_AHEAD
+    announce_terms(b);
+#endif
+    panel_rows rows = rows_of_panel(a, p, b->k0);
     for (int i0 = begin; i0 < end; i0 += TILE_STREAMED) {
         const int stop = min(i0 + TILE_STREAMED, p->valid);
         const int next = met_tile(b, i0 + TILE_STREAMED, end);
@@ -128,7 +132,9 @@ FUNCTION void block_queries(const key_block *b)
         for (int panel = 0; panel < PANELS; ++panel) {
             const int first = b->k0 + panel * PANEL_HELD;
             panel_tile m = {panel, first, i0, 0, stop - i0, edge_of(a, p, i0, first), factored, false};
-            if (!panel_meets(a, p, m.k0, i0, stop, &m.masked))
+            if (PANELS > 1)
+                rows = rows_of_panel(a, p, m.k0);
+            if (!panel_meets(&rows, i0, stop, &m.masked))
                 continue;
             if (SUB_TILES > 1)
                 panel_entries(a, p, m.k0, i0, &m.begin, &m.end);
@@ -166,9 +172,9 @@ KERNEL(mixture_backward)
     GRAD_ENGINE_DECLARE(g)
     components x;
     key_values key;
-    STREAMED_SPACE float log_terms[TILE_STREAMED], delta_terms[TILE_STREAMED], top_terms[TILE_STREAMED],
-        spread_terms[TILE_STREAMED];
-    STREAMED_SPACE float log_low_terms[HAS_LSE_LOW ? TILE_STREAMED : 1];
+    STREAMED_SPACE float log_terms[TERM_STAGES * TILE_STREAMED], delta_terms[TERM_STAGES * TILE_STREAMED];
+    STREAMED_SPACE float log_low_terms[HAS_LSE_LOW ? TERM_STAGES * TILE_STREAMED : 1];
+    STREAMED_SPACE float top_terms[HAS_FACTORED ? TILE_STREAMED : 1], spread_terms[HAS_FACTORED ? TILE_STREAMED : 1];
     STREAMED_SPACE float alpha_terms[HAS_ROW_TERMS ? ROW_TERMS : 1][TILE_STREAMED];
     STREAMED_SPACE float u_terms[HAS_FACTORED ? COMPONENTS : 1][TILE_STREAMED];
 #if ROWS_INSIDE

@@ -55,26 +55,57 @@ typedef struct pair_block {
 
 #include "mixture/pairs.clh"
 
-/* Product r into its slot. */
-FUNCTION void product_scores(const query_block *b, int panel, int sub, int r)
+/* What product r begins with. */
+FUNCTION void scores_start(const query_block *b, int panel, int sub, int r, real (*s)[BLOCK_ROWS])
 {
-    engine *const e = &b->g->base;
-    real s[BLOCK_KEYS][BLOCK_ROWS];
     KEYS_FOR(u)
         ROWS_FOR(v) {
             const entry n = entry_at(panel, sub, u, v);
             s[u][v] = product_start(b, &n, r);
         }
-    tile_product(e, panel, sub, 0, r, b->view->edge, s);
+    product_ready(s);
+}
+
+/* Product r, when it is complete, into its slot; `later`: see product_end. */
+FUNCTION void scores_end(const query_block *b, int sub, int r, int later, real (*s)[BLOCK_ROWS])
+{
+    product_end(s, later);
     KEYS_FOR(u)
         ROWS_FOR(v)
             slot_put(b->g, r, sub, u, v, s[u][v]);
 }
 
-FUNCTION void block_scores(const query_block *b, int panel, int sub)
+#if !PRODUCTS_LATER
+FUNCTION void product_scores(const query_block *b, int panel, int sub, int r)
 {
+    real s[BLOCK_KEYS][BLOCK_ROWS];
+    scores_start(b, panel, sub, r, s);
+    tile_product(&b->g->base, panel, sub, 0, r, b->view->edge, s);
+    scores_end(b, sub, r, 0, s);
+}
+#endif
+
+/* Products of the sub-tile with dO, d, and those of the scores into their slots. PRODUCTS_LATER: d is still under way.
+ */
+FUNCTION void block_products(const query_block *b, int panel, int sub, real (*d)[BLOCK_ROWS])
+{
+#if PRODUCTS_LATER
+    real s[PRODUCTS][BLOCK_KEYS][BLOCK_ROWS];
+#define SCORES_START(r) scores_start(b, panel, sub, r, s[r])
+#define SCORES(r)       tile_product(&b->g->base, panel, sub, 0, r, b->view->edge, s[r])
+    COPIES(SCORES_START, PRODUCTS);
+#else
 #define SCORES(r) product_scores(b, panel, sub, r)
+#endif
     COPIES(SCORES, PRODUCTS);
+    KEYS_FOR(u)
+        ROWS_FOR(v)
+            d[u][v] = (real)(0.0f);
+    grad_out_product(b->g, panel, sub, d);
+#if PRODUCTS_LATER
+#define SCORES_END(r) scores_end(b, sub, r, PRODUCTS - (r), s[r])
+    COPIES(SCORES_END, PRODUCTS);
+#endif
 }
 
 /* What bias, ALiBi and mask add to the score of an entry, and log_i; `masked`: some row does not see some key. */
@@ -90,7 +121,21 @@ FUNCTION entry_terms terms_of(const query_block *b, const bool masked, int sub, 
     return c;
 }
 
-/* Gradients of all scores of a sub-tile, from their products d and keep, into the slots, and the sums over its keys. */
+#if WEIGHTS_FIRST
+/* The weights of a sub-tile. */
+FUNCTION void pairs_weights(const query_block *b, const bool masked, int panel, int sub)
+{
+    KEYS_FOR(u)
+        ROWS_FOR(v) {
+            entry n = entry_at(panel, sub, u, v);
+            n.common = terms_of(b, masked, sub, u, v);
+            entry_weights(b, &n);
+        }
+}
+#endif
+
+/* Gradients of all scores of a sub-tile, from their products d and keep, into the slots, and the sums over its keys.
+ * WEIGHTS_FIRST: the slots have its weights. */
 FUNCTION void pairs_gradients(const query_block *b, const bool masked, int panel, int sub, real (*d)[BLOCK_ROWS],
                               real (*keep)[BLOCK_ROWS], real (*sums)[BLOCK_ROWS])
 {
@@ -99,12 +144,19 @@ FUNCTION void pairs_gradients(const query_block *b, const bool masked, int panel
             real row[COMPONENTS];
             COMPONENTS_FOR(r)
                 row[r] = (real)(0.0f);
-            entry n = {panel, sub, u, v, terms_of(b, masked, sub, u, v), (real)(0.0f), keep[u][v]};
+            entry n = entry_at(panel, sub, u, v);
+            n.keep = keep[u][v];
+            if (!WEIGHTS_FIRST)
+                n.common = terms_of(b, masked, sub, u, v);
             n.t = weight_gradient(d[u][v], n.keep, b->query->delta[v]);
             entry_sums own;
             own.key = 0;
             own.row = row;
+#if WEIGHTS_FIRST
+            weight_gradients(b, &n, &own);
+#else
             entry_gradients(b, &n, b->view->factored, &own);
+#endif
             if (HAS_ROW_SUMS)
                 COMPONENTS_FOR(r)
                     sums[r][v] += row[r];
@@ -117,18 +169,22 @@ FUNCTION void pairs_gradients(const query_block *b, const bool masked, int panel
 FUNCTION void sub_tile_gradients(const query_block *b, int panel, int sub, real (*sums)[BLOCK_ROWS])
 {
     real d[BLOCK_KEYS][BLOCK_ROWS], keep[BLOCK_KEYS][BLOCK_ROWS];
-    block_scores(b, panel, sub);
+    block_products(b, panel, sub, d);
     KEYS_FOR(u)
-        ROWS_FOR(v) {
-            d[u][v] = (real)(0.0f);
+        ROWS_FOR(v)
             keep[u][v] = (real)(HAS_DROPOUT ? b->a->keep_scale : 1.0f);
-        }
-    grad_out_product(b->g, panel, sub, d);
 #if HAS_DROPOUT
     drop_weights(&b->g->base, &b->x->modifiers, b->view, sub, keep);
 #endif
     const bool masked = sub < b->view->whole_begin || sub >= b->view->whole_end;
-    if (SUMS_BY_SUB_TILE && !masked) /* few pairs: two texts of them are short */
+#if WEIGHTS_FIRST
+    if (masked)
+        pairs_weights(b, true, panel, sub);
+    else
+        pairs_weights(b, false, panel, sub);
+#endif
+    product_end(d, 0);
+    if (SUMS_BY_SUB_TILE && (!masked || WEIGHTS_FIRST)) /* few pairs: two texts of them are short */
         pairs_gradients(b, false, panel, sub, d, keep, sums);
     else
         pairs_gradients(b, masked, panel, sub, d, keep, sums);
@@ -140,6 +196,7 @@ FUNCTION void slots_accumulate(const query_block *b, int panel)
 #define ACCUMULATE_QUERIES(r) accumulate_queries(b->g, panel, r, r)
     if (WANT_Q)
         COPIES(ACCUMULATE_QUERIES, PRODUCTS);
+    sums_end(b->g);
 }
 
 /* A panel's part in the gradients of a tile. */

@@ -49,9 +49,9 @@ CLANG_PTX_WIDE = {"smgk2-128": 240}
 MATRIX_SPILLS = {
     ("mgk2-bf16-128-wgmma", "forward"): 300, ("mgk4-bf16-64-wgmma", "forward"): 300,
     ("smgk2-bf16-128-wgmma", "forward"): 64, ("hard-fish2-bf16-64-wgmma", "forward"): 108,
-    ("backward-softmax-bf16-64-wgmma", "backward"): 20, ("backward-softmax-f16-64-wgmma", "backward"): 28,
-    ("backward-softmax-bf16-128-wgmma", "backward"): 192, ("backward-softmax-f16-128-wgmma", "backward"): 200,
-    ("backward-smgk2-bf16-64-wgmma", "backward"): 164, ("backward-smgk2-bf16-128-wgmma", "backward"): 64,
+    ("backward-softmax-bf16-64-wgmma", "backward"): 52, ("backward-softmax-f16-64-wgmma", "backward"): 56,
+    ("backward-softmax-bf16-128-wgmma", "backward"): 240, ("backward-softmax-f16-128-wgmma", "backward"): 260,
+    ("backward-smgk2-bf16-64-wgmma", "backward"): 304, ("backward-smgk2-bf16-128-wgmma", "backward"): 64,
     ("mgk2-bf16-128", "forward"): 16, ("smgk2-bf16-128", "forward"): 88,
     ("hard-fish2-bf16-64", "forward"): 40, ("hard-fish2-bf16-128", "forward"): 76,
     ("backward-softmax-bf16-64", "backward"): 320, ("backward-softmax-f16-64", "backward"): 540,
