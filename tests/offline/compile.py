@@ -48,7 +48,8 @@ CLANG_PTX_WIDE = {"smgk2-128": 240}
 # spills on sm_80 or sm_90, by configuration and file. The plan ranks the engine last.
 MATRIX_SPILLS = {
     ("mgk2-bf16-128-wgmma", "forward"): 300, ("mgk4-bf16-64-wgmma", "forward"): 300,
-    ("smgk2-bf16-128-wgmma", "forward"): 64, ("hard-fish2-bf16-64-wgmma", "forward"): 108,
+    ("smgk2-bf16-128-wgmma", "forward"): 64, ("hard-fish2-bf16-64-wgmma", "forward"): 144,
+    ("hard-fish2-bf16-128-wgmma", "forward"): 8,
     ("backward-softmax-bf16-64-wgmma", "backward"): 52, ("backward-softmax-f16-64-wgmma", "backward"): 56,
     ("backward-softmax-bf16-128-wgmma", "backward"): 240, ("backward-softmax-f16-128-wgmma", "backward"): 260,
     ("backward-smgk2-bf16-64-wgmma", "backward"): 304, ("backward-smgk2-bf16-128-wgmma", "backward"): 64,
@@ -460,10 +461,12 @@ def share(lists, of):
 
 def promoted_bytes(source, options):
     """Private memory of a work-item of the matrix engine: for sums of more than 4,096 products each, and those that are
-    stored (cl/engine/matrix/backward.clh, chain.clh, gemm.clh), and for slices of a block's own rows."""
+    stored (cl/engine/matrix/backward.clh, chain.clh, gemm.clh), for slices of a block's own rows, and for wide queries of
+    mixed heads (block.clh)."""
     head, value = (max(16, tunable(options, name, 64)) for name in ("HEAD_SIZE", "VALUE_SIZE"))
     if "-DMATRIX_UNIT=2" in options and source.endswith("/forward.cl"):
-        return 2 * value * tunable(options, "HEADS", 1)
+        queries = head * tunable(options, "COMPONENTS", 1) if source.startswith("admixture") else 0
+        return 2 * value * tunable(options, "HEADS", 1) + (queries if queries > 128 else 0)
     if source == "gemm/fragments.cl" and tunable(options, "TF32_PRODUCTS", 0) <= 1 and tunable(options, "BF16_SLICES", 0) <= 2:
         return 16 * tunable(options, "ROW_TILES", 4) * tunable(options, "COLUMN_TILES", 8) * ("-DENGINE=matrix" in options)
     mixed = source.startswith("admixture/backward")
