@@ -96,7 +96,8 @@ typedef struct mgk_block {
     clmgk_precision precision; /* of the products, where it is the descriptor's and not the arrays' */
     int registers;             /* limit of a work-item's, of which `compiler` tells the compiler; 0: none */
     const char *compiler;      /* options of the device's compiler; NULL: none */
-    mgk_pace pace;             /* of a work-group of the pass's main kernel */
+    const char *of_queries; /* with a limit of registers: in the backward pass' kernel of queries; NULL: `compiler` */
+    mgk_pace pace;          /* of a work-group of the pass's main kernel */
 } mgk_block;
 
 /* How well an engine suits a device, or a problem on it. Of the engines that can plan all of its passes, a plan takes

@@ -449,6 +449,13 @@ static const char *compiler_of(const mgk_footprint *f, const mgk_tunables *p)
     }
 }
 
+/* Softmax' kernel of queries with few features needs no more registers than three work-groups have. */
+static const char *compiler_of_queries(const mgk_footprint *f, const mgk_tunables *p)
+{
+    const bool has_limit = uses_wgmma(p) && !f->forward && !f->singles && is_plain(f);
+    return has_limit ? MGK_EDITED_PTX " " MGK_REGISTERS_LIMIT "168" : NULL;
+}
+
 static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p, mgk_block *block,
                         clmgk_error *error)
 {
@@ -472,6 +479,7 @@ static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, m
                          .threads = (size_t)threads,
                          .local_bytes = local,
                          .compiler = compiler_of(f, p),
+                         .of_queries = compiler_of_queries(f, p),
                          .registers = most_registers(f, p),
                          .pace = pace_of(f, facts, p),
                          .unit = mgk_tunable_get(p, MGK_NAMED(unit)),

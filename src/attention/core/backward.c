@@ -54,15 +54,15 @@ void mgk_backward_add_rows(mgk_backward *x, const char *file, const char *name, 
     mgk_attention_add(&step, x->plan);
 }
 
-/* Appends a kernel with the pass's block, in `groups` work-groups. */
-static void add_block(mgk_backward *x, const char *file, const char *name, const mgk_flags *flags, mgk_binding *bind,
-                      int64_t groups)
+/* Appends a kernel in `groups` work-groups. */
+static void add_block(mgk_backward *x, const mgk_block *block, const char *file, const char *name,
+                      const mgk_flags *flags, mgk_binding *bind, int64_t groups)
 {
     const mgk_attention_step step = {.file = file,
                                      .name = name,
                                      .flags = *flags,
                                      .tunables = &x->plan->tunables,
-                                     .block = &x->block,
+                                     .block = block,
                                      .bind = bind,
                                      .args = &x->args,
                                      .args_bytes = sizeof(x->args),
@@ -74,7 +74,7 @@ void mgk_backward_add_main(mgk_backward *x, const char *file, const char *name, 
 {
     x->plan->steps.main = x->plan->steps.count;
     x->plan->block = x->block;
-    add_block(x, file, name, &x->flags, bind, (int64_t)x->args.chunks * x->args.splits);
+    add_block(x, &x->block, file, name, &x->flags, bind, (int64_t)x->args.chunks * x->args.splits);
 }
 
 void mgk_backward_add_queries(mgk_backward *x, const char *file, const char *name, const mgk_flags *flags,
@@ -84,7 +84,13 @@ void mgk_backward_add_queries(mgk_backward *x, const char *file, const char *nam
         x->plan->steps.main = x->plan->steps.count;
         x->plan->block = x->block;
     }
-    add_block(x, file, name, flags, bind, mgk_attention_groups(x->request->desc, heads, x->block.rows));
+    mgk_flags own = *flags;
+    mgk_block block = x->block;
+    if (block.of_queries != NULL) {
+        own.ANY_GROUP_SIZE = true;
+        block.compiler = block.of_queries;
+    }
+    add_block(x, &block, file, name, &own, bind, mgk_attention_groups(x->request->desc, heads, block.rows));
 }
 
 mgk_flags mgk_backward_main_flags(const mgk_backward *x)
