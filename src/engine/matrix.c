@@ -239,19 +239,9 @@ static bool is_plain(const mgk_footprint *f)
  * numbers have two slices; more slices would spill. */
 static int most_registers(const mgk_footprint *f, const mgk_tunables *p)
 {
-    enum {
-        OF_FOUR = 128,
-        OF_THREE = 168,
-        WIDEST_OF_THREE = 128,
-        FEW_SLICES = 2,
-        WIDEST_OF_FACTORS = 64,
-        FEW_TILES = 4,
-        MOST_COMPONENTS = 2
-    };
-    const bool few_factors = width_of(f->widest) <= WIDEST_OF_FACTORS &&
-                             mgk_tunable_get(p, MGK_NAMED(key_tiles)) <= FEW_TILES && !f->singles;
-    const bool has_limit = (f->products == f->components || few_factors) && f->components <= MOST_COMPONENTS &&
-                           uses_wgmma(p) && f->forward && f->held_heads == 0 && width_of(f->widest) <= WIDEST_OF_THREE;
+    enum { OF_FOUR = 128, OF_THREE = 168, WIDEST_OF_THREE = 128, FEW_SLICES = 2, MOST_COMPONENTS = 2 };
+    const bool has_limit = f->products == f->components && f->components <= MOST_COMPONENTS && uses_wgmma(p) &&
+                           f->forward && f->held_heads == 0 && width_of(f->widest) <= WIDEST_OF_THREE;
     if (f->singles)
         return has_limit && is_plain(f) && bf16_slices_of(f) == FEW_SLICES ? OF_THREE : 0;
     return !has_limit ? 0 : is_plain(f) ? OF_FOUR : OF_THREE;
