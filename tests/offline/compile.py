@@ -78,6 +78,19 @@ MATRIX_SPILLS = {
     ("backward-hard-fish2-bf16-64", "backward"): 88, ("backward-hard-fish2-f16-64", "backward"): 92,
     ("backward-hard-fish2-bf16-64", "backward_queries"): 8, ("backward-hard-fish2-f16-64", "backward_queries"): 8,
 }
+# The same by CUDA's compiler, where it is more than CUDA_LIMIT.
+MATRIX_CUDA_SPILLS = {
+    ("smgk2-bf16-128", "forward"): 72, ("softmax-bf16-64", "forward"): 72, ("softmax-f32-128", "forward"): 84,
+    ("hard-fish2-bf16-64", "forward"): 72, ("hard-fish2-bf16-128", "forward"): 72,
+    ("backward-mgk2-bf16-128", "backward"): 488, ("backward-mgk2-bf16-128", "backward_queries"): 72,
+    ("backward-smgk2-bf16-128", "backward"): 496, ("backward-smgk2-bf16-128", "backward_queries"): 132,
+    ("backward-smgk2-f32-64", "backward"): 292, ("backward-softmax-f32-64", "backward"): 112,
+    ("backward-softmax-f32-128", "backward"): 240,
+    ("backward-smgk2-bf16-128-wgmma", "backward"): 272, ("backward-smgk2-bf16-128-wgmma", "backward_queries"): 88,
+    ("backward-softmax-f32-128-wgmma", "backward"): 124,
+    ("product-f32-nn", "fragments"): 108, ("product-f32x4-nn", "fragments"): 132, ("product-f32x4-tt", "fragments"): 324,
+    ("product-tf32-nn-wgmma", "fragments"): 336, ("product-tf32-tt-wgmma", "fragments"): 340,
+}
 MATRIX_RESIDENTS = 2  # work-groups of the matrix engine that a multiprocessor must hold
 # Parts of a CUDA toolkit that PyPI has.
 CUDA_PACKAGES = {"nvdisasm": "nvidia-cuda-nvdisasm", "ptxas": "nvidia-cuda-nvcc"}
@@ -268,6 +281,10 @@ class Amd:
                               "B local": r"LDS Size [^:]*: (\d+)", "waves": r"Occupancy [^:]*: (\d+)"})
 
 
+def nvidia_engines(architecture):
+    return ("simt-nvidia", "matrix-nvidia") if architecture >= "sm_80" else ("simt-nvidia",)
+
+
 class Nvidia:
     kind = "nvidia"
     sub_groups = ["-DSHUFFLE=3", "-DSUB_GROUP_SIZE=32"]
@@ -275,7 +292,9 @@ class Nvidia:
     def __init__(self, architecture, ptxas=None, with_nvcc=False):
         """`with_nvcc`: PTX by CUDA's compiler, whose optimizer is that of the OpenCL driver, in place of clang's."""
         self.architecture, self.ptxas, self.with_nvcc = architecture, ptxas or find_cuda("ptxas"), with_nvcc
-        self.engines = ("simt-nvidia", "matrix-nvidia") if architecture >= "sm_80" else ("simt-nvidia",)
+        if with_nvcc:
+            self.kind = Cuda.kind
+        self.engines = nvidia_engines(architecture)
 
     def missing(self):
         if not shutil.which(CLANG):
@@ -320,8 +339,7 @@ class Cuda:
     sass.py and bounds.py tell whether loops over tiles are spared."""
 
     kind = "cuda"
-    engines = ("simt-nvidia",)
-    left_out = ("layer/", "gemm/")  # their vectors are not in opencl.cuh
+    left_out = ("layer/", "gemm/product.cl", "gemm/combine.cl", "gemm/scale.cl")  # their vectors are not in opencl.cuh
     sub_groups = Nvidia.sub_groups
     EDITS = [(re.compile(pattern, re.MULTILINE), text) for pattern, text in [
         (r"^#pragma OPENCL .*$", ""),
@@ -349,6 +367,7 @@ class Cuda:
 
     def __init__(self, architecture):
         self.architecture = architecture
+        self.engines = nvidia_engines(architecture)
 
     def missing(self):
         return None if find_cuda("nvcc") else "nvcc (a CUDA toolkit, in PATH or CUDA_HOME)"
@@ -367,6 +386,9 @@ class Cuda:
                     "-Xptxas", "-v", f"-{kind}", "k.cu", "-o", f"k.{kind}"], folder)
 
     def compile(self, source, options, folder):
+        """The matrix engine's PTX may have marks, which ptxas does not get."""
+        if "-DENGINE=matrix" in options:
+            return Nvidia(self.architecture, with_nvcc=True).compile(source, options, folder)
         return figures(self.build(source, options, folder), PTXAS_FIGURES)
 
 
@@ -491,7 +513,7 @@ def limits(name, kind, configuration, source, options):
     if kind == "nvidia" and registers_of(options)[1]:
         spills = max(spills, CLANG_PTX_LIMITED)
     if kind == "cuda":
-        spills = CUDA_LIMIT
+        spills = MATRIX_CUDA_SPILLS.get((configuration, pathlib.Path(source).stem), CUDA_LIMIT)
     stack = 2 * spills + promoted_bytes(source, options)
     return {"spilled": spills, "B spilled": spills, "B stack": FEW_REGISTERS.get(name, stack)}
 

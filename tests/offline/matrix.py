@@ -10,8 +10,8 @@ Each case is a pass of a problem, which the library plans (offline_plans steps);
 memory, asynchronous copies, exchanges. Fails on wrong numbers, accesses outside the arrays, copies that are read before
 they have arrived, unordered accesses to local memory, spills and a stack. --full: also all matrix configurations of
 configurations.txt, with their own blocks. --saved: those configurations whose programs a driver made and gpu-check.sh
-brought back. Needs clang, libclc and numpy, ptxas and nvdisasm (of a CUDA toolkit, or from
-PyPI into a cache); without them it says so and ends with status 77.
+brought back. --nvcc: PTX by CUDA's compiler, whose optimizer is that of the OpenCL driver. Needs clang, libclc and numpy, ptxas and
+nvdisasm (of a CUDA toolkit, or from PyPI into a cache); without them it says so and ends with status 77.
 """
 import argparse
 import concurrent.futures
@@ -246,7 +246,7 @@ def run_case(one, programs, plans):
     counts, lines = run.run(programs), []
     faults = run.faults()
     for step, program, _, last in counts:
-        most = offline.limits(ARCHITECTURE, "nvidia", configuration, step.source, step.options)
+        most = offline.limits(ARCHITECTURE, programs.target.kind, configuration, step.source, step.options)
         if configuration.endswith("-wgmma") and "-DMATRIX_UNIT=1" in step.options:
             faults.append(f"{step.source}: planned for another unit")
         if not may_spill and any(program.figures[figure] > most[figure] for figure in ("B spilled", "B stack")):
@@ -370,6 +370,8 @@ def main():
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
     missing, tools = find_tools(arguments.ptxas)
+    if arguments.nvcc:
+        missing = missing or offline.Cuda(ARCHITECTURE).missing()
     if missing:
         print(f"skipped: {missing} is not there")
         return 77

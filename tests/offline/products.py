@@ -161,14 +161,14 @@ class Product:
 def run_case(one, programs, plans):
     product = Product(plans, one)
     program, counts = product.run(programs)
-    faults = product.faults() + over_limits(one.limits or one.name, product.step, program)
+    faults = product.faults() + over_limits(one.limits or one.name, product.step, program, programs.target.kind)
     text = (f"{one.name:28s} {program.figures['registers']} registers, {counts['hmma'] + counts['hgmma']} products, "
             f"{counts['slots']} slots, {counts['barriers']} barriers in the first group")
     return f"{text}  {'FAILED: ' + '; '.join(faults) if faults else 'right'}", not faults
 
 
-def over_limits(name, step, program):
-    most = offline.limits("sm_90", "nvidia", name, step.source, step.options)
+def over_limits(name, step, program, kind):
+    most = offline.limits("sm_90", kind, name, step.source, step.options)
     return [f"{figure} {program.figures[figure]}, at most {most[figure]}" for figure in ("B spilled", "B stack")
             if program.figures[figure] > most[figure]]
 
@@ -194,7 +194,7 @@ class Rate:
                                                        "parameters": own}.items())))
             program, counts = product.run(programs)
             runs.append(counts)
-            self.faults += product.faults() + over_limits(name, product.step, program)
+            self.faults += product.faults() + over_limits(name, product.step, program, programs.target.kind)
             if product.step.options != self.step.options:
                 self.faults.append("has other options than the product of its size")
         fewer, more = runs
