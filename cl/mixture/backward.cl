@@ -134,7 +134,8 @@ FUNCTION void block_queries(const key_block *b)
             panel_tile m = {panel, first, i0, 0, stop - i0, edge_of(a, p, i0, first), factored, false};
             if (PANELS > 1)
                 rows = rows_of_panel(a, p, m.k0);
-            if (!panel_meets(&rows, i0, stop, &m.masked))
+            const bool meets = panel_meets(&rows, i0, stop, &m.masked);
+            if ((PANELS > 1 || ROWS_INSIDE) && !meets) /* else block_rows has left out such tiles */
                 continue;
             if (SUB_TILES > 1)
                 panel_entries(a, p, m.k0, i0, &m.begin, &m.end);

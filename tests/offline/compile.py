@@ -51,7 +51,7 @@ MATRIX_SPILLS = {
     ("smgk2-bf16-128-wgmma", "forward"): 64, ("hard-fish2-bf16-64-wgmma", "forward"): 144,
     ("hard-fish2-bf16-128-wgmma", "forward"): 8,
     ("backward-softmax-bf16-64-wgmma", "backward"): 52, ("backward-softmax-f16-64-wgmma", "backward"): 56,
-    ("backward-softmax-bf16-128-wgmma", "backward"): 240, ("backward-softmax-f16-128-wgmma", "backward"): 260,
+    ("backward-softmax-bf16-128-wgmma", "backward"): 268, ("backward-softmax-f16-128-wgmma", "backward"): 288,
     ("backward-smgk2-bf16-64-wgmma", "backward"): 304, ("backward-smgk2-bf16-128-wgmma", "backward"): 64,
     ("mgk2-bf16-128", "forward"): 16, ("smgk2-bf16-128", "forward"): 88,
     ("hard-fish2-bf16-64", "forward"): 40, ("hard-fish2-bf16-128", "forward"): 76,
