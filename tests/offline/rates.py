@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a tile of the matrix engine's kernels takes on an NVIDIA GPU, by its machine code, and the rates that model.py makes
 of it: for matrix.py."""
+import dataclasses
+
 import compile as offline
 import model
 import passes
@@ -97,17 +99,16 @@ class Tile:
                 for what, cycles, limit in (("issue slots", c["slots"] / 4, most[0]),
                                             ("banks of local memory", c["passes"], most[1])) if cycles > limit * units]
 
-    def milliseconds(self, causal=False):
-        return predictions.matrix_ms(self.tile(), self.rows, self.keys, self.resident, causal)
-
     def row(self):
-        """A table's cells, under predictions.MATRIX_COLUMNS or WGMMA_COLUMNS."""
+        """A table's cells, under predictions.MATRIX_COLUMNS or WGMMA_COLUMNS; the times are those of the counts as they are
+        shown."""
         tile = self.tile()
+        tile = dataclasses.replace(tile, **{name: round(value) for name, value in vars(tile).items() if isinstance(value, float)})
+        ms = [predictions.matrix_ms(tile, self.rows, self.keys, self.resident, causal) for causal in (False, True)]
         return [f"{self.name}, {self.kernel}", f"{self.rows} x {self.keys}", self.resident,
                 *(f"{x:.0f}" for x in (tile.slots, self.products(), tile.mufu, tile.banks, tile.load_bytes, tile.barriers,
                                        tile.waits, *([tile.copied] if self.by_four else []))),
-                self.figures["registers"], f"{self.others():.2f}", f"{self.milliseconds():.3f}",
-                f"{self.milliseconds(True):.3f}"]
+                self.figures["registers"], f"{self.others():.2f}", *(f"{x:.3f}" for x in ms)]
 
     def kinds(self):
         """(Kind, instructions for each product)."""
