@@ -376,7 +376,7 @@ EDITED_TEST(products_that_need_all_local_memory)
 {
     enum { ROWS_AND_COLUMNS = 64 + 64, DEPTH = 32, STAGES = 3, BYTES = 2 };
     static const char parameters[] = "warps=4,row-tiles=1,column-tiles=8,splits=1";
-    self->driver->local = ROWS_AND_COLUMNS * DEPTH * STAGES * BYTES;
+    self->driver->local = (cl_ulong)ROWS_AND_COLUMNS * DEPTH * STAGES * BYTES;
     expect_product(self, "matrix", parameters, "stages=3,unit=2", NULL);
     self->driver->local_is_shared = 1;
     expect_product(self, "matrix", parameters, "stages=2,unit=2", "no larger block: kernel gemm_fragments: ");
