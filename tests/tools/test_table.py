@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""benchmarks/table.py: the README's tables are those of the results behind them. benchmarks/bound.py: its counts are
+"""benchmarks/table.py: the README's tables are those of the results behind them, and benchmarks/card.py: those of
+docs/gpu-bounds.md. benchmarks/bound.py: its counts are
 those of the compiled kernels. benchmarks/compact.py: every file of results has been shortened."""
 import importlib.util
 import json
@@ -22,7 +23,11 @@ def load(name):
 
 
 def table(results, *arguments):
-    command = [sys.executable, "-B", BENCHMARKS / "table.py", results, *arguments]
+    return printed("table.py", results, *arguments)
+
+
+def printed(script, *arguments):
+    command = [sys.executable, "-B", BENCHMARKS / script, *arguments]
     return subprocess.run(list(map(str, command)), check=True, stdout=subprocess.PIPE, encoding="utf-8").stdout
 
 
@@ -54,6 +59,16 @@ class Table(unittest.TestCase):
         text = table(RESULTS / "epyc-zen4-linear.json", "--linear", RESULTS / "epyc-zen4-pytorch-linear.json")
         self.check(rows(text, title), 8)
         self.check(rows(table(RESULTS / "epyc-zen4-linear.json"), title), 6)
+
+
+class Card(unittest.TestCase):
+    def test_documents_have_what_was_measured(self):
+        text = (BENCHMARKS.parent / "docs/gpu-bounds.md").read_text(encoding="utf-8")
+        for option in ((), ("--forms",)):
+            with self.subTest(option=option):
+                found = printed("card.py", *option, RESULTS / "h200-matrix.json")
+                self.assertGreater(found.count("\n"), 12)
+                self.assertIn("\n\n" + found + "\n", text)
 
 
 class Compact(unittest.TestCase):
