@@ -192,7 +192,7 @@ KERNEL(mixture_backward)
         const problem p = problem_of(&a, task / a.kv_heads, lengths, lengths_q, offsets, offsets_k);
         /* keys beyond the key length have gradients too: 0 */
         const int keys = HAS_SEQUENCES ? p.keys : a.length_k;
-        at.k = k + p.batch * a.k.batch + kv_head * a.k.head + p.key_base * a.k.token;
+        __global const k_element *const keys_at = k + p.batch * a.k.batch + kv_head * a.k.head + p.key_base * a.k.token;
         at.v = v + p.batch * a.v.batch + kv_head * a.v.head + p.key_base * a.v.token;
         __global k_element *const dk =
             grad_k + p.batch * a.grad_k.batch + kv_head * a.grad_k.head + p.key_base * a.grad_k.token;
@@ -203,86 +203,92 @@ KERNEL(mixture_backward)
         const int end = ROWS_INSIDE ? max(keys, 1) : keys;
         for (int k0 = split * GROUP_HELD; k0 < end; k0 = ONE_BLOCK ? end : k0 + a.splits * GROUP_HELD) {
             key_block b = {&g, &a, &p, &at, &x, &t, &key, k0};
-            for (int panel = 0; panel < PANELS; ++panel) {
-                panel_clear_keys(&g, panel);
-                panel_clear_values(&g, panel);
-                panel_load_values(&g, panel, 0, at.v, a.v.token, k0 + panel * PANEL_HELD, p.keys, a.value_size);
-            }
-            for (int h = kv_head * group; h < (kv_head + 1) * group; ++h) {
-                at.bh = p.batch * a.heads + h;
-                at.row = at.bh * a.length + p.row_base;
-                at.q = q + p.batch * a.q.batch + h * a.q.head + p.row_base * a.q.token;
-                at.grad_o = grad_o + p.batch * a.grad_o.batch + h * a.grad_o.head + p.row_base * a.grad_o.token;
-                at.prior = prior + h * a.prior.head + (a.prior.token ? p.key_base : 0);
-                at.shift = shift + (long)h * COMPONENTS * a.head_size;
-                at.o = o + p.batch * a.o.batch + h * a.o.head + p.row_base * a.o.token;
-                const long row_lse = p.batch * a.lse.batch + h * a.lse.head + p.row_base * a.lse.token;
-                at.lse = lse + row_lse;
-                at.lse_low = lse_low + row_lse;
-                at.grad_lse = is_given(&a.bound, SLOT_GRAD_LSE) ? grad_lse + row_lse : 0;
-                at.grad_q = grad_q + p.batch * a.grad_q.batch + h * a.grad_q.head + p.row_base * a.grad_q.token;
-                at.work = work;
-                at.query = work + a.region[MGK_REGION_QUERY] + (split * rows + at.row) * HEAD_SIZE;
-                at.row_sums =
-                    work + a.region[MGK_REGION_ROW_SUMS] + (split * rows + at.bh * a.length) * COMPONENTS + p.row_base;
-                at.bias = HAS_BIAS ? bias_of(&a, &p, h, bias) : 0;
-                at.slope = HAS_ALIBI ? slopes[h] * UNITS_PER_NAT : 0.0f;
-#if KEY_TERMS_GIVEN
-                at.betas = work + a.region[MGK_REGION_KEY_TERMS] + beta_row(&a, p.batch, h, kv_head, 0) + p.key_base;
-#endif
-                if (HAS_BIAS_ENTRIES) {
-                    at.grad_bias = a.bias_copies == 0
-                                       ? grad_bias
-                                       : work + a.region[MGK_REGION_BIAS] + chunk * (a.bias_batches * a.bias.batch);
-                    at.grad_bias += (p.batch % a.bias_batches) * a.bias.batch + h * a.bias.head +
-                                    p.row_base * a.bias.component + p.key_base * a.bias.token;
-                }
-                if (WANT_GAMMA)
-                    at.gamma =
-                        gamma + at.bh * COMPONENTS * a.length * a.length_k + p.row_base * (long)a.length_k + p.key_base;
-#if ROWS_INSIDE
-                if (h == (kv_head + 1) * group - 1) {
-                    const long next_b = (task + 1) / a.kv_heads, next_g = (task + 1) % a.kv_heads,
-                               next_h = next_g * group;
-                    const task_arrays next = {q + next_b * a.q.batch + next_h * a.q.head,
-                                              k + next_b * a.k.batch + next_g * a.k.head,
-                                              v + next_b * a.v.batch + next_g * a.v.head,
-                                              o + next_b * a.o.batch + next_h * a.o.head,
-                                              grad_o + next_b * a.grad_o.batch + next_h * a.grad_o.head,
-                                              grad_q + next_b * a.grad_q.batch + next_h * a.grad_q.head};
-                    block_ahead(&b, keys, task + 1 < list, &next, dk, dv);
-                }
-#endif
-                components_begin(&x, &a, h, at.prior, variance, at.shift);
-                key.spread = 0.0f;
-                key.tiny = false;
-#if SHIFT_INSIDE
-                shift_begin(&key);
-#endif
+            for (int turn = 0; turn < TURNS; ++turn) {
+                at.turn = turn;
+                at.k = keys_at + turn * a.k.component;
                 for (int panel = 0; panel < PANELS; ++panel) {
-                    const int first = k0 + panel * PANEL_HELD;
-                    if (HAS_VARIANCE || h == kv_head * group)
-                        panel_load_keys(&g, panel, at.k, a.k.component, a.k.token, first, p.keys, a.head_size);
-                    panel_begin(&b, panel);
+                    panel_clear_keys(&g, panel);
+                    if (turn > 0)
+                        continue;
+                    panel_clear_values(&g, panel);
+                    panel_load_values(&g, panel, 0, at.v, a.v.token, k0 + panel * PANEL_HELD, p.keys, a.value_size);
                 }
-                block_queries(&b);
-                for (int panel = 0; panel < PANELS; ++panel)
-                    panel_finish(&b, panel, keys);
-#if SHIFT_INSIDE
-                store_shift(&b);
+                for (int h = kv_head * group; h < (kv_head + 1) * group; ++h) {
+                    at.bh = p.batch * a.heads + h;
+                    at.row = at.bh * a.length + p.row_base;
+                    at.q = q + p.batch * a.q.batch + h * a.q.head + p.row_base * a.q.token;
+                    at.grad_o = grad_o + p.batch * a.grad_o.batch + h * a.grad_o.head + p.row_base * a.grad_o.token;
+                    at.prior = prior + h * a.prior.head + turn * a.prior.component + (a.prior.token ? p.key_base : 0);
+                    at.shift = shift + (long)h * COMPONENTS * a.head_size;
+                    at.o = o + p.batch * a.o.batch + h * a.o.head + p.row_base * a.o.token;
+                    const long row_lse = p.batch * a.lse.batch + h * a.lse.head + p.row_base * a.lse.token;
+                    at.lse = lse + row_lse;
+                    at.lse_low = lse_low + row_lse;
+                    at.grad_lse = is_given(&a.bound, SLOT_GRAD_LSE) ? grad_lse + row_lse : 0;
+                    at.grad_q = grad_q + p.batch * a.grad_q.batch + h * a.grad_q.head + p.row_base * a.grad_q.token;
+                    at.work = work;
+                    at.query = work + a.region[MGK_REGION_QUERY] + (split * rows + at.row) * HEAD_SIZE;
+                    at.row_sums = work + a.region[MGK_REGION_ROW_SUMS] +
+                                  (split * rows + at.bh * a.length) * COMPONENTS + p.row_base;
+                    at.bias = HAS_BIAS ? bias_of(&a, &p, h, bias) : 0;
+                    at.slope = HAS_ALIBI ? slopes[h] * UNITS_PER_NAT : 0.0f;
+#if KEY_TERMS_GIVEN
+                    at.betas =
+                        work + a.region[MGK_REGION_KEY_TERMS] + beta_row(&a, p.batch, h, kv_head, turn) + p.key_base;
 #endif
+                    if (HAS_BIAS_ENTRIES) {
+                        at.grad_bias = a.bias_copies == 0
+                                           ? grad_bias
+                                           : work + a.region[MGK_REGION_BIAS] + chunk * (a.bias_batches * a.bias.batch);
+                        at.grad_bias += (p.batch % a.bias_batches) * a.bias.batch + h * a.bias.head +
+                                        p.row_base * a.bias.component + p.key_base * a.bias.token;
+                    }
+                    if (WANT_GAMMA)
+                        at.gamma = gamma + at.bh * COMPONENTS * a.length * a.length_k + p.row_base * (long)a.length_k +
+                                   p.key_base;
+#if ROWS_INSIDE
+                    if (h == (kv_head + 1) * group - 1) {
+                        const long next_b = (task + 1) / a.kv_heads, next_g = (task + 1) % a.kv_heads,
+                                   next_h = next_g * group;
+                        const task_arrays next = {q + next_b * a.q.batch + next_h * a.q.head,
+                                                  k + next_b * a.k.batch + next_g * a.k.head,
+                                                  v + next_b * a.v.batch + next_g * a.v.head,
+                                                  o + next_b * a.o.batch + next_h * a.o.head,
+                                                  grad_o + next_b * a.grad_o.batch + next_h * a.grad_o.head,
+                                                  grad_q + next_b * a.grad_q.batch + next_h * a.grad_q.head};
+                        block_ahead(&b, keys, task + 1 < list, &next, dk, dv);
+                    }
+#endif
+                    components_begin(&x, &a, h, at.prior, variance, at.shift);
+                    key.spread = 0.0f;
+                    key.tiny = false;
+#if SHIFT_INSIDE
+                    shift_begin(&key);
+#endif
+                    for (int panel = 0; panel < PANELS; ++panel) {
+                        const int first = k0 + panel * PANEL_HELD;
+                        if (HAS_VARIANCE || h == kv_head * group)
+                            panel_load_keys(&g, panel, at.k, a.k.component, a.k.token, first, p.keys, a.head_size);
+                        panel_begin(&b, panel);
+                    }
+                    block_queries(&b);
+                    for (int panel = 0; panel < PANELS; ++panel)
+                        panel_finish(&b, panel, keys);
+#if SHIFT_INSIDE
+                    store_shift(&b);
+#endif
+                }
+                for (int panel = 0; panel < PANELS; ++panel)
+                    if (WANT_K)
+                        PRODUCTS_FOR(r)
+                            store_keys(&g, panel, r, HAS_VARIANCE ? 1.0f : a.scale * NATS_PER_UNIT,
+                                       dk + (turn + r) * a.grad_k.component, a.grad_k.token, k0 + panel * PANEL_HELD,
+                                       keys, a.head_size, is_added(&a.bound, SLOT_GRAD_K));
             }
-            for (int panel = 0; panel < PANELS; ++panel) {
-                const int first = k0 + panel * PANEL_HELD;
-                if (WANT_K)
-                    PRODUCTS_FOR(r)
-                        store_keys(&g, panel, r, HAS_VARIANCE ? 1.0f : a.scale * NATS_PER_UNIT,
-                                   dk + r * a.grad_k.component, a.grad_k.token, first, keys, a.head_size,
-                                   is_added(&a.bound, SLOT_GRAD_K));
+            for (int panel = 0; panel < PANELS; ++panel)
                 if (WANT_V)
-                    store_values(&g, panel, 0, dv, a.grad_v.token, first, keys, a.value_size,
+                    store_values(&g, panel, 0, dv, a.grad_v.token, k0 + panel * PANEL_HELD, keys, a.value_size,
                                  is_added(&a.bound, SLOT_GRAD_V));
-            }
             branch_end();
         }
     }

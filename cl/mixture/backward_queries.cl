@@ -325,9 +325,6 @@ KERNEL(mixture_backward_queries)
     KEY_SPACE float w[HAS_FACTORED ? COMPONENTS : 1][TILE_KEYS];
     KEY_SPACE float top[TILE_KEYS], spread[TILE_KEYS];
     x.keys = (mixture_keys){beta, log_prior, w, top, spread};
-#if KEY_TERMS_GIVEN
-    betas_begin(e, &x, &a, work + a.region[MGK_REGION_KEY_TERMS] + beta_row(&a, p.batch, h, kv_head, 0) + p.key_base);
-#endif
     query_values query;
     tile_view view;
     const query_block b = {&g, e, &a, &x, &view, &query};
@@ -350,23 +347,33 @@ KERNEL(mixture_backward_queries)
     int range, end;
     key_range(&a, &p, &block, &range, &end);
     const whole_tiles whole = whole_tiles_of(&a, &p, first, range);
-    for (int k0 = range; k0 < end; k0 += TILE_KEYS) {
-        keys_stage(e, PRODUCTS, k, a.k.component, a.k.token, k0, end, a.head_size, tile_after(elements_of(k), k0, end));
-        values_stage(e, 1, v, 0, a.v.token, k0, end, a.value_size, tile_after(elements_of(v), k0, end));
-        key_terms(e, &x, &a, k0, end, prior, shift);
-        view.factored = false;
-#if HAS_FACTORED
-        view.factored = !flag_read(e, FLAG_SPREAD);
+    for (int turn = 0; turn < TURNS; ++turn) {
+        __global const k_element *const keys = k + turn * a.k.component;
+        if (turn > 0)
+            components_begin(&x.components, &a, h, prior + turn * a.prior.component, variance, shift);
+#if KEY_TERMS_GIVEN
+        betas_begin(e, &x, &a,
+                    work + a.region[MGK_REGION_KEY_TERMS] + beta_row(&a, p.batch, h, kv_head, turn) + p.key_base);
 #endif
-        if (!view_tile(e, &a, &p, &whole, first, range, k0, &view))
-            continue;
-        if (HAS_BIAS)
-            bias_stage(e, bias_of(&a, &p, h, bias), a.bias.component, a.bias.token, first, p.rows, k0, end, view.begin,
-                       view.end);
-        tile_gradients(&b, 0);
-        if (!WANT_Q) /* without products with keys */
-            flags_lower(e);
-        branch_end();
+        for (int k0 = range; k0 < end; k0 += TILE_KEYS) {
+            keys_stage(e, PRODUCTS, keys, a.k.component, a.k.token, k0, end, a.head_size,
+                       tile_after(elements_of(keys), k0, end));
+            values_stage(e, 1, v, 0, a.v.token, k0, end, a.value_size, tile_after(elements_of(v), k0, end));
+            key_terms(e, &x, &a, k0, end, prior + turn * a.prior.component, shift);
+            view.factored = false;
+#if HAS_FACTORED
+            view.factored = !flag_read(e, FLAG_SPREAD);
+#endif
+            if (!view_tile(e, &a, &p, &whole, first, range, k0, &view))
+                continue;
+            if (HAS_BIAS)
+                bias_stage(e, bias_of(&a, &p, h, bias), a.bias.component, a.bias.token, first, p.rows, k0, end,
+                           view.begin, view.end);
+            tile_gradients(&b, 0);
+            if (!WANT_Q) /* without products with keys */
+                flags_lower(e);
+            branch_end();
+        }
     }
     finish_sums(&b, &p, first, &out);
     if (WANT_Q)

@@ -49,6 +49,7 @@ typedef struct mgk_footprint {
     bool few_rows;     /* it has the form for up to MGK_FEW_ROWS rows, and may use it here */
     bool short_panels; /* it has a form for a nearly empty last panel */
     bool any_order;    /* no other pass computes the scores, so their sums may have any order */
+    bool turns;        /* the backward pass may take components one after the other */
     bool unit;         /* its products may run on a CPU's matrix unit */
     bool one_block;    /* a block of all rows pays off even at twice the default size */
 
@@ -93,6 +94,7 @@ typedef struct mgk_block {
     int tf32_products; /* for a product of f32 factors on matrix units; 0: other factors, slices, or no such units */
     int bf16_slices;   /* whose sum an f32 factor is on matrix units; 0: other factors, tf32, or no such units */
     bool ring_ahead;   /* the kernel copies keys and values a whole tile ahead */
+    bool turns;        /* the backward pass takes components one after the other (cl/mixture/block.clh) */
     clmgk_precision precision; /* of the products, where it is the descriptor's and not the arrays' */
     int registers;             /* limit of a work-item's, of which `compiler` tells the compiler; 0: none */
     const char *compiler;      /* options of the device's compiler; NULL: none */

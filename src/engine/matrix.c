@@ -351,14 +351,38 @@ static int backward_row_tiles_of(const mgk_footprint *f, const mgk_device_facts 
     return fewer * f->problems >= RESIDENT * (int64_t)facts->info.compute_units ? ROW_TILES : base;
 }
 
+/* Numbers of a row of dK and dV, for which the kernel of keys has sums. */
+static int64_t gradient_sums_of(const mgk_footprint *f)
+{
+    return f->products * width_of(f->narrowest + f->widest - f->value_size) + width_of(f->value_size);
+}
+
+/* The most for which wgmma has registers. */
+enum { MOST_GRADIENT_SUMS = 256 };
+
+/* Whether the backward pass takes components one after the other, by either pass's footprint: registers hold the sums
+ * of one. */
+static bool takes_turns(const mgk_footprint *f)
+{
+    return f->turns && gradient_sums_of(f) > MOST_GRADIENT_SUMS;
+}
+
+/* The footprint of a kernel of the backward pass in a turn. */
+static mgk_footprint turn_of(const mgk_footprint *f)
+{
+    mgk_footprint one = *f;
+    one.products = one.components = one.scores = 1;
+    return one;
+}
+
 /* Whether a plan with a backward pass has room for wgmma in that pass, by either pass's footprint: registers for the
  * sums of 64 rows of dK and dV, and local memory for the least tiles. */
 static bool has_room_for_gradients(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *least)
 {
-    enum { MOST_COLUMNS = 256, OTHERS = 4096 }; /* bytes: terms, exchange, alignment */
-    const int64_t head = width_of(f->narrowest + f->widest - f->value_size), value = width_of(f->value_size);
-    return f->products * head + value <= MOST_COLUMNS &&
-           (uint64_t)backward_bytes_of(f, least) + OTHERS <= facts->info.local_memory_bytes;
+    enum { OTHERS = 4096 }; /* bytes: terms, exchange, alignment */
+    const mgk_footprint own = takes_turns(f) ? turn_of(f) : *f;
+    return gradient_sums_of(&own) <= MOST_GRADIENT_SUMS &&
+           (uint64_t)backward_bytes_of(&own, least) + OTHERS <= facts->info.local_memory_bytes;
 }
 
 /* Whether wgmma has room for the least block. */
@@ -447,9 +471,11 @@ static const char *compiler_of_queries(const mgk_footprint *f, const mgk_tunable
     return has_limit ? MGK_EDITED_PTX " " MGK_REGISTERS_LIMIT "168" : NULL;
 }
 
-static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p, mgk_block *block,
+static clmgk_status fit(const mgk_footprint *whole, const mgk_device_facts *facts, mgk_tunables *p, mgk_block *block,
                         clmgk_error *error)
 {
+    const bool turns = !whole->forward && takes_turns(whole);
+    const mgk_footprint of_turn = turn_of(whole), *const f = turns ? &of_turn : whole;
     const char *const reason = why_not(f);
     if (reason != NULL)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "engine matrix: %s", reason);
@@ -477,6 +503,7 @@ static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, m
                          .tf32_products = tf32_products_of(f),
                          .bf16_slices = bf16_slices_of(f),
                          .ring_ahead = has_ring_ahead(f, p),
+                         .turns = turns,
                          .precision = precision_of(f)};
     return CLMGK_OK;
 }

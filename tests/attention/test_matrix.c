@@ -136,6 +136,20 @@ TH_TEST(components_in_both_passes)
     expect_shapes(session, desc, 3, 6);
 }
 
+/* Registers hold the sums of one component, so the backward pass takes three, one after the other. */
+TH_TEST(components_in_turns)
+{
+    const clmgk_attention_desc desc = {.variant = CLMGK_VARIANT_MGK,
+                                       .dtype = CLMGK_DTYPE_F16,
+                                       .components = 3,
+                                       .prior_shape = CLMGK_PRIOR_HMS,
+                                       .head_size = 72,
+                                       .value_size = 36,
+                                       .gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V |
+                                                    CLMGK_GRADIENT_PRIOR};
+    expect_shapes(session, desc, 3, 6);
+}
+
 /* The factored form multiplies a weight by sums of priors: of any size, and in f16 a row's weights have a scale. */
 TH_TEST(shifted_keys_forward)
 {

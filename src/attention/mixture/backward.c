@@ -27,6 +27,15 @@ static int64_t shift_slices(const mgk_backward *x)
     return x->flags.ROWS_INSIDE ? d->batch : d->batch * MGK_SHIFT_SLICES(longest);
 }
 
+/* Sets the flags of the kernels with products of scores where components take turns. */
+static void set_turns(const mgk_backward *x, mgk_flags *flags)
+{
+    if (!x->block.turns)
+        return;
+    flags->TURNS = flags->COMPONENTS;
+    flags->COMPONENTS = 1;
+}
+
 /* Sets the flags of all the pass's kernels that follow from its products. */
 static void set_products(const mgk_backward *x, mgk_flags *flags)
 {
@@ -76,6 +85,7 @@ static mgk_flags main_flags(const mgk_backward *x)
     flags.WANT_PRIOR = mgk_wants(&x->want, CLMGK_GRADIENT_PRIOR);
     flags.WANT_GAMMA = x->want.gamma;
     flags.KEY_TERMS_GIVEN = has_key_terms(x);
+    set_turns(x, &flags);
     return flags;
 }
 
@@ -114,6 +124,7 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
     f.one_block = d->sequences == 0 && mgk_backward_keeps_busy(request, tasks_of(d));
     f.short_panels = true;
     f.unit = true;
+    f.turns = mgk_mixture_may_take_turns(request);
     f.block = (mgk_side){(int64_t)t->products * t->head_size, 6 * m};
     f.tile = (mgk_side){t->head_size, 2 * m + 4};
     f.apart_terms = 3 * m + 4;
@@ -152,6 +163,7 @@ static void add_queries(mgk_backward *x)
     flags.WANT_SHIFT = mgk_wants(&x->want, CLMGK_GRADIENT_SHIFT);
     flags.WANT_BIAS = mgk_backward_rows_flags(x).WANT_BIAS_ROWS;
     flags.KEY_TERMS_GIVEN = has_key_terms(x);
+    set_turns(x, &flags);
     mgk_backward_add_queries(x, "mixture/backward_queries.cl", "mixture_backward_queries", &flags, bind_queries,
                              x->request->desc->heads);
 }
