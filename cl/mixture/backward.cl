@@ -208,9 +208,9 @@ KERNEL(mixture_backward)
                 at.k = keys_at + turn * a.k.component;
                 for (int panel = 0; panel < PANELS; ++panel) {
                     panel_clear_keys(&g, panel);
-                    if (turn > 0)
-                        continue;
-                    panel_clear_values(&g, panel);
+                    if (turn == 0)
+                        panel_clear_values(&g, panel);
+                    /* loaded for each turn: ptxas 13.0 may lose fragments that live longer */
                     panel_load_values(&g, panel, 0, at.v, a.v.token, k0 + panel * PANEL_HELD, p.keys, a.value_size);
                 }
                 for (int h = kv_head * group; h < (kv_head + 1) * group; ++h) {

@@ -90,7 +90,7 @@ static int64_t slices_bytes_of(const mgk_footprint *f, const mgk_tunables *p, co
 }
 
 /* Bytes of the tiles, and of what a work-group of the kernel of keys holds, of a backward pass without mixed heads.
- * Layout: cl/engine/matrix/backward.clh; TILE_RING in block.clh states when registers hold keys and values. */
+ * Layout: cl/engine/matrix/backward.clh; TILE_RING in block.clh states when keys and values are not in local memory. */
 static int64_t backward_bytes_of(const mgk_footprint *f, const mgk_tunables *p)
 {
     enum { STEP = 16, STAGES = 2, STEP_WORDS = 4 };
@@ -101,8 +101,8 @@ static int64_t backward_bytes_of(const mgk_footprint *f, const mgk_tunables *p)
     const int64_t head_size = f->narrowest + f->widest - f->value_size;
     const int64_t head = row_bytes(head_size, f, p), value = row_bytes(f->value_size, f, p);
     const int64_t steps = mgk_tunable_get(p, MGK_NAMED(row_tiles)) * (width_of(head_size) + width_of(f->value_size));
-    const bool in_registers = f->products == 1 && steps * STEP_WORDS <= most_held_words * STEP;
-    const int64_t of_keys = in_registers ? larger(STAGES * keys * (head + value), rows * larger(head, value))
+    const bool apart = uses_wgmma(p) || (f->products == 1 && steps * STEP_WORDS <= most_held_words * STEP);
+    const int64_t of_keys = apart ? larger(STAGES * keys * (head + value), rows * larger(head, value))
                                          : rows * (f->products * head + value) + keys * (head + value);
     return larger(of_keys, STAGES * keys * (f->products * head + value));
 }
@@ -128,9 +128,22 @@ static bool has_ring_ahead(const mgk_footprint *f, const mgk_tunables *p)
            mgk_tunable_get(p, MGK_NAMED(row_tiles)) == 1 && ring_bytes_of(f, p) + terms <= MOST_BYTES;
 }
 
+/* The same of mixed heads' kernel of keys. On a GPU one kernel makes dV, with dO of two heads in turn, and one all else,
+ * with the values of one head; on a CPU one makes all. wgmma: keys are in private memory. */
+static int64_t mixed_keys_bytes_of(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
+{
+    const bool is_cpu = facts->info.device_class == CLMGK_DEVICE_CPU;
+    const int64_t keys = (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles)) * TILE_KEYS, rows = rows_of(p);
+    const int64_t heads = mgk_tunable_get(p, MGK_NAMED(heads));
+    const int64_t head = f->products * row_bytes(f->narrowest + f->widest - f->value_size, f, p);
+    const int64_t value = row_bytes(f->value_size, f, p);
+    const int64_t own = uses_wgmma(p) ? 0 : rows * head, tiles = keys * (head + 2 * value);
+    const int64_t of_keys = rows * value + keys * (head + (f->tile_heads > 1 ? 2 : 1) * value);
+    return own + (is_cpu ? rows * heads * value + tiles : larger(of_keys, tiles));
+}
+
 /* Layout: cl/engine/matrix/block.clh, backward.clh. Mixed heads: queries are in local memory, as dO in the kernel of
- * queries; the forward pass has the values of all heads of a block, the kernel of keys dO of two. It holds the values
- * of one head, except on a CPU, where one kernel makes all gradients. */
+ * queries; the forward pass has the values of all heads of a block. */
 static uint64_t local_bytes_of(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
 {
     const bool mixed = f->held_heads > 0, is_cpu = facts->info.device_class == CLMGK_DEVICE_CPU;
@@ -139,13 +152,11 @@ static uint64_t local_bytes_of(const mgk_footprint *f, const mgk_device_facts *f
     const int64_t rows = rows_of(p), heads = mixed ? mgk_tunable_get(p, MGK_NAMED(heads)) : 1;
     const int64_t head_size = f->narrowest + f->widest - f->value_size;
     const int64_t head = row_bytes(head_size, f, p), value = row_bytes(f->value_size, f, p);
-    const int64_t held = rows * (f->products * head + (is_cpu ? heads : 1) * value);
-    const int64_t of_keys = held + keys * (f->products * head + 2 * value);
     const bool in_memory = uses_wgmma(p) && f->products * width_of(head_size) > MOST_STAGED;
     const int64_t queries = in_memory ? 0 : f->products * head; /* of a row */
     const int64_t staged = mixed ? rows * (queries + (f->forward ? 0 : value)) : 0;
     const int64_t of_queries = staged + keys * (f->products * head + (f->forward ? heads : 1) * value);
-    const int64_t mixed_or_forward = f->forward ? of_queries : larger(of_queries, of_keys);
+    const int64_t mixed_or_forward = f->forward ? of_queries : larger(of_queries, mixed_keys_bytes_of(f, facts, p));
     const int64_t whole = mixed || f->forward ? mixed_or_forward : backward_bytes_of(f, p);
     const int64_t tiles = bf16_slices_of(f) > 0 && f->forward ? slices_bytes_of(f, p, true) : whole;
     const int64_t ahead = f->forward ? 0 : MOST_TILE_TERMS;
@@ -194,11 +205,11 @@ static bool is_long(const mgk_footprint *f)
 
 /* Mixed heads: as many as registers hold sums of, beside the scores of a tile, which is short for that; found by
  * compiling (tests/offline). On a CPU, for tests, fewer copies compile faster. */
-static int most_heads(const mgk_footprint *f, const mgk_device_facts *facts)
+static int most_heads(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
 {
     enum { MOST_HEADS = 4, FEW_HEADS = 2, FEW_SCORES = 2, WIDE = 64, MOST_SUMS = 256, MOST_WIDE_SUMS = 192 };
     const bool is_cpu = facts->info.device_class == CLMGK_DEVICE_CPU, few = is_cpu || held_of(f) > FEW_SCORES;
-    const bool has_room = width_of(f->value_size) <= WIDE || (f->forward && !few);
+    const bool has_room = width_of(f->value_size) <= WIDE || (!few && (f->forward || uses_wgmma(p)));
     const int64_t width = width_of(f->value_size), most_sums = has_room ? MOST_SUMS : MOST_WIDE_SUMS;
     const int most = is_long(f) && !is_cpu ? 1 : few ? FEW_HEADS : MOST_HEADS;
     int heads = 1;
@@ -212,9 +223,10 @@ static int most_heads(const mgk_footprint *f, const mgk_device_facts *facts)
 static void choose_mixed(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
 {
     enum { LEAST_TILES = 2, TILES = 4, FEW_SCORES = 2, FEW_COLUMNS = 128 };
-    const bool is_short = held_of(f) > FEW_SCORES || gradient_columns(f) > FEW_COLUMNS || is_long(f);
+    const int64_t most_columns = uses_wgmma(p) ? WIDEST : FEW_COLUMNS;
+    const bool is_short = held_of(f) > FEW_SCORES || gradient_columns(f) > most_columns || is_long(f);
     const int most_warps = mgk_tunable_get(p, MGK_NAMED(warps)), most_tiles = is_short ? LEAST_TILES : TILES;
-    for (int heads = most_heads(f, facts); heads >= 1; heads /= 2) {
+    for (int heads = most_heads(f, facts, p); heads >= 1; heads /= 2) {
         mgk_tunable_default(p, MGK_NAMED(heads), heads);
         for (int warps = most_warps; warps >= (uses_wgmma(p) ? most_warps : 1); warps /= 2) {
             mgk_tunable_default(p, MGK_NAMED(warps), warps);
@@ -380,7 +392,10 @@ static mgk_footprint turn_of(const mgk_footprint *f)
 static bool has_room_for_gradients(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *least)
 {
     enum { OTHERS = 4096 }; /* bytes: terms, exchange, alignment */
-    const mgk_footprint own = takes_turns(f) ? turn_of(f) : *f;
+    mgk_footprint own = takes_turns(f) ? turn_of(f) : *f;
+    own.forward = false;
+    if (f->held_heads > 0)
+        return gradient_columns(&own) <= WIDEST && fits(&own, facts, least);
     return gradient_sums_of(&own) <= MOST_GRADIENT_SUMS &&
            (uint64_t)backward_bytes_of(&own, least) + OTHERS <= facts->info.local_memory_bytes;
 }
@@ -404,12 +419,12 @@ static bool is_given(const mgk_tunables *p, mgk_tunable_name name, int usual)
 
 /* The device's newest unit that suits the problem. wgmma multiplies 64 rows of four warps. It reads keys from local
  * memory, and so can't split them into two types. All passes of a plan must round scores alike, and units may add up in
- * different orders. So the forward pass of a plan with gradients asks whether the backward pass suits, too: mixed heads
- * have no such pass, and blocks of keys have as many rows. */
+ * different orders. So the forward pass of a plan with gradients asks whether the backward pass suits, too: blocks of
+ * keys have as many rows. */
 static int unit_of(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
 {
     const int64_t few = (int64_t)GROUP_WARPS * TILE_ROWS / 2;
-    const bool gradients_suit = f->any_order || (f->held_heads == 0 && f->streamed > few);
+    const bool gradients_suit = f->any_order || f->streamed > few;
     const bool suits = gradients_suit && !f->two_types && tf32_products_of(f) == 0 && f->rows > few &&
                        has_room(f, facts, p) && !is_given(p, MGK_NAMED(warps), GROUP_WARPS) &&
                        !is_given(p, MGK_NAMED(row_tiles), 1);
@@ -482,11 +497,9 @@ static clmgk_status fit(const mgk_footprint *whole, const mgk_device_facts *fact
     choose(f, facts, p);
     if (mgk_tunable_get(p, MGK_NAMED(unit)) > facts->matrix_unit.unit)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "engine matrix: the device has no such matrix unit");
-    if (uses_wgmma(p) && (f->two_types || tf32_products_of(f) > 0 || (f->held_heads > 0 && !f->forward)))
-        return mgk_fail(
-            error, CLMGK_ERROR_UNSUPPORTED,
-            "engine matrix: wgmma needs one type for Q and K, and has no f32 arrays of mixed heads, nor gradients of "
-            "mixed heads");
+    if (uses_wgmma(p) && (f->two_types || tf32_products_of(f) > 0))
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                        "engine matrix: wgmma needs one type for Q and K, and has no f32 arrays of mixed heads");
     MGK_TRY(mgk_tunables_check(p, true, error));
     const uint64_t threads = (uint64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * WARP;
     const uint64_t local = local_bytes_of(f, facts, p);

@@ -496,8 +496,8 @@ def share(lists, of):
 
 def promoted_bytes(source, options):
     """Private memory of a work-item of the matrix engine: for sums of more than 4,096 products each, and those that are
-    stored (cl/engine/matrix/backward.clh, chain.clh, gemm.clh), for slices of a block's own rows, and for wide queries of
-    mixed heads (block.clh)."""
+    stored (cl/engine/matrix/backward.clh, chain.clh, gemm.clh), and for a block's own rows: their slices, wide queries of
+    mixed heads, and keys that registers do not hold (block.clh)."""
     head, value = (max(16, tunable(options, name, 64)) for name in ("HEAD_SIZE", "VALUE_SIZE"))
     if "-DMATRIX_UNIT=2" in options and source.endswith("/forward.cl"):
         queries = head * tunable(options, "COMPONENTS", 1) if source.startswith("admixture") else 0
@@ -510,10 +510,17 @@ def promoted_bytes(source, options):
     products = 1 if "-DKEYS_SHIFTED=1" in options else tunable(options, "COMPONENTS", 1)
     heads = tunable(options, "HEADS", 1) if mixed else 1
     of_keys = products * head * ("-DWANT_K=1" in options) + heads * value * ("-DWANT_V=1" in options)
-    columns = (products if mixed else 1) * head if source.endswith("/backward_queries.cl") else of_keys
-    streamed = 1 if source.endswith("/backward_queries.cl") else products
-    slices = tunable(options, "BF16_SLICES", 0) * (streamed * head + value)
-    return tunable(options, "ROW_TILES", 1) * (4 * 2 * columns // 4 + slices)
+    is_queries = source.endswith("/backward_queries.cl")
+    columns = (products if mixed else 1) * head if is_queries else of_keys
+    slices = tunable(options, "BF16_SLICES", 0)
+    own = slices * ((1 if is_queries else products) * head + value)
+    if "-DMATRIX_UNIT=2" in options and slices == 0:
+        most = 256 if tunable(options, "COMPONENTS", 1) == 1 else 128  # of a row of keys and values, in registers
+        if mixed:
+            own = products * head if not is_queries or products * head > 128 else 0
+        elif not is_queries and (products > 1 or head + value > most):
+            own = products * head + value
+    return tunable(options, "ROW_TILES", 1) * (4 * 2 * columns // 4 + own)
 
 
 def limits(name, kind, configuration, source, options):

@@ -81,7 +81,7 @@ def masks(name):
             (f"{name}-packed", PARTS, PACKED)]
 
 
-GRADIENTS_MGK, GRADIENTS_SMGK = 31, 63  # all that the variants have: CLMGK_GRADIENT_Q and so on
+GRADIENTS_PRIOR, GRADIENTS_MGK, GRADIENTS_SMGK = 15, 31, 63  # all that the variants have: CLMGK_GRADIENT_Q and so on
 # Name, configuration, the problem's fields, and options: of passes.Pass, and may_spill, for sizes that no configuration
 # has. The quick tier has those before FULL.
 CASES = [
@@ -112,6 +112,8 @@ CASES = [
     group("wgmma-singles-backward-64-causal", "backward-softmax-f32-64-wgmma", length=70, length_k=100, causal=1),
     group("wgmma-backward-mgk2-32", "backward-mgk2-bf16-64-wgmma", length=40, length_k=70, head_size=32, value_size=16,
           components=2),
+    group("wgmma-backward-hard-fish2-32", "backward-hard-fish2-bf16-64-wgmma", heads=3, kv_heads=3, length=40,
+          length_k=70, head_size=32, value_size=16),
 ]
 FULL = [
     case("softmax-causal-128", "softmax-f16-128", length=64, length_k=64, causal=1),
@@ -210,6 +212,19 @@ FULL = [
     group("wgmma-hard-mish2-wide-128", "hard-mish2-f16-64-wgmma", SPILLS, heads=3, kv_heads=3, length=70, length_k=75,
           head_size=128, value_size=128),
     group("wgmma-backward-128", "backward-softmax-bf16-128-wgmma", length=70, length_k=75),
+    group("wgmma-backward-mgk2-128-in-turns", "backward-mgk2-bf16-128-wgmma", length=70, length_k=75),
+    group("wgmma-backward-mgk5-f16-in-turns", "backward-mgk2-bf16-64-wgmma", length=40, length_k=70, head_size=48,
+          value_size=20, components=5, dtype=F16, causal=1, prior_shape=passes.PRIOR_HM, gradients=GRADIENTS_PRIOR),
+    group("wgmma-backward-long-sums-in-turns", "backward-mgk2-bf16-64-wgmma", length=4160, length_k=33, head_size=16,
+          value_size=16, components=16),
+    group("wgmma-backward-hard-fish2-128", "backward-hard-fish2-bf16-128-wgmma", heads=3, kv_heads=3, length=70,
+          length_k=75),
+    group("wgmma-backward-hard-fish3-f16-narrow-20", "backward-hard-fish2-f16-64-wgmma", heads=4, kv_heads=2,
+          components=3, length=70, length_k=50, head_size=20, value_size=7, causal=1),
+    group("wgmma-backward-hard-mish2-wide-100-120", "backward-hard-mish2-bf16-128-wgmma", heads=3, kv_heads=3, length=40,
+          length_k=75, head_size=100, value_size=120, causal=1),
+    group("wgmma-backward-hard-fish2-long-sums", "backward-hard-fish2-f16-64-wgmma", heads=2, kv_heads=2, length=4160,
+          length_k=33, head_size=16, value_size=16),
     group("wgmma-backward-unaligned-20-33", "backward-softmax-f16-64-wgmma", length=70, length_k=40, head_size=20,
           value_size=33),
     group("wgmma-backward-smgk3-32", "backward-smgk2-bf16-64-wgmma", length=40, length_k=70, head_size=32, value_size=16,

@@ -425,7 +425,8 @@ class Pass:
 
     def compare(self, name, value, terms):
         single = -(self.digits() or 8)  # sums of 16-bit arrays' products are as rough
-        limit = 3 * 2.0 ** {F16: -11, BF16: -8, F32: single}[self.dtype(name)] * terms + 1e-30
+        least = 2.0 ** -25 if self.dtype(name) == F16 else 1e-30  # half of its least number
+        limit = 3 * 2.0 ** {F16: -11, BF16: -8, F32: single}[self.dtype(name)] * terms + least
         given = self.get(name)
         checked = np.zeros(value.shape, bool)
         for b, rows, keys in self.ranges():

@@ -149,6 +149,10 @@ static const problem matrices[] = {
     {"hard-fish2-f16-64", CLMGK_VARIANT_HARD_FISH, CLMGK_DTYPE_F16, 2, 64, 64, false, false, false, CLMGK_PASS_BACKWARD,
      false},
     {"smgk2-bf16-64", CLMGK_VARIANT_SMGK, CLMGK_DTYPE_BF16, 2, 64, 64, false, false, false, CLMGK_PASS_BACKWARD, false},
+    {"hard-fish2-bf16-128", CLMGK_VARIANT_HARD_FISH, CLMGK_DTYPE_BF16, 2, 128, 128, false, false, false,
+     CLMGK_PASS_BACKWARD, false},
+    {"hard-mish2-bf16-128", CLMGK_VARIANT_HARD_MISH, CLMGK_DTYPE_BF16, 2, 128, 128, false, false, false,
+     CLMGK_PASS_BACKWARD, false},
     {"smgk2-bf16-128", CLMGK_VARIANT_SMGK, CLMGK_DTYPE_BF16, 2, 128, 128, false, false, false, CLMGK_PASS_BACKWARD,
      false},
     {"softmax-f32-64", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, 1, 64, 64, false, false, false, CLMGK_PASS_FORWARD,
@@ -452,15 +456,14 @@ static clmgk_attention_desc matrix_desc(const problem *p)
 #define WGMMA_SUFFIX "-wgmma"
 enum { NAME_SIZE = 64 };
 
-/* Not f32 arrays of mixed heads, backward passes of these, and of more sums than registers hold. */
+/* Not f32 arrays of mixed heads, and backward passes of these with more sums than registers hold. */
 static bool takes_wgmma(const problem *p)
 {
     enum { MOST_COLUMNS = 256 };
-    const int64_t products = p->variant == CLMGK_VARIANT_SMGK ? 1 : p->components;
-    const bool is_mixed = (clmgk_variant_traits(p->variant) & CLMGK_TRAIT_ADMIXTURE) != 0;
-    if (is_mixed && (p->dtype == CLMGK_DTYPE_F32 || p->pass != CLMGK_PASS_FORWARD))
-        return false;
-    return p->pass == CLMGK_PASS_FORWARD || products * p->head_size + p->value_size <= MOST_COLUMNS;
+    if ((clmgk_variant_traits(p->variant) & CLMGK_TRAIT_ADMIXTURE) == 0)
+        return true;
+    return p->dtype != CLMGK_DTYPE_F32 &&
+           (p->pass == CLMGK_PASS_FORWARD || p->components * p->head_size <= MOST_COLUMNS);
 }
 
 static int print_matrices(const mgk_device_facts *nvidia, const mgk_device_facts *gpu)
