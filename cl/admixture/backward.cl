@@ -45,14 +45,16 @@
 #define KEEPS_WEIGHTS WANT_V
 #define KEEPS_SUMS    1
 
+#define HEAD_TERMS ((1 + STAGES_AHEAD) * TILE_STREAMED) /* of a head, and of the next one */
+
 #include "engine/backward.clh"
 
 #include "admixture/keys.clh"
 
 /* ---- scores -------------------------------------------------------------------------------------------------- */
 
-/* log_i and delta_i of the tile's queries and head h. */
-FUNCTION void tile_terms(const key_block *b, int i0, int h)
+/* log_i and delta_i of the tile's queries and head h, from number `to` on; the head's turn has not come yet. */
+FUNCTION void tile_terms(const key_block *b, int i0, int h, int to)
 {
     const mgk_attention_args *const a = b->a;
     const int limit = b->p->valid;
@@ -60,14 +62,28 @@ FUNCTION void tile_terms(const key_block *b, int i0, int h)
     __global const float *const log_rows = b->at->work + a->region[MGK_REGION_LOG] + row;
     __global const float *const low_rows = b->at->work + a->region[MGK_REGION_LOG_LOW] + row;
     __global const float *const delta_rows = b->at->work + a->region[MGK_REGION_DELTA] + row;
-    sync_streamed(&b->g->base); /* the head before is done with its own */
     TILE_STREAMED_FOR(&b->g->base, c, TILE_STREAMED) {
-        streamed_put(b->x->log, c, streamed_load(log_rows, i0 + c, limit, -INFINITY));
-        streamed_put(b->x->delta, c, streamed_load(delta_rows, i0 + c, limit, 0.0f));
+        streamed_copy(b->x->log + to, c, log_rows, i0 + c, limit, -INFINITY);
+        streamed_copy(b->x->delta + to, c, delta_rows, i0 + c, limit, 0.0f);
         if (HAS_LSE_LOW)
-            streamed_put(b->x->log_low, c, streamed_load(low_rows, i0 + c, limit, 0.0f));
+            streamed_copy(b->x->log_low + to, c, low_rows, i0 + c, limit, 0.0f);
     }
+}
+
+/* The terms of head h. STAGES_AHEAD: they have come with its dO, and those of the next head, -1: none, are copied. */
+FUNCTION void head_terms(const key_block *b, int i0, int h, int next)
+{
+#if STAGES_AHEAD
+    head *const x = b->x;
+    const int before = x->first_term;
+    x->first_term = TILE_STREAMED - before;
+    if (next >= 0)
+        tile_terms(b, i0, next, before);
+#else
+    sync_streamed(&b->g->base); /* the head before is done with its own */
+    tile_terms(b, i0, h, 0);
     sync_streamed(&b->g->base);
+#endif
 }
 
 /* The held scores of a panel's tile, and dG, which begins with 0. */
@@ -136,7 +152,9 @@ FUNCTION void head_tile(const key_block *b, const panel_tile *m, int value_head,
     HELD_FOR(v)
         key_sums[v] = (real)(0.0f);
     head_begin(b, h);
-    tile_terms(b, m->i0, h);
+    grad_out_arrive(b->g, grad_head);
+    const int end_h = ALL_HEADS ? a->heads : min(m->g0 * HEAD_RATIO + GRAD_HEADS, a->heads);
+    head_terms(b, m->i0, h, h + 1 < end_h ? h + 1 : -1);
     begin_row_sums(b->g);
     expect_rows(b, m, h);
     for (int sub = 0; sub < m->subs; ++sub) {
@@ -207,14 +225,19 @@ FUNCTION void load_values(const key_block *b, int g0)
 }
 
 /* A panel's tile and VALUE_HEADS heads of values from m->g0 on. ALL_HEADS: then come the next heads of this tile, or
- * the first of the tile at `next`. */
+ * the first of the tile at `next`. STAGES_AHEAD: the first ones came with the queries, and those of the next ones are
+ * copied when the products with these are there. */
 FUNCTION void group_tile(const key_block *b, const panel_tile *m, int next)
 {
-    if (ALL_HEADS) {
+    const bool ends = m->g0 + VALUE_HEADS >= b->a->kv_heads;
+    if (ALL_HEADS && !STAGES_AHEAD)
         load_values(b, m->g0);
-        const bool ends = m->g0 + VALUE_HEADS >= b->a->kv_heads;
+    if (ALL_HEADS && !(STAGES_AHEAD && m->g0 == 0))
         tile_stage(b, m->g0, m->i0, ends ? 0 : m->g0 + VALUE_HEADS, ends ? next : m->i0);
-    }
+#if STAGES_AHEAD
+    if (ALL_HEADS && !ends)
+        heads_announce(b->g, b->at->v + (m->g0 + 1) * b->a->v.head, b->a->v.token, grad_out_of(b, m->g0 + 1));
+#endif
     HEADS_FOR(n)
     {
         if (m->g0 + n >= b->a->kv_heads)
@@ -233,12 +256,18 @@ FUNCTION void value_heads(const key_block *b, int g0, int end_g)
     const mgk_attention_args *const a = b->a;
     const problem *const p = b->p;
     int begin, end;
-    load_values(b, g0);
+    if (!(ALL_HEADS && STAGES_AHEAD))
+        load_values(b, g0);
     block_rows(a, p, b->k0, &begin, &end);
     for (int i0 = begin; i0 < end; i0 += TILE_STREAMED) {
         const int stop = min(i0 + TILE_STREAMED, p->valid), entries = stop - i0;
         const int subs = SUB_TILES == 1 ? 1 : (entries + BLOCK_STREAMED - 1) / BLOCK_STREAMED;
         const int next = i0 + TILE_STREAMED < end ? i0 + TILE_STREAMED : -1;
+        if (ALL_HEADS && STAGES_AHEAD)
+            load_values(b, g0);
+#if STAGES_AHEAD
+        tile_terms(b, i0, g0 * HEAD_RATIO, TILE_STREAMED - b->x->first_term);
+#endif
         tile_stage(b, g0, i0, g0, ALL_HEADS ? i0 : next);
         for (int panel = 0; panel < PANELS; ++panel) {
             const int first = b->k0 + panel * PANEL_HELD;
@@ -301,12 +330,12 @@ KERNEL(admixture_backward)
     const int batches = HAS_SEQUENCES ? 1 : a.batch;
 
     GRAD_ENGINE_DECLARE(g)
-    STREAMED_SPACE float log_terms[TILE_STREAMED], log_low_terms[HAS_LSE_LOW ? TILE_STREAMED : 1],
-        delta_terms[TILE_STREAMED];
+    STREAMED_SPACE float log_terms[HEAD_TERMS], log_low_terms[HAS_LSE_LOW ? HEAD_TERMS : 1], delta_terms[HEAD_TERMS];
     head x;
     x.log = log_terms;
     x.log_low = log_low_terms;
     x.delta = delta_terms;
+    x.first_term = 0;
     places at;
     at.mix = mix;
     at.mix_weight = mix_weight;

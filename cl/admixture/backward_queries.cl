@@ -106,14 +106,14 @@ FUNCTION void head_gradients(const query_block *b, const scorer *x, const tile_v
     const long row = b->row + (long)h * a->length;
     real d[BLOCK_KEYS][BLOCK_ROWS], log[BLOCK_ROWS], log_low[BLOCK_ROWS], delta[BLOCK_ROWS], row_sum[BLOCK_ROWS];
     const pair_block at = {g, &g->base, x, view, 0, a, log, log_low, delta, row_sum};
-    KEYS_FOR(u)
-        ROWS_FOR(v)
-            d[u][v] = (real)(0.0f);
-    grad_out_product(g, 0, 0, d);
     rows_load(g, b->work + a->region[MGK_REGION_LOG] + row, b->first, b->p->valid, -INFINITY, log);
     rows_load(g, b->work + a->region[MGK_REGION_DELTA] + row, b->first, b->p->valid, 0.0f, delta);
     if (HAS_LSE_LOW)
         rows_load(g, b->work + a->region[MGK_REGION_LOG_LOW] + row, b->first, b->p->valid, 0.0f, log_low);
+    KEYS_FOR(u)
+        ROWS_FOR(v)
+            d[u][v] = (real)(0.0f);
+    grad_out_product(g, 0, 0, d);
     ROWS_FOR(v) {
         b->seen[v] = log[v] == (real)(-INFINITY) ? b->seen[v] : (real)(1.0f);
         row_sum[v] = (real)(0.0f);
@@ -125,6 +125,20 @@ FUNCTION void head_gradients(const query_block *b, const scorer *x, const tile_v
     rows_sum(&g->base, row_sum);
     rows_add(&g->base, row_sum, b->work + a->region[MGK_REGION_BIAS] + row, b->first, b->p->valid);
 #endif
+}
+
+/* What the products of head h with dO need: its values, from the batch's key 0 of head 0 on, of the tile at k0, and dO.
+ */
+FUNCTION void head_stage(const query_block *b, __global const v_element *v, __global const o_element *grad_o, int h,
+                         int k0, int end)
+{
+    engine *const e = &b->g->base;
+    const mgk_attention_args *const a = b->a;
+    const long head = (long)h * a->kv_heads / a->heads, next_head = (long)(h + 1) * a->kv_heads / a->heads;
+    const tile_start next =
+        h + 1 < a->heads ? tile_at(elements_of(v + next_head * a->v.head), k0) : tile_after(elements_of(v), k0, end);
+    values_stage(e, 1, v + head * a->v.head, 0, a->v.token, k0, end, a->value_size, next);
+    grad_out_load(b->g, 0, grad_o + h * a->grad_o.head, a->grad_o.token, a->value_size);
 }
 
 /* Where the block's batch finds its results: element 0 of its rows. */
@@ -190,6 +204,8 @@ KERNEL(admixture_backward_queries)
     key_range(&a, &p, &block, &range, &end);
     const whole_tiles whole = whole_tiles_of(&a, &p, first, range);
     for (int k0 = range; k0 < end; k0 += TILE_KEYS) {
+        if (STAGES_AHEAD)
+            head_stage(&b, v, grad_o, 0, k0, end);
         keys_stage(e, COMPONENTS, k, a.k.head, a.k.token, k0, end, a.head_size, tile_after(elements_of(k), k0, end));
         if (!view_tile(e, &a, &p, &whole, first, range, k0, &view))
             continue;
@@ -203,12 +219,13 @@ KERNEL(admixture_backward_queries)
             x.modifiers = modifiers_of(&a, block.b, h, slopes);
             x.mixing = mixing_of(&a, h, mix, mix_weight, noise);
             x.mixing.added = added_of(h, mix_offset);
-            const tile_start next = h + 1 < a.heads
-                                        ? tile_at(elements_of(v + (long)(h + 1) * a.kv_heads / a.heads * a.v.head), k0)
-                                        : tile_after(elements_of(v), k0, end);
-            values_stage(e, 1, v + (long)h * a.kv_heads / a.heads * a.v.head, 0, a.v.token, k0, end, a.value_size,
-                         next);
-            grad_out_load(&g, 0, grad_o + h * a.grad_o.head, a.grad_o.token, a.value_size);
+#if STAGES_AHEAD
+            if (h + 1 < a.heads)
+                heads_announce(&g, v + (long)(h + 1) * a.kv_heads / a.heads * a.v.head, a.v.token,
+                               grad_o + (h + 1) * a.grad_o.head);
+#else
+            head_stage(&b, v, grad_o, h, k0, end);
+#endif
             if (HAS_BIAS)
                 bias_stage(e, bias_of(&a, &p, h, bias), a.bias.component, a.bias.token, first, p.rows, k0, end, 0, 1);
             head_gradients(&b, &x, &view, h);
