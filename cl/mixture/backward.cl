@@ -47,8 +47,8 @@
 #define HAS_KEY_SUMS (WANT_PRIOR || EXPECTATION || (SCORE_GAUSSIAN && (WANT_K || WANT_SHIFT)))
 /* Sums over keys are the kernel of queries' where there is one (mixture/backward_queries.cl). */
 #define KEEPS_ROW_SUMS (HAS_ROW_SUMS && !QUERIES_APART)
-/* The bias' row sums are those of all components, unless a soft-cap comes between. */
-#define BIAS_SUMS_APART (HAS_BIAS_ROW_SUMS && (HAS_SOFTCAP || !KEEPS_ROW_SUMS))
+/* The bias' row sums are those of all components, unless a soft-cap or a factor comes between. */
+#define BIAS_SUMS_APART (HAS_BIAS_ROW_SUMS && (HAS_SOFTCAP || ROW_SUMS_SCALED || !KEEPS_ROW_SUMS))
 #define HAS_ENTRY_SUMS  (KEEPS_ROW_SUMS || HAS_BIAS_ROW_SUMS) /* the lane engine's alone */
 #define BIAS_SUM        (KEEPS_ROW_SUMS ? COMPONENTS : 0)
 #define ENTRY_SUMS      (HAS_ENTRY_SUMS ? BIAS_SUM + BIAS_SUMS_APART : 1)

@@ -31,8 +31,8 @@
 #include "mixture/query_gradient.clh"
 #include "mixture/terms.clh"
 
-/* The bias' row sums are those of all components, unless a soft-cap comes between. */
-#define BIAS_SUMS_APART (HAS_BIAS_ROW_SUMS && (HAS_SOFTCAP || !HAS_ROW_SUMS))
+/* The bias' row sums are those of all components, unless a soft-cap or a factor comes between. */
+#define BIAS_SUMS_APART (HAS_BIAS_ROW_SUMS && (HAS_SOFTCAP || ROW_SUMS_SCALED || !HAS_ROW_SUMS))
 
 /* Values of the block's rows. */
 typedef struct query_values {

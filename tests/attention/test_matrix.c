@@ -123,17 +123,23 @@ TH_TEST(growing_scores_in_f16)
     }
 }
 
+/* Near 0, and where the products for dQ and dK nearly cancel what rows and keys add themselves. */
 TH_TEST(components_in_both_passes)
 {
-    const clmgk_attention_desc desc = {.variant = CLMGK_VARIANT_MGK,
-                                       .dtype = CLMGK_DTYPE_BF16,
-                                       .components = 3,
-                                       .prior_shape = CLMGK_PRIOR_HMS,
-                                       .head_size = 5,
-                                       .value_size = 7,
-                                       .gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V |
-                                                    CLMGK_GRADIENT_PRIOR};
+    clmgk_attention_desc desc = {.variant = CLMGK_VARIANT_MGK,
+                                 .dtype = CLMGK_DTYPE_BF16,
+                                 .components = 3,
+                                 .prior_shape = CLMGK_PRIOR_HMS,
+                                 .variance_shape = CLMGK_VARIANCE_HM,
+                                 .head_size = 5,
+                                 .value_size = 7,
+                                 .gradients =
+                                     CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V | CLMGK_GRADIENT_PRIOR};
     expect_shapes(session, desc, 3, 6);
+    desc.length = 50;
+    desc.length_k = 70;
+    TH_PROBLEM far = th_far_problem(desc);
+    expect(session, &far, NULL);
 }
 
 /* Registers hold the sums of one component, so the backward pass takes three, one after the other. */
@@ -151,14 +157,16 @@ TH_TEST(components_in_turns)
 }
 
 /* The factored form multiplies a weight by sums of priors: of any size, and in f16 a row's weights have a scale. */
-TH_TEST(shifted_keys_forward)
+TH_TEST(shifted_keys_in_both_passes)
 {
     static const double priors[] = {1e-9, 3e7};
     clmgk_attention_desc desc = {.variant = CLMGK_VARIANT_SMGK,
                                  .dtype = CLMGK_DTYPE_F16,
                                  .prior_shape = CLMGK_PRIOR_M,
                                  .head_size = 32,
-                                 .value_size = 16};
+                                 .value_size = 16,
+                                 .gradients =
+                                     CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V | CLMGK_GRADIENT_SHIFT};
     expect_shapes(session, desc, 5, 5);
     desc.length = 30;
     desc.length_k = 60;
@@ -167,6 +175,10 @@ TH_TEST(shifted_keys_forward)
         th_fill(&problem, TH_PRIOR, priors[n]);
         expect(session, &problem, NULL);
     }
+    desc.length = 50;
+    desc.length_k = 70;
+    TH_PROBLEM far = th_far_problem(desc);
+    expect(session, &far, NULL);
 }
 
 /* Products of f16 and bf16, either for the queries. */

@@ -89,7 +89,7 @@ MATRIX_CUDA_SPILLS = {
     ("backward-smgk2-bf16-128", "backward"): 504, ("backward-smgk2-bf16-128", "backward_queries"): 132,
     ("backward-smgk2-f32-64", "backward"): 356, ("backward-softmax-f32-64", "backward"): 128,
     ("backward-softmax-f32-128", "backward"): 244,
-    ("backward-smgk2-bf16-128-wgmma", "backward"): 272, ("backward-smgk2-bf16-128-wgmma", "backward_queries"): 120,
+    ("backward-smgk2-bf16-128-wgmma", "backward"): 272, ("backward-smgk2-bf16-128-wgmma", "backward_queries"): 124,
     ("backward-softmax-f32-128-wgmma", "backward"): 124,
     ("product-f32-nn", "fragments"): 108, ("product-f32x4-nn", "fragments"): 132, ("product-f32x4-tt", "fragments"): 324,
     ("product-tf32-nn-wgmma", "fragments"): 336, ("product-tf32-tt-wgmma", "fragments"): 340,
