@@ -7,6 +7,8 @@
  *     dQ_i = sum_jr dS_ijr (k_jr [gaussian: - q_i]) / sigma_r^2 (mixture/query_gradient.clh)
  *     R_ir = sum_j dS_ijr, for dshift
  *     dbias_i = sum_jr dS_ijr, of a bias without key axis
+ *     delta_i = dL_i - sum_j P_ij dP_ij for the kernel of keys (DELTA_SUMMED): as good as dO_i.O_i is for other
+ *               gradients where O is rounded, the sum of its errors may be too large for dprior
  *
  * For engines with SCATTERS_QUERIES 0 (engine/engine.clh).
  */
@@ -39,6 +41,7 @@ typedef struct query_values {
     real log[BLOCK_ROWS], log_low[BLOCK_ROWS], delta[BLOCK_ROWS];
     real sum[HAS_ROW_SUMS ? COMPONENTS : 1][BLOCK_ROWS]; /* R_ir */
     real bias[BLOCK_ROWS];                               /* sum_jr dS_ijr */
+    real output[BLOCK_ROWS];                             /* DELTA_SUMMED: sum_j P_ij dP_ij, which is dO_i.O_i */
 } query_values;
 
 /* A block of queries and the tile that it is at. */
@@ -162,6 +165,9 @@ FUNCTION void pairs_gradients(const query_block *b, const bool masked, int panel
                     sums[r][v] += row[r];
             if (BIAS_SUMS_APART)
                 b->query->bias[v] += own.gradient;
+            if (DELTA_SUMMED)
+                b->query->output[v] =
+                    fma(own.probability, HAS_DROPOUT ? d[u][v] * n.keep : d[u][v], b->query->output[v]);
         }
 }
 
@@ -228,8 +234,8 @@ FUNCTION void tile_gradients(const query_block *b, int panel)
 /* Where the block's (b, h) finds its results: element 0 of its rows. */
 typedef struct query_results {
     __global q_element *grad_q;
-    __global float *bias, *row_sums;        /* regions; row_sums: of component 0 */
-    __global const float *grad_lse, *shift; /* grad_lse: 0 where it is not given */
+    __global float *bias, *row_sums, *delta; /* regions; row_sums: of component 0 */
+    __global const float *grad_lse, *shift;  /* grad_lse: 0 where it is not given */
 } query_results;
 
 /* Completes the sums over keys, 0 in rows that see none, and stores those that other kernels read. */
@@ -255,6 +261,17 @@ FUNCTION void finish_sums(const query_block *b, const problem *p, int first, con
     ROWS_FOR(v)
         query->bias[v] = query->log[v] == (real)(-INFINITY) ? (real)(0.0f) : query->bias[v];
     rows_store(e, query->bias, out->bias, 1, first, p->rows);
+#endif
+#if DELTA_SUMMED
+    rows_sum(e, query->output);
+    ROWS_FOR(v) {
+        const int row = row_index(e, first, v);
+        real delta = -query->output[v];
+        if (out->grad_lse && row < p->valid)
+            delta += out->grad_lse[row * b->a->lse.token];
+        query->output[v] = weighs_exactly(query->log[v]) ? delta : query->delta[v];
+    }
+    rows_store(e, query->output, out->delta, 1, first, p->rows);
 #endif
 }
 
@@ -315,7 +332,9 @@ KERNEL(mixture_backward_queries)
     const query_results out = {grad_q + p.batch * a.grad_q.batch + h * a.grad_q.head + p.row_base * a.grad_q.token,
                                work + a.region[MGK_REGION_BIAS] + row,
                                work + a.region[MGK_REGION_ROW_SUMS] + bh * COMPONENTS * a.length + p.row_base,
-                               is_given(&a.bound, SLOT_GRAD_LSE) ? grad_lse + row_lse : 0, shift};
+                               work + a.region[MGK_REGION_DELTA] + row,
+                               is_given(&a.bound, SLOT_GRAD_LSE) ? grad_lse + row_lse : 0,
+                               shift};
 
     GRAD_ENGINE_DECLARE(g)
     engine *const e = &g.base;
@@ -339,7 +358,7 @@ KERNEL(mixture_backward_queries)
     if (HAS_LSE_LOW)
         rows_load(&g, work + a.region[MGK_REGION_LOG_LOW] + row, first, p.valid, 0.0f, query.log_low);
     ROWS_FOR(i)
-        query.bias[i] = (real)(0.0f);
+        query.bias[i] = query.output[i] = (real)(0.0f);
     COMPONENTS_FOR(r)
         ROWS_FOR(i)
             query.sum[HAS_ROW_SUMS ? r : 0][i] = (real)(0.0f);
