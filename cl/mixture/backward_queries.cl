@@ -70,12 +70,14 @@ FUNCTION void scores_start(const query_block *b, int panel, int sub, int r, real
 }
 
 /* Product r, when it is complete, into its slot; `later`: see product_end. */
-FUNCTION void scores_end(const query_block *b, int sub, int r, int later, real (*s)[BLOCK_ROWS])
+FUNCTION void scores_end(const query_block *b, int panel, int sub, int r, int later, real (*s)[BLOCK_ROWS])
 {
     product_end(s, later);
     KEYS_FOR(u)
-        ROWS_FOR(v)
-            slot_put(b->g, r, sub, u, v, s[u][v]);
+        ROWS_FOR(v) {
+            const entry n = entry_at(panel, sub, u, v);
+            slot_put(b->g, r, sub, u, v, product_whole(b, &n, r, s[u][v]));
+        }
 }
 
 #if !PRODUCTS_LATER
@@ -84,7 +86,7 @@ FUNCTION void product_scores(const query_block *b, int panel, int sub, int r)
     real s[BLOCK_KEYS][BLOCK_ROWS];
     scores_start(b, panel, sub, r, s);
     tile_product(&b->g->base, panel, sub, 0, r, b->view->edge, s);
-    scores_end(b, sub, r, 0, s);
+    scores_end(b, panel, sub, r, 0, s);
 }
 #endif
 
@@ -106,7 +108,7 @@ FUNCTION void block_products(const query_block *b, int panel, int sub, real (*d)
             d[u][v] = (real)(0.0f);
     grad_out_product(b->g, panel, sub, d);
 #if PRODUCTS_LATER
-#define SCORES_END(r) scores_end(b, sub, r, PRODUCTS - (r), s[r])
+#define SCORES_END(r) scores_end(b, panel, sub, r, PRODUCTS - (r), s[r])
     COPIES(SCORES_END, PRODUCTS);
 #endif
 }

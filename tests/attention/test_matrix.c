@@ -211,6 +211,26 @@ TH_TEST(singles_forward)
         expect_shapes(session, descs[n], 4 * n, 4);
 }
 
+/* Terms of keys that are far larger than scores, in rows whose weight sinks take: O has the scores' errors. */
+TH_TEST(singles_far_from_the_origin)
+{
+    const clmgk_attention_desc desc = {.variant = CLMGK_VARIANT_MGK,
+                                       .estep = CLMGK_ESTEP_HARD,
+                                       .components = 3,
+                                       .use_sinks = 1,
+                                       .head_size = 16,
+                                       .value_size = 7,
+                                       .length = 50,
+                                       .length_k = 70};
+    for (uint64_t seed = 1; seed <= 3; seed++) {
+        TH_PROBLEM problem = th_problem_make(&desc, seed);
+        for (th_name name = TH_Q; name <= TH_K; name++)
+            th_move(&problem, name, 64.0, 1);
+        th_fill(&problem, TH_SINKS, 60.0);
+        expect(session, &problem, NULL);
+    }
+}
+
 /* Plans with gradients: a factor is the sum of three bf16 (precision tf32: of two), of mixed heads that of two tf32. */
 TH_TEST(singles_in_both_passes)
 {
