@@ -10,7 +10,7 @@
  *
  *     dV_j   = sum_i keep_ij sum_r P_ijr dO_i      dK_jr = sum_i dS_ijr (q_i [gaussian: - k_jr]) / sigma_r^2
  *     dQ_i   = sum_jr dS_ijr (k_jr [- q_i]) / sigma_r^2       the product here, the rest in mixture/rows.cl
- *     row sums sum_j dS_ijr, key sums sum_i dS_ijr            for dQ, dshift and dprior
+ *     row sums sum_j dS_ijr, key sums sum_i dS_ijr            for dQ, dshift and dprior (DELTA_MENDED: rows.clh)
  *
  * sMGK with one sigma: 2^e_ijr = E_ij u_ir w_jr with E_ij = 2^(c q.k + B_j + A_i + log_i), so that with T = E t
  * P = E sum_r u w, sum_r dS = T sum_r u w, row sums u_ir sum_j T w_jr, key sums w_jr sum_i T u_ir: five products.
@@ -41,16 +41,19 @@
 #define HAS_GRAD_KEYS       WANT_K
 /* dshift is summed where rows are finished, without a kernel for it. */
 #define SHIFT_INSIDE (WANT_SHIFT && ROWS_INSIDE)
+/* What delta lacks of dprior, likewise. */
+#define GAP_INSIDE   (DELTA_MENDED && ROWS_INSIDE)
 #define HAS_KEY_ROWS (WANT_Q || (SHIFT_INSIDE && SCORE_GAUSSIAN))
 /* dprior must be right where pi is 0, or so small that P is: the sums of such components are made without it. */
 #define PRIOR_APART  (WANT_PRIOR && HAS_PRIOR)
 #define HAS_KEY_SUMS (WANT_PRIOR || EXPECTATION || (SCORE_GAUSSIAN && (WANT_K || WANT_SHIFT)))
 /* Sums over keys are the kernel of queries' where there is one (mixture/backward_queries.cl). */
 #define KEEPS_ROW_SUMS (HAS_ROW_SUMS && !QUERIES_APART)
-/* The bias' row sums are those of all components, unless a soft-cap comes between. */
-#define BIAS_SUMS_APART (HAS_BIAS_ROW_SUMS && (HAS_SOFTCAP || !KEEPS_ROW_SUMS))
-#define HAS_ENTRY_SUMS  (KEEPS_ROW_SUMS || HAS_BIAS_ROW_SUMS) /* the lane engine's alone */
-#define BIAS_SUM        (KEEPS_ROW_SUMS ? COMPONENTS : 0)
+/* The bias' row sums are those of all components, unless a soft-cap or a factor comes between. */
+#define BIAS_SUMS_APART (HAS_BIAS_ROW_SUMS && (HAS_SOFTCAP || ROW_SUMS_SCALED || !KEEPS_ROW_SUMS))
+#define KEPT_SUMS       (QUERIES_APART ? 0 : ROW_SUMS)
+#define HAS_ENTRY_SUMS  (KEPT_SUMS > 0 || HAS_BIAS_ROW_SUMS) /* the lane engine's alone */
+#define BIAS_SUM        KEPT_SUMS
 #define ENTRY_SUMS      (HAS_ENTRY_SUMS ? BIAS_SUM + BIAS_SUMS_APART : 1)
 #define VARIANCES       (HAS_VARIANCE ? COMPONENTS : 1)
 
@@ -154,6 +157,10 @@ FUNCTION void block_queries(const key_block *b)
         if (tile.last)
             tile_shift(b, &tile);
 #endif
+#if GAP_INSIDE
+        if (tile.last)
+            tile_gap(b, &tile);
+#endif
         tile_end(g);
     }
 }
@@ -179,7 +186,7 @@ KERNEL(mixture_backward)
     STREAMED_SPACE float alpha_terms[HAS_ROW_TERMS ? ROW_TERMS : 1][TILE_STREAMED];
     STREAMED_SPACE float u_terms[HAS_FACTORED ? COMPONENTS : 1][TILE_STREAMED];
 #if ROWS_INSIDE
-    float row_sums[KEEPS_ROW_SUMS ? COMPONENTS : 1][TILE_STREAMED];
+    float row_sums[KEPT_SUMS > 0 ? KEPT_SUMS : 1][TILE_STREAMED];
     const query_terms t = {log_terms, log_low_terms, delta_terms,  alpha_terms,
                            u_terms,   top_terms,     spread_terms, row_sums};
 #else
@@ -228,8 +235,8 @@ KERNEL(mixture_backward)
                     at.grad_q = grad_q + p.batch * a.grad_q.batch + h * a.grad_q.head + p.row_base * a.grad_q.token;
                     at.work = work;
                     at.query = work + a.region[MGK_REGION_QUERY] + (split * rows + at.row) * HEAD_SIZE;
-                    at.row_sums = work + a.region[MGK_REGION_ROW_SUMS] +
-                                  (split * rows + at.bh * a.length) * COMPONENTS + p.row_base;
+                    at.row_sums = work + a.region[MGK_REGION_ROW_SUMS] + (split * rows + at.bh * a.length) * ROW_SUMS +
+                                  p.row_base;
                     at.bias = HAS_BIAS ? bias_of(&a, &p, h, bias) : 0;
                     at.slope = HAS_ALIBI ? slopes[h] * UNITS_PER_NAT : 0.0f;
 #if KEY_TERMS_GIVEN
@@ -265,6 +272,8 @@ KERNEL(mixture_backward)
 #if SHIFT_INSIDE
                     shift_begin(&key);
 #endif
+                    COPIES_FOR(r, 0, GAP_INSIDE ? COMPONENTS : 0)
+                        key.gap[r] = 0.0f;
                     for (int panel = 0; panel < PANELS; ++panel) {
                         const int first = k0 + panel * PANEL_HELD;
                         if (HAS_VARIANCE || h == kv_head * group)
@@ -276,6 +285,9 @@ KERNEL(mixture_backward)
                         panel_finish(&b, panel, keys);
 #if SHIFT_INSIDE
                     store_shift(&b);
+#endif
+#if GAP_INSIDE
+                    store_gap(&b);
 #endif
                 }
                 for (int panel = 0; panel < PANELS; ++panel)

@@ -7,6 +7,8 @@
  *     dQ_i = sum_jr dS_ijr (k_jr [gaussian: - q_i]) / sigma_r^2 (mixture/query_gradient.clh)
  *     R_ir = sum_j dS_ijr, for dshift
  *     dbias_i = sum_jr dS_ijr, of a bias without key axis
+ *     delta_i = dL_i - sum_j P_ij dP_ij for the kernel of keys (DELTA_SUMMED): as good as dO_i.O_i is for other
+ *               gradients where O is rounded, the sum of its errors may be too large for dprior
  *
  * For engines with SCATTERS_QUERIES 0 (engine/engine.clh).
  */
@@ -31,14 +33,15 @@
 #include "mixture/query_gradient.clh"
 #include "mixture/terms.clh"
 
-/* The bias' row sums are those of all components, unless a soft-cap comes between. */
-#define BIAS_SUMS_APART (HAS_BIAS_ROW_SUMS && (HAS_SOFTCAP || !HAS_ROW_SUMS))
+/* The bias' row sums are those of all components, unless a soft-cap or a factor comes between. */
+#define BIAS_SUMS_APART (HAS_BIAS_ROW_SUMS && (HAS_SOFTCAP || ROW_SUMS_SCALED || !HAS_ROW_SUMS))
 
 /* Values of the block's rows. */
 typedef struct query_values {
     real log[BLOCK_ROWS], log_low[BLOCK_ROWS], delta[BLOCK_ROWS];
     real sum[HAS_ROW_SUMS ? COMPONENTS : 1][BLOCK_ROWS]; /* R_ir */
     real bias[BLOCK_ROWS];                               /* sum_jr dS_ijr */
+    real output[BLOCK_ROWS];                             /* DELTA_SUMMED: sum_j P_ij dP_ij, which is dO_i.O_i */
 } query_values;
 
 /* A block of queries and the tile that it is at. */
@@ -67,12 +70,14 @@ FUNCTION void scores_start(const query_block *b, int panel, int sub, int r, real
 }
 
 /* Product r, when it is complete, into its slot; `later`: see product_end. */
-FUNCTION void scores_end(const query_block *b, int sub, int r, int later, real (*s)[BLOCK_ROWS])
+FUNCTION void scores_end(const query_block *b, int panel, int sub, int r, int later, real (*s)[BLOCK_ROWS])
 {
     product_end(s, later);
     KEYS_FOR(u)
-        ROWS_FOR(v)
-            slot_put(b->g, r, sub, u, v, s[u][v]);
+        ROWS_FOR(v) {
+            const entry n = entry_at(panel, sub, u, v);
+            slot_put(b->g, r, sub, u, v, product_whole(b, &n, r, s[u][v]));
+        }
 }
 
 #if !PRODUCTS_LATER
@@ -81,7 +86,7 @@ FUNCTION void product_scores(const query_block *b, int panel, int sub, int r)
     real s[BLOCK_KEYS][BLOCK_ROWS];
     scores_start(b, panel, sub, r, s);
     tile_product(&b->g->base, panel, sub, 0, r, b->view->edge, s);
-    scores_end(b, sub, r, 0, s);
+    scores_end(b, panel, sub, r, 0, s);
 }
 #endif
 
@@ -103,7 +108,7 @@ FUNCTION void block_products(const query_block *b, int panel, int sub, real (*d)
             d[u][v] = (real)(0.0f);
     grad_out_product(b->g, panel, sub, d);
 #if PRODUCTS_LATER
-#define SCORES_END(r) scores_end(b, sub, r, PRODUCTS - (r), s[r])
+#define SCORES_END(r) scores_end(b, panel, sub, r, PRODUCTS - (r), s[r])
     COPIES(SCORES_END, PRODUCTS);
 #endif
 }
@@ -162,6 +167,9 @@ FUNCTION void pairs_gradients(const query_block *b, const bool masked, int panel
                     sums[r][v] += row[r];
             if (BIAS_SUMS_APART)
                 b->query->bias[v] += own.gradient;
+            if (DELTA_SUMMED)
+                b->query->output[v] =
+                    fma(own.probability, HAS_DROPOUT ? d[u][v] * n.keep : d[u][v], b->query->output[v]);
         }
 }
 
@@ -228,8 +236,8 @@ FUNCTION void tile_gradients(const query_block *b, int panel)
 /* Where the block's (b, h) finds its results: element 0 of its rows. */
 typedef struct query_results {
     __global q_element *grad_q;
-    __global float *bias, *row_sums;        /* regions; row_sums: of component 0 */
-    __global const float *grad_lse, *shift; /* grad_lse: 0 where it is not given */
+    __global float *bias, *row_sums, *delta; /* regions; row_sums: of component 0 */
+    __global const float *grad_lse, *shift;  /* grad_lse: 0 where it is not given */
 } query_results;
 
 /* Completes the sums over keys, 0 in rows that see none, and stores those that other kernels read. */
@@ -255,6 +263,17 @@ FUNCTION void finish_sums(const query_block *b, const problem *p, int first, con
     ROWS_FOR(v)
         query->bias[v] = query->log[v] == (real)(-INFINITY) ? (real)(0.0f) : query->bias[v];
     rows_store(e, query->bias, out->bias, 1, first, p->rows);
+#endif
+#if DELTA_SUMMED
+    rows_sum(e, query->output);
+    ROWS_FOR(v) {
+        const int row = row_index(e, first, v);
+        real delta = -query->output[v];
+        if (out->grad_lse && row < p->valid)
+            delta += out->grad_lse[row * b->a->lse.token];
+        query->output[v] = weighs_exactly(query->log[v]) ? delta : query->delta[v];
+    }
+    rows_store(e, query->output, out->delta, 1, first, p->rows);
 #endif
 }
 
@@ -315,7 +334,9 @@ KERNEL(mixture_backward_queries)
     const query_results out = {grad_q + p.batch * a.grad_q.batch + h * a.grad_q.head + p.row_base * a.grad_q.token,
                                work + a.region[MGK_REGION_BIAS] + row,
                                work + a.region[MGK_REGION_ROW_SUMS] + bh * COMPONENTS * a.length + p.row_base,
-                               is_given(&a.bound, SLOT_GRAD_LSE) ? grad_lse + row_lse : 0, shift};
+                               work + a.region[MGK_REGION_DELTA] + row,
+                               is_given(&a.bound, SLOT_GRAD_LSE) ? grad_lse + row_lse : 0,
+                               shift};
 
     GRAD_ENGINE_DECLARE(g)
     engine *const e = &g.base;
@@ -339,7 +360,7 @@ KERNEL(mixture_backward_queries)
     if (HAS_LSE_LOW)
         rows_load(&g, work + a.region[MGK_REGION_LOG_LOW] + row, first, p.valid, 0.0f, query.log_low);
     ROWS_FOR(i)
-        query.bias[i] = (real)(0.0f);
+        query.bias[i] = query.output[i] = (real)(0.0f);
     COMPONENTS_FOR(r)
         ROWS_FOR(i)
             query.sum[HAS_ROW_SUMS ? r : 0][i] = (real)(0.0f);

@@ -117,28 +117,24 @@ __kernel void mixture_rows_begin(KERNEL_PARAMETERS)
         for (int d = 0; d < HEAD_SIZE; d += 4)
             vstore4((float4)(0.0f), 0, copy + d);
 #endif
-#if HAS_ROW_SUMS
-        for (int r = 0; r < COMPONENTS; ++r)
+        for (int r = 0; r < ROW_SUMS; ++r)
             work[a.region[MGK_REGION_ROW_SUMS] +
-                 (((split * (rows / a.length) + at.b * a.heads + at.h) * COMPONENTS + r) * a.length + at.i)] = 0.0f;
-#endif
+                 (((split * (rows / a.length) + at.b * a.heads + at.h) * ROW_SUMS + r) * a.length + at.i)] = 0.0f;
     }
 #endif
 #endif
 }
 
-#if HAS_ROW_SUMS
-/* R_ir over all splits, or as the kernel of queries stored it. */
+/* Sum number r, R_ir first, over all splits, or as the kernel of queries stored it. */
 FUNCTION float row_sum(const mgk_attention_args *a, const row_place *at, int r, __global const float *work)
 {
     float sum = 0.0f;
     for (int split = 0; split < (QUERIES_APART ? 1 : a->splits); ++split)
-        sum += work[a->region[MGK_REGION_ROW_SUMS] +
-                    (((split * (rows_of(a) / a->length) + at->b * a->heads + at->h) * COMPONENTS + r) * a->length +
-                     at->i)];
+        sum +=
+            work[a->region[MGK_REGION_ROW_SUMS] +
+                 (((split * (rows_of(a) / a->length) + at->b * a->heads + at->h) * ROW_SUMS + r) * a->length + at->i)];
     return sum;
 }
-#endif
 
 __kernel void mixture_rows_finish(KERNEL_PARAMETERS)
 {
@@ -234,5 +230,34 @@ __kernel void mixture_shift_gradient(KERNEL_PARAMETERS)
 #endif
         work[a.region[MGK_REGION_SLICES] + slice * a.heads * COMPONENTS * a.head_size + vector + i] = part * scale;
     }
+#endif
+}
+
+/* What delta lacks of dprior (DELTA_MENDED). A work-item is (b, h, r, slice of rows). */
+__kernel void mixture_prior_gap(KERNEL_PARAMETERS)
+{
+    BEGIN_BUFFERS
+#if DELTA_MENDED
+    const int slices = GAP_COLUMNS(a.length);
+    const long x = get_global_id(0);
+    if (a.heads == 0 || x >= (HAS_SEQUENCES ? 1L : a.batch) * a.heads * COMPONENTS * slices)
+        return;
+    const int first = (int)(x % slices) * MGK_SHIFT_SLICE, r = (int)(x / slices % COMPONENTS);
+    const long bh = x / slices / COMPONENTS;
+    row_place at = {bh / a.heads, bh % a.heads, first};
+    float sum = 0.0f;
+    for (; at.i < min(first + MGK_SHIFT_SLICE, a.length); ++at.i) {
+        const long row = bh * a.length + at.i;
+        if (!weighs_exactly(work[a.region[MGK_REGION_LOG] + row]))
+            continue;
+        const float own = is_given(&a.bound, SLOT_GRAD_LSE) ? grad_lse[row_lse(&a, &at)] : 0.0f;
+        const float gap = own - row_sum(&a, &at, OUTPUT_SUM, work) - work[a.region[MGK_REGION_DELTA] + row];
+        sum = fma(gap, row_sum(&a, &at, WEIGHT_SUMS + r, work), sum);
+    }
+#if HAS_PRIOR
+    const float weight = prior[at.h * a.prior.head + r * a.prior.component];
+    sum = weight > PRIOR_LEAST ? sum / weight : 0.0f;
+#endif
+    work[a.region[MGK_REGION_KEY_SUMS] + (bh * COMPONENTS + r) * (a.length_k + slices) + a.length_k + x % slices] = sum;
 #endif
 }

@@ -123,17 +123,23 @@ TH_TEST(growing_scores_in_f16)
     }
 }
 
+/* Near 0, and where the products for dQ and dK nearly cancel what rows and keys add themselves. */
 TH_TEST(components_in_both_passes)
 {
-    const clmgk_attention_desc desc = {.variant = CLMGK_VARIANT_MGK,
-                                       .dtype = CLMGK_DTYPE_BF16,
-                                       .components = 3,
-                                       .prior_shape = CLMGK_PRIOR_HMS,
-                                       .head_size = 5,
-                                       .value_size = 7,
-                                       .gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V |
-                                                    CLMGK_GRADIENT_PRIOR};
+    clmgk_attention_desc desc = {.variant = CLMGK_VARIANT_MGK,
+                                 .dtype = CLMGK_DTYPE_BF16,
+                                 .components = 3,
+                                 .prior_shape = CLMGK_PRIOR_HMS,
+                                 .variance_shape = CLMGK_VARIANCE_HM,
+                                 .head_size = 5,
+                                 .value_size = 7,
+                                 .gradients =
+                                     CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V | CLMGK_GRADIENT_PRIOR};
     expect_shapes(session, desc, 3, 6);
+    desc.length = 50;
+    desc.length_k = 70;
+    TH_PROBLEM far = th_far_problem(desc);
+    expect(session, &far, NULL);
 }
 
 /* Registers hold the sums of one component, so the backward pass takes three, one after the other. */
@@ -151,14 +157,16 @@ TH_TEST(components_in_turns)
 }
 
 /* The factored form multiplies a weight by sums of priors: of any size, and in f16 a row's weights have a scale. */
-TH_TEST(shifted_keys_forward)
+TH_TEST(shifted_keys_in_both_passes)
 {
     static const double priors[] = {1e-9, 3e7};
     clmgk_attention_desc desc = {.variant = CLMGK_VARIANT_SMGK,
                                  .dtype = CLMGK_DTYPE_F16,
                                  .prior_shape = CLMGK_PRIOR_M,
                                  .head_size = 32,
-                                 .value_size = 16};
+                                 .value_size = 16,
+                                 .gradients =
+                                     CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V | CLMGK_GRADIENT_SHIFT};
     expect_shapes(session, desc, 5, 5);
     desc.length = 30;
     desc.length_k = 60;
@@ -167,6 +175,10 @@ TH_TEST(shifted_keys_forward)
         th_fill(&problem, TH_PRIOR, priors[n]);
         expect(session, &problem, NULL);
     }
+    desc.length = 50;
+    desc.length_k = 70;
+    TH_PROBLEM far = th_far_problem(desc);
+    expect(session, &far, NULL);
 }
 
 /* Products of f16 and bf16, either for the queries. */
@@ -197,6 +209,26 @@ TH_TEST(singles_forward)
         {.variant = CLMGK_VARIANT_HARD_FISH, .components = 2, .heads = 3, .head_size = 16, .value_size = 16}};
     for (size_t n = 0; n < TH_COUNT(descs); n++)
         expect_shapes(session, descs[n], 4 * n, 4);
+}
+
+/* Terms of keys that are far larger than scores, in rows whose weight sinks take: O has the scores' errors. */
+TH_TEST(singles_far_from_the_origin)
+{
+    const clmgk_attention_desc desc = {.variant = CLMGK_VARIANT_MGK,
+                                       .estep = CLMGK_ESTEP_HARD,
+                                       .components = 3,
+                                       .use_sinks = 1,
+                                       .head_size = 16,
+                                       .value_size = 7,
+                                       .length = 50,
+                                       .length_k = 70};
+    for (uint64_t seed = 1; seed <= 3; seed++) {
+        TH_PROBLEM problem = th_problem_make(&desc, seed);
+        for (th_name name = TH_Q; name <= TH_K; name++)
+            th_move(&problem, name, 64.0, 1);
+        th_fill(&problem, TH_SINKS, 60.0);
+        expect(session, &problem, NULL);
+    }
 }
 
 /* Plans with gradients: a factor is the sum of three bf16 (precision tf32: of two), of mixed heads that of two tf32. */

@@ -170,6 +170,14 @@ class Golden(unittest.TestCase):
                 result = json.loads(done.stdout)
                 self.assertEqual((result["engine"], result["dtype"], result["check"]["ok"]), ("matrix", dtype, True))
 
+    def test_priors_of_rounded_outputs(self):
+        """Two numbers sum all rows' errors of delta. The plain formula's nearly cancel, by chance, so the bound is small."""
+        case = Case(GOLDEN / "mgk-variance-component")
+        for engine in ("lane", "simt"):
+            with self.subTest(engine=engine):
+                done = case.run(engine, self.folder, QUICK, "--dtype", "f16")
+                self.assertEqual(done.returncode, 0, done.stderr)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -42,6 +42,27 @@ static void set_products(const mgk_backward *x, mgk_flags *flags)
     flags->FACTORS_ROUNDED = x->request->traits.gaussian && x->block.precision != CLMGK_PRECISION_EXACT;
 }
 
+/* dprior sums errors of delta over all rows and keys, in few numbers: too many where O is rounded. */
+static bool rounds_delta(const mgk_backward *x)
+{
+    const clmgk_attention_desc *const d = x->request->desc;
+    return mgk_wants(&x->want, CLMGK_GRADIENT_PRIOR) && mgk_dtype_of(d, d->dtype_o) != CLMGK_DTYPE_F32;
+}
+
+/* Whether the kernel of queries comes first, with another delta. */
+static bool sums_delta(const mgk_backward *x)
+{
+    return x->queries_apart && rounds_delta(x);
+}
+
+/* The same where one kernel sums over queries and keys: only of priors that all keys share, so that it can be mended
+ * afterwards. */
+static bool mends_delta(const mgk_backward *x)
+{
+    const clmgk_attention_desc *const d = x->request->desc;
+    return !x->queries_apart && rounds_delta(x) && d->prior_shape != CLMGK_PRIOR_HMS;
+}
+
 /* Sets the gradients' flags of the kernels of rows and of keys. */
 static void set_wants(const mgk_backward *x, mgk_flags *flags)
 {
@@ -50,14 +71,15 @@ static void set_wants(const mgk_backward *x, mgk_flags *flags)
     flags->WANT_VARIANCE = mgk_wants(w, CLMGK_GRADIENT_VARIANCE);
     flags->WANT_SHIFT = mgk_wants(w, CLMGK_GRADIENT_SHIFT);
     flags->EXPECTATION = w->expectation;
+    flags->DELTA_MENDED = mends_delta(x);
     flags->HAS_LSE_LOW = flags->HAS_LSE_LOW && !w->expectation;
 }
 
-/* Sums over keys: dQ, those for dshift, and the gradient of a bias without key axis. */
+/* Sums over keys: dQ, those for dshift, the gradient of a bias without key axis, and delta. */
 static bool has_queries(const mgk_backward *x)
 {
     return mgk_wants(&x->want, CLMGK_GRADIENT_Q) || mgk_wants(&x->want, CLMGK_GRADIENT_SHIFT) ||
-           mgk_backward_rows_flags(x).WANT_BIAS_ROWS;
+           mgk_backward_rows_flags(x).WANT_BIAS_ROWS || sums_delta(x);
 }
 
 /* Everything else. */
@@ -162,6 +184,7 @@ static void add_queries(mgk_backward *x)
     flags.WANT_K = flags.WANT_V = false;
     flags.WANT_SHIFT = mgk_wants(&x->want, CLMGK_GRADIENT_SHIFT);
     flags.WANT_BIAS = mgk_backward_rows_flags(x).WANT_BIAS_ROWS;
+    flags.DELTA_SUMMED = sums_delta(x);
     flags.KEY_TERMS_GIVEN = has_key_terms(x);
     set_turns(x, &flags);
     mgk_backward_add_queries(x, "mixture/backward_queries.cl", "mixture_backward_queries", &flags, bind_queries,
@@ -194,10 +217,10 @@ static void add_shift_gradient(mgk_backward *x)
 }
 
 /* Sums of [b,h,components,S] into the shape [.] of priors or variances: 0 [1], 1 [M], 2 [H,M], 3 [H,M,S]. */
-static mgk_reduction_args reduce_keys(const mgk_backward *x, mgk_i64 in, int rank, int64_t components)
+static mgk_reduction_args reduce_keys(const mgk_backward *x, mgk_i64 in, int rank, int64_t components, int64_t columns)
 {
     const clmgk_attention_desc *const d = x->request->desc;
-    const int64_t h = d->heads, m = components, s = d->length_k;
+    const int64_t h = d->heads, m = components, s = d->length_k + columns;
     mgk_reduction_args r = {.in = in, .scale = 1.0f, .middle = 1, .outer = d->batch, .outer_stride = h * m * s};
     r.inner = rank == 3 ? 1 : s;
     r.outputs = rank == 3 ? h * m * s : rank == 2 ? h * m : rank == 1 ? m : 1;
@@ -222,8 +245,12 @@ static int variance_rank(const clmgk_attention_desc *d)
 static void add_prior_gradient(mgk_backward *x)
 {
     const mgk_attention_traits *const t = &x->request->traits;
+    const clmgk_attention_desc *const d = x->request->desc;
+    const mgk_flags *const flags = &x->flags;
     mgk_reduction_args r =
-        reduce_keys(x, x->args.region[MGK_REGION_KEY_SUMS], prior_rank(x->request->desc), t->components);
+        reduce_keys(x, x->args.region[MGK_REGION_KEY_SUMS], prior_rank(d), t->components, GAP_COLUMNS(d->length));
+    if (flags->DELTA_MENDED && !flags->ROWS_INSIDE)
+        add_rows(x, "mixture_prior_gap", d->batch * d->heads * t->components * GAP_COLUMNS(d->length));
     /* sums exclude pi if it is an array; the hard E-step has no prior */
     r.scale = t->has_prior ? 1.0f : (float)t->components;
     if (t->hard)
@@ -237,7 +264,7 @@ static void add_variance_gradient(mgk_backward *x)
     const clmgk_attention_desc *const d = x->request->desc;
     const bool array = x->request->traits.has_variance;
     mgk_reduction_args r =
-        reduce_keys(x, x->args.region[MGK_REGION_VARIANCE], variance_rank(d), array ? d->components : 1);
+        reduce_keys(x, x->args.region[MGK_REGION_VARIANCE], variance_rank(d), array ? d->components : 1, 0);
     const double nats = 1.0 / mgk_attention_unit(d);
     r.scale = (float)(array ? -nats : -nats / d->variance);
     mgk_backward_add_reduction(x, CLMGK_ARRAY_GRAD_VARIANCE, array, &r);
@@ -257,11 +284,12 @@ static void place_regions(mgk_backward *x)
     mgk_backward_place(x);
     if (HAS_ROW_TERMS && !x->rows_private)
         region[MGK_REGION_ALPHA] = mgk_steps_region(&plan->steps, rows * ROW_TERMS);
-    if (HAS_ROW_SUMS && !x->rows_private)
+    if (ROW_SUMS > 0 && !x->rows_private)
         region[MGK_REGION_ROW_SUMS] =
-            mgk_steps_region(&plan->steps, rows * m * (x->queries_apart ? 1 : x->args.splits));
+            mgk_steps_region(&plan->steps, rows * ROW_SUMS * (x->queries_apart ? 1 : x->args.splits));
     if (mgk_wants(w, CLMGK_GRADIENT_PRIOR) || w->expectation)
-        region[MGK_REGION_KEY_SUMS] = mgk_steps_region(&plan->steps, keys * m);
+        region[MGK_REGION_KEY_SUMS] =
+            mgk_steps_region(&plan->steps, d->batch * d->heads * m * (d->length_k + GAP_COLUMNS(d->length)));
     if (mgk_wants(w, CLMGK_GRADIENT_VARIANCE))
         region[MGK_REGION_VARIANCE] = mgk_steps_region(&plan->steps, keys * (t->has_variance ? m : 1));
     if (mgk_wants(w, CLMGK_GRADIENT_SHIFT))
@@ -305,9 +333,11 @@ clmgk_status mgk_mixture_plan_backward(const mgk_attention_request *request, mgk
         add_rows(&x, "mixture_rows_begin", rows_of(d));
     if (has_key_terms(&x))
         add_key_terms(&x);
+    if (sums_delta(&x))
+        add_queries(&x);
     if (x.has_keys)
         add_main(&x);
-    if (x.queries_apart && has_queries(&x))
+    if (x.queries_apart && has_queries(&x) && !sums_delta(&x))
         add_queries(&x);
     if (mgk_wants(w, CLMGK_GRADIENT_Q) && !x.queries_apart && !x.flags.ROWS_INSIDE)
         add_rows(&x, "mixture_rows_finish", rows_of(d));
@@ -355,7 +385,7 @@ static clmgk_status plan_expectation(mgk_backward *x, clmgk_error *error)
     if (HAS_ROW_TERMS)
         add_rows(x, "mixture_rows_begin", rows_of(d));
     add_main(x);
-    mgk_reduction_args r = reduce_keys(x, x->args.region[MGK_REGION_KEY_SUMS], prior_rank(d), d->components);
+    mgk_reduction_args r = reduce_keys(x, x->args.region[MGK_REGION_KEY_SUMS], prior_rank(d), d->components, 0);
     if ((d->statistics & CLMGK_STATISTIC_COUNTS) != 0)
         mgk_backward_add_reduction(x, CLMGK_ARRAY_COUNTS, false, &r);
     if ((d->statistics & CLMGK_STATISTIC_NEW_PRIOR) != 0) {
