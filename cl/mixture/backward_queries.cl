@@ -341,7 +341,7 @@ KERNEL(mixture_backward_queries)
     GRAD_ENGINE_DECLARE(g)
     engine *const e = &g.base;
     mixture x;
-    KEY_SPACE float beta[HAS_KEY_TERMS ? COMPONENTS : 1][TILE_KEYS];
+    KEY_SPACE float beta[HAS_KEY_TERMS ? TERM_TILES * COMPONENTS : 1][TILE_KEYS];
     KEY_SPACE float log_prior[HAS_LOG_PRIOR ? COMPONENTS : 1][TILE_KEYS];
     KEY_SPACE float w[HAS_FACTORED ? COMPONENTS : 1][TILE_KEYS];
     KEY_SPACE float top[TILE_KEYS], spread[TILE_KEYS];
@@ -380,6 +380,9 @@ KERNEL(mixture_backward_queries)
             keys_stage(e, PRODUCTS, keys, a.k.component, a.k.token, k0, end, a.head_size,
                        tile_after(elements_of(keys), k0, end));
             values_stage(e, 1, v, 0, a.v.token, k0, end, a.value_size, tile_after(elements_of(v), k0, end));
+#if BETAS_COPIED
+            x.keys.beta = (KEY_SPACE float(*)[TILE_KEYS])terms_staged(e);
+#endif
             key_terms(e, &x, &a, k0, end, prior + turn * a.prior.component, shift);
             view.factored = false;
 #if HAS_FACTORED
