@@ -127,17 +127,21 @@ FUNCTION void head_gradients(const query_block *b, const scorer *x, const tile_v
 #endif
 }
 
-/* What the products of head h with dO need: its values, from the batch's key 0 of head 0 on, of the tile at k0, and dO.
- */
+/* The values that head h reads, of the batch's, which begin with those of head 0. */
+FUNCTION __global const v_element *values_of(const mgk_attention_args *a, __global const v_element *v, int h)
+{
+    return v + (long)h * a->kv_heads / a->heads * a->v.head;
+}
+
+/* What the products of head h with dO need: values of the tile at k0, and dO. */
 FUNCTION void head_stage(const query_block *b, __global const v_element *v, __global const o_element *grad_o, int h,
                          int k0, int end)
 {
     engine *const e = &b->g->base;
     const mgk_attention_args *const a = b->a;
-    const long head = (long)h * a->kv_heads / a->heads, next_head = (long)(h + 1) * a->kv_heads / a->heads;
-    const tile_start next =
-        h + 1 < a->heads ? tile_at(elements_of(v + next_head * a->v.head), k0) : tile_after(elements_of(v), k0, end);
-    values_stage(e, 1, v + head * a->v.head, 0, a->v.token, k0, end, a->value_size, next);
+    const tile_start next = h + 1 < a->heads ? tile_at(elements_of(values_of(a, v, h + 1)), k0)
+                                             : tile_after(elements_of(v), k0, end);
+    values_stage(e, 1, values_of(a, v, h), 0, a->v.token, k0, end, a->value_size, next);
     grad_out_load(b->g, 0, grad_o + h * a->grad_o.head, a->grad_o.token, a->value_size);
 }
 
@@ -221,8 +225,7 @@ KERNEL(admixture_backward_queries)
             x.mixing.added = added_of(h, mix_offset);
 #if STAGES_AHEAD
             if (h + 1 < a.heads)
-                heads_announce(&g, v + (long)(h + 1) * a.kv_heads / a.heads * a.v.head, a.v.token,
-                               grad_o + (h + 1) * a.grad_o.head);
+                heads_announce(&g, values_of(&a, v, h + 1), a.v.token, grad_o + (h + 1) * a.grad_o.head);
 #else
             head_stage(&b, v, grad_o, h, k0, end);
 #endif

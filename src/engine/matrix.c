@@ -103,7 +103,7 @@ static int64_t backward_bytes_of(const mgk_footprint *f, const mgk_tunables *p)
     const int64_t steps = mgk_tunable_get(p, MGK_NAMED(row_tiles)) * (width_of(head_size) + width_of(f->value_size));
     const bool apart = uses_wgmma(p) || (f->products == 1 && steps * STEP_WORDS <= most_held_words * STEP);
     const int64_t of_keys = apart ? larger(STAGES * keys * (head + value), rows * larger(head, value))
-                                         : rows * (f->products * head + value) + keys * (head + value);
+                                  : rows * (f->products * head + value) + keys * (head + value);
     return larger(of_keys, STAGES * keys * (f->products * head + value));
 }
 
@@ -128,8 +128,8 @@ static bool has_ring_ahead(const mgk_footprint *f, const mgk_tunables *p)
            mgk_tunable_get(p, MGK_NAMED(row_tiles)) == 1 && ring_bytes_of(f, p) + terms <= MOST_BYTES;
 }
 
-/* The same of mixed heads' kernel of keys. On a GPU one kernel makes dV, with dO of two heads in turn, and one all else,
- * with the values of one head; on a CPU one makes all. wgmma: keys are in private memory. */
+/* The same of mixed heads' kernel of keys. On a GPU one kernel makes dV, with dO of two heads in turn, and one all
+ * else, with the values of one head; on a CPU one makes all. wgmma: keys are in private memory. */
 static int64_t mixed_keys_bytes_of(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
 {
     const bool is_cpu = facts->info.device_class == CLMGK_DEVICE_CPU;

@@ -32,6 +32,7 @@ LIMITS = {("softmax-bf16-64-wgmma", "forward"): (1.1, 0.95), ("softmax-f16-64-wg
           ("mgk2", "backward"): (2.0, 2.3), ("mgk2", "backward_queries"): (2.0, 2.0),
           ("hard-fish2-bf16-128", "admixture_forward"): (2.0, 2.35),
           ("hard-fish", "admixture_forward"): (2.15, 2.3), ("hard-mish", "admixture_forward"): (1.5, 1.7),
+          ("-bf16-128", "admixture_backward"): (2.7, 3.4), ("-bf16-128", "admixture_backward_queries"): (2.4, 3.2),
           ("hard-fish", "admixture_backward"): (2.7, 2.65), ("hard-fish", "admixture_backward_queries"): (2.4, 2.25)}
 # The same where four warps multiply together, which takes two thirds of the cycles.
 WGMMA_LIMITS = {("-tf32-", "forward"): (0.9, 1.4), ("mgk4-f32-", "forward"): (1.25, 1.1), ("-f32-", "forward"): (0.85, 1.15),
@@ -41,8 +42,12 @@ WGMMA_LIMITS = {("-tf32-", "forward"): (0.9, 1.4), ("mgk4-f32-", "forward"): (1.
                 ("-tf32-", "backward"): (0.85, 1.05), ("-tf32-", "backward_queries"): (0.9, 1.15),
                 ("-f32-", "backward"): (0.75, 0.9), ("-f32-", "backward_queries"): (0.85, 0.97),
                 ("softmax", "backward"): (1.1, 1.0), ("softmax", "backward_queries"): (1.05, 0.8),
-                ("smgk2", "backward"): (1.8, 2.1), ("smgk2", "backward_queries"): (2.25, 1.65),
-                ("mgk2", "backward"): (1.2, 1.3), ("mgk2", "backward_queries"): (1.4, 1.0)}
+                ("smgk2", "backward"): (2.15, 1.7), ("smgk2", "backward_queries"): (2.25, 1.3),
+                ("mgk2", "backward"): (1.2, 1.0), ("mgk2", "backward_queries"): (1.4, 1.0),
+                ("hard-fish2-bf16-128", "admixture_backward"): (2.3, 2.0),
+                ("hard-fish2-bf16-128", "admixture_backward_queries"): (1.9, 1.75),
+                ("hard-fish", "admixture_backward"): (3.85, 2.3), ("hard-fish", "admixture_backward_queries"): (3.35, 2.0),
+                ("hard-mish", "admixture_backward"): (1.6, 1.95), ("hard-mish", "admixture_backward_queries"): (1.6, 1.75)}
 
 
 class Tile:
@@ -160,7 +165,7 @@ def measure(name, programs, plans, parameters=None):
     faults += [f"{source} has other options than in configurations.txt" for source, options in executed
                if (source, options) not in known]
     faults += [f"{source} is in configurations.txt and was not executed" for source, options in programs_of(name)
-               if (source, options) not in executed]
+               if (source, options) not in executed and source != "attention/reduce.cl"]  # its form depends on lengths
     # the first or the last work-group has the block of few rows, and stores less than the other
     whole = [0 if first["STG"] >= last["STG"] else -1 for _, _, first, last in few]
     tiles = []

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Mixture family: the run-time arguments of its kernels. */
+/* Mixture family: the run-time arguments of its kernels, and a form that they may have. */
 #include "attention/mixture/mixture.h"
 
 #include <math.h>
@@ -22,4 +22,12 @@ mgk_forward_args mgk_mixture_args_of(const mgk_attention_request *request)
     args.lse_offset = uniform ? (float)(-log((double)d->components) * mgk_attention_unit(d)) : 0.0f;
     args.density = density_of(d);
     return args;
+}
+
+bool mgk_mixture_may_take_turns(const mgk_attention_request *request)
+{
+    const clmgk_attention_desc *const d = request->desc;
+    const mgk_attention_traits *const t = &request->traits;
+    const uint32_t of_all = CLMGK_GRADIENT_BIAS | CLMGK_GRADIENT_VARIANCE; /* sums over all components of a key */
+    return t->products > 1 && !t->hard && !t->has_variance && d->statistics == 0 && (d->gradients & of_all) == 0;
 }

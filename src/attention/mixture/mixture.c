@@ -33,14 +33,6 @@ static void set_flags(const mgk_attention_request *request, mgk_flags *flags)
     flags->HAS_PRIOR = t->has_prior; /* the hard E-step uses none */
 }
 
-bool mgk_mixture_may_take_turns(const mgk_attention_request *request)
-{
-    const clmgk_attention_desc *const d = request->desc;
-    const mgk_attention_traits *const t = &request->traits;
-    const uint32_t of_all = CLMGK_GRADIENT_BIAS | CLMGK_GRADIENT_VARIANCE; /* sums over all components of a key */
-    return t->products > 1 && !t->hard && !t->has_variance && d->statistics == 0 && (d->gradients & of_all) == 0;
-}
-
 /* ---- descriptor --------------------------------------------------------------------------------------------- */
 
 static clmgk_status resolve_single(clmgk_attention_desc *d, clmgk_score own, clmgk_error *error)
