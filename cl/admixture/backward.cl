@@ -32,6 +32,12 @@
 #define ALL_HEADS   (BLOCK_REGISTERS && !WANT_V)
 #define VALUE_HEADS (ALL_HEADS ? 1 : HEADS)
 #define GRAD_HEADS  (VALUE_HEADS * HEAD_RATIO)
+/* Their values and dO come with the tile's queries, or while the head before is computed. */
+#if ALL_HEADS && STAGES_AHEAD
+#define HEADS_ANNOUNCED 1
+#else
+#define HEADS_ANNOUNCED 0
+#endif
 
 /* While a panel is at a tile: the held scores, their gradients, the weights, and the noise where one serves all heads.
  */
@@ -225,17 +231,19 @@ FUNCTION void load_values(const key_block *b, int g0)
 }
 
 /* A panel's tile and VALUE_HEADS heads of values from m->g0 on. ALL_HEADS: then come the next heads of this tile, or
- * the first of the tile at `next`. STAGES_AHEAD: the first ones came with the queries, and those of the next ones are
- * copied when the products with these are there. */
+ * the first of the tile at `next`. HEADS_ANNOUNCED: the first ones came with the queries, and the next ones are copied
+ * when the products with these are there. */
 FUNCTION void group_tile(const key_block *b, const panel_tile *m, int next)
 {
     const bool ends = m->g0 + VALUE_HEADS >= b->a->kv_heads;
-    if (ALL_HEADS && !STAGES_AHEAD)
-        load_values(b, m->g0);
-    if (ALL_HEADS && !(STAGES_AHEAD && m->g0 == 0))
+#if ALL_HEADS && !HEADS_ANNOUNCED
+    load_values(b, m->g0);
+#endif
+    const bool come = HEADS_ANNOUNCED && m->g0 == 0;
+    if (ALL_HEADS && !come)
         tile_stage(b, m->g0, m->i0, ends ? 0 : m->g0 + VALUE_HEADS, ends ? next : m->i0);
-#if STAGES_AHEAD
-    if (ALL_HEADS && !ends)
+#if HEADS_ANNOUNCED
+    if (!ends)
         heads_announce(b->g, b->at->v + (m->g0 + 1) * b->a->v.head, b->a->v.token, grad_out_of(b, m->g0 + 1));
 #endif
     HEADS_FOR(n)
@@ -256,14 +264,14 @@ FUNCTION void value_heads(const key_block *b, int g0, int end_g)
     const mgk_attention_args *const a = b->a;
     const problem *const p = b->p;
     int begin, end;
-    if (!(ALL_HEADS && STAGES_AHEAD))
+    if (!HEADS_ANNOUNCED)
         load_values(b, g0);
     block_rows(a, p, b->k0, &begin, &end);
     for (int i0 = begin; i0 < end; i0 += TILE_STREAMED) {
         const int stop = min(i0 + TILE_STREAMED, p->valid), entries = stop - i0;
         const int subs = SUB_TILES == 1 ? 1 : (entries + BLOCK_STREAMED - 1) / BLOCK_STREAMED;
         const int next = i0 + TILE_STREAMED < end ? i0 + TILE_STREAMED : -1;
-        if (ALL_HEADS && STAGES_AHEAD)
+        if (HEADS_ANNOUNCED)
             load_values(b, g0);
 #if STAGES_AHEAD
         tile_terms(b, i0, g0 * HEAD_RATIO, TILE_STREAMED - b->x->first_term);
