@@ -236,12 +236,12 @@ FUNCTION void load_values(const key_block *b, int g0)
 FUNCTION void group_tile(const key_block *b, const panel_tile *m, int next)
 {
     const bool ends = m->g0 + VALUE_HEADS >= b->a->kv_heads;
-#if ALL_HEADS && !HEADS_ANNOUNCED
-    load_values(b, m->g0);
-#endif
-    const bool come = HEADS_ANNOUNCED && m->g0 == 0;
-    if (ALL_HEADS && !come)
+#if ALL_HEADS
+    if (!HEADS_ANNOUNCED)
+        load_values(b, m->g0);
+    if (!HEADS_ANNOUNCED || m->g0 > 0)
         tile_stage(b, m->g0, m->i0, ends ? 0 : m->g0 + VALUE_HEADS, ends ? next : m->i0);
+#endif
 #if HEADS_ANNOUNCED
     if (!ends)
         heads_announce(b->g, b->at->v + (m->g0 + 1) * b->a->v.head, b->a->v.token, grad_out_of(b, m->g0 + 1));
