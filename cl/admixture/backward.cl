@@ -32,12 +32,6 @@
 #define ALL_HEADS   (BLOCK_REGISTERS && !WANT_V)
 #define VALUE_HEADS (ALL_HEADS ? 1 : HEADS)
 #define GRAD_HEADS  (VALUE_HEADS * HEAD_RATIO)
-/* Their values and dO come with the tile's queries, or while the head before is computed. */
-#if ALL_HEADS && STAGES_AHEAD
-#define HEADS_ANNOUNCED 1
-#else
-#define HEADS_ANNOUNCED 0
-#endif
 
 /* While a panel is at a tile: the held scores, their gradients, the weights, and the noise where one serves all heads.
  */
@@ -54,6 +48,13 @@
 #define HEAD_TERMS ((1 + STAGES_AHEAD) * TILE_STREAMED) /* of a head, and of the next one */
 
 #include "engine/backward.clh"
+
+/* ALL_HEADS: their values and dO come with the tile's queries, or while the head before is computed. */
+#if ALL_HEADS && STAGES_AHEAD
+#define HEADS_ANNOUNCED 1
+#else
+#define HEADS_ANNOUNCED 0
+#endif
 
 #include "admixture/keys.clh"
 
