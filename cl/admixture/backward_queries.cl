@@ -139,8 +139,8 @@ FUNCTION void head_stage(const query_block *b, __global const v_element *v, __gl
 {
     engine *const e = &b->g->base;
     const mgk_attention_args *const a = b->a;
-    const tile_start next = h + 1 < a->heads ? tile_at(elements_of(values_of(a, v, h + 1)), k0)
-                                             : tile_after(elements_of(v), k0, end);
+    const tile_start next =
+        h + 1 < a->heads ? tile_at(elements_of(values_of(a, v, h + 1)), k0) : tile_after(elements_of(v), k0, end);
     values_stage(e, 1, values_of(a, v, h), 0, a->v.token, k0, end, a->value_size, next);
     grad_out_load(b->g, 0, grad_o + h * a->grad_o.head, a->grad_o.token, a->value_size);
 }
