@@ -448,6 +448,18 @@ TH_TEST(mixed_heads_in_both_passes)
     expect_shapes(session, desc, 0, 12);
 }
 
+/* Without dV all heads share a tile, and each copies the next one's values and dO over its own. */
+TH_TEST(mixed_heads_without_gradients_of_values)
+{
+    const clmgk_attention_desc desc = {.variant = CLMGK_VARIANT_HARD_FISH,
+                                       .dtype = CLMGK_DTYPE_BF16,
+                                       .components = 2,
+                                       .head_size = 24,
+                                       .value_size = 40,
+                                       .gradients = CLMGK_GRADIENT_K};
+    expect_shapes(session, desc, 0, 6);
+}
+
 /* Noise of each head, relu, dropout, bias, ALiBi, soft-cap, sinks; three products; four heads in registers. */
 TH_TEST(mixed_heads_with_all_modifiers)
 {
