@@ -136,8 +136,8 @@ TH_TEST(components_in_both_passes)
                                  .gradients =
                                      CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V | CLMGK_GRADIENT_PRIOR};
     expect_shapes(session, desc, 3, 6);
-    desc.length = 50;
-    desc.length_k = 70;
+    desc.length = 100;
+    desc.length_k = 200;
     TH_PROBLEM far = th_far_problem(desc);
     expect(session, &far, NULL);
 }
