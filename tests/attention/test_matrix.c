@@ -436,27 +436,21 @@ TH_FULL_TEST(far_from_the_origin)
 /* ---- mixed heads ------------------------------------------------------------------------------------------------ */
 
 /* th_set_shape gives heads that share values, and a last block with fewer heads than it could hold. */
+static const clmgk_attention_desc mixed_bf16 = {
+    .variant = CLMGK_VARIANT_HARD_FISH, .dtype = CLMGK_DTYPE_BF16, .components = 2, .head_size = 24, .value_size = 40};
+
 TH_TEST(mixed_heads_in_both_passes)
 {
-    const clmgk_attention_desc desc = {.variant = CLMGK_VARIANT_HARD_FISH,
-                                       .dtype = CLMGK_DTYPE_BF16,
-                                       .components = 2,
-                                       .head_size = 24,
-                                       .value_size = 40,
-                                       .gradients =
-                                           CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V | CLMGK_GRADIENT_MIX};
+    clmgk_attention_desc desc = mixed_bf16;
+    desc.gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V | CLMGK_GRADIENT_MIX;
     expect_shapes(session, desc, 0, 12);
 }
 
 /* Without dV all heads share a tile, and each copies the next one's values and dO over its own. */
 TH_TEST(mixed_heads_without_gradients_of_values)
 {
-    const clmgk_attention_desc desc = {.variant = CLMGK_VARIANT_HARD_FISH,
-                                       .dtype = CLMGK_DTYPE_BF16,
-                                       .components = 2,
-                                       .head_size = 24,
-                                       .value_size = 40,
-                                       .gradients = CLMGK_GRADIENT_K};
+    clmgk_attention_desc desc = mixed_bf16;
+    desc.gradients = CLMGK_GRADIENT_K;
     expect_shapes(session, desc, 0, 6);
 }
 
