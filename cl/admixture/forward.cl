@@ -67,7 +67,7 @@ FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, in
     find_exponents(&b, sub, product, w, slope);
     if (!lazy)
         return;
-    subtract_rest(base, w);
+    settle_scores(e, view, sub, base, w);
     KEYS_FOR(u)
         ROWS_FOR(v)
             w[u][v] = power_of(w[u][v]);

@@ -139,10 +139,10 @@ FUNCTION void pairs_weights(const query_block *b, const bool masked, int panel, 
 }
 #endif
 
-/* Gradients of all scores of a sub-tile, from their products d and keep, into the slots, and the sums over its keys.
- * WEIGHTS_FIRST: the slots have its weights. */
-FUNCTION void pairs_gradients(const query_block *b, const bool masked, int panel, int sub, real (*d)[BLOCK_ROWS],
-                              real (*keep)[BLOCK_ROWS], real (*sums)[BLOCK_ROWS])
+/* Gradients of all scores of a sub-tile, from their products d and keep, into the slots, and the sums over its keys;
+ * `masked`, `factored`: as the tile, or constants. WEIGHTS_FIRST: the slots have its weights. */
+FUNCTION void pairs_gradients(const query_block *b, const bool masked, const bool factored, int panel, int sub,
+                              real (*d)[BLOCK_ROWS], real (*keep)[BLOCK_ROWS], real (*sums)[BLOCK_ROWS])
 {
     KEYS_FOR(u)
         ROWS_FOR(v) {
@@ -160,7 +160,7 @@ FUNCTION void pairs_gradients(const query_block *b, const bool masked, int panel
 #if WEIGHTS_FIRST
             weight_gradients(b, &n, &own);
 #else
-            entry_gradients(b, &n, b->view->factored, &own);
+            entry_gradients(b, &n, factored, &own);
 #endif
             if (HAS_ROW_SUMS)
                 COMPONENTS_FOR(r)
@@ -192,10 +192,16 @@ FUNCTION void sub_tile_gradients(const query_block *b, int panel, int sub, real 
         pairs_weights(b, false, panel, sub);
 #endif
     product_end(d, 0);
-    if (SUMS_BY_SUB_TILE && (!masked || WEIGHTS_FIRST)) /* few pairs: two texts of them are short */
-        pairs_gradients(b, false, panel, sub, d, keep, sums);
+    const bool factored = b->view->factored;
+#if HAS_FACTORED
+    const bool plain = factored && (!masked || WEIGHTS_FIRST); /* as most tiles: they have a text without a branch */
+#else
+    const bool plain = !masked || WEIGHTS_FIRST;
+#endif
+    if (SUMS_BY_SUB_TILE && plain)
+        pairs_gradients(b, false, true, panel, sub, d, keep, sums);
     else
-        pairs_gradients(b, masked, panel, sub, d, keep, sums);
+        pairs_gradients(b, masked, factored, panel, sub, d, keep, sums);
 }
 
 /* The products of the slots with keys. */

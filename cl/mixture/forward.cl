@@ -63,11 +63,25 @@ FUNCTION entry tile_entry(const pair_block *b, const tile_view *view, int panel,
     return n;
 }
 
-/* The factored form: lazy, the weight, the power of E_ij times sum_r u_ir w_jr; else E_ij, relative to the base. */
-FUNCTION real factored_weight(const pair_block *b, const entry *n, const bool lazy, const row_base *base, real product)
+/* The factored form of a sub-tile: lazy, the weights, the power of E_ij times sum_r u_ir w_jr; else E_ij, relative to
+ * the base. */
+FUNCTION void factored_weights(engine *e, const pair_block *b, const tile_view *view, int panel, int sub,
+                               const bool lazy, const row_base *base, real (*product)[BLOCK_ROWS],
+                               real (*w)[BLOCK_ROWS])
 {
-    const real exponent = factored_score(b, n, product);
-    return lazy ? power_of(exponent - rest_of(base, n->v)) * factor_of(b, n) : exponent;
+    KEYS_FOR(u)
+        ROWS_FOR(v) {
+            const entry n = tile_entry(b, view, panel, sub, u, v, base);
+            w[u][v] = factored_score(b, &n, product[u][v]);
+        }
+    if (!lazy)
+        return;
+    settle_scores(e, view, sub, base, w);
+    KEYS_FOR(u)
+        ROWS_FOR(v) {
+            const entry n = tile_entry(b, view, panel, sub, u, v, base);
+            w[u][v] = power_of(w[u][v]) * factor_of(b, &n);
+        }
 }
 
 /* Joins component r's scores: lazy, their weights (hard: the larger score); else the larger. NaN stays in weights. */
@@ -121,13 +135,15 @@ FUNCTION void block_product(engine *e, const scorer *x, const tile_view *view, i
 }
 #endif
 
-/* Component r's part in a sub-tile's scores; `product`: of sMGK's keys. */
+/* Component r's part in a sub-tile's scores; `product`: of sMGK's keys, or PRODUCTS_TOGETHER, of all components. */
 FUNCTION void component_scores(engine *e, const scorer *x, const tile_view *view, int panel, int sub, const int r,
                                const bool known, const bool lazy, const row_base *base, real (*product)[BLOCK_ROWS],
                                real (*w)[BLOCK_ROWS])
 {
     real s[BLOCK_KEYS][BLOCK_ROWS];
-#if !KEYS_SHIFTED
+#if PRODUCTS_TOGETHER
+    product += r * BLOCK_KEYS;
+#elif !KEYS_SHIFTED
     score_product(e, x, view, panel, sub, r, known, lazy, product);
 #endif
     const pair_block b = {e, x};
@@ -137,38 +153,47 @@ FUNCTION void component_scores(engine *e, const scorer *x, const tile_view *view
             s[u][v] = score_of(&b, &n, r, product[u][v]).e;
         }
     if (lazy)
-        subtract_rest(base, s);
+        settle_scores(e, view, sub, base, s);
     join_component(r, lazy, s, w);
 }
 
 FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, int panel, int sub, const bool known,
                            const bool lazy, const row_base *base, real (*product)[BLOCK_ROWS], real (*w)[BLOCK_ROWS])
 {
-#if KEYS_SHIFTED
+#if PRODUCTS_TOGETHER
+    real products[COMPONENTS * BLOCK_KEYS][BLOCK_ROWS];
+    const pair_block b = {e, x};
+    for (int r = 0; r < COMPONENTS; ++r)
+        KEYS_FOR(u)
+            ROWS_FOR(v) {
+                const entry n = entry_at(panel, sub, u, v);
+                products[r * BLOCK_KEYS + u][v] = product_start(&b, &n, r);
+            }
+    tile_products_together(e, panel, sub, view->edge, products);
+    product = products;
+#elif KEYS_SHIFTED
     score_product(e, x, view, panel, sub, 0, known, lazy, product);
 #endif
 #if HAS_FACTORED
     const pair_block b = {e, x};
     if (view->factored) {
-        KEYS_FOR(u)
-            ROWS_FOR(v) {
-                const entry n = tile_entry(&b, view, panel, sub, u, v, base);
-                w[u][v] = factored_weight(&b, &n, lazy, base, product[u][v]);
-            }
+        factored_weights(e, &b, view, panel, sub, lazy, base, product, w);
         return;
     }
 #endif
 #define SCORES(r) component_scores(e, x, view, panel, sub, r, known, lazy, base, product, w)
     COPIES(SCORES, COMPONENTS);
 #if HAS_FACTORED
-    if (x->components.one_scale)
+    if (x->components.one_scale) {
+        real factored[BLOCK_KEYS][BLOCK_ROWS];
+        factored_weights(e, &b, view, panel, sub, lazy, base, product, factored);
         KEYS_FOR(u)
             ROWS_FOR(v) {
                 const entry n = tile_entry(&b, view, panel, sub, u, v, base);
                 const ireal taken = is_factored(row_spread(&b, &n), key_spread(&b, &n));
-                const real factored = factored_weight(&b, &n, lazy, base, product[u][v]);
-                w[u][v] = taken ? factored : w[u][v];
+                w[u][v] = taken ? factored[u][v] : w[u][v];
             }
+    }
 #elif ESTEP_HARD
     if (lazy)
         KEYS_FOR(u)

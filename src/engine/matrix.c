@@ -159,7 +159,8 @@ static uint64_t local_bytes_of(const mgk_footprint *f, const mgk_device_facts *f
     const int64_t mixed_or_forward = f->forward ? of_queries : larger(of_queries, mixed_keys_bytes_of(f, facts, p));
     const int64_t whole = mixed || f->forward ? mixed_or_forward : backward_bytes_of(f, p);
     const int64_t tiles = bf16_slices_of(f) > 0 && f->forward ? slices_bytes_of(f, p, true) : whole;
-    const int64_t ahead = f->forward ? 0 : MOST_TILE_TERMS;
+    const int64_t of_rows = f->components > 1 ? f->components + 1 : 0; /* at most */
+    const int64_t ahead = f->forward ? 0 : MOST_TILE_TERMS + of_rows;
     const int64_t terms = keys * (f->tile.terms + ahead) * (int64_t)sizeof(float);
     const int64_t own = 2 * (int64_t)mgk_tunable_get(p, MGK_NAMED(row_tiles)); /* rows of a work-item */
     const int64_t exchange = threads * (is_cpu ? 128 : own) * (int64_t)sizeof(float);

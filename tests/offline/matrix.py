@@ -249,7 +249,7 @@ FULL = [
           components=3, dtype=F16, prior_shape=passes.PRIOR_HM),
     group("wgmma-statistics-hard-lengths", "statistics-mgk2-bf16-64-wgmma", {"lengths": [5, 0, 70]}, head_size=16,
           estep=1, **LENGTHS),
-    group("wgmma-backward-smgk2-parameters", "backward-smgk2-bf16-64-wgmma", length=70, length_k=100, head_size=32,
+    group("wgmma-backward-smgk2-parameters", "backward-smgk2-bf16-64-wgmma", SPILLS, length=70, length_k=100, head_size=32,
           value_size=16, gradients=GRADIENTS_SMGK, prior_shape=passes.PRIOR_HM),
     *(group(f"wgmma-{name}", f"{words}smgk2-bf16-64-wgmma", options, head_size=16, value_size=16, **fields)
       for words in ("", "backward-") for name, options, fields in masks(f"{words}smgk2")),

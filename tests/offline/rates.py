@@ -22,7 +22,7 @@ MUFU_RATE = 0.5  # instructions of a warp that a multiprocessor takes in a cycle
 LIMITS = {("softmax-bf16-64-wgmma", "forward"): (1.1, 0.95), ("softmax-f16-64-wgmma", "forward"): (1.1, 0.95),
           ("softmax-bf16-128-wgmma", "forward"): (0.65, 0.95), ("softmax-f16-128-wgmma", "forward"): (0.65, 0.95),
           ("wgmma", "forward"): (2.5, 2.0), ("-tf32-", "forward"): (0.75, 1.45), ("-f32-", "forward"): (0.8, 1.1),
-          ("smgk2-bf16-64", "forward"): (1.55, 1.95), ("smgk2-bf16-128", "forward"): (1.0, 1.8),
+          ("smgk2-bf16-64", "forward"): (1.7, 1.95), ("smgk2-bf16-128", "forward"): (1.0, 1.8),
           ("mgk4", "forward"): (2.2, 1.8), ("mgk2", "forward"): (1.35, 1.75), ("softmax", "forward"): (0.9, 1.5),
           ("-tf32-", "backward"): (0.85, 1.25), ("-tf32-", "backward_queries"): (0.8, 1.3),
           ("-f32-", "backward"): (0.75, 0.95), ("-f32-", "backward_queries"): (0.85, 1.0),
@@ -35,8 +35,8 @@ LIMITS = {("softmax-bf16-64-wgmma", "forward"): (1.1, 0.95), ("softmax-f16-64-wg
           ("-bf16-128", "admixture_backward"): (2.7, 3.4), ("-bf16-128", "admixture_backward_queries"): (2.4, 3.2),
           ("hard-fish", "admixture_backward"): (2.7, 2.65), ("hard-fish", "admixture_backward_queries"): (2.4, 2.25)}
 # The same where four warps multiply together, which takes two thirds of the cycles.
-WGMMA_LIMITS = {("-tf32-", "forward"): (0.9, 1.4), ("mgk4-f32-", "forward"): (1.25, 1.1), ("-f32-", "forward"): (0.85, 1.15),
-                ("softmax", "forward"): (1.05, 0.95), ("mgk4", "forward"): (1.55, 1.0), ("smgk2", "forward"): (2.15, 1.6),
+WGMMA_LIMITS = {("-tf32-", "forward"): (0.95, 1.4), ("mgk4-f32-", "forward"): (1.25, 1.1), ("-f32-", "forward"): (0.85, 1.15),
+                ("softmax", "forward"): (1.3, 0.95), ("mgk4", "forward"): (1.55, 1.0), ("smgk2", "forward"): (2.15, 1.6),
                 ("mgk2", "forward"): (1.6, 1.15), ("hard-fish2-bf16-128", "admixture_forward"): (2.0, 2.2),
                 ("hard-fish", "admixture_forward"): (2.55, 1.15), ("hard-mish", "admixture_forward"): (1.75, 1.3),
                 ("-tf32-", "backward"): (0.85, 1.05), ("-tf32-", "backward_queries"): (0.9, 1.15),
@@ -44,10 +44,10 @@ WGMMA_LIMITS = {("-tf32-", "forward"): (0.9, 1.4), ("mgk4-f32-", "forward"): (1.
                 ("softmax", "backward"): (1.1, 1.0), ("softmax", "backward_queries"): (1.05, 0.8),
                 ("smgk2", "backward"): (2.15, 1.7), ("smgk2", "backward_queries"): (2.25, 1.3),
                 ("mgk2", "backward"): (1.2, 1.0), ("mgk2", "backward_queries"): (1.4, 1.0),
-                ("hard-fish2-bf16-128", "admixture_backward"): (2.3, 2.0),
+                ("hard-fish2-bf16-128", "admixture_backward"): (2.4, 2.0),
                 ("hard-fish2-bf16-128", "admixture_backward_queries"): (1.9, 1.75),
-                ("hard-fish", "admixture_backward"): (3.85, 2.3), ("hard-fish", "admixture_backward_queries"): (3.35, 2.0),
-                ("hard-mish", "admixture_backward"): (1.6, 1.95), ("hard-mish", "admixture_backward_queries"): (1.6, 1.75)}
+                ("hard-fish", "admixture_backward"): (4.3, 2.3), ("hard-fish", "admixture_backward_queries"): (3.35, 2.0),
+                ("hard-mish", "admixture_backward"): (1.75, 1.95), ("hard-mish", "admixture_backward_queries"): (1.6, 1.75)}
 
 
 class Tile:
