@@ -490,9 +490,10 @@ class Program:
             self.figures = programs.target.compile(offline.KERNELS / source, list(options), folder)
         else:
             self.figures = programs.target.assemble(driver_text(saved), options, folder)
-        listing = offline.run([programs.nvdisasm, "-c", folder / "k.cubin"], folder)
+        self.cubin = folder / "k.cubin"
+        listing = offline.run([programs.nvdisasm, "-c", self.cubin], folder)
         self.kernels = {kernel.name: kernel for kernel in sass.read_kernels(listing)}
-        self.tables = sass.section_of(folder / "k.cubin", ".nv.constant3")
+        self.tables = sass.section_of(self.cubin, ".nv.constant3")
 
     def has_products(self, kernel):
         return any(one.name.startswith(("HMMA", "HGMMA")) for one in self.kernels[kernel].instructions)
