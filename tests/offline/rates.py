@@ -36,6 +36,7 @@ LIMITS = {("softmax-bf16-64-wgmma", "forward"): (1.1, 0.95), ("softmax-f16-64-wg
           ("hard-fish", "admixture_backward"): (2.7, 2.65), ("hard-fish", "admixture_backward_queries"): (2.4, 2.25)}
 # The same where four warps multiply together, which takes two thirds of the cycles.
 WGMMA_LIMITS = {("-tf32-", "forward"): (0.95, 1.4), ("mgk4-f32-", "forward"): (1.25, 1.1), ("-f32-", "forward"): (0.85, 1.15),
+                ("softmax-bf16-128", "forward"): (1.05, 0.95), ("softmax-f16-128", "forward"): (1.05, 0.95),
                 ("softmax", "forward"): (1.3, 0.95), ("mgk4", "forward"): (1.55, 1.0), ("smgk2", "forward"): (2.15, 1.6),
                 ("mgk2", "forward"): (1.6, 1.15), ("hard-fish2-bf16-128", "admixture_forward"): (2.0, 2.2),
                 ("hard-fish", "admixture_forward"): (2.55, 1.15), ("hard-mish", "admixture_forward"): (1.75, 1.3),
