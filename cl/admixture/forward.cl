@@ -208,7 +208,7 @@ KERNEL(admixture_forward)
             if (h >= heads)
                 continue;
             const int acc = n * HEADS + h, own = SHARED_SOFTMAX ? n * HEADS : acc;
-            const results out = results_of(&a, &p, h0 + h, block.split, o, lse, lse_low, work);
+            const results out = results_of(&a, &p, h0 + h, &block, o, lse, lse_low, work);
             /* one range of the keys has it */
             const float sink = HAS_SINKS && block.split == 0 ? sinks[h0 + h] : -INFINITY;
             real sum[BLOCK_ROWS], sum_rounded[BLOCK_ROWS];

@@ -5,9 +5,9 @@
  *     L_i = log sum_p exp(L_i^p)          O_i = sum_p exp(L_i^p - L_i) O_i^p
  *
  * The parts are dense, [parts,B,H,N,E] and [parts,B,H,N]: the caller's, or (SPLIT_KEYS) f32 parts in the workspace with
- * L in units of scores, as a sum of two floats. Adjacent work-items have adjacent elements of O: one each, or
- * (PART_TEAMS) four, which a GPU loads at once. Few rows would leave a GPU idle: then teams of work-items, as many as
- * PART_TEAMS says, share a row's parts, and the teams' sums are added in order.
+ * L in units of scores, as a sum of two floats; SPLIT_TAIL: of the rows from `parts_first` on. Adjacent work-items have
+ * adjacent elements of O: one each, or (PART_TEAMS) four, which a GPU loads at once. Few rows would leave a GPU idle:
+ * then teams of work-items, as many as PART_TEAMS says, share a row's parts, and the teams' sums are added in order.
  */
 #include "attention/buffers.clh"
 
@@ -31,15 +31,17 @@ typedef float columns;
 #define COLUMNS   ((int)(sizeof(columns) / sizeof(float)))
 #define ROW_ITEMS (VALUE_SIZE / COLUMNS) /* work-items of a team */
 
-/* What the float of element i of a part's L lacks, and the unit of both in nats. */
+/* What the float of element i of a part's L lacks, and the unit of both in nats; the type of its O. */
 #if SPLIT_KEYS
 #define PART_LOW(x, i) ((x)->low[i])
 #define PART_UNIT      NATS_PER_UNIT
 #define PART_UNIT_LOW  NATS_PER_UNIT_LOW
+typedef float part_element;
 #else
 #define PART_LOW(x, i) 0.0f
 #define PART_UNIT      1.0f
 #define PART_UNIT_LOW  0.0f
+typedef o_element part_element;
 #endif
 
 /* Parts whose numbers are loaded together: few rows have few work-items, which wait for memory most of the time. */
@@ -64,7 +66,7 @@ FUNCTION bool in_sequence(const mgk_attention_args *a, __global const int *offse
 /* A row's parts. */
 typedef struct row_parts {
     __global const float *lse, *low; /* of part 0; low: SPLIT_KEYS */
-    __global const output *o;        /* of part 0 */
+    __global const part_element *o;  /* of part 0 */
     long rows;                       /* to the next part */
     int parts, size;
     bool aligned;
@@ -146,14 +148,15 @@ __kernel void attention_combine(KERNEL_PARAMETERS)
         return;
     const int item = (int)(get_global_id(0) % ROW_ITEMS), e = item * COLUMNS;
     const int team = (int)(get_global_id(0) / ROW_ITEMS % TEAMS);
-    const long row = (long)(get_global_id(0) / (ROW_ITEMS * TEAMS)), rows = rows_of(&a);
+    const long before = SPLIT_TAIL ? a.parts_first : 0, rows = rows_of(&a) - before;
+    const long row = (long)(get_global_id(0) / (ROW_ITEMS * TEAMS)); /* of those that have parts */
     if (row >= rows)
         return;
 #if TEAMS == 1
     if (e >= a.value_size)
         return;
 #endif
-    const row_place place = row_of(&a, row);
+    const row_place place = row_of(&a, before + row);
 #if HAS_SEQUENCES && SPLIT_KEYS
     /* rows outside every sequence have no parts and are not written */
     if (!in_sequence(&a, offsets, (int)place.i))

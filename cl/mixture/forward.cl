@@ -335,7 +335,7 @@ KERNEL(mixture_forward)
     const whole_tiles whole = whole_tiles_of(&a, &p, first, range);
 #if !HAS_SEQUENCES && !SPLIT_KEYS && !DENSITY
     const row_block next = row_block_of(&a, GROUP_ID + 1, a.heads, offsets);
-    block_ahead(&e, &a, &block, &next, q, k, v, results_of(&a, &p, h, block.split, o, lse, lse_low, work).o,
+    block_ahead(&e, &a, &block, &next, q, k, v, results_of(&a, &p, h, &block, o, lse, lse_low, work).o,
                 steps_of(&a, &block, range, end - range));
 #endif
     for (int k0 = range; k0 < end; k0 += TILE_KEYS) {
@@ -375,7 +375,7 @@ KERNEL(mixture_forward)
             branch_end();
         }
     }
-    const results out = results_of(&a, &p, h, block.split, o, lse, lse_low, work);
+    const results out = results_of(&a, &p, h, &block, o, lse, lse_low, work);
     for (int n = 0; n < PANELS; ++n) {
 #if DENSITY
         panel_finish(&e, &x, n, &a, &p, first + n * PANEL_ROWS, row_max[n], row_sum[n], seen[n], &out);

@@ -107,16 +107,19 @@ static bool is_of_sums(const clmgk_plan *plan, clmgk_engine engine, const char *
 /* Defaults are left out: a small problem has the same ones, and some passes have kernels with different defaults, to
  * all of which a text of parameters applies. Exceptions: a unit that the plan follows, and the number of ranges of
  * keys. It depends on the lengths, need not be one that a caller may name, and matters to the program only in being
- * more than 1. */
+ * more than 1. Likewise the first block that is split: with few blocks no wave is whole. */
 void mgk_trial_parameters(const clmgk_plan *plan, clmgk_pass pass, mgk_text *text)
 {
     const mgk_compiled_pass *const own = plan->pass[pass];
     const mgk_tunables *const tunables = &own->plan.tunables;
     const size_t splits = mgk_tunable_index(tunables, MGK_NAMED(splits));
+    const size_t from = mgk_tunable_index(tunables, MGK_NAMED(split_from));
     for (size_t i = 0; i < mgk_tunables_count(tunables); ++i) {
         const char *const name = mgk_tunables_at(tunables, i)->shown.name;
-        const int value = i == splits ? (int)least_of(tunables->value[i], 2) : (int)tunables->value[i];
-        if (i == splits || tunables->origin[i] != MGK_ORIGIN_DEFAULT || is_of_sums(plan, own->engine, name))
+        const int most = i == splits ? 2 : i == from ? 1 : INT32_MAX;
+        const int value = (int)least_of(tunables->value[i], most);
+        if (i == splits || i == from || tunables->origin[i] != MGK_ORIGIN_DEFAULT ||
+            is_of_sums(plan, own->engine, name))
             mgk_text_printf(text, "%s%s=%d", text->length == 0 ? "" : ",", name, value);
     }
 }

@@ -12,9 +12,9 @@
 #include "engine/waves.h"
 #include "tuning/tunables.h"
 
-/* Parameters that do not depend on the engine: each engine has `splits`; families whose blocks hold several heads add
- * `heads`. */
-#define MGK_KNOWN_TUNABLES(T) T(splits, "splits") T(heads, "heads")
+/* Parameters that do not depend on the engine: each engine has `splits`, those with a model of the time `split-from`;
+ * families whose blocks hold several heads add `heads`. */
+#define MGK_KNOWN_TUNABLES(T) T(splits, "splits") T(split_from, "split-from") T(heads, "heads")
 MGK_TUNABLE_NAMES(MGK_KNOWN_TUNABLES)
 
 /* The most rows that the forward pass's special form for decoding serves. */
@@ -43,6 +43,7 @@ typedef struct mgk_footprint {
     int64_t shared_heads;    /* backward: heads that read the same head of keys, whose block serves all of them */
     int64_t work_items;      /* of a work-group that have something to do; 0: any number */
     int64_t most_splits;     /* forward: ranges of keys whose partial results are no larger than the arrays */
+    bool tails;              /* forward: of the last wave's blocks alone, where the pass has MGK_NAMED(split_from) */
     int narrowest, widest;   /* the smaller and the larger of the classes of D and E */
 
     /* ---- the kernel's forms */
@@ -180,7 +181,7 @@ enum { CLMGK_ENGINE_LIST(MGK_ENGINE_PLACE) MGK_ENGINES };
 extern const mgk_engine *const mgk_engines[MGK_ENGINES];
 
 /* Parameters that every engine has, or that a family adds to each: the steps common to families read them. */
-#define MGK_COMMON_TUNABLES(X) X(splits, ) X(heads, )
+#define MGK_COMMON_TUNABLES(X) X(splits, ) X(split_from, ) X(heads, )
 
 /* Fails, UNSUPPORTED, where the device has no work-groups with so many work-items and bytes of local memory; `engine`:
  * for the message. */
@@ -197,7 +198,8 @@ void mgk_pack_heads(clmgk_attention_desc *desc, int64_t heads);
 /* The number of rows of the form for few rows; 0: the problem has more rows, or the kernel has no such form here. */
 int mgk_few_rows(const mgk_footprint *footprint);
 
-/* Sets how many ranges of keys a forward pass may have, and the time to combine their partial results. */
+/* Sets how many ranges of keys a forward pass may have, of which blocks, and the time to combine their partial
+ * results. */
 void mgk_waves_combining(const mgk_footprint *footprint, mgk_waves *launch);
 
 /* The parameters of an engine and those added by a family (NULL: none), all values 0. */

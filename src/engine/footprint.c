@@ -31,6 +31,7 @@ void mgk_waves_combining(const mgk_footprint *f, mgk_waves *launch)
     const double rows = (double)(f->problems * f->heads * f->rows);
     const double bytes = 2.0 * rows * (double)(f->value_size + 2) * sizeof(float); /* written and read */
     launch->most_splits = f->most_splits;
+    launch->tail = f->tails && f->held_heads == 0;
     launch->combine = LAUNCH;
     launch->part = bytes / (MEMORY_BYTES * (double)launch->units);
 }

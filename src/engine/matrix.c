@@ -284,7 +284,15 @@ static int64_t registers_of(const mgk_footprint *f, const mgk_tunables *p)
 static mgk_pace pace_of(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
 {
     enum { OF_PRODUCT = 16 * 8 * 16, BANKS_BYTES = 128, MEMORY_BYTES = 16 };
-    enum { TILE_LATENCY = 300, KEYS_LATENCY = 700, ENDS = 10000, MEMORY_LATENCY = 3000, FEW_ENDS = 5000 };
+    enum {
+        TILE_LATENCY = 300,
+        UNIT_LATENCY = 1200,
+        SLICES_LATENCY = 1000,
+        KEYS_LATENCY = 700,
+        ENDS = 10000,
+        MEMORY_LATENCY = 3000,
+        FEW_ENDS = 5000
+    };
     const mgk_unit unit = mgk_unit_of(facts);
     if (unit.registers == 0 || facts->matrix_unit.unit == 0 || !f->forward)
         return (mgk_pace){.resident = 0};
@@ -307,8 +315,10 @@ static mgk_pace pace_of(const mgk_footprint *f, const mgk_device_facts *facts, c
     const double loads = uses_wgmma(p) ? 1.0 : warps;
     const double of_slice = numbers * HALF_BYTES * (slices + loads * (uses_wgmma(p) ? pairs : slices));
     const double banks = (slices > 0 ? 2.0 * bytes + of_slice : bytes * (loads + 1.0)) / BANKS_BYTES;
+    /* a group of four warps waits for each product, which a lone group does most of the time */
+    const double latency = !uses_wgmma(p) ? TILE_LATENCY : UNIT_LATENCY + (slices > 0 ? SLICES_LATENCY : 0);
     mgk_pace pace = {.work = pow(pow(units, 6.0) + pow(banks, 6.0), 1.0 / 6.0),
-                     .latency = TILE_LATENCY + (f->keys_read_again ? KEYS_LATENCY : 0),
+                     .latency = latency + (f->keys_read_again ? KEYS_LATENCY : 0),
                      .ends = ENDS};
     if (f->rows <= rows_of(p)) {
         pace.latency += fmax(MEMORY_LATENCY - pace.work, 0.0); /* products hide it */

@@ -20,6 +20,7 @@ typedef struct mgk_waves {
     double tiles;          /* of a block, on average */
     bool unequal;          /* blocks of unequal length, of which the longest begin first: units end nearly together */
     int64_t most_splits;   /* work-groups that may share a block's tiles */
+    bool tail;             /* those of the blocks behind whole waves only, if there is a whole wave */
     double combine, part;  /* cycles for combining: of any number of parts, and of each */
 } mgk_waves;
 
@@ -29,13 +30,19 @@ int64_t mgk_resident_groups(const mgk_unit *unit, int64_t work_items, int64_t re
 /* Number of waves of so many work-groups. */
 int64_t mgk_waves_count(const mgk_pace *pace, int64_t units, int64_t groups);
 
-/* Cycles of the launch with so many work-groups to a block. */
+/* Number of blocks that fill whole waves with a work-group each. */
+int64_t mgk_waves_whole(const mgk_pace *pace, int64_t units, int64_t blocks);
+
+/* Cycles of the launch with so many work-groups to each block that is split. */
 double mgk_waves_time(const mgk_waves *launch, int64_t splits);
 
 /* Times are estimates: a choice must gain 3 % over a simpler one. */
 #define MGK_WAVES_GAIN 0.97
 
-/* The number up to most_splits with the least time, of powers of two and numbers that fill a whole wave. */
+enum { MGK_WAVES_MOST = 128 }; /* ranges of a block at most */
+
+/* The number up to most_splits with the least time, of powers of two and numbers that fill a whole wave; of a tail, of
+ * all numbers. */
 int64_t mgk_waves_splits(const mgk_waves *launch);
 
 #endif

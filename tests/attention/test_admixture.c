@@ -703,7 +703,7 @@ TH_TEST(split_keys)
     static const int64_t shape[][2] = {{1, 1000}, {16, 700}, {40, 200}, {3, 0}, {100, 10}};
     static const char *const lane[] = {"panels=1,vectors=1,heads=2,splits=2",
                                        "panels=1,vectors=1,heads=2,splits=4,tile=16"};
-    static const char *const simt[] = {"rows=1,keys=1,heads=1,splits=2", "rows=1,keys=1,heads=1,splits=4"};
+    static const char *const simt[] = {"rows=1,keys=1,heads=1,splits=2", "rows=1,keys=1,heads=1,splits=4,split-from=1"};
     for (size_t n = 0; n < 15; n++) {
         clmgk_attention_desc desc = small_desc(forms[n / 5], shape[n % 5][0], shape[n % 5][1]);
         th_set_split(&desc, n);

@@ -310,6 +310,24 @@ TH_TEST(ranges_of_keys)
     expect(session, &problem, "splits=4,row-tiles=2,warps=2,key-tiles=4");
 }
 
+/* Ranges of all blocks but the first, whose rows have O at once: in the array's type, in pairs of columns or (an odd
+ * number of them) one by one. A mask leaves their order as it is. */
+TH_TEST(ranges_of_the_last_blocks)
+{
+    static const char parameters[] = "splits=4,split-from=1,row-tiles=1,warps=1,key-tiles=2";
+    for (size_t n = 0; n < 4; n++) {
+        clmgk_attention_desc desc = {.dtype = CLMGK_DTYPE_BF16, .head_size = 16, .use_sinks = 1};
+        desc.batch = desc.heads = n == 3 ? 1 : 2;
+        desc.length = n == 3 ? 16 : 37; /* one block, which is not split */
+        desc.length_k = 101;
+        desc.value_size = n % 2 == 0 ? 16 : 13;
+        desc.causal = n == 1;
+        desc.use_lengths = desc.use_lengths_q = n == 2;
+        TH_PROBLEM problem = th_problem_make(&desc, n);
+        expect(session, &problem, parameters);
+    }
+}
+
 /* The queries of heads that share keys fill a block, where their rows are at equal distances; masks count queries. */
 TH_TEST(packed_query_heads)
 {

@@ -223,7 +223,8 @@ static void split_problem(th_session *session, const clmgk_attention_desc *desc,
 {
     static const char *const lane[] = {"panels=1,vectors=1,splits=2", "panels=1,vectors=1,splits=4,tile=16",
                                        "splits=32"};
-    static const char *const simt[] = {"rows=1,keys=1,splits=2", "rows=1,keys=1,splits=4", "rows=1,keys=1,splits=32"};
+    static const char *const simt[] = {"rows=1,keys=1,splits=2", "rows=1,keys=1,splits=4,split-from=1",
+                                       "rows=1,keys=1,splits=32"};
     TH_PROBLEM problem = th_problem_make(desc, n);
     const size_t cut = session->full ? n % 3 : (n / 5 + n % 2) % 3; /* of each variant two numbers of parts */
     for (size_t e = 0; e < (n == 0 || session->full ? session->engines : 1); e++) {

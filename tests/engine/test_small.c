@@ -197,3 +197,20 @@ TH_HOST_TEST(small_problems_have_the_same_programs)
     }
     assert_true(count > LEAST && split > 0 && packed > 0 && statistics > 0);
 }
+
+/* Few blocks fill no wave, so a small problem's first block stands for those that are not split. */
+TH_HOST_TEST(a_small_problem_has_a_tail)
+{
+    clmgk_attention_desc desc = CLMGK_ATTENTION_DESC_INIT;
+    passes whole;
+    desc.dtype = CLMGK_DTYPE_BF16;
+    desc.heads = 16;
+    desc.length = desc.length_k = 8192;
+    desc.head_size = 128;
+    th_expect_ok(clmgk_attention_validate(&desc, &desc, &th_error));
+    assert_true(make(&whole, &desc, NULL));
+    const mgk_steps *const steps = &whole.own[0].plan.steps;
+    assert_non_null(strstr(steps->step[steps->main].options.data, "SPLIT_TAIL"));
+    expect_same_programs(&whole);
+    clear(&whole);
+}

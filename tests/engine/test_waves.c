@@ -178,6 +178,52 @@ TH_HOST_TEST(splits_take_the_least_time)
     }
 }
 
+/* With a tail the blocks behind whole waves are split, each range to a whole number of tiles. */
+TH_HOST_TEST(tails_are_short)
+{
+    const mgk_pace one = {.resident = 1, .work = 10.0};
+    mgk_waves launch = {
+        .pace = &one, .units = 132, .blocks = 133, .tiles = 8.0, .most_splits = 1, .tail = true, .combine = 5.0};
+    assert_int_equal(mgk_waves_whole(&one, 132, 133), 132);
+    assert_int_equal(mgk_waves_whole(&one, 132, 131), 0);
+    assert_true(mgk_waves_time(&launch, 1) == 160.0);
+    assert_true(mgk_waves_time(&launch, 5) == 80.0 + 20.0 + 5.0);
+    assert_true(mgk_waves_time(&launch, 8) == 80.0 + 10.0 + 5.0);
+    assert_int_equal(mgk_waves_splits(&launch), 8); /* no more than tiles */
+    launch.blocks = 132;
+    assert_int_equal(mgk_waves_splits(&launch), 1);
+    uint64_t random = 47;
+    int split = 0;
+    for (int n = 0; n < 2000; n++) {
+        const mgk_pace pace = {.resident = th_pick(&random, 1, 8),
+                               .work = (double)th_pick(&random, 500, 5000),
+                               .latency = (double)th_pick(&random, 0, 3000),
+                               .ends = (double)th_pick(&random, 0, 30000)};
+        launch = (mgk_waves){.pace = &pace,
+                             .units = th_pick(&random, 1, 200),
+                             .blocks = th_pick(&random, 1, 3000),
+                             .tiles = (double)th_pick(&random, 1, 300),
+                             .most_splits = th_pick(&random, 1, 4),
+                             .tail = true,
+                             .combine = 8000.0,
+                             .part = (double)th_pick(&random, 0, 100000)};
+        const int64_t whole = mgk_waves_whole(&pace, launch.units, launch.blocks), chosen = mgk_waves_splits(&launch);
+        const double time = mgk_waves_time(&launch, chosen);
+        if (whole == 0) { /* all blocks are split */
+            assert_true(chosen <= launch.most_splits);
+            launch.tail = false;
+            assert_true(time == mgk_waves_time(&launch, chosen));
+            continue;
+        }
+        split += chosen > 1;
+        assert_true(chosen <= MGK_WAVES_MOST && (double)chosen <= launch.tiles);
+        assert_true(chosen == 1 || chosen * (launch.blocks - whole) <= launch.most_splits * launch.blocks);
+        assert_true(chosen == 1 || time < MGK_WAVES_GAIN * mgk_waves_time(&launch, 1));
+        assert_true(chosen == 1 || time <= mgk_waves_time(&launch, 2));
+    }
+    assert_true(split > 200);
+}
+
 TH_HOST_TEST(room_of_a_unit)
 {
     static const struct {
@@ -270,14 +316,14 @@ TH_HOST_TEST(ranges_of_linear_attention)
     assert_int_equal(plan_of(&facts, &many, CLMGK_PASS_FORWARD, NULL).splits, 1);
 }
 
-/* 256 blocks of 128 rows are one wave of two work-groups a unit, with heads of 64 three of 64 rows fit; four heads of
- * two components are one wave, too. */
+/* 256 blocks of 128 rows are one wave of two work-groups a unit; with heads of 64 three of 64 rows fit, and the second
+ * wave's blocks are split; four heads of two components are one wave, too. */
 TH_HOST_TEST(forward_on_an_h200)
 {
     static const struct {
-        int64_t head_size, rows, resident, waves;
+        int64_t head_size, rows, resident, waves, splits;
         int registers;
-    } sizes[] = {{32, 128, 2, 1, 128}, {64, 64, 3, 2, 0}, {128, 64, 2, 2, 0}};
+    } sizes[] = {{32, 128, 2, 1, 1, 128}, {64, 64, 3, 2, 2, 0}, {128, 64, 2, 2, 1, 0}};
     const mgk_device_facts facts = h200();
     for (size_t n = 0; n < TH_COUNT(sizes); n++) {
         clmgk_attention_desc desc = desc_of(CLMGK_VARIANT_SOFTMAX, 8, 4096, 4096, sizes[n].head_size);
@@ -287,7 +333,7 @@ TH_HOST_TEST(forward_on_an_h200)
             assert_int_equal(made.block.rows, sizes[n].rows);
             assert_int_equal(made.block.pace.resident, sizes[n].resident);
             assert_int_equal(waves_of(&facts, &made), sizes[n].waves);
-            assert_int_equal(made.splits, 1);
+            assert_int_equal(made.splits, sizes[n].splits);
             assert_int_equal(made.registers, sizes[n].registers);
             assert_true(made.states == (sizes[n].registers == 0));
         }
@@ -403,6 +449,33 @@ TH_HOST_TEST(matrix_forward_on_an_h200)
 }
 
 /* Few blocks: ranges of keys fill a wave, also where the queries of heads are packed for decoding. */
+/* 2,048 blocks are five waves of three work-groups a unit, and 68. These are split, unless a mask makes blocks unequal,
+ * sequences are packed, or a caller wants something else. */
+TH_HOST_TEST(matrix_tails_on_an_h200)
+{
+    enum { BLOCKS = 2048, WHOLE = 5 * 3 * H200_UNITS };
+    mgk_device_facts facts = h200();
+    facts.matrix_unit = (mgk_matrix_unit){.known = true, .unit = mgk_matrix_unit_of(&facts, MATRIX_WGMMA)};
+    clmgk_attention_desc desc = desc_of(CLMGK_VARIANT_SOFTMAX, 16, 8192, 8192, 128), causal, packed;
+    desc.dtype = CLMGK_DTYPE_BF16;
+    causal = packed = desc;
+    const planned made = plan_of(&facts, &desc, CLMGK_PASS_FORWARD, NULL);
+    assert_int_equal(made.block.pace.resident, 3);
+    assert_int_equal(made.splits, 5);
+    assert_int_equal(made.groups, WHOLE + 5 * (BLOCKS - WHOLE));
+    assert_int_equal(plan_of(&facts, &desc, CLMGK_PASS_FORWARD, "splits=2").groups, 2 * BLOCKS);
+    assert_int_equal(plan_of(&facts, &desc, CLMGK_PASS_FORWARD, "splits=2,split-from=1").groups, 2 * BLOCKS - 1);
+    assert_int_equal(plan_of(&facts, &desc, CLMGK_PASS_FORWARD, "splits=2,split-from=2").groups, 2 * BLOCKS - WHOLE);
+    assert_int_equal(plan_of(&facts, &desc, CLMGK_PASS_FORWARD, "splits=1,split-from=2").groups, BLOCKS);
+    causal.causal = 1;
+    assert_int_equal(plan_of(&facts, &causal, CLMGK_PASS_FORWARD, NULL).splits, 1);
+    assert_int_equal(plan_of(&facts, &causal, CLMGK_PASS_FORWARD, "splits=2,split-from=2").groups, 2 * BLOCKS - WHOLE);
+    packed.sequences = 1;
+    assert_int_equal(plan_of(&facts, &packed, CLMGK_PASS_FORWARD, NULL).splits, 1);
+    assert_int_equal(plan_of(&facts, &packed, CLMGK_PASS_FORWARD, "splits=2,split-from=1").groups,
+                     plan_of(&facts, &packed, CLMGK_PASS_FORWARD, "splits=2").groups);
+}
+
 TH_HOST_TEST(matrix_splits_on_an_h200)
 {
     const mgk_device_facts facts = h200_with_units();

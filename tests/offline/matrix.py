@@ -201,6 +201,8 @@ FULL = [
     group("wgmma-unaligned-arrays", "softmax-bf16-64-wgmma", {"offsets": {"q": 1, "k": 3, "v": 5, "o": 7}}, length=33,
           length_k=150),
     group("wgmma-ranges-of-keys", "softmax-bf16-64-wgmma", parameters="splits=4", length=40, length_k=600, causal=1),
+    group("wgmma-ranges-of-the-last-blocks", "softmax-bf16-64-wgmma", parameters="splits=2,split-from=1", length=150,
+          length_k=330),
     group("wgmma-smgk3-f16-32", "smgk2-bf16-64-wgmma", SPILLS, length=40, length_k=70, head_size=32, value_size=16,
           components=3, dtype=1),
     group("wgmma-hard-fish3-narrow-20", "hard-fish2-bf16-64-wgmma", heads=3, components=3, length=40, length_k=50,

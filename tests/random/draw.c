@@ -166,8 +166,9 @@ static void draw_parameters(const rd_configuration *from, rd_case *c, uint64_t *
     const bool linear = has_trait(&from->desc, CLMGK_TRAIT_LINEAR);
     const bool split = from->splits > 1 && (linear || c->desc.length * (from->splits - 1) <= c->desc.length_k);
     const char *const blocks = blocks_of(from, false), *const backward = blocks_of(from, true);
-    snprintf(c->parameters, RD_PARAMETERS, "%s%ssplits=%d", blocks ? blocks : "", blocks ? "," : "",
-             split ? (int)from->splits : 1);
+    const bool tail = split && !linear && !from->wide && from->engine != CLMGK_ENGINE_LANE;
+    snprintf(c->parameters, RD_PARAMETERS, "%s%ssplits=%d%s", blocks ? blocks : "", blocks ? "," : "",
+             split ? (int)from->splits : 1, tail ? ",split-from=1" : "");
     snprintf(c->backward_parameters, RD_PARAMETERS, "%s%ssplits=%d", backward ? backward : "", backward ? "," : "",
              1 << th_pick(state, 0, 2));
 }

@@ -13,7 +13,7 @@
 
 /* ---- configurations.c ------------------------------------------------------------------------------------------- */
 
-enum { RD_PARAMETERS = 64 }; /* bytes of kernel parameters as text */
+enum { RD_PARAMETERS = 96 }; /* bytes of kernel parameters as text */
 
 /* What makes a program. */
 typedef struct rd_configuration {

@@ -9,6 +9,9 @@
     T(row_tiles, "row-tiles", "ROW_TILES", 1, 1, "fragments of 16 rows of a warp", 1, 2)                               \
     T(key_tiles, "key-tiles", "KEY_TILES", 2, 8, "fragments of 8 keys of a tile", 2, 4, 8, 16)                         \
     T(splits, "splits", NULL, 0, 0, "ranges of keys that work-groups share out", 1, 2, 4, 8, 16, 32, 64, 128)          \
+    T(split_from, "split-from", NULL, 0, 0,                                                                            \
+      "first block of rows that splits concern: 0 the first, 1 the second, 2 the first one behind whole waves", 0, 1,  \
+      2)                                                                                                               \
     T(unit, "unit", NULL, 0, 0, "the device's matrix unit (1: mma.sync, 2: wgmma); 0: emulated", 0, 1, 2)
 
 #define MGK_MATRIX_CONSTRAINTS(C) C(unit < 2 || (warps == 4 && row_tiles == 1))

@@ -242,6 +242,7 @@ mgk_footprint mgk_attention_footprint(const mgk_attention_request *request)
                            .seen = seen_part(d),
                            .shared_heads = 1,
                            .most_splits = most_splits(d),
+                           .tails = d->sequences == 0 && !d->causal && !d->use_window,
                            .value_size = t->value_size,
                            .tile_heads = 1,
                            .products = t->products,
@@ -346,13 +347,43 @@ static mgk_waves waves_of(const mgk_forward *x, const mgk_footprint *footprint)
     return launch;
 }
 
-/* Ranges of keys: with the least time. */
-static int choose_splits(const mgk_forward *x, const mgk_footprint *footprint)
+/* Which blocks of rows are split. */
+enum { SPLIT_ALL, SPLIT_FROM_SECOND, SPLIT_BEHIND_WAVES };
+
+/* Number of blocks before them. */
+static int64_t whole_blocks(const mgk_forward *x)
 {
+    const int64_t blocks = mgk_attention_groups(x->request->desc, x->head_groups, x->block.rows);
+    const int64_t from = mgk_tunable_get(&x->tunables, MGK_NAMED(split_from));
+    if (from == SPLIT_BEHIND_WAVES && x->block.pace.resident > 0)
+        return mgk_waves_whole(&x->block.pace, x->request->facts->info.compute_units, blocks);
+    return from == SPLIT_FROM_SECOND && blocks > 0 ? 1 : 0;
+}
+
+/* Sets how many ranges of keys blocks have with a model of the time, and which blocks. */
+static void choose_by_time(mgk_forward *x, const mgk_footprint *footprint)
+{
+    mgk_tunables *const p = &x->tunables;
+    mgk_waves launch = waves_of(x, footprint);
+    launch.tail = mgk_tunable_is_default(p, MGK_NAMED(split_from))
+                      ? launch.tail && mgk_tunable_is_default(p, MGK_NAMED(splits))
+                      : mgk_tunable_get(p, MGK_NAMED(split_from)) == SPLIT_BEHIND_WAVES;
+    mgk_tunable_default(p, MGK_NAMED(splits), (int)mgk_waves_splits(&launch));
+    if (launch.tail && mgk_tunable_get(p, MGK_NAMED(splits)) > 1)
+        mgk_tunable_default(p, MGK_NAMED(split_from), SPLIT_BEHIND_WAVES);
+}
+
+/* Partial results are those of adjacent rows, so packed sequences, and heads that share blocks, have them of all. */
+static void choose_splits(mgk_forward *x, const mgk_footprint *footprint)
+{
+    mgk_tunables *const p = &x->tunables;
+    const clmgk_attention_desc *const d = x->request->desc;
     if (x->block.pace.resident == 0)
-        return splits_by_count(x->request, x->head_groups, &x->block);
-    const mgk_waves launch = waves_of(x, footprint);
-    return (int)mgk_waves_splits(&launch);
+        mgk_tunable_default(p, MGK_NAMED(splits), splits_by_count(x->request, x->head_groups, &x->block));
+    else
+        choose_by_time(x, footprint);
+    if (d->sequences > 0 || x->head_groups != d->heads || whole_blocks(x) == 0)
+        p->value[mgk_tunable_index(p, MGK_NAMED(split_from))] = SPLIT_ALL;
 }
 
 /* ---- partial results ------------------------------------------------------------------------------------------- */
@@ -381,9 +412,11 @@ static void add_combine(const mgk_attention_request *request, int64_t parts, con
 {
     enum { ITEMS = 64 };
     const clmgk_attention_desc *const d = request->desc;
-    const size_t size = (size_t)request->traits.value_size, rows = (size_t)(d->batch * d->heads * d->length);
+    const size_t size = (size_t)request->traits.value_size;
+    const size_t rows = (size_t)(d->batch * d->heads * d->length - args->parts_first);
     mgk_flags flags = mgk_attention_flags(request);
     flags.SPLIT_KEYS = parts > 0;
+    flags.SPLIT_TAIL = parts > 0 && args->whole > 0;
     flags.PART_TEAMS = request->engine->private_tiles ? 0 : part_teams(request, (int64_t)rows, parts);
     const size_t row = flags.PART_TEAMS > 0 ? (size_t)flags.PART_TEAMS * size / 4 : size;
     const size_t local = flags.PART_TEAMS > 1 ? row : ITEMS;
@@ -398,18 +431,24 @@ static void add_combine(const mgk_attention_request *request, int64_t parts, con
     mgk_attention_add(&step, plan);
 }
 
-/* Sets args->splits to the plan's, and places the partial results in the workspace. */
-static clmgk_status place_splits(const mgk_attention_request *request, mgk_pass_plan *plan, mgk_forward_args *args,
-                                 clmgk_error *error)
+/* Sets args->splits to the plan's, and places the partial results of the blocks that are split in the workspace. */
+static clmgk_status place_splits(const mgk_forward *x, mgk_pass_plan *plan, mgk_forward_args *args, clmgk_error *error)
 {
-    const clmgk_attention_desc *const d = request->desc;
+    const clmgk_attention_desc *const d = x->request->desc;
+    const int64_t in_list = (d->length + x->block.rows - 1) / x->block.rows, all = d->batch * d->heads * d->length;
+    args->whole = whole_blocks(x);
+    if (args->whole > 0)
+        args->parts_first = args->whole / in_list * d->length + args->whole % in_list * x->block.rows;
+    if (args->whole > 0 && args->parts_first == all) /* no block is split */
+        plan->tunables.value[mgk_tunable_index(&plan->tunables, MGK_NAMED(splits))] = 1;
     args->splits = mgk_tunable_get(&plan->tunables, MGK_NAMED(splits));
-    if (mgk_attention_splits_tuned(&plan->tunables) && args->splits * d->length > d->length + d->length_k)
+    const int64_t rows = args->splits * (all - args->parts_first);
+    if (mgk_attention_splits_tuned(&plan->tunables) &&
+        (double)rows * (double)d->length > (double)all * (double)(d->length + d->length_k))
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
                         "parameters: splits=%d: expected fewer: their workspace would be larger than the arrays",
                         args->splits);
     if (args->splits > 1) {
-        const int64_t rows = args->splits * d->batch * d->heads * d->length;
         args->parts_lse = mgk_steps_region(&plan->steps, rows);
         args->parts_low = mgk_steps_region(&plan->steps, rows);
         args->parts_o = mgk_steps_region(&plan->steps, rows * d->value_size);
@@ -427,7 +466,7 @@ clmgk_status mgk_forward_begin(const mgk_attention_request *request, const mgk_f
     MGK_TRY(mgk_attention_fit(request, footprint, p, &x->block, error));
     const int64_t heads = footprint->held_heads > 0 ? mgk_tunable_get(p, MGK_NAMED(heads)) : 1;
     x->head_groups = (request->desc->heads + heads - 1) / heads;
-    mgk_tunable_default(p, MGK_NAMED(splits), choose_splits(x, footprint));
+    choose_splits(x, footprint);
     x->flags = mgk_attention_block_flags(request, p, &x->block);
     return CLMGK_OK;
 }
@@ -435,12 +474,13 @@ clmgk_status mgk_forward_begin(const mgk_attention_request *request, const mgk_f
 void mgk_forward_add(const mgk_forward *x, mgk_attention_step step, const mgk_forward_args *args, mgk_pass_plan *plan)
 {
     step.flags.SPLIT_KEYS = args->splits > 1;
+    step.flags.SPLIT_TAIL = args->splits > 1 && args->whole > 0;
     step.tunables = &x->tunables;
     step.block = &x->block;
     step.args = args;
     step.args_bytes = sizeof(*args);
-    const int64_t groups = mgk_attention_groups(x->request->desc, x->head_groups, x->block.rows) * args->splits;
-    step.global = (size_t)groups;
+    const int64_t blocks = mgk_attention_groups(x->request->desc, x->head_groups, x->block.rows);
+    step.global = (size_t)(args->whole + (blocks - args->whole) * args->splits);
     mgk_attention_add(&step, plan);
 }
 
@@ -494,7 +534,7 @@ clmgk_status mgk_forward_plan(const mgk_forward *x, const mgk_attention_step *st
 {
     mgk_attention_step kernel = *step;
     plan->tunables = x->tunables;
-    MGK_TRY(place_splits(x->request, plan, args, error));
+    MGK_TRY(place_splits(x, plan, args, error));
     kernel.flags.BIAS_TRANSPOSED = transposes_bias(x);
     if (kernel.flags.BIAS_TRANSPOSED)
         transpose_bias(x, plan, args);
