@@ -69,9 +69,29 @@ FUNCTION void pair_put(const mgk_gemm_product_args *a, __global PRODUCT_ELEMENT 
         store1(c, column + 1, fma(a->alpha, sum.y, a->beta == 0.0f ? 0.0f : a->beta * load1(c, column + 1)));
 }
 
+/* A whole block of aligned pairs in place of what C was: nothing decides whether a pair is stored. */
+FUNCTION void whole_block_put(const mgk_gemm_product_args *a, const block *b, __global PRODUCT_ELEMENT *c, int2 start)
+{
+    SUMS_FOR(m, 2 * ROW_TILES)
+    {
+        __global PRODUCT_ELEMENT *const row =
+            c + (start.x + block_row(b, m / 2, m % 2)) * a->ldc + start.y + block_column(b, 0);
+        SUMS_FOR(j, COLUMN_TILES)
+        {
+            const float2 sum = (float2)(b->sum[m / 2][2 * j][m % 2], b->sum[m / 2][2 * j + 1][m % 2]);
+            *(__global pair *)(row + 8 * j) = pair_make((float2)(a->alpha) * sum);
+        }
+    }
+}
+
 FUNCTION void block_put(const mgk_gemm_product_args *a, const block *b, __global PRODUCT_ELEMENT *c, int2 start)
 {
     const bool aligned = ((size_t)c % sizeof(pair) | (size_t)a->ldc % 2) == 0;
+    /* where registers are short, a second text costs more than it saves */
+    if (TF32_PRODUCTS < 2 && aligned && a->beta == 0.0f && start.x + BLOCK_M <= a->m && start.y + BLOCK_N <= a->n) {
+        whole_block_put(a, b, c, start);
+        return;
+    }
     SUMS_FOR(m, 2 * ROW_TILES)
     {
         const int row = start.x + block_row(b, m / 2, m % 2);

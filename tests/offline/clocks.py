@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where warps of the matrix engine's kernels wait on an NVIDIA GPU, without a card.
 
-    clocks.py --configurations softmax-bf16-64-wgmma,mgk2-bf16-128-wgmma [--hot 20]
+    clocks.py --configurations softmax-bf16-64-wgmma,mgk2-bf16-128-wgmma,product-bf16-nn-wgmma [--hot 20]
 
 warps.py executes a work-group of each kernel, compiled by nvcc for sm_90. Its warps' instructions are then replayed on a model
 of one multiprocessor, by the schedule that the assembler writes into each instruction: how long the warp stalls behind it, and
@@ -10,7 +10,7 @@ which counters of results and of read operands it sets and waits for. Loops over
 
     groups        work-groups that fit the multiprocessor
     instructions  of a warp and tile; stalls: the sum of their stall counts, the least cycles that a warp takes alone
-    tile          cycles from tile to tile of the multiprocessor, with all groups; alone: with one
+    tile          cycles from tile to tile of the multiprocessor, with all groups; alone: with one. Of a product: a step along K
     begin, end    cycles before a group's first tile, and behind its last one
 
 --hot N: also the N instructions at which the first warp of a lone group waits longest, with cycles for each tile.
@@ -32,6 +32,7 @@ import compile as offline
 try:
     import matrix
     import passes
+    import products
     import rates
     import warps
 except ModuleNotFoundError as missing_module:
@@ -267,8 +268,27 @@ def replay(traces, mark, count, seed=1):
     return (last - first) / sum(first <= time < last for own in marks for time in own), groups[0]
 
 
+def scheduled(group, program, kernel, programs):
+    """The traces of a work-group's warps, with the schedule of each instruction."""
+    controls = controls_of(programs.nvdisasm, program.cubin)[kernel]
+    known = {one.address: Scheduled(one, controls[one.address]) for trace in group.trace for one, _ in trace}
+    return [[(known[one.address], cost) for one, cost in trace] for trace in group.trace]
+
+
+def product_traces(name, programs, plans):
+    product = products.short_product(name, products.step_of(name, plans), TILES, plans)
+    program, kernel = programs.get(product.step.source, product.step.options), product.step.kernel
+    group = Traced(program.kernels[kernel], product.step.threads, product.bank(product.step), product.memory.bytes, 0,
+                   program.tables, product.memory.access)
+    group.run()
+    yield product.step, program.figures, scheduled(group, program, kernel, programs)
+
+
 def traces_of(name, programs, plans):
     """(Step, figures, traces of the first work-group's warps) of a configuration's kernels with products."""
+    if name.startswith("product-"):
+        yield from product_traces(name, programs, plans)
+        return
     parameters, heads = rates.own_parameters(name), rates.heads_of(name)
     fields = {"batch": 1, "heads": heads, "parameters": parameters}
     main = next(step for step in passes.Plan(plans, name, fields).steps if rates.get(step, "KEY_TILES"))
@@ -285,9 +305,7 @@ def traces_of(name, programs, plans):
                          run.memory.access)
             group.run()
         if kind is Traced:
-            controls = controls_of(programs.nvdisasm, program.cubin)[step.kernel]
-            known = {one.address: Scheduled(one, controls[one.address]) for trace in group.trace for one, _ in trace}
-            yield step, program.figures, [[(known[one.address], cost) for one, cost in trace] for trace in group.trace]
+            yield step, program.figures, scheduled(group, program, step.kernel, programs)
 
 
 def beginning(trace):

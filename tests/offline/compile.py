@@ -59,9 +59,9 @@ MATRIX_SPILLS = {
     ("backward-softmax-f16-64", "backward_queries"): 16, ("backward-softmax-bf16-128", "backward"): 208,
     ("backward-softmax-f16-128", "backward"): 392, ("backward-mgk2-bf16-64", "backward"): 24,
     ("backward-mgk2-bf16-128", "backward"): 288, ("backward-smgk2-bf16-64", "backward"): 96,
-    ("backward-smgk2-bf16-128", "backward"): 100, ("product-f32-nn", "fragments"): 16, ("product-f32-nt", "fragments"): 16,
-    ("product-f32-tn", "fragments"): 40, ("product-f32-tt", "fragments"): 88, ("product-f32x4-nn", "fragments"): 72,
-    ("product-f32x4-tt", "fragments"): 68, ("softmax-f32-64", "forward"): 8, ("softmax-f32-128", "forward"): 28,
+    ("backward-smgk2-bf16-128", "backward"): 100, ("product-f32-nn", "fragments"): 72, ("product-f32-nt", "fragments"): 60,
+    ("product-f32-tn", "fragments"): 120, ("product-f32-tt", "fragments"): 60, ("product-f32x4-nn", "fragments"): 48,
+    ("product-f32x4-tt", "fragments"): 100, ("softmax-f32-64", "forward"): 8, ("softmax-f32-128", "forward"): 28,
     ("smgk2-f32-64", "forward"): 12, ("hard-fish2-f32-64", "forward"): 56, ("softmax-f32-128-wgmma", "forward"): 248,
     ("backward-softmax-f32-64-wgmma", "backward"): 16, ("backward-softmax-f32-128-wgmma", "backward"): 140,
     ("backward-softmax-tf32-64-wgmma", "backward"): 36, ("backward-mgk2-f32-64-wgmma", "backward"): 48,
@@ -81,14 +81,13 @@ MATRIX_SPILLS = {
 }
 # The same by CUDA's compiler, where it is more than CUDA_LIMIT.
 MATRIX_CUDA_SPILLS = {
-    ("smgk2-bf16-128", "forward"): 68, ("hard-fish2-bf16-128", "forward"): 100, ("product-f32-nn", "fragments"): 108,
-    ("product-f32x4-nn", "fragments"): 132, ("product-f32x4-tt", "fragments"): 324,
-    ("product-tf32-nn-wgmma", "fragments"): 336, ("product-tf32-tt-wgmma", "fragments"): 340,
+    ("smgk2-bf16-128", "forward"): 68, ("hard-fish2-bf16-128", "forward"): 100, ("product-f32-nn", "fragments"): 104,
+    ("product-f32x4-nn", "fragments"): 140, ("product-f32x4-tt", "fragments"): 156,
     ("backward-softmax-bf16-128-wgmma", "backward"): 108, ("backward-softmax-bf16-64", "backward"): 92,
     ("backward-softmax-bf16-64-wgmma", "backward"): 68, ("backward-softmax-f16-128-wgmma", "backward"): 100,
     ("backward-softmax-f16-64", "backward"): 76, ("backward-softmax-f16-64-wgmma", "backward"): 68,
     ("hard-fish2-bf16-64-wgmma", "forward"): 128, ("backward-mgk2-bf16-128-wgmma", "backward"): 164,
-    ("hard-fish2-bf16-128-wgmma", "forward"): 72,
+    ("hard-fish2-bf16-128-wgmma", "forward"): 72, ("product-f32-tn", "fragments"): 144,
 }
 MATRIX_RESIDENTS = 2  # work-groups of the matrix engine that a multiprocessor must hold
 # Parts of a CUDA toolkit that PyPI has.

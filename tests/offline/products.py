@@ -173,25 +173,50 @@ def over_limits(name, step, program, kind):
             if program.figures[figure] > most[figure]]
 
 
+def storage_of(name):
+    return name.split("-")[1]
+
+
+def is_few(name):
+    return storage_of(name) == FEW
+
+
+def fields_of(name):
+    """Of a configuration's product, but its sizes."""
+    storage, form = name.split("-")[1:3]
+    return {"transpose_a": int(form[0] == "t"), "transpose_b": int(form[1] == "t"), "precision": int(storage == "tf32"),
+            "dtype": {"f16": passes.F16, "bf16": passes.BF16}.get(storage, passes.F32),
+            "parameters": f"unit={2 if name.endswith('-wgmma') else 1}"}
+
+
+def step_of(name, plans):
+    """Of the product of predictions.PRODUCT_SIZE."""
+    size = predictions.PRODUCT_SIZE
+    return passes.Plan(plans, None, {**fields_of(name), "m": size, "n": size, "k": FEW_NUMBERS if is_few(name) else size}).steps[0]
+
+
+def depth_of(name, step):
+    """Numbers of K of a step along K."""
+    return offline.tunable(step.options, "DEPTH", 0) // (1 if storage_of(name) in ("f16", "bf16") else 2)
+
+
+def short_product(name, step, steps, plans):
+    """A block by the program of `step`, of so many steps along K."""
+    own = ",".join(f"{option}={offline.tunable(step.options, macro, 0)}" for option, macro in PARAMETERS.items())
+    return Product(plans, Case(name, tuple({**fields_of(name), "m": BLOCK, "n": BLOCK, "k": steps * depth_of(name, step),
+                                            "parameters": own}.items())))
+
+
 class Rate:
     """What a step along K takes of a configuration's work-group, and how long a product of predictions.PRODUCT_SIZE."""
 
     def __init__(self, name, programs, plans):
-        storage, form = name.split("-")[1:3]
-        fields = {"transpose_a": int(form[0] == "t"), "transpose_b": int(form[1] == "t"), "precision": int(storage == "tf32"),
-                  "dtype": {"f16": passes.F16, "bf16": passes.BF16}.get(storage, passes.F32),
-                  "parameters": f"unit={2 if name.endswith('-wgmma') else 1}"}
-        whole = passes.Plan(plans, None, {**fields, "m": predictions.PRODUCT_SIZE, "n": predictions.PRODUCT_SIZE,
-                                           "k": FEW_NUMBERS if storage == FEW else predictions.PRODUCT_SIZE})
-        lengths = FEW_STEPS if storage == FEW else STEPS
-        self.name, self.step = name, whole.steps[0]
+        lengths = FEW_STEPS if is_few(name) else STEPS
+        self.name, self.step = name, step_of(name, plans)
         self.groups = self.step.items // self.step.threads
-        own = ",".join(f"{option}={offline.tunable(self.step.options, macro, 0)}" for option, macro in PARAMETERS.items())
         runs, self.faults = [], []
-        depth = offline.tunable(self.step.options, "DEPTH", 0) // (1 if storage in ("f16", "bf16") else 2)
         for steps in lengths:
-            product = Product(plans, Case(name, tuple({**fields, "m": BLOCK, "n": BLOCK, "k": steps * depth,
-                                                       "parameters": own}.items())))
+            product = short_product(name, self.step, steps, plans)
             program, counts = product.run(programs)
             runs.append(counts)
             self.faults += product.faults() + over_limits(name, product.step, program, programs.target.kind)
@@ -199,7 +224,7 @@ class Rate:
                 self.faults.append("has other options than the product of its size")
         fewer, more = runs
         self.counts = {key: (more[key] - fewer[key]) / (lengths[1] - lengths[0]) for key in more}
-        self.figures, self.depth = program.figures, depth
+        self.figures, self.depth = program.figures, depth_of(name, self.step)
 
     def tile(self):
         """What is loaded to registers passes the first-level cache, which is the same memory as the banks."""
