@@ -146,10 +146,11 @@ static void choose_local(uint64_t local, mgk_tunables *p)
 }
 
 /* Whether the given parameters suit wgmma, whose four warps have their rows one below the other, and the product leaves
- * no half of its least block empty. Then the defaults are wgmma's. f32 numbers must have slices. */
+ * no half of its least block empty. Then the defaults are wgmma's. f32 numbers must have slices. Three tiles of 32
+ * numbers would take 48 KiB, which NVIDIA's driver refuses; two would wait for the copies. So tiles are short. */
 static bool choose_wgmma(const clmgk_gemm_desc *desc, mgk_tunables *p)
 {
-    enum { LEAST = 64, ROW_TILES = 2, COLUMN_TILES = 16 };
+    enum { LEAST = 64, ROW_TILES = 2, COLUMN_TILES = 16, DEPTH = 16, STAGES = 5 };
     mgk_tunables own = *p;
     mgk_tunable_default(&own, MGK_NAMED(slices), slices_of(desc));
     if (desc->dtype == CLMGK_DTYPE_F32 && mgk_tunable_get(&own, MGK_NAMED(slices)) == 0)
@@ -158,6 +159,10 @@ static bool choose_wgmma(const clmgk_gemm_desc *desc, mgk_tunables *p)
     mgk_tunable_default(&own, MGK_NAMED(column_warps), 1);
     mgk_tunable_default(&own, MGK_NAMED(row_tiles), ROW_TILES);
     mgk_tunable_default(&own, MGK_NAMED(column_tiles), COLUMN_TILES);
+    if (desc->dtype != CLMGK_DTYPE_F32)
+        mgk_tunable_default(&own, MGK_NAMED(depth), DEPTH);
+    if (mgk_tunable_get(&own, MGK_NAMED(depth)) == DEPTH)
+        mgk_tunable_default(&own, MGK_NAMED(stages), STAGES);
     const bool suits = desc->m > LEAST / 2 && desc->n > LEAST / 2 && mgk_tunables_check(&own, true, NULL) == CLMGK_OK;
     if (suits)
         *p = own;

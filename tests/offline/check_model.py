@@ -102,7 +102,7 @@ class MatrixEngine(unittest.TestCase):
             counts = {name: float(row[name]) for name in ("slots", "banks", "barriers", "waits", "copied")}
             unit = "hgmma" if row["product"].endswith("-wgmma") else "hmma"
             tile = model.Tile(fma=0, load_bytes=0, **counts, **{unit: float(row["products"])})
-            depth = 16 if "f32" in row["product"] else 32  # of tf32, too
+            depth = 16 if "f32" in row["product"] or unit == "hgmma" else 32  # of tf32, too
             ms = predictions.product_ms(tile, int(row["resident"]), int(row["groups"]), depth)
             self.assertAlmostEqual(float(row["ms"]), ms, delta=0.001 + 2e-3 * ms, msg=row)
             self.assertAlmostEqual(float(row["TFLOP/s"]), predictions.product_tflops(ms), delta=2, msg=row)

@@ -65,6 +65,7 @@ FULL = [
     *(case(f"wgmma-{form}-f16", 70, 72, 104, form, dtype=passes.F16, parameters=GROUP) for form in ("nn", "nt", "tn", "tt")),
     case("wgmma-unaligned", 65, 77, 45, "nt", offsets=(1, 3, 5), parameters=GROUP),
     case("wgmma-eight-warps", 200, 140, 104, parameters="unit=2,warps=8,row-tiles=2,column-tiles=16,stages=2"),
+    case("wgmma-three-stages", 70, 72, 200, "nt", parameters=f"{GROUP},depth=32,stages=3"),
     case("wgmma-deep", 70, 72, 200, "nt", parameters=f"{GROUP},depth=64,stages=3"),
     case("wgmma-long-sums", 40, 40, 8256, parameters=GROUP),
     *(case(f"wgmma-{form}-slices-as-planned", 150, 140, 104, form, dtype=passes.F32,

@@ -375,7 +375,7 @@ static void expect_product(const scene *self, const char *provider, const char *
 EDITED_TEST(products_that_need_all_local_memory)
 {
     enum { ROWS_AND_COLUMNS = 64 + 64, DEPTH = 32, STAGES = 3, BYTES = 2 };
-    static const char parameters[] = "warps=4,row-tiles=1,column-tiles=8,splits=1";
+    static const char parameters[] = "warps=4,row-tiles=1,column-tiles=8,depth=32,splits=1";
     self->driver->local = (cl_ulong)ROWS_AND_COLUMNS * DEPTH * STAGES * BYTES;
     expect_product(self, "matrix", parameters, "stages=3,unit=2", NULL);
     self->driver->local_is_shared = 1;
