@@ -90,7 +90,8 @@ static double groups_time(const mgk_waves *x, int64_t groups, double tiles)
     const double full = wave_time(x->pace, resident, tiles);
     if (x->unequal && groups > wave)
         return (double)groups / (double)wave * full;
-    return (double)(groups / wave) * full + wave_time(x->pace, quotient_up(groups % wave, units), tiles);
+    const int64_t waves = groups / wave, rest = quotient_up(groups % wave, units);
+    return (double)waves * full + wave_time(x->pace, rest, tiles);
 }
 
 double mgk_waves_time(const mgk_waves *x, int64_t splits)

@@ -190,6 +190,8 @@ TH_HOST_TEST(tails_are_short)
     assert_true(mgk_waves_time(&launch, 5) == 80.0 + 20.0 + 5.0);
     assert_true(mgk_waves_time(&launch, 8) == 80.0 + 10.0 + 5.0);
     assert_int_equal(mgk_waves_splits(&launch), 8); /* no more than tiles */
+    launch.part = 133.0;                            /* of all blocks: partial results are those of one */
+    assert_true(mgk_waves_time(&launch, 8) == 80.0 + 10.0 + 5.0 + 8.0);
     launch.blocks = 132;
     assert_int_equal(mgk_waves_splits(&launch), 1);
     uint64_t random = 47;
