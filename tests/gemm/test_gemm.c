@@ -270,6 +270,10 @@ static void expect_longer(const th_session *session, const clmgk_gemm_desc *like
         desc.alpha = n % 2 ? -0.5 : 1;
         desc.beta = n % 3 ? 0.25 : 0;
         tp_expect(session, &desc, "matrix", parameters, n < 3 ? 8 * n : n, n);
+        if (n == 0) { /* whole blocks, added to what C is */
+            desc.beta = 0.25;
+            tp_expect(session, &desc, "matrix", parameters, 0, n);
+        }
         desc.lda = desc.ldb = (n % 2 ? 136 : 131) + more;
         desc.ldc = n % 2 ? 72 : 71;
         tp_expect(session, &desc, "matrix", parameters, 0, n);
