@@ -393,6 +393,8 @@ matrix_cases() { # PASS COMMAND...
         "${@:2}" "matrix-$size" "$1" softmax:16 --heads 16 "${square[@]}" "$size"
     done
     "${@:2}" families-128 "$1" "$matrix_families" --heads 8 "${square[@]}" 128
+    # without ranges of keys for the last wave's blocks
+    [[ $1 == backward ]] || "${@:2}" matrix-128-whole "$1" softmax:16 --heads 16 "${square[@]}" 128 --parameters splits=1
     [[ $1 == backward ]] || "${@:2}" decode-64k-128 "$1" softmax --batch 4 --heads 64 --kv-heads 8 --length 1 \
         --length-k 65536 --head-size 128
     [[ $1 == backward ]] || "${@:2}" mgk-4096 "$1" mgk:4 --heads 8 --length 4096 --head-size 64

@@ -174,7 +174,7 @@ class GpuCheck(unittest.TestCase):
         mma = ["mma-64", "mma-128"]
         self.assertEqual([answer["case"] for answer in found],
                          ["choice", "cold-128 backward",
-                          *(f"{name} forward" for name in [*squares, "decode-64k-128", "mgk-4096", *causal]),
+                          *(f"{name} forward" for name in [*squares, "matrix-128-whole", "decode-64k-128", "mgk-4096", *causal]),
                           *(f"{name} backward" for name in squares + causal),
                           *(f"{name} forward" for name in [*mma, "mma-families-128", "mma-64-causal", "mma-128-causal",
                                                            "families-64"]),
@@ -186,7 +186,7 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual(golden.count("\n"), 6)
         calls = log.read_text().splitlines()
         ahead = [call for call in calls if "--seconds 0.01 " in call and "--keep-caches" in call]
-        self.assertEqual(len(ahead), 35)  # compiled ahead, each program once
+        self.assertEqual(len(ahead), 36)  # compiled ahead, each program once
         cold = [call for call in calls if "--keep-caches" not in call]
         self.assertEqual([call.split("--variants ")[1].split()[0] for call in cold], ["softmax:16", "mgk:4"])
         self.assertTrue(all("--engine matrix --dtype bf16" in call for call in calls))
