@@ -64,11 +64,12 @@ typedef struct clmgk_context_options {
      * not read. */
     const char *program_dir;
 
-    /* 1: do not use AMX, the matrix unit of x86 CPUs, which plans on PoCL use for bf16 arrays, and for others where the
-     * descriptor's precision is bf16. The first such plan asks Linux, once and for the whole process, for permission to
-     * use its registers (arch_prctl, ARCH_REQ_XCOMP_PERM). A signal handler's frame then takes 8 KiB more: Linux
-     * refuses if an alternate signal stack is too small for it, and refuses such stacks afterwards. 0: the environment
-     * variable CLMGK_AMX; its value 0 has the same effect as 1 here. */
+    /* 1: do not use AMX, the matrix unit of x86 CPUs (or on AMD's CPUs AVX512-BF16 in its place), which plans on PoCL
+     * use for bf16 arrays, and for others where the descriptor's precision is bf16. The first plan with AMX asks Linux,
+     * once and for the whole process, for permission to use its registers (arch_prctl, ARCH_REQ_XCOMP_PERM). A signal
+     * handler's frame then takes 8 KiB more: Linux refuses if an alternate signal stack is too small for it, and
+     * refuses such stacks afterwards. 0: the environment variable CLMGK_AMX; its value 0 has the same effect as 1 here.
+     */
     int32_t no_amx;
 } clmgk_context_options;
 
@@ -133,7 +134,7 @@ typedef struct clmgk_device_info {
      * not used. */
     int32_t matrix_units;
     char engine_reason[128]; /* why `engine` is the default: "work-items share tiles in local memory" */
-    char matrix_unit[32];    /* the unit's name: "mma.sync", "amx"; empty: none */
+    char matrix_unit[32];    /* the unit's name: "mma.sync", "amx", "avx512-bf16"; empty: none */
 } clmgk_device_info;
 
 #define CLMGK_DEVICE_INFO_INIT CLMGK_INIT(clmgk_device_info)
@@ -197,7 +198,7 @@ CLMGK_API clmgk_status clmgk_context_save_programs(clmgk_context *context, const
 /* The matrix unit of a context's device that plans with arrays of f16 or bf16 use (AMX: bf16 arrays or precision). */
 typedef struct clmgk_matrix_unit_info {
     size_t struct_size; /* sizeof(clmgk_matrix_unit_info); CLMGK_MATRIX_UNIT_INFO_INIT sets it */
-    char name[32];      /* "wgmma", "mma.sync", "amx"; empty: none */
+    char name[32];      /* "wgmma", "mma.sync", "amx", "avx512-bf16"; empty: none */
     char reason[512];   /* why newer units that the device should have are not used; empty: there are none */
 } clmgk_matrix_unit_info;
 

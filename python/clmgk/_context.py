@@ -83,7 +83,7 @@ def _device(info: Any) -> Device:
 class MatrixUnit(NamedTuple):
     """The matrix unit that plans with arrays of 16 bits use."""
 
-    name: str  #: "wgmma", "mma.sync", "amx"; "": none
+    name: str  #: "wgmma", "mma.sync", "amx", "avx512-bf16"; "": none
     reason: str  #: why units that the device should have are not used; "": there are none
 
 

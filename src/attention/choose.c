@@ -300,8 +300,8 @@ static void explain_units(clmgk_plan *plan, const engine_list *list)
         mgk_add_reason(units, sizeof(units), NULL, list->unit.why);
     if (units[0] != '\0' || plan->unit > 0)
         (void)snprintf(plan->engine_reason + begin, sizeof(plan->engine_reason) - begin, "; %s%s%s%s",
-                       plan->unit > 0 ? "matrix units: " : "no matrix units", mgk_matrix_unit_name(plan->unit),
-                       units[0] != '\0' ? ": " : "", units);
+                       plan->unit > 0 ? "matrix units: " : "no matrix units",
+                       mgk_matrix_unit_name(&plan->context->facts, plan->unit), units[0] != '\0' ? ": " : "", units);
 }
 
 /* Why the plan has its engine, and why better ones, or better matrix units, could not be had. */

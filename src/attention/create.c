@@ -33,8 +33,8 @@ static clmgk_status make_on_some_unit(clmgk_context *context, const clmgk_attent
                 *error = failure;
             return status;
         }
-        mgk_add_reason(means.refused_units, sizeof(means.refused_units), mgk_matrix_unit_name(means.unit),
-                       failure.message);
+        mgk_add_reason(means.refused_units, sizeof(means.refused_units),
+                       mgk_matrix_unit_name(&context->facts, means.unit), failure.message);
         means.newest_unit = means.unit - 1;
     }
 }

@@ -109,6 +109,25 @@ bool mgk_cpu_has_amx(void)
 #endif
 }
 
+bool mgk_cpu_has_dots(void)
+{
+#if HOST_TELLS
+    enum { FEATURES = 7, CONVERSIONS = 1U << 5 };
+    char vendor[VENDOR_SIZE];
+    uint32_t signature = 0;
+    unsigned most = 0;
+    unsigned more = 0;
+    unsigned ignored[3];
+    if (!mgk_cpu_has_avx512dq() || !host_identity(vendor, &signature) || strcmp(vendor, "AuthenticAMD") != 0 ||
+        __get_cpuid_count(FEATURES, 0, &most, &ignored[0], &ignored[1], &ignored[2]) == 0 || most < 1)
+        return false;
+    __cpuid_count(FEATURES, 1, more, ignored[0], ignored[1], ignored[2]);
+    return (more & CONVERSIONS) != 0;
+#else
+    return false;
+#endif
+}
+
 bool mgk_cpu_has_two_units(void)
 {
 #if HOST_TELLS

@@ -57,6 +57,7 @@ typedef struct mgk_device_facts {
     bool x86_avx512dq;           /* of the host's CPU, where the device is that CPU (PoCL, Intel's CPU runtime) */
     bool x86_two_units;          /* the same: it makes two multiply-adds of 16 floats in a cycle */
     bool x86_amx;                /* the same: it has tile registers that multiply bf16 numbers, and rounds to bf16 */
+    bool x86_dots;               /* the same: it has none, but multiplies pairs of bf16 numbers faster than floats */
     uint64_t work_item_limit;    /* CL_DEVICE_MAX_WORK_ITEM_SIZES[0] */
     mgk_sub_group sub_group;     /* zero unless a plan sets it from mgk_context_sub_group */
     mgk_matrix_unit matrix_unit; /* the same, from mgk_context_matrix_unit */
@@ -73,6 +74,10 @@ bool mgk_cpu_has_avx512dq(void);
 /* Whether the CPU has tile registers for bf16 numbers (AMX) and instructions that round to bf16 (AVX512-BF16), and the
  * operating system keeps the registers for programs that it permits to use them. */
 bool mgk_cpu_has_amx(void);
+
+/* Whether the CPU's instructions for pairs of bf16 numbers (AVX512-BF16) multiply more numbers in a cycle than those
+ * for floats: on AMD's. On a Xeon they multiply half as many (docs/engine.md). */
+bool mgk_cpu_has_dots(void);
 
 /* Whether a CPU with AVX-512 makes two multiply-adds of 16 floats in a cycle. */
 bool mgk_cpu_makes_two(const char *vendor, uint32_t signature);
@@ -236,11 +241,11 @@ mgk_sub_group mgk_context_sub_group(clmgk_context *context);
 int mgk_matrix_unit_of(const mgk_device_facts *facts, int newest);
 
 /* Its name in messages; empty for 0. */
-const char *mgk_matrix_unit_name(int unit);
+const char *mgk_matrix_unit_name(const mgk_device_facts *facts, int unit);
 
 /* The file of a unit's probe, and its compiler options. */
 enum { MGK_UNIT_OPTIONS = 96 };
-const char *mgk_matrix_unit_probe(int unit, char *options, size_t size);
+const char *mgk_matrix_unit_probe(const mgk_device_facts *facts, int unit, char *options, size_t size);
 
 /* The newest unit, of those up to `newest`, that the device has, and all older ones that it should have. For each of
  * them the first call compiles and runs a probe and waits for it, until one is wrong. */

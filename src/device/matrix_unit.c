@@ -101,8 +101,9 @@ static const struct {
 static bool has_unit(const mgk_device_facts *facts, int unit)
 {
     const int capability = facts->runtime == MGK_RUNTIME_NVIDIA ? mgk_nvidia_capability(facts) : 0;
-    return units[unit].amx ? facts->x86_amx && facts->x86_avx512dq && facts->runtime == MGK_RUNTIME_POCL
-                           : capability >= units[unit].least && capability <= units[unit].most;
+    return units[unit].amx
+               ? (facts->x86_amx || facts->x86_dots) && facts->x86_avx512dq && facts->runtime == MGK_RUNTIME_POCL
+               : capability >= units[unit].least && capability <= units[unit].most;
 }
 
 int mgk_matrix_unit_of(const mgk_device_facts *facts, int newest)
@@ -113,15 +114,21 @@ int mgk_matrix_unit_of(const mgk_device_facts *facts, int newest)
     return unit;
 }
 
-const char *mgk_matrix_unit_name(int unit)
+/* AMX's products by other instructions. */
+static bool has_dots(const mgk_device_facts *facts, int unit)
 {
-    return unit > 0 ? units[unit].name : "";
+    return units[unit].amx && facts->x86_dots && !facts->x86_amx;
 }
 
-const char *mgk_matrix_unit_probe(int unit, char *options, size_t size)
+const char *mgk_matrix_unit_name(const mgk_device_facts *facts, int unit)
 {
-    (void)snprintf(options, size, "-cl-std=CL1.2 -DENGINE=%s -DMATRIX_UNIT=%d%s", units[unit].engine, unit,
-                   units[unit].options);
+    return has_dots(facts, unit) ? "avx512-bf16" : unit > 0 ? units[unit].name : "";
+}
+
+const char *mgk_matrix_unit_probe(const mgk_device_facts *facts, int unit, char *options, size_t size)
+{
+    (void)snprintf(options, size, "-cl-std=CL1.2 -DENGINE=%s -DMATRIX_UNIT=%d%s%s", units[unit].engine, unit,
+                   has_dots(facts, unit) ? " -DDOT_PRODUCTS=1" : "", units[unit].options);
     return units[unit].probe.file;
 }
 
@@ -130,8 +137,9 @@ static clmgk_status permit(const clmgk_context *context, int unit, clmgk_error *
 {
     if (!units[unit].amx)
         return CLMGK_OK;
-    return context->no_amx ? mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "switched off by the options or CLMGK_AMX")
-                           : mgk_permit_tiles(error);
+    if (context->no_amx)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "switched off by the options or CLMGK_AMX");
+    return has_dots(&context->facts, unit) ? CLMGK_OK : mgk_permit_tiles(error);
 }
 
 static mgk_matrix_unit run_probe(clmgk_context *context, int unit)
@@ -141,12 +149,12 @@ static mgk_matrix_unit run_probe(clmgk_context *context, int unit)
     char options[MGK_UNIT_OPTIONS];
     clmgk_error reason = {.message = "no memory"};
     void *const products = mgk_alloc(&context->allocator, probe->bytes, 1);
-    (void)mgk_matrix_unit_probe(unit, options, sizeof(options));
+    (void)mgk_matrix_unit_probe(&context->facts, unit, options, sizeof(options));
     if (products != NULL && permit(context, unit, &reason) == CLMGK_OK &&
         mgk_probe_run(context, probe, options, products, &reason) == CLMGK_OK)
         found.unit = unit;
     else
-        mgk_add_reason(found.why, sizeof(found.why), units[unit].name, reason.message);
+        mgk_add_reason(found.why, sizeof(found.why), mgk_matrix_unit_name(&context->facts, unit), reason.message);
     mgk_free(&context->allocator, products);
     return found;
 }

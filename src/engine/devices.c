@@ -19,7 +19,7 @@ static void write_info(clmgk_device_info *infos, size_t index, const mgk_device_
     info.engine = ranked[0].engine->value;
     const int unit = mgk_matrix_unit_of(facts, mgk_engines_newest_unit(facts, NULL));
     info.matrix_units = unit != 0;
-    (void)snprintf(info.matrix_unit, sizeof(info.matrix_unit), "%s", mgk_matrix_unit_name(unit));
+    (void)snprintf(info.matrix_unit, sizeof(info.matrix_unit), "%s", mgk_matrix_unit_name(facts, unit));
     (void)snprintf(info.engine_reason, sizeof(info.engine_reason), "%s", ranked[0].rank.reason);
     mgk_struct_write(infos, index, &info, sizeof(info));
 }
@@ -109,7 +109,7 @@ clmgk_status clmgk_context_get_matrix_unit(clmgk_context *context, clmgk_matrix_
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "context: NULL: expected a context");
     MGK_TRY(mgk_struct_room(info, "info", MGK_SIZE_WITH(clmgk_matrix_unit_info, reason), error));
     const mgk_matrix_unit unit = mgk_context_matrix_unit(context, mgk_engines_newest_unit(&context->facts, NULL));
-    (void)snprintf(found.name, sizeof(found.name), "%s", mgk_matrix_unit_name(unit.unit));
+    (void)snprintf(found.name, sizeof(found.name), "%s", mgk_matrix_unit_name(&context->facts, unit.unit));
     (void)snprintf(found.reason, sizeof(found.reason), "%s", unit.why);
     mgk_struct_write(info, 0, &found, sizeof(found));
     return CLMGK_OK;

@@ -375,7 +375,8 @@ static clmgk_status fragments_plan(clmgk_gemm_plan *plan, const char *parameters
         if (status == CLMGK_ERROR_OUT_OF_HOST_MEMORY || !lower(plan, &given, &limits, &tunables, &facts))
             return mgk_fail_code(error, status, failure.opencl_code, "%s", failure.message);
         mgk_text_printf(&plan->note, "%sno %s: %s", plan->note.length > 0 ? "; " : "",
-                        facts.matrix_unit.unit < unit ? mgk_matrix_unit_name(unit) : "larger block", failure.message);
+                        facts.matrix_unit.unit < unit ? mgk_matrix_unit_name(&facts, unit) : "larger block",
+                        failure.message);
         mgk_steps_clear(plan->steps, &plan->context->allocator);
         plan->info.workspace_bytes = 0;
     }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bf16 products on AMX, where the CPU has it: the mixture family, all passes, and mixed heads; arrays of bf16, and of
- * other types where the descriptor allows the precision. Each case is a program for each pass. */
+/* bf16 products on AMX, or by AVX512-BF16, where the CPU has one: the mixture family, all passes, and mixed heads;
+ * arrays of bf16, and of other types where the descriptor allows the precision. Each case is a program for each pass.
+ */
 #include "harness/harness.h"
 
 #include "device/device.h"
@@ -13,7 +14,7 @@ static bool has_unit(const th_session *session)
 {
     clmgk_matrix_unit_info unit = CLMGK_MATRIX_UNIT_INFO_INIT;
     th_expect_ok(clmgk_context_get_matrix_unit(session->context, &unit, &th_error));
-    return strcmp(unit.name, "amx") == 0;
+    return strcmp(unit.name, "amx") == 0 || strcmp(unit.name, "avx512-bf16") == 0;
 }
 
 /* `parameters` with "unit=3": the plan fails where it can't use AMX. */

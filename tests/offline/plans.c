@@ -470,9 +470,9 @@ static int print_matrices(const mgk_device_facts *nvidia, const mgk_device_facts
 {
     int failed = 0;
     char options[MGK_UNIT_OPTIONS];
-    const char *probe = mgk_matrix_unit_probe(nvidia->matrix_unit.unit, options, sizeof(options));
+    const char *probe = mgk_matrix_unit_probe(nvidia, nvidia->matrix_unit.unit, options, sizeof(options));
     (void)printf("matrix-nvidia unit-probe %s %s\n", probe, options);
-    probe = mgk_matrix_unit_probe(MATRIX_WGMMA, options, sizeof(options));
+    probe = mgk_matrix_unit_probe(nvidia, MATRIX_WGMMA, options, sizeof(options));
     (void)printf("matrix-nvidia group-probe %s %s\n", probe, options);
     for (size_t i = 0; i < MGK_COUNT(matrices); ++i) {
         const problem *const p = &matrices[i];
@@ -550,7 +550,7 @@ static int print_tiles(void)
     facts.runtime = MGK_RUNTIME_POCL;
     facts.simd_vectors = facts.x86_avx512dq = facts.x86_two_units = facts.x86_amx = true;
     facts.matrix_unit = (mgk_matrix_unit){.known = true, .unit = MATRIX_AMX};
-    const char *const probe = mgk_matrix_unit_probe(MATRIX_AMX, options, sizeof(options));
+    const char *const probe = mgk_matrix_unit_probe(&facts, MATRIX_AMX, options, sizeof(options));
     (void)printf("lane-amx tile-probe %s %s\n", probe, options);
     for (size_t i = 0; i < MGK_COUNT(matrices); ++i) {
         const problem *const p = &matrices[i];
