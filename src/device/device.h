@@ -240,6 +240,9 @@ mgk_sub_group mgk_context_sub_group(clmgk_context *context);
  * MATRIX_UNIT. */
 int mgk_matrix_unit_of(const mgk_device_facts *facts, int newest);
 
+/* Whether the kernels of unit AMX make its products by AVX512-BF16, on a CPU without AMX. */
+bool mgk_matrix_unit_has_dots(const mgk_device_facts *facts, int unit);
+
 /* Its name in messages; empty for 0. */
 const char *mgk_matrix_unit_name(const mgk_device_facts *facts, int unit);
 

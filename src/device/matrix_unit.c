@@ -114,21 +114,20 @@ int mgk_matrix_unit_of(const mgk_device_facts *facts, int newest)
     return unit;
 }
 
-/* AMX's products by other instructions. */
-static bool has_dots(const mgk_device_facts *facts, int unit)
+bool mgk_matrix_unit_has_dots(const mgk_device_facts *facts, int unit)
 {
     return units[unit].amx && facts->x86_dots && !facts->x86_amx;
 }
 
 const char *mgk_matrix_unit_name(const mgk_device_facts *facts, int unit)
 {
-    return has_dots(facts, unit) ? "avx512-bf16" : unit > 0 ? units[unit].name : "";
+    return mgk_matrix_unit_has_dots(facts, unit) ? "avx512-bf16" : unit > 0 ? units[unit].name : "";
 }
 
 const char *mgk_matrix_unit_probe(const mgk_device_facts *facts, int unit, char *options, size_t size)
 {
     (void)snprintf(options, size, "-cl-std=CL1.2 -DENGINE=%s -DMATRIX_UNIT=%d%s%s", units[unit].engine, unit,
-                   has_dots(facts, unit) ? " -DDOT_PRODUCTS=1" : "", units[unit].options);
+                   mgk_matrix_unit_has_dots(facts, unit) ? " -DDOT_PRODUCTS=1" : "", units[unit].options);
     return units[unit].probe.file;
 }
 
@@ -139,7 +138,7 @@ static clmgk_status permit(const clmgk_context *context, int unit, clmgk_error *
         return CLMGK_OK;
     if (context->no_amx)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "switched off by the options or CLMGK_AMX");
-    return has_dots(&context->facts, unit) ? CLMGK_OK : mgk_permit_tiles(error);
+    return mgk_matrix_unit_has_dots(&context->facts, unit) ? CLMGK_OK : mgk_permit_tiles(error);
 }
 
 static mgk_matrix_unit run_probe(clmgk_context *context, int unit)

@@ -345,7 +345,7 @@ static void set_flags(const mgk_device_facts *facts, const mgk_tunables *p, cons
     flags->KERNEL_CALLS = pocl;
     flags->ONE_SPACE = pocl && facts->info.device_class == CLMGK_DEVICE_CPU;
     flags->MATRIX_UNIT = block->unit;
-    flags->DOT_PRODUCTS = block->unit == MATRIX_AMX && facts->x86_dots && !facts->x86_amx;
+    flags->DOT_PRODUCTS = mgk_matrix_unit_has_dots(facts, block->unit);
     flags->FEW_ROWS = block->few_rows;
     flags->SHORT_PANEL = block->short_panel;
     flags->ANY_ORDER = block->any_order;
