@@ -30,7 +30,7 @@ __kernel KERNEL_ATTRIBUTES void tile_probe(__global float *products)
         }
     const tile_matrix rows = {(const uchar *)a, sizeof(a[0]), sizeof(a[0])};
     tiles_begin();
-    panel_product(c, false, &rows, (const ureal(*)[BLOCK_ROWS])b, 1);
+    panel_product(c, false, PANEL_ROWS, &rows, (const ureal(*)[BLOCK_ROWS])b, 1, CHUNK);
     tiles_end();
     for (int i = 0; i < PANEL_ROWS * PANEL_ROWS; ++i)
         products[i] = ((const float *)c)[i];

@@ -15,8 +15,12 @@ MGK_TUNABLE_TABLE(lane, "lane", MGK_LANE_TUNABLES, MGK_LANE_CONSTRAINTS);
 /* The largest value of the parameter `block`. */
 #define MOST_BLOCK 16
 
+/* AMX: bf16 numbers in a row of its registers, and f32 numbers. */
+enum { ROW = 32, LANES = 16 };
+
 typedef struct lane_block {
     int64_t lanes, panel_rows, panels, tile, heads;
+    int padding; /* on AMX, by which factor arrays of the narrowest heads are larger, at most */
 } lane_block;
 
 static bool has_heads(const mgk_footprint *f)
@@ -56,7 +60,7 @@ static int64_t bytes_with(const mgk_footprint *f, const lane_block *b, int64_t h
     const int64_t of_keys = b->tile * (f->tile.features + f->tile.terms + value_heads * f->tile_heads * f->value_size +
                                        b->lanes * f->tile_sums);
     const int64_t of_pairs = b->tile * b->panel_rows * pair_floats(f);
-    return (of_rows + of_keys + of_pairs + f->fixed + heads * f->head_fixed) * (int64_t)sizeof(float);
+    return (of_rows + of_keys + of_pairs + f->fixed + heads * f->head_fixed) * b->padding * (int64_t)sizeof(float);
 }
 
 static int64_t bytes_of(const mgk_footprint *f, const lane_block *b)
@@ -162,13 +166,18 @@ static int64_t longest_tile(const mgk_footprint *f, const mgk_device_facts *fact
     return facts->x86_two_units && fits && b->panels * b->panel_rows > tile ? 2 * tile : tile;
 }
 
+static bool uses_unit(const mgk_tunables *p)
+{
+    return mgk_tunable_get(p, MGK_NAMED(unit)) == MATRIX_AMX;
+}
+
 /* Whether panels of one vector of rows are faster (docs/engine.md). With vectors of 16 floats and one unit for them
  * such panels compute less beyond the diagonal, which matters in short problems, and with narrow heads exponentials
- * overlap the next products. */
-static bool one_vector(const mgk_footprint *f, const mgk_device_facts *facts, int lanes)
+ * overlap the next products, but not a matrix unit's. */
+static bool one_vector(const mgk_footprint *f, const mgk_device_facts *facts, int lanes, bool unit)
 {
     enum { SHORT_CAUSAL = 1024, NARROW = 8 };
-    const bool faster = !has_heads(f) && ((f->causal && f->rows <= SHORT_CAUSAL) || f->widest <= NARROW);
+    const bool faster = !has_heads(f) && ((f->causal && f->rows <= SHORT_CAUSAL) || (f->widest <= NARROW && !unit));
     return f->forward && (f->rows <= lanes || (faster && lanes >= 16 && !facts->x86_two_units));
 }
 
@@ -184,7 +193,7 @@ static void choose_vectors(const mgk_footprint *f, const mgk_device_facts *facts
     const bool narrow = 2 * f->widest <= lanes;
     mgk_tunable_default(p, MGK_NAMED(unroll), mgk_tunable_base(p, MGK_NAMED(unroll), kind) / (narrow ? 1 : 2));
     mgk_tunable_default(p, MGK_NAMED(vectors),
-                        one_vector(f, facts, lanes) ? 1 : mgk_tunable_base(p, MGK_NAMED(vectors), kind));
+                        one_vector(f, facts, lanes, uses_unit(p)) ? 1 : mgk_tunable_base(p, MGK_NAMED(vectors), kind));
 }
 
 /* Rows of a block whose lanes are keys: for decoding, where most row lanes would be idle. */
@@ -195,21 +204,16 @@ static int few_rows(const mgk_footprint *f, const mgk_tunables *p)
                : 0;
 }
 
-/* AMX: bf16 numbers in a row of its registers, and f32 numbers. */
-enum { ROW = 32, LANES = 16 };
-
-/* Whether products may run on AMX. A head fills whole rows of the unit's registers. */
-static bool suits_unit(const mgk_footprint *f)
-{
-    return f->unit && f->narrowest % ROW == 0 && f->widest % ROW == 0;
-}
-
 /* Whether AMX is faster. It multiplies 32 rows and 32 keys at once, and transposes as many values, however few there
  * are: problems that do not fill one such block are faster without it. Arrays in other types are rounded too, for
- * all rows of a problem, and what a panel's rows save is less than that in short problems (measured). */
-static bool gains_by_unit(const mgk_footprint *f)
+ * all rows of a problem, and what a panel's rows save is less than that in short problems (measured). Without AMX
+ * itself, the backward pass of several components with the narrowest heads takes longer to round and pair weights than
+ * its products save. */
+static bool gains_by_unit(const mgk_footprint *f, const mgk_device_facts *facts)
 {
     enum { BLOCK = 32 * 32, SHORT_ROUNDED = 64 };
+    if (mgk_matrix_unit_has_dots(facts, MATRIX_AMX) && f->products > 1 && f->widest < LANES && !f->any_order)
+        return false;
     return f->all_bf16 ? f->rows * f->streamed >= BLOCK : f->rows > SHORT_ROUNDED && f->streamed > SHORT_ROUNDED;
 }
 
@@ -219,13 +223,14 @@ static void choose_unit(const mgk_footprint *f, const mgk_device_facts *facts, m
     const int lanes = mgk_tunable_get(p, MGK_NAMED(lanes)), tile = mgk_tunable_get(p, MGK_NAMED(tile));
     const bool fits = (lanes == 0 || lanes == LANES) && tile % ROW == 0 && mgk_tunable_get(p, MGK_NAMED(vectors)) <= 2;
     const bool has_unit = facts->matrix_unit.unit == MATRIX_AMX;
-    const bool takes = has_unit && fits && suits_unit(f) && gains_by_unit(f) && few_rows(f, p) == 0;
+    const bool takes = has_unit && fits && f->unit && gains_by_unit(f, facts) && few_rows(f, p) == 0;
     mgk_tunable_default(p, MGK_NAMED(unit), takes ? MATRIX_AMX : 0);
 }
 
-static bool uses_unit(const mgk_tunables *p)
+/* Rows of 8 numbers are padded to 32 numbers of 16 bits, and their sums to 16. */
+static int padding(const mgk_footprint *f, const mgk_tunables *p)
 {
-    return mgk_tunable_get(p, MGK_NAMED(unit)) == MATRIX_AMX;
+    return uses_unit(p) && f->narrowest < LANES ? 2 : 1;
 }
 
 /* The longest tile that fits beside the rest in the second-level cache: each panel loads and stores its sums for every
@@ -233,7 +238,9 @@ static bool uses_unit(const mgk_tunables *p)
 static int64_t tile_of_unit(const mgk_footprint *f)
 {
     enum { MOST = 128, FORWARD_BYTES = 64 << 10, BACKWARD_BYTES = 32 << 10 };
-    const int64_t row = 2 * (f->tile.features + f->value_size), most = f->forward ? FORWARD_BYTES : BACKWARD_BYTES;
+    const int64_t padded = f->narrowest < ROW ? ROW / f->narrowest : 1;
+    const int64_t row = 2 * padded * (f->tile.features + f->value_size),
+                  most = f->forward ? FORWARD_BYTES : BACKWARD_BYTES;
     int64_t tile = MOST;
     while (tile > ROW && tile * row > most)
         tile /= 2;
@@ -247,7 +254,7 @@ static clmgk_status check_unit(const mgk_footprint *f, const mgk_device_facts *f
         return CLMGK_OK;
     if (facts->matrix_unit.unit != MATRIX_AMX)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "engine lane: the device has no such matrix unit");
-    if (!suits_unit(f) || few_rows(f, p) > 0)
+    if (!f->unit || few_rows(f, p) > 0)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
                         "engine lane: its kernels for this matrix unit do not serve this problem");
     return CLMGK_OK;
@@ -263,7 +270,8 @@ static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tu
                     .panel_rows = lanes * mgk_tunable_get(p, MGK_NAMED(vectors)),
                     .panels = 1,
                     .tile = SHORT_TILE,
-                    .heads = 1};
+                    .heads = 1,
+                    .padding = padding(f, p)};
     if (has_heads(f)) {
         choose_heads(f, facts, &b);
         mgk_tunable_default(p, MGK_NAMED(heads), (int)b.heads);
@@ -310,7 +318,8 @@ static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, m
                           .panel_rows = lanes * mgk_tunable_get(p, MGK_NAMED(vectors)),
                           .panels = mgk_tunable_get(p, MGK_NAMED(panels)),
                           .tile = mgk_tunable_get(p, MGK_NAMED(tile)),
-                          .heads = has_heads(f) ? mgk_tunable_get(p, MGK_NAMED(heads)) : 1};
+                          .heads = has_heads(f) ? mgk_tunable_get(p, MGK_NAMED(heads)) : 1,
+                          .padding = padding(f, p)};
     const int64_t bytes = bytes_of(f, &b), limit = private_limit(facts);
     if (bytes > limit)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,

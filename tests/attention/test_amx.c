@@ -235,6 +235,49 @@ TH_TEST(gradients_of_components)
     expect_far(session, shifted, of_shifted);
 }
 
+/* Heads that fill half a register, or a quarter: rows and sums are padded, dQ is not. */
+TH_TEST(narrow_heads)
+{
+    if (!has_unit(session))
+        skip();
+    const clmgk_attention_desc inside = {
+        .variant = CLMGK_VARIANT_GAUSSIAN, .head_size = 8, .value_size = 12, .gradients = TRAINING};
+    expect_shapes(session, inside, "unit=3,lanes=16,vectors=2,panels=2,tile=32,splits=1", 0, 8);
+    const clmgk_attention_desc apart = {.variant = CLMGK_VARIANT_SMGK,
+                                        .components = 2,
+                                        .head_size = 16,
+                                        .value_size = 5,
+                                        .gradients = TRAINING | CLMGK_GRADIENT_SHIFT};
+    expect_shapes(session, apart, "unit=3,lanes=16,vectors=2,panels=2,tile=64,splits=2", 1, 8);
+}
+
+TH_FULL_TEST(narrow_heads_of_components)
+{
+    if (!has_unit(session))
+        skip();
+    const clmgk_attention_desc inside = {.variant = CLMGK_VARIANT_SMGK,
+                                         .components = 3,
+                                         .head_size = 7,
+                                         .value_size = 8,
+                                         .gradients = TRAINING | CLMGK_GRADIENT_SHIFT};
+    expect_shapes(session, inside, "unit=3,lanes=16,vectors=1,panels=2,tile=32,splits=1", 2, 8);
+    const clmgk_attention_desc apart = {.variant = CLMGK_VARIANT_MGK,
+                                        .components = 2,
+                                        .variance_shape = CLMGK_VARIANCE_HM,
+                                        .prior_shape = CLMGK_PRIOR_HMS,
+                                        .precision = CLMGK_PRECISION_BF16,
+                                        .head_size = 8,
+                                        .value_size = 40,
+                                        .gradients = TRAINING | CLMGK_GRADIENT_PRIOR | CLMGK_GRADIENT_VARIANCE};
+    expect_shapes(session, apart, "unit=3,lanes=16,vectors=2,panels=2,tile=32,splits=2", 3, 8);
+    const clmgk_attention_desc mixed = {.variant = CLMGK_VARIANT_HARD_FISH,
+                                        .components = 2,
+                                        .head_size = 12,
+                                        .value_size = 32,
+                                        .gradients = TRAINING | CLMGK_GRADIENT_MIX};
+    expect_shapes(session, mixed, "unit=3,lanes=16,vectors=2,panels=2,tile=32,heads=2", 0, 8);
+}
+
 /* Several heads of a work-group, whose dP differ. */
 TH_TEST(mixed_heads)
 {
@@ -405,17 +448,14 @@ TH_TEST(refusals)
                     CLMGK_ERROR_INVALID_VALUE, "options.no_amx: 2: expected 0 or 1");
 }
 
-/* Other types without the precision, and heads that leave most of a register idle. */
+/* Other types without the precision. */
 TH_TEST(problems_without_it)
 {
     if (!has_unit(session))
         skip();
     clmgk_attention_desc desc = plain();
-    desc.head_size = 16;
     const clmgk_plan_options options = th_options_of(CLMGK_ENGINE_LANE, "unit=3");
     th_message message;
-    assert_null(th_try_plan(session, &desc, &options, &message));
-    desc = plain();
     desc.dtype = CLMGK_DTYPE_F16;
     assert_null(th_try_plan(session, &desc, &options, &message));
     desc.precision = CLMGK_PRECISION_TF32;

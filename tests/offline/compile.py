@@ -228,7 +228,8 @@ class Lint:
 
 
 class X86:
-    """As PoCL's front end compiles: its clang warns of an unroll pragma that cannot be met."""
+    """As PoCL's front end compiles: its clang warns of an unroll pragma that cannot be met. Of kernels for matrix units the
+    instructions are assembled, too, of both forms."""
 
     kind = "x86"
     engines = ("lane", "lane-amx")
@@ -237,9 +238,17 @@ class X86:
         return None if shutil.which(CLANG) else CLANG
 
     def compile(self, source, options, folder):
-        run(clang("x86_64-linux-gnu") + ["-Xclang", "-finclude-default-header", "-march=skylake-avx512", "-O3",
-                                         "-DWIDE_VECTORS=1", "-DKERNEL_CALLS=1", *options, "-emit-llvm", "-c",
-                                         whole(source, options, folder), "-o", "k.bc"], folder)
+        text = whole(source, options, folder)
+
+        def compiled(*more):
+            run(clang("x86_64-linux-gnu") + ["-Xclang", "-finclude-default-header", "-O3", "-DWIDE_VECTORS=1",
+                                             "-DKERNEL_CALLS=1", *options, *more, "-c", text, "-o", "k.o"], folder)
+
+        if "-DMATRIX_UNIT=3" not in options:
+            compiled("-march=skylake-avx512", "-emit-llvm")
+        else:
+            for form in (0, 1):
+                compiled("-march=sapphirerapids", f"-DDOT_PRODUCTS={form}")
         return {}
 
 
