@@ -62,7 +62,7 @@ tool_exit bench_compare_files(const bench_options *options, tool_error *error);
 /* The best rates of a run. */
 typedef struct bench_peaks {
     double fma_gflops;
-    double matrix_gflops; /* of bf16 numbers on AMX; 0: plans do not use it */
+    double matrix_gflops; /* of bf16 numbers on a CPU's unit; 0: plans use none */
     double copy_gbps;     /* bytes read and bytes written */
     double read_gbps;
     uint64_t buffer_bytes; /* of each buffer that was copied and read */

@@ -50,7 +50,7 @@ typedef struct peak_launch {
 struct bench_probe {
     int width, vector_width; /* floats that are multiplied, and moved, at once */
     cl_program program;
-    peak_launch fma, tile, copy, read; /* tile: no kernel without AMX */
+    peak_launch fma, tile, copy, read; /* tile: no kernel where plans have no such unit */
     cl_mem sums;                       /* what the kernels compute */
     double fma_end_ms, memory_end_ms;
     double thoroughness; /* at most 1; less where the cases are measured for moments only */
@@ -260,21 +260,28 @@ static void print_type(int width, char *text, size_t size)
         snprintf(text, size, "float");
 }
 
-/* Whether plans may use AMX: then its instructions are permitted here, too. */
-static bool has_tiles(const tool_device *device)
+/* A CPU's unit for bf16 numbers, as in peak.cl; 0: none that plans may use. If they may, its instructions are permitted
+ * here, too. */
+static int tiles_of(const tool_device *device)
 {
+    static const char *const names[] = {"amx", "avx512-bf16"};
     clmgk_matrix_unit_info unit = CLMGK_MATRIX_UNIT_INFO_INIT;
-    return clmgk_context_get_matrix_unit(device->library, &unit, NULL) == CLMGK_OK && strcmp(unit.name, "amx") == 0;
+    if (clmgk_context_get_matrix_unit(device->library, &unit, NULL) != CLMGK_OK)
+        return 0;
+    for (size_t i = 0; i < TOOL_COUNT(names); i++)
+        if (strcmp(unit.name, names[i]) == 0)
+            return (int)i + 1;
+    return 0;
 }
 
-static tool_exit build_program(const tool_device *device, bench_probe *probe, bool tiles, tool_error *error)
+static tool_exit build_program(const tool_device *device, bench_probe *probe, int tiles, tool_error *error)
 {
     char real[16], vector[16], options[64];
     const char *text = bench_kernels[0].text;
     cl_int code = CL_SUCCESS;
     print_type(probe->width, real, sizeof(real));
     print_type(probe->vector_width, vector, sizeof(vector));
-    snprintf(options, sizeof(options), "-DREAL=%s -DVECTOR=%s%s", real, vector, tiles ? " -DTILES" : "");
+    snprintf(options, sizeof(options), "-DREAL=%s -DVECTOR=%s -DTILES=%d", real, vector, tiles);
     probe->program = clCreateProgramWithSource(device->context, 1, &text, &bench_kernels[0].length, &code);
     TOOL_TRY(tool_check_cl(code, "clCreateProgramWithSource", error));
     code = clBuildProgram(probe->program, 1, &device->info.device_id, options, NULL, NULL);
@@ -308,7 +315,7 @@ tool_exit bench_probe_open(bench_device *device, double seconds, tool_error *err
     probe->tile.local = 1;
     probe->fma.slices = probe->tile.slices = 1;
     probe->copy.slices = probe->read.slices = cpu ? CPU_SLICES : 1;
-    const bool tiles = has_tiles(&device->tool);
+    const int tiles = tiles_of(&device->tool);
     TOOL_TRY(build_program(&device->tool, probe, tiles, error));
     if (tiles)
         TOOL_TRY(make_kernel(probe, "tile_peak", &probe->tile.kernel, error));

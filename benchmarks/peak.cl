@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The most a device can do: fused multiply-adds out of registers, copying, reading. The host defines REAL, the type
- * that is multiplied, and VECTOR, the type that is moved. */
+ * that is multiplied, VECTOR, the type that is moved, and TILES, the unit that multiplies bf16 numbers. */
+
+#define AMX         1
+#define AVX512_BF16 2 /* REAL is float16 */
 
 /* Compilers for these CPUs cut vectors into halves unless a function asks for whole ones. */
 #if defined(__AVX512F__)
@@ -39,8 +42,33 @@ WHOLE_VECTORS __kernel void fma_peak(__global REAL *out, const int rounds, const
     out[item] = sum;
 }
 
-#ifdef TILES
-/* out [work-items] = 0. Executes 4 products of 2 16 16 32 operations in each round, out of AMX's registers. */
+/* tile_peak: executes 4 products of 2 16 16 32 operations of bf16 numbers in each round, out of registers. */
+#if TILES == AVX512_BF16
+/* out [work-items]: 0 */
+WHOLE_VECTORS __kernel void tile_peak(__global REAL *out, const int rounds)
+{
+    const REAL factor = (REAL)(0.0f);
+    REAL x[CHAINS];
+#pragma unroll
+    for (int c = 0; c < CHAINS; c++)
+        x[c] = factor;
+#pragma unroll 1
+    for (int r = 0; r < rounds * (4 * 16 * 16 * 32 / (CHAINS * UNROLL * 16 * 2)); r++) {
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++) {
+#pragma unroll
+            for (int c = 0; c < CHAINS; c++)
+                __asm__ volatile("vdpbf16ps %1,%1,%0" : "+v"(x[c]) : "v"(factor));
+        }
+    }
+    REAL sum = x[0];
+#pragma unroll
+    for (int c = 1; c < CHAINS; c++)
+        sum += x[c];
+    out[get_global_id(0)] = sum;
+}
+#elif TILES == AMX
+/* out [work-items]: 0 */
 __kernel void tile_peak(__global REAL *out, const int rounds)
 {
     uchar layout[64] __attribute__((aligned(64))) = {1};

@@ -19,7 +19,7 @@ uint64_t bench_memory_bytes(const bench_case *one)
     return one->array_bytes + one->workspace_bytes;
 }
 
-#define TILES "-DMATRIX_UNIT=3" /* AMX: cl/engine/units.clh */
+#define TILES "-DMATRIX_UNIT=3" /* AMX or AVX512-BF16: cl/engine/units.clh */
 
 double bench_fraction_of_peak(const bench_peaks *peaks, const bench_case *one)
 {
@@ -350,9 +350,9 @@ static void print_decoding(const bench_peaks *peaks, const bench_group *group, F
 void bench_print_peaks(const bench_device *device, size_t group_count, FILE *stream)
 {
     const bench_peaks *peaks = &device->peaks;
-    char matrix[48] = "";
+    char matrix[64] = "";
     if (peaks->matrix_gflops > 0)
-        snprintf(matrix, sizeof(matrix), "AMX bf16 %.1f GFLOP/s, ", peaks->matrix_gflops);
+        snprintf(matrix, sizeof(matrix), "%s %.1f GFLOP/s, ", device->tool.info.matrix_unit, peaks->matrix_gflops);
     fprintf(stream,
             "\nmeasured peaks: FMA %.1f GFLOP/s, %scopy %.1f GB/s, read %.1f GB/s (buffers of %.0f MB%s)\n"
             "The best of many short windows before, between and after the cases.\n",

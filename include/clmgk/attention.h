@@ -158,8 +158,8 @@ typedef struct clmgk_attention_desc {
      * + 1e-5 m). TF32 and BF16: factors of products, and vectors whose distances are taken, are rounded to that type
      * first, in the formula that defines e, and in the plan, perhaps more finely; and c = 1e-3 and 4e-3, if that is
      * more than the arrays' own. A plan uses the lower precision only where a unit of the device is faster with it
-     * (TF32: NVIDIA's GPUs, f32 arrays; BF16: AMX of x86 CPUs, also where the arrays have several types); else it is as
-     * exact as without this field. All passes of a plan use the same. */
+     * (TF32: NVIDIA's GPUs, f32 arrays; BF16: AMX of x86 CPUs, or AVX512-BF16 of AMD's, also where the arrays have
+     * several types); else it is as exact as without this field. All passes of a plan use the same. */
     clmgk_precision precision;
 } clmgk_attention_desc;
 
