@@ -203,8 +203,8 @@ typedef struct clmgk_plan_options {
      * (tuning.h lists them); parameters not named keep their defaults. NULL: tuned values, else the defaults. "": the
      * defaults. An unknown name or a value outside its range is an error. */
     const char *parameters;          /* of the forward pass */
-    const char *backward_parameters; /* of backward pass and statistics, and not read in a plan without either; `lanes`,
-                                      * if named, as in `parameters` */
+    const char *backward_parameters; /* of backward pass and statistics, and not read in a plan without either; `lanes`
+                                      * and `unit`, if named, as in `parameters` */
 } clmgk_plan_options;
 
 #define CLMGK_PLAN_OPTIONS_INIT CLMGK_INIT(clmgk_plan_options)
@@ -265,8 +265,8 @@ typedef struct clmgk_plan_info {
     const char *cache_note;
     const char *engine_reason; /* why this engine was chosen, and why each engine tried before cannot run all passes */
 
-    clmgk_precision
-        precision; /* of the products, in all passes; EXACT where the plan makes no use of the descriptor's */
+    clmgk_precision precision; /* of the products, in all passes; EXACT where the plan makes no use of the descriptor's.
+                                * If the caller's parameters differ, the lower */
 } clmgk_plan_info;
 
 #define CLMGK_PLAN_INFO_INIT CLMGK_INIT(clmgk_plan_info)

@@ -132,6 +132,8 @@ static clmgk_status describe(clmgk_plan *plan, clmgk_error *error)
         return CLMGK_OK;
     const mgk_step *const keys = &backward->plan.steps.step[backward->plan.steps.main];
     info->backward_engine = backward->engine;
+    if (backward->plan.block.precision > info->precision) /* the caller's parameters differ */
+        info->precision = backward->plan.block.precision;
     info->backward_tuning = backward->source;
     info->backward_workspace_bytes = mgk_steps_workspace_size(&backward->plan.steps);
     info->backward_parameters = backward->parameters.data;

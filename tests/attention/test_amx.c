@@ -327,6 +327,26 @@ TH_TEST(several_types)
     expect_shapes(session, types, "unit=3,lanes=16,vectors=2,panels=2,tile=32,splits=2", 0, 6);
 }
 
+TH_TEST(precision_of_either_pass)
+{
+    if (!has_unit(session))
+        skip();
+    clmgk_attention_desc desc = types;
+    desc.struct_size = sizeof(desc);
+    desc.batch = desc.heads = 1;
+    desc.length = desc.length_k = 40;
+    clmgk_plan_options options =
+        th_options_of(CLMGK_ENGINE_LANE, "unit=3,lanes=16,vectors=2,panels=2,tile=32,splits=2");
+    clmgk_plan_info info = CLMGK_PLAN_INFO_INIT;
+    options.parameters = "unit=0";
+    th_message message;
+    clmgk_plan *const plan = th_try_plan(session, &desc, &options, &message);
+    assert_non_null(plan);
+    th_expect_ok(clmgk_plan_get_info(plan, &info, &th_error));
+    assert_int_equal(info.precision, CLMGK_PRECISION_BF16);
+    clmgk_plan_release(plan);
+}
+
 /* Queries so large that what rounding takes from their norms would change all weights of a row. */
 TH_TEST(both_passes_round_queries)
 {

@@ -461,6 +461,23 @@ TH_TEST(finite_masks)
         }
 }
 
+/* Biases that leave nothing of the scores: L is one of them, each component's P is 1, and P of a key is no more. */
+TH_TEST(components_without_scores)
+{
+    for (size_t e = 0; e < (session->full ? session->engines : 1); e++) {
+        clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_MGK, 3, 2);
+        desc.score = CLMGK_SCORE_DOT;
+        desc.components = 4;
+        desc.use_bias = 1;
+        desc.bias_batch = desc.bias_heads = desc.bias_length = desc.bias_length_k = 1;
+        desc.gradients = CLMGK_GRADIENT_V;
+        TH_PROBLEM problem = th_problem_make(&desc, 1);
+        th_fill(&problem, TH_BIAS, 3e38);
+        const clmgk_plan_options options = th_options(session, e);
+        th_expect_passes(session, &problem, &options);
+    }
+}
+
 /* A sink that has nearly all the weight, and scores that are much larger than the sink. */
 TH_TEST(sinks_and_gaussian_scores)
 {
