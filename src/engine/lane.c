@@ -206,15 +206,17 @@ static int few_rows(const mgk_footprint *f, const mgk_tunables *p)
 
 /* Whether AMX is faster. It multiplies 32 rows and 32 keys at once, and transposes as many values, however few there
  * are: problems that do not fill one such block are faster without it. Arrays in other types are rounded too, for
- * all rows of a problem, and what a panel's rows save is less than that in short problems (measured). Without AMX
- * itself, the backward pass of several components with the narrowest heads takes longer to round and pair weights than
- * its products save. */
+ * all rows of a problem, and what a panel's rows save is less than that in short problems (measured; less so without
+ * AMX itself). There the backward pass of several components with the narrowest heads takes longer to round and pair
+ * weights than its products save. */
 static bool gains_by_unit(const mgk_footprint *f, const mgk_device_facts *facts)
 {
-    enum { BLOCK = 32 * 32, SHORT_ROUNDED = 64 };
-    if (mgk_matrix_unit_has_dots(facts, MATRIX_AMX) && f->products > 1 && f->widest < LANES && !f->any_order)
+    enum { BLOCK = 32 * 32, SHORT_ROUNDED = 64, SHORT_FOR_DOTS = 48 };
+    const bool dots = mgk_matrix_unit_has_dots(facts, MATRIX_AMX);
+    const int64_t rounded = dots ? SHORT_FOR_DOTS : SHORT_ROUNDED;
+    if (dots && f->components > 1 && f->widest < LANES && !f->any_order)
         return false;
-    return f->all_bf16 ? f->rows * f->streamed >= BLOCK : f->rows > SHORT_ROUNDED && f->streamed > SHORT_ROUNDED;
+    return f->all_bf16 ? f->rows * f->streamed >= BLOCK : f->rows > rounded && f->streamed > rounded;
 }
 
 static void choose_unit(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
