@@ -229,10 +229,17 @@ static void choose_unit(const mgk_footprint *f, const mgk_device_facts *facts, m
     mgk_tunable_default(p, MGK_NAMED(unit), takes ? MATRIX_AMX : 0);
 }
 
-/* Rows of 8 numbers are padded to 32 numbers of 16 bits, and their sums to 16. */
+/* How much longer rows of the narrowest heads are in the unit's tiles, in 16 bits. */
+static int row_padding(const mgk_footprint *f)
+{
+    return f->narrowest < ROW ? ROW / f->narrowest : 1;
+}
+
+/* The same beside the rows of f32 that are counted, and of the padding of sums, which is no larger. */
 static int padding(const mgk_footprint *f, const mgk_tunables *p)
 {
-    return uses_unit(p) && f->narrowest < LANES ? 2 : 1;
+    const int rows = uses_unit(p) ? row_padding(f) / 2 : 1;
+    return rows > 1 ? rows : 1;
 }
 
 /* The longest tile that fits beside the rest in the second-level cache: each panel loads and stores its sums for every
@@ -240,8 +247,7 @@ static int padding(const mgk_footprint *f, const mgk_tunables *p)
 static int64_t tile_of_unit(const mgk_footprint *f)
 {
     enum { MOST = 128, FORWARD_BYTES = 64 << 10, BACKWARD_BYTES = 32 << 10 };
-    const int64_t padded = f->narrowest < ROW ? ROW / f->narrowest : 1;
-    const int64_t row = 2 * padded * (f->tile.features + f->value_size),
+    const int64_t row = 2 * row_padding(f) * (f->tile.features + f->value_size),
                   most = f->forward ? FORWARD_BYTES : BACKWARD_BYTES;
     int64_t tile = MOST;
     while (tile > ROW && tile * row > most)

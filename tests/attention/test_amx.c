@@ -327,6 +327,7 @@ TH_TEST(several_types)
     expect_shapes(session, types, "unit=3,lanes=16,vectors=2,panels=2,tile=32,splits=2", 0, 6);
 }
 
+/* A plan whose passes have different precisions, by the caller's parameters, tells the lower. */
 TH_TEST(precision_of_either_pass)
 {
     if (!has_unit(session))
