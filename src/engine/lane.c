@@ -20,7 +20,7 @@ enum { ROW = 32, LANES = 16 };
 
 typedef struct lane_block {
     int64_t lanes, panel_rows, panels, tile, heads;
-    int padding; /* on AMX, by which factor arrays of the narrowest heads are larger, at most */
+    int64_t padding; /* on AMX, by which factor arrays of the narrowest heads are larger, at most */
 } lane_block;
 
 static bool has_heads(const mgk_footprint *f)
@@ -230,15 +230,15 @@ static void choose_unit(const mgk_footprint *f, const mgk_device_facts *facts, m
 }
 
 /* How much longer rows of the narrowest heads are in the unit's tiles, in 16 bits. */
-static int row_padding(const mgk_footprint *f)
+static int64_t row_padding(const mgk_footprint *f)
 {
     return f->narrowest < ROW ? ROW / f->narrowest : 1;
 }
 
 /* The same beside the rows of f32 that are counted, and of the padding of sums, which is no larger. */
-static int padding(const mgk_footprint *f, const mgk_tunables *p)
+static int64_t padding(const mgk_footprint *f, const mgk_tunables *p)
 {
-    const int rows = uses_unit(p) ? row_padding(f) / 2 : 1;
+    const int64_t rows = uses_unit(p) ? row_padding(f) / 2 : 1;
     return rows > 1 ? rows : 1;
 }
 
