@@ -19,9 +19,7 @@ KINDS = {"LDSM": ("LDSM",), "MUFU": ("MUFU",), "F2FP": ("F2FP",), "FMNMX": ("FMN
 MUFU_RATE = 0.5  # instructions of a warp that a multiprocessor takes in a cycle
 # The most issue slots and passes through the banks, to the cycles of products or of exponentials, whichever are more, by
 # words of a configuration and a kernel: what they take now. The aim is 1 for all.
-LIMITS = {("softmax-bf16-64-wgmma", "forward"): (1.1, 0.95), ("softmax-f16-64-wgmma", "forward"): (1.1, 0.95),
-          ("softmax-bf16-128-wgmma", "forward"): (0.65, 0.95), ("softmax-f16-128-wgmma", "forward"): (0.65, 0.95),
-          ("wgmma", "forward"): (2.5, 2.0), ("-tf32-", "forward"): (0.75, 1.45), ("-f32-", "forward"): (0.8, 1.1),
+LIMITS = {("-tf32-", "forward"): (0.75, 1.45), ("-f32-", "forward"): (0.8, 1.1),
           ("smgk2-bf16-64", "forward"): (1.7, 1.95), ("smgk2-bf16-128", "forward"): (1.0, 1.8),
           ("mgk4", "forward"): (2.2, 1.8), ("mgk2", "forward"): (1.35, 1.75), ("softmax", "forward"): (0.9, 1.5),
           ("-tf32-", "backward"): (0.85, 1.25), ("-tf32-", "backward_queries"): (0.8, 1.3),

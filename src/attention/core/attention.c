@@ -220,12 +220,11 @@ static double seen_part(const clmgk_attention_desc *d)
  * and O have as many rows. */
 static int64_t most_splits(const clmgk_attention_desc *d)
 {
-    enum { MOST = 128 };
     const int64_t row = d->heads * d->length * (d->value_size + 2);
     const int64_t arrays = d->heads * d->length * (d->head_size + d->value_size) +
                            d->kv_heads * d->length_k * (d->head_size + d->value_size);
     int64_t splits = 1;
-    while (splits < MOST && 2 * splits * row <= arrays && 2 * splits * d->length <= d->length + d->length_k)
+    while (splits < MGK_WAVES_MOST && 2 * splits * row <= arrays && 2 * splits * d->length <= d->length + d->length_k)
         splits *= 2;
     return splits;
 }
@@ -318,7 +317,7 @@ static int64_t busy_groups_of(const clmgk_attention_desc *d, int64_t heads, int6
  * work-items share is long enough for few rows. */
 static int splits_by_count(const mgk_attention_request *request, int64_t heads, const mgk_block *block)
 {
-    enum { TILES_EACH = 8, MOST = 128 };
+    enum { TILES_EACH = 8 };
     const int64_t rows = block->rows;
     const int64_t least = block->tile * (block->few_rows > 0 && block->threads > 1 ? 1 : TILES_EACH);
     const clmgk_attention_desc *const d = request->desc;
@@ -326,7 +325,7 @@ static int splits_by_count(const mgk_attention_request *request, int64_t heads, 
     const int64_t groups = busy_groups_of(d, heads, rows), keys = d->length_k / mgk_attention_problems(d);
     const int64_t longest = d->sequences > 0 ? keys : d->length_k;
     int64_t splits = 1;
-    while (splits < MOST && groups * splits < 4 * units && longest >= 2 * splits * least &&
+    while (splits < MGK_WAVES_MOST && groups * splits < 4 * units && longest >= 2 * splits * least &&
            2 * splits * d->length <= d->length + d->length_k)
         splits *= 2;
     return (int)splits;

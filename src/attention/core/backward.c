@@ -130,9 +130,8 @@ bool mgk_backward_keeps_busy(const mgk_attention_request *request, int64_t tasks
 /* Ranges of keys at most: no more than blocks, with limited copies of dQ. */
 static int64_t most_splits(const mgk_backward *x, int64_t blocks)
 {
-    enum { MOST = 128 };
     int64_t splits = 1;
-    while (splits < MOST && 2 * splits <= blocks && 2 * splits * 4 * x->copy_floats <= x->array_bytes)
+    while (splits < MGK_WAVES_MOST && 2 * splits <= blocks && 2 * splits * 4 * x->copy_floats <= x->array_bytes)
         splits *= 2;
     return splits;
 }
