@@ -214,6 +214,31 @@ static clmgk_status read_outputs(host_call *call, clmgk_error *error)
     return CLMGK_OK;
 }
 
+/* Elements alone: what lies between them may belong to another output. */
+static void copy_elements(char *to, const char *from, const clmgk_shape *shape, size_t element)
+{
+    int64_t index[CLMGK_MAX_RANK] = {0};
+    int64_t run = 1; /* elements of the last axes, which lie one behind the other */
+    int outer = shape->rank;
+    while (outer > 0 && (shape->size[outer - 1] == 1 || shape->stride[outer - 1] == run))
+        run *= shape->size[--outer];
+    int axis = 0;
+    while (axis >= 0) {
+        int64_t place = 0;
+        for (int i = 0; i < outer; ++i)
+            place += index[i] * shape->stride[i];
+        memcpy(to + (size_t)place * element, from + (size_t)place * element, (size_t)run * element);
+        for (axis = outer - 1; axis >= 0 && ++index[axis] == shape->size[axis]; --axis)
+            index[axis] = 0;
+    }
+}
+
+static void deliver(const host_call *call, clmgk_array array)
+{
+    const clmgk_shape shape = mgk_array_used_shape(&call->desc, array);
+    copy_elements(call->pointer[array], call->result[array], &shape, mgk_array_element_size(&call->desc, array));
+}
+
 static clmgk_status enqueue(host_call *call, clmgk_error *error)
 {
     clmgk_status (*const enqueues[])(clmgk_plan *, cl_command_queue, const clmgk_attention_args *, cl_uint,
@@ -289,7 +314,7 @@ static clmgk_status host_run(const char *selector, clmgk_pass pass, const clmgk_
     MGK_TRY_GOTO(status, read_outputs(&call, error), done);
     for (int i = 0; i < CLMGK_ARRAYS; ++i)
         if (call.result[i] != NULL)
-            memcpy(call.pointer[i], call.result[i], call.bytes[i]);
+            deliver(&call, (clmgk_array)i);
 done:
     host_close(&call);
     return status;

@@ -150,6 +150,31 @@ TH_TEST(gaps_are_kept)
     expect_gradients(session, &problem, &host);
 }
 
+/* dQ, dK and dV in one array [N, 3, D]: each lies in the gaps of the others. */
+TH_TEST(gradients_in_one_array)
+{
+    enum { N = 9, D = 8, ROW = 3 * D };
+    clmgk_attention_desc desc = {.length = N, .length_k = N, .head_size = D};
+    desc.gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V;
+    TH_PROBLEM problem = th_problem_make(&desc, 3);
+    TH_HOST host = th_host_make(&problem);
+    clmgk_host_args args = host.args;
+    th_expect_ok(clmgk_attention_forward_host(NULL, &problem.desc, &args, &th_error));
+    th_expect_ok(clmgk_attention_backward_host(NULL, &problem.desc, &args, &th_error));
+    float packed[N * ROW];
+    problem.desc.grad_q = problem.desc.grad_k = problem.desc.grad_v =
+        (clmgk_layout){.strided = 1, .batch = (int64_t)N * ROW, .head = D, .token = ROW};
+    args.grad_q = packed;
+    args.grad_k = packed + D;
+    args.grad_v = packed + (ptrdiff_t)2 * D;
+    th_expect_ok(clmgk_attention_backward_host(NULL, &problem.desc, &args, &th_error));
+    const void *const apart[] = {host.args.grad_q, host.args.grad_k, host.args.grad_v};
+    for (size_t n = 0; n < TH_COUNT(apart); n++)
+        for (ptrdiff_t row = 0; row < N; row++)
+            assert_memory_equal(packed + row * ROW + (ptrdiff_t)n * D, (const float *)apart[n] + row * D,
+                                D * sizeof(float));
+}
+
 /* ---- statistics -------------------------------------------------------------------------------------------------- */
 
 TH_TEST(every_statistic)
