@@ -89,11 +89,13 @@ static clmgk_status judge(const clmgk_plan *plan, const mgk_trial *trial, clmgk_
     for (int pass = 0; pass < CLMGK_PASSES; ++pass) {
         char reason[CLMGK_ERROR_MESSAGE_SIZE];
         const bool wrong = trial->wrong[pass] != CLMGK_ARRAYS;
-        (void)snprintf(reason, sizeof(reason),
-                       "the %s pass gives wrong numbers here: %s of a small problem differs by %.3g from engine %s, "
-                       "expected at most %.3g",
-                       clmgk_pass_name((clmgk_pass)pass), clmgk_array_name(trial->wrong[pass]), trial->difference[pass],
-                       clmgk_engine_name(trial->other->pass[CLMGK_PASS_FORWARD]->engine), trial->limit[pass]);
+        if (wrong)
+            (void)snprintf(
+                reason, sizeof(reason),
+                "the %s pass gives wrong numbers here: %s of a small problem differs by %.3g from engine %s, "
+                "expected at most %.3g",
+                clmgk_pass_name((clmgk_pass)pass), clmgk_array_name(trial->wrong[pass]), trial->difference[pass],
+                clmgk_engine_name(trial->other->pass[CLMGK_PASS_FORWARD]->engine), trial->limit[pass]);
         judge_pass(plan, pass, wrong ? reason : NULL);
         if (wrong)
             return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "%s", reason);
@@ -113,12 +115,22 @@ static clmgk_status make_trial(const clmgk_plan *plan, mgk_trial *trial, clmgk_e
     return make_other(plan, &small, &trial->other, error);
 }
 
-clmgk_status mgk_plan_verify(clmgk_plan *plan, clmgk_error *error)
+/* Fails if a program of the plan is wrong. */
+static clmgk_status check(const clmgk_plan *plan, clmgk_error *error)
+{
+    for (int pass = 0; pass < CLMGK_PASSES; ++pass) {
+        const mgk_steps *const steps = plan->pass[pass] != NULL ? &plan->pass[pass]->plan.steps : NULL;
+        for (size_t i = 0; steps != NULL && i < steps->count; ++i)
+            if (steps->step[i].program != NULL)
+                MGK_TRY(mgk_program_check(steps->step[i].program, error));
+    }
+    return CLMGK_OK;
+}
+
+static clmgk_status verify(const clmgk_plan *plan, clmgk_error *error)
 {
     mgk_trial trial = {.own = NULL};
     clmgk_error reason = {.status = CLMGK_OK};
-    if (!needs_verdict(plan))
-        return CLMGK_OK;
     clmgk_status status = make_trial(plan, &trial, &reason);
     if (status == CLMGK_OK)
         status = mgk_trial_run(&trial, &reason);
@@ -130,4 +142,12 @@ clmgk_status mgk_plan_verify(clmgk_plan *plan, clmgk_error *error)
     clmgk_plan_release(trial.own);
     clmgk_plan_release(trial.other);
     return status;
+}
+
+/* Another thread may end its trial of the same programs at any time, so their verdicts are read last. */
+clmgk_status mgk_plan_verify(clmgk_plan *plan, clmgk_error *error)
+{
+    if (needs_verdict(plan))
+        MGK_TRY(verify(plan, error));
+    return check(plan, error);
 }

@@ -198,8 +198,9 @@ struct mgk_program {
 
     char *edited; /* what the driver got in place of its own binary; NULL: nothing */
     size_t edited_length;
-    bool unverified;   /* needs a verdict of mgk_program_judge before it is used or saved; guarded by the mutex */
-    clmgk_error wrong; /* the verdict: why it must not be used; constant after mgk_program_judge */
+    /* guarded by the mutex */
+    bool unverified;   /* needs a verdict of mgk_program_judge before it is used or saved */
+    clmgk_error wrong; /* the verdict: why it must not be used */
 
     void *cuda_module; /* the program in CUDA (device/cuda.h), which guards it; NULL: not loaded */
 };
@@ -213,11 +214,16 @@ clmgk_status mgk_program_get(clmgk_context *context, const char *file, const cha
                              clmgk_program_origin *origin, double *compile_ms, clmgk_error *error);
 
 /* Writes a program's binary to the cache, if it was built and not yet saved and the library is the keeper. Call it
- * after the program's first launch, when PoCL finishes compiling. A failure is noted in `unsaved`. */
+ * after the program's first launch, when PoCL finishes compiling. A failure is noted in `unsaved`. A program that is
+ * wrong, or has no verdict, is not written. */
 void mgk_program_save(mgk_program *program);
 
 /* Whether a program needs a verdict. */
 bool mgk_program_is_unverified(const mgk_program *program);
+
+/* Fails, UNSUPPORTED, if the verdict on a program that the caller holds is that it is wrong: another thread's, perhaps.
+ */
+clmgk_status mgk_program_check(const mgk_program *program, clmgk_error *error);
 
 /* Ends a program's need of a verdict. NULL: its results are right, and it is saved. Else why they are wrong: then this
  * reason is saved in its place, and mgk_program_get fails with it, UNSUPPORTED, from now on. */

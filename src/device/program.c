@@ -431,7 +431,7 @@ void mgk_program_save(mgk_program *program)
     clmgk_context *const context = program->context;
     const mgk_cache cache = cache_of(context);
     pthread_mutex_lock(&context->monitor.mutex);
-    if (!program->saved && !program->unverified) {
+    if (!program->saved && !program->unverified && program->wrong.status == CLMGK_OK) {
         program->saved = true;
         (void)put(program, &cache, &program->unsaved);
     }
@@ -454,6 +454,13 @@ bool mgk_program_is_unverified(const mgk_program *program)
     bool unverified;
     mgk_monitor_copy(&program->context->monitor, &unverified, &program->unverified, sizeof(unverified));
     return unverified;
+}
+
+clmgk_status mgk_program_check(const mgk_program *program, clmgk_error *error)
+{
+    clmgk_error wrong;
+    mgk_monitor_copy(&program->context->monitor, &wrong, &program->wrong, sizeof(wrong));
+    return wrong.status != CLMGK_OK ? mgk_fail(error, wrong.status, "%s", wrong.message) : CLMGK_OK;
 }
 
 void mgk_program_judge(mgk_program *program, const char *wrong)

@@ -5,6 +5,8 @@
 #include "harness/scratch.h"
 #include "nvidia_layer.h"
 
+#include "device/probe.h"
+
 #include <dirent.h>
 #include <dlfcn.h>
 #include <stdio.h>
@@ -253,6 +255,35 @@ EDITED_TEST(probes_that_fail)
     self->driver->fault = NVIDIA_NO_FAULT;
     self->driver->no_mma = 1;
     expect_in_new_context(self, "", &(outcome){0, 0, "; no matrix units: mma.sync: it gives wrong numbers here"});
+}
+
+static clmgk_status get_probe(clmgk_context *context, mgk_program **program)
+{
+    enum { WGMMA = 2 };
+    char options[MGK_UNIT_OPTIONS];
+    clmgk_program_origin origin;
+    double ms;
+    const char *const file = mgk_matrix_unit_probe(&context->facts, WGMMA, options, sizeof(options));
+    return mgk_program_get(context, file, options, program, &origin, &ms, &th_error);
+}
+
+/* Two threads hold a program, and the first finds out that it is wrong: the second neither uses nor saves it. */
+EDITED_TEST(verdict_of_another_thread)
+{
+    clmgk_context *context = open_context(self, self->folder);
+    mgk_program *programs[2] = {NULL};
+    for (size_t n = 0; n < TH_COUNT(programs); n++)
+        th_expect_ok(get_probe(context, &programs[n]));
+    assert_ptr_equal(programs[0], programs[1]);
+    mgk_program_judge(programs[0], "one is two");
+    mgk_program_save(programs[1]);
+    th_expect_error(mgk_program_check(programs[1], &th_error), CLMGK_ERROR_UNSUPPORTED, "one is two");
+    for (size_t n = 0; n < TH_COUNT(programs); n++)
+        mgk_program_release(programs[n]);
+    clmgk_context_release(context);
+    context = open_context(self, self->folder);
+    th_expect_error(get_probe(context, &programs[0]), CLMGK_ERROR_UNSUPPORTED, "one is two");
+    clmgk_context_release(context);
 }
 
 /* A plan's program fails after the probes did not. `folder`: of the cache, for verdicts. */
