@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define TEMPORARY_PREFIX "tmp-"
+#define TEMPORARY_PREFIX ".clmgk-tmp-" /* then three numbers */
 #define LOCK_NAME        "lock"
 
 enum {
@@ -158,13 +158,19 @@ void mgk_folder_close(mgk_folder *folder)
     folder->handle = -1;
 }
 
-/* Cuts off the last part of a path; false: there is nothing above. */
+/* Cuts off the last part of a path; false: there is nothing above. Above a relative path is ".". */
 static bool step_up(char *path)
 {
-    char *const slash = strrchr(path, '/');
-    if (slash == NULL || slash[1] == '\0')
+    size_t length = strlen(path);
+    while (length > 1 && path[length - 1] == '/')
+        path[--length] = '\0';
+    if (strcmp(path, "/") == 0 || strcmp(path, ".") == 0)
         return false;
-    slash[slash == path] = '\0';
+    char *const slash = strrchr(path, '/');
+    if (slash == NULL)
+        (void)snprintf(path, MAX_PATH_BYTES, ".");
+    else
+        slash[slash == path] = '\0';
     return true;
 }
 
@@ -346,9 +352,20 @@ cleanup:
     return status;
 }
 
+/* Whether create_temporary may have made the name: a folder may hold other programs' files. */
 static bool is_temporary(const char *name)
 {
-    return strncmp(name, TEMPORARY_PREFIX, strlen(TEMPORARY_PREFIX)) == 0;
+    static const char digits[] = "0123456789";
+    if (strncmp(name, TEMPORARY_PREFIX, strlen(TEMPORARY_PREFIX)) != 0)
+        return false;
+    const char *rest = name + strlen(TEMPORARY_PREFIX);
+    for (int number = 0; number < 3; ++number) {
+        const size_t length = strspn(rest, digits);
+        if (length == 0 || rest[length] != (number < 2 ? '-' : '\0'))
+            return false;
+        rest += length + (number < 2);
+    }
+    return true;
 }
 
 void mgk_folder_remove_stale(const mgk_folder *folder, const clmgk_allocator *allocator)

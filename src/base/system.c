@@ -9,6 +9,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#if defined(__linux__)
+#include <sys/auxv.h>
+#endif
 #if defined(__linux__) && defined(__x86_64__)
 #include <errno.h>
 #include <sys/syscall.h>
@@ -76,11 +79,19 @@ clmgk_status mgk_permit_tiles(clmgk_error *error)
 #endif
 }
 
+/* Linux also tells of rights that are not a user's or a group's, such as a file's capabilities. */
+static bool has_other_rights(void)
+{
+#if defined(__linux__)
+    if (getauxval(AT_SECURE) != 0)
+        return true;
+#endif
+    return getuid() != geteuid() || getgid() != getegid();
+}
+
 const char *mgk_environment(const char *name)
 {
-    if (getuid() != geteuid() || getgid() != getegid())
-        return NULL;
-    return getenv(name);
+    return has_other_rights() ? NULL : getenv(name);
 }
 
 clmgk_status mgk_root_path(const clmgk_allocator *allocator, const mgk_root *root, const char *cache_dir, char **path,

@@ -428,6 +428,10 @@ TH_HOST_TEST(test_folder_failures_name_path_and_cause)
     th_expect_ok(mgk_folder_check_writable(root, false, &th_error));
     scratch_join(below, root, "a/b");
     th_expect_ok(mgk_folder_check_writable(below, true, &th_error));
+    scratch_join(below, root, "a/b/");
+    th_expect_ok(mgk_folder_check_writable(below, true, &th_error));
+    th_expect_ok(mgk_folder_check_writable("clmgk-none", true, &th_error));
+    th_expect_error(mgk_folder_check_writable("clmgk-none/b", false, &th_error), CLMGK_ERROR_IO, "No such file");
     th_expect_error(mgk_folder_check_writable(below, false, &th_error), CLMGK_ERROR_IO, "No such file or directory");
     scratch_remove(root);
 }

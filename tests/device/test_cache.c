@@ -235,7 +235,7 @@ CACHE_TEST(test_put_and_get)
     mgk_cache_drop(&self->cache, key_text);
     assert_false(hits(&self->cache, key_text));
     assert_int_equal(entries(self), 1);
-    assert_int_equal(scratch_count(self->folder, "tmp-", NULL), 0);
+    assert_int_equal(scratch_count(self->folder, ".clmgk-tmp-", NULL), 0);
 
     struct stat facts;
     char path[SCRATCH_PATH];
@@ -415,7 +415,7 @@ CACHE_TEST(test_untrusted_files_are_misses)
     assert_false(hits(&self->cache, key_text));
     put(&self->cache, key_text);
     assert_false(hits(&self->cache, key_text));
-    assert_int_equal(scratch_count(self->folder, "tmp-", NULL), 0);
+    assert_int_equal(scratch_count(self->folder, ".clmgk-tmp-", NULL), 0);
     scratch_remove(path);
     assert_int_equal(mkfifo(path, 0600), 0);
     assert_false(hits(&self->cache, key_text));
@@ -465,7 +465,7 @@ CACHE_TEST(test_read_only_folder)
     assert_true(hits(&self->cache, key_text));
     put(&self->cache, "another key");
     assert_true(hits(&self->cache, "another key") == (geteuid() == 0));
-    assert_int_equal(scratch_count(self->folder, "tmp-", NULL), 0);
+    assert_int_equal(scratch_count(self->folder, ".clmgk-tmp-", NULL), 0);
 }
 
 /* ---- size ---------------------------------------------------------------------------------------------------- */
@@ -548,19 +548,32 @@ CACHE_TEST(test_a_held_lock_does_not_stop_writers)
     mgk_folder_close(&folder);
 }
 
+/* A folder may hold other programs' files. */
 CACHE_TEST(test_left_over_temporary_files_go)
 {
+    static const char *const others[] = {"tmp-thesis.txt", ".clmgk-tmp-mine", ".clmgk-tmp-1-2-3-4", ".clmgk-tmp-1-2"};
     char old[SCRATCH_PATH];
     char young[SCRATCH_PATH];
     put(&self->cache, "key 0");
-    scratch_join(old, self->folder, "tmp-1-old");
-    scratch_join(young, self->folder, "tmp-1-young");
+    scratch_join(old, self->folder, ".clmgk-tmp-1-2-000000003");
+    scratch_join(young, self->folder, ".clmgk-tmp-1-2-000000004");
     scratch_write(old, "x", 1);
     scratch_write(young, "x", 1);
     set_age(old, 3600);
+    for (size_t n = 0; n < TH_COUNT(others); n++) {
+        char other[SCRATCH_PATH];
+        scratch_join(other, self->folder, others[n]);
+        scratch_write(other, "mine", 4);
+        set_age(other, 3600);
+    }
     put(&self->cache, "key 1");
     assert_int_not_equal(access(old, F_OK), 0);
     assert_int_equal(access(young, F_OK), 0);
+    for (size_t n = 0; n < TH_COUNT(others); n++) {
+        char other[SCRATCH_PATH];
+        scratch_join(other, self->folder, others[n]);
+        assert_int_equal(access(other, F_OK), 0);
+    }
 }
 
 CACHE_TEST(test_info_and_clear)
@@ -1143,7 +1156,7 @@ CACHE_TEST(test_processes_share_a_cache)
         assert_true(WIFEXITED(status));
         assert_int_equal(WEXITSTATUS(status), 0);
     }
-    assert_int_equal(scratch_count(self->folder, "tmp-", NULL), 0);
+    assert_int_equal(scratch_count(self->folder, ".clmgk-tmp-", NULL), 0);
     (void)run_once(&machine, self->root, "", 3);
     assert_int_equal(run_once(&machine, self->root, "", 3), CLMGK_PROGRAM_DISK);
     close_device(&machine);

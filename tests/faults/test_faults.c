@@ -581,7 +581,7 @@ static unsigned temporary_files(const scene *s)
     if (folder == NULL)
         return 0;
     for (const struct dirent *entry = readdir(folder); entry != NULL; entry = readdir(folder))
-        count += strncmp(entry->d_name, "tmp-", 4) == 0;
+        count += strncmp(entry->d_name, ".clmgk-tmp-", strlen(".clmgk-tmp-")) == 0;
     assert_int_equal(closedir(folder), 0);
     return count;
 }

@@ -923,7 +923,7 @@ CACHE_TEST(processes_share_a_file)
         assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
     }
     assert_int_equal(get_info(self).entries, WRITERS * ENTRIES_EACH);
-    assert_int_equal(scratch_count(self->folder, "tmp-", NULL), 0);
+    assert_int_equal(scratch_count(self->folder, ".clmgk-tmp-", NULL), 0);
 }
 
 /* ---- plans ----------------------------------------------------------------------------------------------------- */
