@@ -130,14 +130,15 @@ static clmgk_status check_engine(const char *choice, const char *parameters, clm
     if (engine == NULL)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
                         "choice: \"%s\": expected an engine:" CLMGK_ENGINE_LIST(ENGINE_WORD), choice);
+    clmgk_error failure; /* of the last family */
     clmgk_status status = CLMGK_ERROR_INVALID_VALUE;
     for (size_t i = 0; status != CLMGK_OK && i < MGK_COUNT(variants); ++i) {
         mgk_tunables tunables = mgk_engine_tunables(engine, mgk_family_of(variants[i])->added);
-        status = mgk_tunables_read(&tunables, &read, error);
+        status = mgk_tunables_read(&tunables, &read, &failure);
         if (status == CLMGK_OK)
-            status = mgk_tunables_check(&tunables, false, error);
+            status = mgk_tunables_check(&tunables, false, &failure);
     }
-    return status;
+    return status == CLMGK_OK ? CLMGK_OK : mgk_fail(error, status, "%s", failure.message);
 }
 
 static const struct {

@@ -31,7 +31,7 @@ static clmgk_status make(clmgk_gemm_plan *plan, const char *parameters, clmgk_er
     return plan->steps->made ? CLMGK_OK : mgk_steps_make(plan->context, &plan->steps, 1, &ignored, &origin, error);
 }
 
-/* Makes the plan with this provider. A failure leaves the plan unchanged. */
+/* Makes the plan with this provider. A failure leaves an empty plan. */
 static clmgk_status try_provider(clmgk_gemm_plan *plan, const mgk_gemm_provider *provider, const char *parameters,
                                  clmgk_tuning_source source, clmgk_error *error)
 {
@@ -257,14 +257,15 @@ clmgk_status clmgk_gemm_plan_create(clmgk_context *context, const clmgk_gemm_des
     plan->context = context;
     plan->desc = resolved;
     clear(plan);
+    clmgk_error failure; /* the last attempt's; the plan may be another's */
     clmgk_status status;
-    MGK_TRY_GOTO(status, choose(plan, &chosen, provider, error), fail);
-    MGK_TRY_GOTO(status, describe(plan, error), fail);
+    MGK_TRY_GOTO(status, choose(plan, &chosen, provider, &failure), fail);
+    MGK_TRY_GOTO(status, describe(plan, &failure), fail);
     *out = plan;
     return CLMGK_OK;
 fail:
     clmgk_gemm_plan_release(plan);
-    return status;
+    return mgk_fail_code(error, status, failure.opencl_code, "%s", failure.message);
 }
 
 void clmgk_gemm_plan_release(clmgk_gemm_plan *plan)

@@ -27,6 +27,9 @@ void th_expect_ok(clmgk_status status)
 {
     if (status != CLMGK_OK)
         fail_msg("%s: %s", clmgk_status_name(status), th_error.message);
+    if (th_error.status != CLMGK_OK) /* success leaves the record unchanged */
+        fail_msg("a call succeeded, and its error record has %s: %s", clmgk_status_name(th_error.status),
+                 th_error.message);
     th_error = (clmgk_error){0};
 }
 
