@@ -106,7 +106,7 @@ static clmgk_status find_in_cuda(const mgk_cuda_driver *driver, const clmgk_cont
 static clmgk_status find_in_platform(cl_platform_id platform, const pci_place *wanted, cl_device_id *found,
                                      clmgk_error *error)
 {
-    mgk_device_facts facts;
+    mgk_device_facts facts = {.matrix_unit = {.known = false}};
     cl_device_id *devices = NULL;
     cl_uint count = 0;
     MGK_TRY(mgk_platform_get_facts(platform, &facts, error));

@@ -5,8 +5,9 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* PoCL compiles grids from this size on separately. */
-#define LARGE_GRID 65000
+/* PoCL compiles grids from this size on separately; so many work-groups are surely one. */
+#define LARGE_GRID   ((size_t)65000)
+#define LARGE_ENOUGH ((size_t)65536)
 
 mgk_call mgk_empty_call(void)
 {
@@ -65,9 +66,23 @@ void mgk_step_bind(mgk_step *step, const void *args, size_t args_bytes, const mg
     }
 }
 
+/* Kernels count work-groups in 32 bits, and so do drivers. */
+static clmgk_status check_groups(const mgk_step *step, clmgk_error *error)
+{
+    const mgk_launch *const launch = &step->launch;
+    double groups = 1.0;
+    for (cl_uint i = 0; i < launch->dimensions; ++i)
+        groups *= launch->local[i] > 0 ? (double)launch->global[i] / (double)launch->local[i] : 1.0;
+    return groups <= INT32_MAX
+               ? CLMGK_OK
+               : mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "kernel %s: %.0f work-groups: expected at most %" PRId32,
+                          step->name, groups, INT32_MAX);
+}
+
 clmgk_status mgk_step_check(const mgk_step *step, clmgk_error *error)
 {
     enum { POINTER = 8, START = sizeof(mgk_i64) };
+    MGK_TRY(check_groups(step, error));
     const size_t bytes = step->args_bytes + step->buffers * (POINTER + START);
     if (step->buffers > MGK_BUFFERS || bytes > MGK_ARGUMENT_BYTES)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
@@ -183,9 +198,11 @@ static mgk_launch warm_up_grid(const clmgk_context *context, const mgk_launch *g
 {
     const bool apart = context->facts.runtime == MGK_RUNTIME_POCL;
     mgk_launch small = *grid;
-    for (cl_uint i = 0; i < grid->dimensions; ++i)
-        if (!apart || small.global[i] < LARGE_GRID)
-            small.global[i] = small.local[i];
+    for (cl_uint i = 0; i < grid->dimensions; ++i) {
+        const size_t groups = apart && grid->global[i] >= LARGE_GRID ? LARGE_ENOUGH : 1;
+        if (groups * grid->local[i] < grid->global[i])
+            small.global[i] = groups * grid->local[i];
+    }
     return small;
 }
 

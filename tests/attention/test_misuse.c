@@ -682,3 +682,19 @@ TH_TEST(backward_queries)
     assert_null(same);
     clmgk_plan_release(plan);
 }
+
+/* Kernels and drivers count work-groups in 32 bits; a plan is refused before anything is launched. */
+TH_TEST(too_many_groups)
+{
+    clmgk_attention_desc desc = CLMGK_ATTENTION_DESC_INIT;
+    clmgk_plan *plan = NULL;
+    desc.dtype = CLMGK_DTYPE_F16;
+    desc.batch = desc.heads = desc.kv_heads = 1 << 16;
+    desc.length = desc.length_k = desc.head_size = desc.value_size = 1;
+    for (int backward = 0; backward < 2; backward++) {
+        desc.gradients = backward ? CLMGK_GRADIENT_V : 0;
+        th_expect_error(clmgk_plan_create(session->context, &desc, NULL, &plan, &th_error), CLMGK_ERROR_UNSUPPORTED,
+                        "work-groups");
+    }
+    assert_null(plan);
+}

@@ -211,6 +211,10 @@ clmgk_status mgk_backward_share(mgk_backward *x, clmgk_error *error)
 {
     const clmgk_attention_desc *const d = x->request->desc;
     mgk_tunables *const p = &x->plan->tunables;
+    if (d->batch * d->kv_heads > INT32_MAX)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                        "batch %" PRId64 " with kv_heads %" PRId64 ": expected at most %" PRId32 " heads of keys",
+                        d->batch, d->kv_heads, INT32_MAX);
     mgk_tunable_default(p, MGK_NAMED(splits), (int)choose_splits(x, x->block.rows));
     /* without sums over keys the parameter has no effect; others have no copy per split, whatever its source */
     if (x->queries_apart || (mgk_wants(&x->want, CLMGK_GRADIENT_BIAS) && !x->want.bias_full && d->bias_length > 1))
