@@ -124,8 +124,9 @@ typedef struct clmgk_gemm_plan clmgk_gemm_plan;
  * the plan sets them with CLBlastOverrideParameters. An enqueue sets them again (microseconds) if another plan has
  * changed them for the device and dtype in between. Other users of CLBlast in the process then get these parameters
  * too. CLBlast cannot restore its own defaults: after the first override, plans made with the defaults use the values
- * set last, with memory and programs that CLBlast makes on demand. CLBlast keeps its programs, and with them the OpenCL
- * context, until the process ends. It prints a line on stderr when an OpenCL call fails.
+ * set last, with memory and programs that CLBlast makes on demand: such an enqueue may compile, and wait while another
+ * plan is made (seconds). CLBlast keeps its programs, and with them the OpenCL context, until the process ends. It
+ * prints a line on stderr when an OpenCL call fails.
  *
  * Errors: those of clmgk_gemm_validate, and INVALID_VALUE (options), UNSUPPORTED (no provider supports the problem; the
  * message gives the reason of each), COMPILE, OUT_OF_*, OPENCL. A provider whose kernels do not compile or run on the
@@ -180,11 +181,12 @@ typedef struct clmgk_gemm_args {
 
 /*
  * Enqueues the product on `queue`, a queue of the plan's context and device, in order or out of order. Never waits for
- * the device. The product begins after the events of `wait_list`. `event`, if not NULL, receives an event that
- * completes with the product; the caller releases it. Thread-safe. Errors: INVALID_VALUE (NULL, queue or wait list),
- * INVALID_BUFFER (missing, too small, of another context, not a buffer, not accessible, or C or the workspace shares
- * elements: as in attention.h), UNSUPPORTED (clblast: offset plus extent reaches 2^31 elements), OUT_OF_*, OPENCL.
- * After OUT_OF_* or OPENCL, C and workspace are undefined, and in use until the queue has finished.
+ * the device, but for CLBlast with parameters that were changed (clmgk_gemm_plan_create). The product begins after the
+ * events of `wait_list`. `event`, if not NULL, receives an event that completes with the product; the caller releases
+ * it. Thread-safe. Errors: INVALID_VALUE (NULL, queue or wait list), INVALID_BUFFER (missing, too small, of another
+ * context, not a buffer, not accessible, or C or the workspace shares elements: as in attention.h), UNSUPPORTED
+ * (clblast: offset plus extent reaches 2^31 elements), OUT_OF_*, OPENCL. After OUT_OF_* or OPENCL, C and workspace are
+ * undefined, and in use until the queue has finished.
  */
 CLMGK_API clmgk_status clmgk_enqueue_gemm(const clmgk_gemm_plan *plan, cl_command_queue queue,
                                           const clmgk_gemm_args *args, cl_uint num_wait, const cl_event *wait_list,

@@ -266,7 +266,9 @@ CLMGK_API clmgk_status clmgk_layer_get_info(const clmgk_layer *layer, clmgk_laye
  *
  * NaN and infinities in inputs and weights propagate to the output. Aliasing: as in attention.h, inputs may alias each
  * other, and an output may not share an element with any other array of the call. Exception: grad_x may be the memory
- * of grad_out if it has the same offset and grad_x is not accumulated.
+ * of grad_out if it has the same offset and grad_x is not accumulated. Access flags: as in attention.h. Kernels also
+ * read `out` where the residual, a bias, dropout or the normalisation is applied to it; where a provider runs on the
+ * host (gemm.h), the host must be allowed to map what it multiplies (CL_MEM_HOST_...).
  */
 typedef struct clmgk_layer_args {
     size_t struct_size;                    /* sizeof(clmgk_layer_args): CLMGK_LAYER_ARGS_INIT sets it */

@@ -83,6 +83,13 @@ static clmgk_status check_access(const mgk_operand *x, cl_mem_flags flags, clmgk
     if ((x->access & MGK_READ) != 0 && (flags & CL_MEM_WRITE_ONLY) != 0)
         return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER,
                         "%s: a CL_MEM_WRITE_ONLY buffer: expected one that kernels may read", x->name);
+    const int host = x->access & (MGK_HOST_READ | MGK_HOST_WRITE);
+    const cl_mem_flags refused = CL_MEM_HOST_NO_ACCESS | ((host & MGK_HOST_READ) != 0 ? CL_MEM_HOST_WRITE_ONLY : 0) |
+                                 ((host & MGK_HOST_WRITE) != 0 ? CL_MEM_HOST_READ_ONLY : 0);
+    if (host != 0 && (flags & refused) != 0)
+        return mgk_fail(
+            error, CLMGK_ERROR_INVALID_BUFFER,
+            "%s: a buffer that the host may not access (CL_MEM_HOST_...): expected access for a host library", x->name);
     return CLMGK_OK;
 }
 

@@ -13,8 +13,8 @@ clmgk_status mgk_check_queue(const clmgk_context *context, cl_command_queue queu
 clmgk_status mgk_check_wait_list(const clmgk_context *context, cl_uint num_wait, const cl_event *wait_list,
                                  clmgk_error *error);
 
-/* What kernels do with an array. */
-enum { MGK_READ = 1, MGK_WRITE = 2 };
+/* What kernels do with an array, and what a library on the host does, which maps its buffer. */
+enum { MGK_READ = 1, MGK_WRITE = 2, MGK_HOST_READ = 4, MGK_HOST_WRITE = 8 };
 
 enum { MGK_OPERANDS = 112 }; /* the most arrays of a call */
 

@@ -345,8 +345,9 @@ static clmgk_status check_parameters(const char *parameters, clmgk_error *error)
     return mgk_clblast_read(parameters, &values, error);
 }
 
-static clmgk_status check_extents(const clmgk_gemm_desc *desc, const mgk_call *call, clmgk_error *error)
+static clmgk_status check_offsets(const clmgk_gemm_plan *plan, const mgk_call *call, clmgk_error *error)
 {
+    const clmgk_gemm_desc *const desc = &plan->desc;
     const struct {
         const char *name;
         mgk_gemm_matrix matrix;
@@ -403,7 +404,7 @@ static clmgk_status plan_product(clmgk_gemm_plan *plan, const char *parameters, 
 {
     cl_uint bits = 0;
     const mgk_call nothing = mgk_empty_call();
-    MGK_TRY(check_extents(&plan->desc, &nothing, error));
+    MGK_TRY(check_offsets(plan, &nothing, error));
     clblast_state *const state = mgk_alloc(&plan->context->allocator, 1, sizeof(*state));
     if (state == NULL)
         return mgk_fail_memory(error, "a plan");
@@ -464,7 +465,6 @@ static clmgk_status enqueue(const void *given, const mgk_call *call, const mgk_q
     operands at = {a->memory, b->memory, c->memory, (size_t)a->offset, (size_t)b->offset, (size_t)c->offset, NULL};
     bool foreign = false;
     clmgk_status status;
-    MGK_TRY(check_extents(&plan->desc, call, error));
     MGK_TRY(mgk_clblast_enter(&state->library, plan->context->device, precision_of(&plan->desc), &state->values,
                               &foreign, error));
     if (state->temp_bytes > 0 && !foreign) /* foreign values may need another size */
@@ -486,6 +486,7 @@ const mgk_gemm_provider mgk_gemm_clblast = {.name = "clblast",
                                             .applicable = applicable,
                                             .check_parameters = check_parameters,
                                             .plan = plan_product,
+                                            .check_offsets = check_offsets,
                                             .enqueue = enqueue,
                                             .release = release};
 

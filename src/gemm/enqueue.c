@@ -18,15 +18,28 @@ static clmgk_status add_matrix(const clmgk_gemm_plan *plan, const clmgk_buffer *
     return CLMGK_OK;
 }
 
+int mgk_gemm_host_access(const clmgk_gemm_plan *plan, int buffer)
+{
+    if (!plan->provider->is_host || buffer == MGK_GEMM_WORKSPACE)
+        return 0;
+    return buffer == MGK_GEMM_C ? MGK_HOST_READ | MGK_HOST_WRITE : MGK_HOST_READ;
+}
+
+clmgk_status mgk_gemm_check_offsets(const clmgk_gemm_plan *plan, const mgk_call *call, clmgk_error *error)
+{
+    return plan->provider->check_offsets != NULL ? plan->provider->check_offsets(plan, call, error) : CLMGK_OK;
+}
+
 static clmgk_status check_arrays(const clmgk_gemm_plan *plan, const clmgk_gemm_args *args, clmgk_error *error)
 {
     const mgk_gemm_matrix a = mgk_gemm_a(&plan->desc), b = mgk_gemm_b(&plan->desc), c = mgk_gemm_c(&plan->desc);
-    const int c_access = plan->desc.beta == 0.0 ? MGK_WRITE : MGK_READ | MGK_WRITE;
+    const int input = MGK_READ | mgk_gemm_host_access(plan, MGK_GEMM_A);
+    const int output = (plan->desc.beta == 0.0 ? 0 : MGK_READ) | MGK_WRITE | mgk_gemm_host_access(plan, MGK_GEMM_C);
     mgk_extent extents[3];
     mgk_operands operands = {.count = 0};
-    MGK_TRY(add_matrix(plan, &args->a, "a", &a, MGK_READ, &extents[0], &operands, error));
-    MGK_TRY(add_matrix(plan, &args->b, "b", &b, MGK_READ, &extents[1], &operands, error));
-    MGK_TRY(add_matrix(plan, &args->c, "c", &c, c_access, &extents[2], &operands, error));
+    MGK_TRY(add_matrix(plan, &args->a, "a", &a, input, &extents[0], &operands, error));
+    MGK_TRY(add_matrix(plan, &args->b, "b", &b, input, &extents[1], &operands, error));
+    MGK_TRY(add_matrix(plan, &args->c, "c", &c, output, &extents[2], &operands, error));
     MGK_TRY(mgk_operands_add_workspace(&operands, &args->workspace, plan->info.workspace_bytes, error));
     return mgk_check_operands(plan->context, &operands, error);
 }
@@ -49,6 +62,7 @@ clmgk_status clmgk_enqueue_gemm(const clmgk_gemm_plan *plan, cl_command_queue qu
     call.buffers[MGK_GEMM_B] = &given.b;
     call.buffers[MGK_GEMM_C] = &given.c;
     call.buffers[MGK_GEMM_WORKSPACE] = &given.workspace;
+    MGK_TRY(mgk_gemm_check_offsets(plan, &call, error));
     const mgk_queue_place at = {queue, num_wait, wait_list, event};
     return mgk_steps_enqueue(plan->steps, &call, &at, error);
 }

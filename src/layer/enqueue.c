@@ -83,9 +83,10 @@ static clmgk_status add_own_arrays(layer_call *call, mgk_operands *operands, clm
         const mgk_layer_array_info *const info = mgk_layer_array_get_info(array);
         const clmgk_buffer *const buffer = clmgk_layer_array_buffer(&call->args, array);
         /* some gradients are accumulated in place, and a cache is read */
-        const int access = !info->is_output                 ? MGK_READ
-                           : array == CLMGK_LAYER_ARRAY_OUT ? MGK_WRITE
-                                                            : MGK_READ | MGK_WRITE;
+        const int usual = !info->is_output                 ? MGK_READ
+                          : array == CLMGK_LAYER_ARRAY_OUT ? MGK_WRITE
+                                                           : MGK_READ | MGK_WRITE;
+        const int access = usual | layer->pass[call->pass].access[i];
         if (info->element == CLMGK_ELEMENT_BYTE) /* activations and workspace: add_bytes */
             continue;
         if (array == CLMGK_LAYER_ARRAY_GRAD_OUT && call->pass == CLMGK_PASS_BACKWARD && in_place(layer, &call->args))
@@ -141,17 +142,20 @@ static clmgk_status add_bytes(const char *name, const clmgk_buffer *buffer, uint
 static clmgk_status check_arrays(layer_call *call, clmgk_error *error)
 {
     const clmgk_layer *const layer = call->layer;
-    const int access = call->pass == CLMGK_PASS_FORWARD ? MGK_READ | MGK_WRITE : MGK_READ;
+    const mgk_layer_pass *const pass = &layer->pass[call->pass];
+    const int kept = (call->pass == CLMGK_PASS_FORWARD ? MGK_READ | MGK_WRITE : MGK_READ) |
+                     pass->access[CLMGK_LAYER_ARRAY_ACTIVATIONS];
+    const int room = MGK_READ | MGK_WRITE | pass->access[CLMGK_LAYER_ARRAY_WORKSPACE];
     mgk_operands operands;
     mgk_extent activations;
     operands.count = 0;
     MGK_TRY(add_own_arrays(call, &operands, error));
     for (int i = 0; i < CLMGK_ARRAYS; ++i)
         MGK_TRY(add_attention_array(call, (clmgk_array)i, &operands, error));
-    MGK_TRY(add_bytes("activations", &call->args.activations, layer->info.activation_bytes, access, &activations,
+    MGK_TRY(add_bytes("activations", &call->args.activations, layer->info.activation_bytes, kept, &activations,
                       &operands, error));
-    MGK_TRY(add_bytes("workspace", &call->args.workspace, layer->pass[call->pass].workspace_bytes, MGK_READ | MGK_WRITE,
-                      &operands.workspace, &operands, error));
+    MGK_TRY(add_bytes("workspace", &call->args.workspace, pass->workspace_bytes, room, &operands.workspace, &operands,
+                      error));
     return mgk_check_operands(layer->context, &operands, error);
 }
 
@@ -193,10 +197,9 @@ static void bind_attention(layer_call *call, mgk_call *steps)
     }
 }
 
-static clmgk_status enqueue_operation(layer_call *call, const mgk_layer_operation *operation, const mgk_queue_place *at,
-                                      clmgk_error *error)
+/* An operation's buffers: of its steps' call, which points to `buffers`. */
+static mgk_call bind(layer_call *call, const mgk_layer_operation *operation, clmgk_buffer buffers[MGK_LAYER_OPERANDS])
 {
-    clmgk_buffer buffers[MGK_LAYER_OPERANDS];
     mgk_call steps = mgk_empty_call();
     steps.seed = call->attention.seed;
     steps.added = operation->added;
@@ -206,6 +209,27 @@ static clmgk_status enqueue_operation(layer_call *call, const mgk_layer_operatio
         buffers[i] = find(call, &operation->operand[i].place);
         steps.buffers[operation->operand[i].buffer] = &buffers[i];
     }
+    return steps;
+}
+
+static clmgk_status check_offsets(layer_call *call, clmgk_error *error)
+{
+    const mgk_layer_pass *const pass = &call->layer->pass[call->pass];
+    for (size_t i = 0; i < pass->count; ++i) {
+        clmgk_buffer buffers[MGK_LAYER_OPERANDS];
+        if (pass->operation[i].product == NULL)
+            continue;
+        const mgk_call steps = bind(call, &pass->operation[i], buffers);
+        MGK_TRY(mgk_gemm_check_offsets(pass->operation[i].product, &steps, error));
+    }
+    return CLMGK_OK;
+}
+
+static clmgk_status enqueue_operation(layer_call *call, const mgk_layer_operation *operation, const mgk_queue_place *at,
+                                      clmgk_error *error)
+{
+    clmgk_buffer buffers[MGK_LAYER_OPERANDS];
+    const mgk_call steps = bind(call, operation, buffers);
     return mgk_steps_enqueue(operation->steps, &steps, at, error);
 }
 
@@ -259,6 +283,7 @@ static clmgk_status enqueue(clmgk_layer *layer, clmgk_pass pass, const clmgk_lay
     MGK_TRY(mgk_check_queue(layer->context, at->queue, error));
     MGK_TRY(mgk_check_wait_list(layer->context, at->num_wait, at->wait_list, error));
     MGK_TRY(check_arrays(&call, error));
+    MGK_TRY(check_offsets(&call, error));
     return enqueue_all(&call, at, error);
 }
 

@@ -2,6 +2,8 @@
 /* The forward pass's operations: normalisation, projections, heads, attention, output projection, residual. */
 #include "layer/forward.h"
 
+#include "device/checks.h"
+
 mgk_norm_rows mgk_layer_width_rows(const clmgk_layer *layer)
 {
     return (mgk_norm_rows){.rows = layer->sizes.rows,
@@ -230,6 +232,7 @@ static void finish(mgk_layer_builder *b, mgk_layer_place o)
     mgk_layer_operation *const operation = mgk_layer_append_rows(b, &list, MGK_NORM_WORKSPACE);
     mgk_layer_bind(b, operation, MGK_NORM_IN, sum);
     mgk_layer_bind(b, operation, MGK_NORM_OUT, out);
+    mgk_layer_note_access(b, sum, MGK_READ);
     if (d->use_bias_o)
         mgk_layer_bind(b, operation, MGK_NORM_BIAS, mgk_layer_at(layer, CLMGK_LAYER_ARRAY_BIAS_O));
     if (d->residual)

@@ -87,7 +87,8 @@ typedef struct mgk_layer_operation {
     mgk_steps *steps;
     mgk_layer_operand operand[MGK_LAYER_OPERANDS];
     size_t count;
-    uint64_t added;    /* set of buffers: results are added */
+    uint64_t added;                 /* set of buffers: results are added */
+    const clmgk_gemm_plan *product; /* NULL: no product */
     bool is_attention; /* its other buffers are the call's attention arrays; `accumulate` of the call applies to them */
 } mgk_layer_operation;
 
@@ -109,6 +110,8 @@ typedef struct mgk_layer_pass {
     mgk_layer_region region[MGK_LAYER_REGIONS];
     size_t regions;
     uint64_t workspace_bytes;
+    unsigned char access[CLMGK_LAYER_ARRAYS]; /* MGK_READ, ...: what operations do beyond reading inputs and writing
+                                                 outputs */
 } mgk_layer_pass;
 
 /* Arrays that the forward pass keeps for the backward pass; NOWHERE: not kept. */
@@ -167,6 +170,9 @@ mgk_layer_place mgk_layer_behind(mgk_layer_place place, int64_t elements);
 /* Appends an operation; binds one of its buffers. A place NOWHERE is not bound. */
 mgk_layer_operation *mgk_layer_append(mgk_layer_builder *builder, mgk_steps *steps);
 void mgk_layer_bind(mgk_layer_builder *builder, mgk_layer_operation *operation, int buffer, mgk_layer_place place);
+
+/* Notes what an operation of the pass does with a place of an array, of the activations or of the workspace. */
+void mgk_layer_note_access(mgk_layer_builder *builder, mgk_layer_place place, int access);
 
 /* An empty list for row kernels. */
 mgk_rows_list mgk_layer_rows(mgk_layer_builder *builder);

@@ -62,6 +62,14 @@ void mgk_layer_bind(mgk_layer_builder *b, mgk_layer_operation *operation, int bu
     region->last = number;
 }
 
+void mgk_layer_note_access(mgk_layer_builder *b, mgk_layer_place place, int access)
+{
+    static const int buffers[] = {
+        [MGK_LAYER_ACTIVATIONS] = CLMGK_LAYER_ARRAY_ACTIVATIONS, [MGK_LAYER_WORKSPACE] = CLMGK_LAYER_ARRAY_WORKSPACE};
+    if (place.base != MGK_LAYER_NOWHERE && place.base != MGK_LAYER_ATTENTION)
+        b->pass->access[place.base == MGK_LAYER_ARRAY ? place.index : buffers[place.base]] |= (unsigned char)access;
+}
+
 /* Binds the workspace that the steps themselves need. */
 static void bind_scratch(mgk_layer_builder *b, mgk_layer_operation *operation, int buffer, uint64_t bytes,
                          size_t element)
@@ -129,9 +137,13 @@ void mgk_layer_multiply(mgk_layer_builder *b, clmgk_gemm_desc product, mgk_layer
     mgk_layer_bind(b, operation, MGK_GEMM_A, a);
     mgk_layer_bind(b, operation, MGK_GEMM_B, right);
     mgk_layer_bind(b, operation, MGK_GEMM_C, c);
-    if (plan != NULL)
-        bind_scratch(b, operation, MGK_GEMM_WORKSPACE, clmgk_gemm_plan_workspace_size(plan),
-                     mgk_gemm_workspace_unit(plan));
+    if (plan == NULL)
+        return;
+    operation->product = plan;
+    bind_scratch(b, operation, MGK_GEMM_WORKSPACE, clmgk_gemm_plan_workspace_size(plan), mgk_gemm_workspace_unit(plan));
+    mgk_layer_note_access(b, a, mgk_gemm_host_access(plan, MGK_GEMM_A));
+    mgk_layer_note_access(b, right, mgk_gemm_host_access(plan, MGK_GEMM_B));
+    mgk_layer_note_access(b, c, mgk_gemm_host_access(plan, MGK_GEMM_C));
 }
 
 /* ---- attention ------------------------------------------------------------------------------------------------- */

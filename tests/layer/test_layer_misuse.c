@@ -388,6 +388,49 @@ TH_TEST(buffers)
     expect_untouched(session, &device);
 }
 
+/* Puts a buffer of the same size and other flags in an array's place, for one call, which is refused. */
+static void expect_flags_refused(const th_session *session, clmgk_layer *layer, const tl_device *device,
+                                 clmgk_layer_array array, cl_mem_flags flags)
+{
+    clmgk_layer_args args = tl_args(device, TH_FORWARD);
+    clmgk_buffer *const buffer = clmgk_layer_array_buffer(&args, array);
+    size_t bytes = 0;
+    cl_int code = clGetMemObjectInfo(buffer->memory, CL_MEM_SIZE, sizeof(bytes), &bytes, NULL);
+    assert_int_equal(code, CL_SUCCESS);
+    buffer->memory = clCreateBuffer(session->cl, flags, bytes, NULL, &code);
+    assert_int_equal(code, CL_SUCCESS);
+    th_expect_error(enqueue(session, layer, TH_FORWARD, &args), BUFFER, clmgk_layer_array_name(array));
+    clReleaseMemObject(buffer->memory);
+}
+
+/* Buffers that a host library, or the kernel of the residual, may not access are refused before anything is enqueued.
+ */
+TH_TEST(access_flags)
+{
+    TL_PROBLEM problem = make(0);
+    clmgk_layer_info info = CLMGK_LAYER_INFO_INIT;
+    clmgk_layer *const layer = tl_layer(session, &problem);
+    TL_DEVICE device = tl_upload(session, &problem, layer);
+    clmgk_layer_desc desc = tl_desc(&problem);
+    th_expect_ok(clmgk_layer_get_info(layer, &info, &th_error));
+    if (strcmp(info.provider, "onednn") == 0 || strcmp(info.provider, "openblas") == 0) {
+        expect_flags_refused(session, layer, &device, OF_LAYER(WEIGHT_O), CL_MEM_HOST_NO_ACCESS);
+        expect_flags_refused(session, layer, &device, OF_LAYER(WEIGHT_Q), CL_MEM_HOST_WRITE_ONLY);
+        expect_flags_refused(session, layer, &device, OF_LAYER(ACTIVATIONS), CL_MEM_HOST_READ_ONLY);
+    }
+    expect_untouched(session, &device);
+
+    clmgk_attention_desc attention = problem.attention.desc;
+    attention.gradients = 0;
+    desc.attention = &attention;
+    desc.gradients = 0; /* without them the residual is added in `out` */
+    TL_PROBLEM alone = tl_make(&desc, 1);
+    clmgk_layer *const plain = tl_layer(session, &alone);
+    TL_DEVICE forward = tl_upload(session, &alone, plain);
+    expect_flags_refused(session, plain, &forward, OF_LAYER(OUT), CL_MEM_WRITE_ONLY);
+    expect_untouched(session, &forward);
+}
+
 /* dX may have dout's memory, unless it is added to what is there. */
 TH_TEST(added_in_place)
 {
