@@ -31,7 +31,7 @@ static clmgk_status make(clmgk_gemm_plan *plan, const char *parameters, clmgk_er
     return plan->steps->made ? CLMGK_OK : mgk_steps_make(plan->context, &plan->steps, 1, &ignored, &origin, error);
 }
 
-/* Makes the plan with this provider. A failure leaves the plan unchanged. */
+/* Makes the plan with this provider, in place of any other. A failure leaves the plan without a provider. */
 static clmgk_status try_provider(clmgk_gemm_plan *plan, const mgk_gemm_provider *provider, const char *parameters,
                                  clmgk_tuning_source source, clmgk_error *error)
 {
