@@ -61,7 +61,8 @@
     X(BACKWARD_PARAMETERS, "backward-parameters", "P", "the same for the backward pass")                               \
     X(GEMM, "gemm", "MxNxK,...",                                                                                       \
       "matrix products instead of attention, by every provider; layer: the products of a layer.\n"                     \
-      "With --device, --dtype, --seconds (a size; default 1), --keep-caches and --json only")
+      "With --device, --dtype, --precision, --seconds (a size; default 1), --keep-caches and\n"                        \
+      "--json only")
 
 BENCH_OPTIONS_TABLE;
 

@@ -155,9 +155,9 @@ typedef struct clmgk_attention_desc {
     /* Precision of the products of f32 or f16 arrays that the plan may use for speed. EXACT: an output may be off by
      * 3 e + c m, where e is the error of the formula computed with whole matrices in f32 (rounded where arrays are), m
      * the largest exact element, and c = 3e-6 in f32, 5e-4 in f16 and 4e-3 in bf16; a gradient by 5 e + 2 c m (f32: 5 e
-     * + 1e-5 m). TF32 and BF16: factors of products, and vectors whose distances are taken, are rounded to that type
-     * first, in the formula that defines e, and in the plan, perhaps more finely; and c = 1e-3 and 4e-3, if that is
-     * more than the arrays' own. A plan uses the lower precision only where a unit of the device is faster with it
+     * + 1e-5 m). TF32 and BF16: both the formula that defines e and the plan first round the factors of products, and
+     * the vectors whose distances are computed, to that type (the plan may round less coarsely); c is then at least
+     * 1e-3 (TF32) or 4e-3 (BF16). A plan uses the lower precision only where a unit of the device is faster with it
      * (TF32: NVIDIA's GPUs, f32 arrays; BF16: AMX of x86 CPUs, or AVX512-BF16 of AMD's, also where the arrays have
      * several types); else it is as exact as without this field. All passes of a plan use the same. */
     clmgk_precision precision;
@@ -193,8 +193,8 @@ typedef enum clmgk_tuning_source {
 
 /* Options of a plan. All zero: the library decides. All passes of a plan use one engine, because the backward pass must
  * round scores as the forward pass did; an engine that cannot run one of the passes is used for none. With Gaussian
- * scores and SMGK the backward pass also uses the forward pass's `lanes`. A backward pass accepts O and L of another
- * plan only if both plans have the same engine and `lanes`. */
+ * scores and SMGK the backward pass also uses the forward pass's `lanes`, unless backward_parameters names them. A
+ * backward pass accepts O and L of another plan only if both plans have the same engine, `lanes` and `unit`. */
 typedef struct clmgk_plan_options {
     size_t struct_size;  /* sizeof(clmgk_plan_options) */
     clmgk_engine engine; /* of all passes. AUTO: the library chooses. A named engine: tuned values of other engines are
@@ -203,8 +203,9 @@ typedef struct clmgk_plan_options {
      * (tuning.h lists them); parameters not named keep their defaults. NULL: tuned values, else the defaults. "": the
      * defaults. An unknown name or a value outside its range is an error. */
     const char *parameters;          /* of the forward pass */
-    const char *backward_parameters; /* of backward pass and statistics, and not read in a plan without either; `lanes`
-                                      * and `unit`, if named, as in `parameters` */
+    const char *backward_parameters; /* of the backward pass and the statistics; ignored in a plan that has neither. If
+                                      * it names `lanes` or `unit`, give them the same values as in `parameters`, so
+                                      * that both passes round scores alike; this is not checked */
 } clmgk_plan_options;
 
 #define CLMGK_PLAN_OPTIONS_INIT CLMGK_INIT(clmgk_plan_options)

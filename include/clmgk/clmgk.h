@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclmgk: attention with several Gaussian keys per position, as fused OpenCL kernels.
+ * libclmgk: softmax attention, attention with several Gaussian keys per position (MGK), with scores mixed across heads
+ * (FiSH), and their linear forms, as fused OpenCL kernels.
+ *
+ * Papers cited in the headers: MGK = Improving Transformers with Probabilistic Attention Keys; FiSH = FiSHFormer:
+ * Transformer with a Finite Admixture of Shared Heads; LRB = Low-Rank Bottleneck in Multi-head Attention Models.
  *
  * status.h     status codes and error records
  * variants.h   the variants with their formulas

@@ -129,9 +129,9 @@ typedef struct clmgk_device_info {
      * instruction set ("16 floats, x86-64 AuthenticAMD 25/17 avx512"); NVIDIA: compute capability ("sm_90"); else the
      * device's name. */
     char architecture[64];
-    /* 1: the device should have matrix units that plans with arrays of f16 or bf16 use (engine MATRIX; AMX: engine
-     * LANE, bf16 arrays or precision). A plan's first use tests them; clmgk_plan_info.engine_reason tells why they are
-     * not used. */
+    /* 1: the device should have matrix units that plans use (engine MATRIX: arrays of f16, bf16 or f32; AMX and
+     * AVX512-BF16: engine LANE, bf16 arrays or precision). A plan's first use tests them;
+     * clmgk_plan_info.engine_reason tells why they are not used. */
     int32_t matrix_units;
     char engine_reason[128]; /* why `engine` is the default: "work-items share tiles in local memory" */
     char matrix_unit[32];    /* the unit's name: "mma.sync", "amx", "avx512-bf16"; empty: none */
@@ -195,7 +195,8 @@ CLMGK_API clmgk_status clmgk_program_origin_from_name(const char *name, clmgk_pr
 CLMGK_API clmgk_status clmgk_context_save_programs(clmgk_context *context, const char *folder, size_t *count,
                                                    clmgk_error *error);
 
-/* The matrix unit of a context's device that plans with arrays of f16 or bf16 use (AMX: bf16 arrays or precision). */
+/* The matrix unit that plans on a context's device use: on NVIDIA GPUs for f16, bf16 and f32 arrays, on CPUs (AMX,
+ * AVX512-BF16) for bf16 arrays and for other arrays if the descriptor's precision is BF16. */
 typedef struct clmgk_matrix_unit_info {
     size_t struct_size; /* sizeof(clmgk_matrix_unit_info); CLMGK_MATRIX_UNIT_INFO_INIT sets it */
     char name[32];      /* "wgmma", "mma.sync", "amx", "avx512-bf16"; empty: none */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Attention on memory and streams of CUDA, on NVIDIA GPUs: for programs whose arrays belong to CUDA, PyTorch's for
- * example. Nothing is copied. A plan's programs are PTX there, and CUDA's driver launches them with the arguments that
- * OpenCL's would get.
+ * example. Nothing is copied. On these GPUs OpenCL compiles a plan's programs to PTX; the CUDA driver loads that PTX
+ * and launches it with the same arguments as the OpenCL driver would.
  *
  *     clmgk_get_cuda_device_info(0, &info, &error);                 the OpenCL device that is CUDA's device 0
  *     clmgk_plan_create(context, &desc, NULL, &plan, &error);       a context of that device, as for OpenCL
@@ -10,7 +10,8 @@
  *     clmgk_enqueue_forward_cuda(plan, stream, &args, &error);
  *
  * CUDA's driver, libcuda.so.1, is loaded by the first of these calls; the library does not need it otherwise. All calls
- * use the device's primary context, which is CUDA's runtime's and PyTorch's, and restore the thread's current one.
+ * use the device's primary context (the one that the CUDA runtime and PyTorch use) and restore the thread's current
+ * context before they return.
  *
  * Plans, contexts, arrays' shapes and layouts, values, results and thread safety are those of attention.h: a plan
  * serves OpenCL and CUDA at the same time.

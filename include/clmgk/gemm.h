@@ -26,12 +26,12 @@
  *
  *     |C - e| <= (k + 4) u S + r |e| + k 2^-125    r = 2^-24 (f32), 2^-11 (f16), 2^-8 (bf16)
  *
- * (plus 2^-24 if C is f16, for its subnormal numbers), as long as no sum leaves the range of its type. A product whose
- * clmgk_gemm_info.precision is not EXACT has factors that are rounded first, to v = 2^-11 (TF32) or 2^-8 (BF16) of
- * themselves, which adds 2 v (1 + v) S. That of numbers near the largest f32 may be infinite then. The provider matrix
- * takes up to 2^-134 from f32 factors below 2^-110, which may exceed the bound where the other factor is above 2^9; and
- * of infinite f32 factors it may make NaN. Bits may depend
- * on provider and parameters. One plan gives the same bits for the same arrays, except that a host library's bits may
+ * (plus 2^-24 if C is f16, for its subnormal numbers), as long as no sum leaves the range of its type. If
+ * clmgk_gemm_info.precision is not EXACT, the factors are first rounded with a relative error of up to v = 2^-11 (TF32)
+ * or 2^-8 (BF16), which adds 2 v (1 + v) S to the bound; a product with a factor near the largest f32 may then be
+ * infinite. The provider "matrix" has two exceptions for f32: it may change a factor below 2^-110 by up to 2^-134,
+ * which can exceed the bound if the other factor is above 2^9, and an infinite factor may give NaN. Bits may depend on
+ * provider and parameters. One plan gives the same bits for the same arrays, except that a host library's bits may
  * change with its number of threads.
  */
 #ifndef CLMGK_GEMM_H

@@ -237,7 +237,7 @@ CLMGK_API void clmgk_layer_release(clmgk_layer *layer);
 
 typedef struct clmgk_layer_info {
     size_t struct_size;                /* sizeof(clmgk_layer_info); CLMGK_LAYER_INFO_INIT sets it */
-    uint64_t activation_bytes;         /* kept from forward to backward; 0: no backward pass */
+    uint64_t activation_bytes;         /* kept from forward to backward; 0: no backward pass, or it needs none */
     uint64_t workspace_bytes;          /* workspace of a forward call */
     uint64_t backward_workspace_bytes; /* workspace of a backward call; 0: none */
     double compile_ms;                 /* time spent on making the layer */

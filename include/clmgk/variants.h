@@ -132,8 +132,9 @@ typedef enum clmgk_storage {
 } clmgk_storage;
 
 /*
- * The least precision of the products of arrays that the caller allows; sums are f32 in any case. X(NAME, value, name).
- * A lower precision is used where a unit of the device gains by it, and nowhere else: clmgk_plan_info.precision tells.
+ * The lowest precision that the caller allows for products of arrays; sums are always f32. X(NAME, value, name). A plan
+ * uses a lower precision only where a hardware unit of the device is faster with it; clmgk_plan_info.precision tells
+ * which precision the plan uses.
  */
 #define CLMGK_PRECISION_LIST(X)                                                                                        \
     X(EXACT, 0, "exact") /* as exact as the arrays' types allow */                                                     \
@@ -242,8 +243,9 @@ typedef enum clmgk_variance_shape {
  *
  *     LANE     for SIMD CPUs: a vector lane holds a query
  *     SIMT     for GPUs: work-items of a work-group share tiles in local memory
- *     MATRIX   for GPUs with units that multiply small matrices: f16 and bf16 arrays, and f32 arrays without gradients,
- *              mixture and admixture family. Elsewhere, for callers who name it, these units are emulated
+ *     MATRIX   for GPUs with units that multiply small matrices: f16, bf16 and (heads of up to 128 numbers) f32 arrays
+ *              of the mixture and admixture families, all passes. Elsewhere, for callers who name it, these units are
+ *              emulated
  */
 #define CLMGK_ENGINE_LIST(X)                                                                                           \
     X(LANE, 1, lane)                                                                                                   \

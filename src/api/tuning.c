@@ -62,7 +62,7 @@ clmgk_status clmgk_tuning_store(clmgk_context *context, const char *cache_dir, c
 
 /* ---- reading ------------------------------------------------------------------------------------------------- */
 
-/* The cache with the library's facts entries; free *path (NULL: no files) and *tuning after success. */
+/* Reads the cache's entries and the library's own; free *path (NULL: no files) and *tuning after success. */
 static clmgk_status open_cache(const char *cache_dir, char **path, mgk_tuning **tuning, clmgk_error *error)
 {
     MGK_TRY(mgk_tuning_path(NULL, NULL, cache_dir, path, error));

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Installs a build to a temporary prefix, then builds and runs programs against it: CMake package and pkg-config, C and
-# C++, shared and static, the README's example, and the examples as a project outside the tree, with gcc by CMake and with
-# clang by pkg-config.
+# C++, shared and static, the README's example, and the installed examples as a project of their own, with gcc by CMake and
+# with clang by pkg-config. The links of the installed documents must lead somewhere.
 #   check_install.sh SOURCE_DIR BUILD_DIR
 set -euo pipefail
 
@@ -23,6 +23,9 @@ echo "== documents, manual pages, completion"
 for file in doc/clmgk/LICENSE doc/clmgk/docs/training.md doc/clmgk/examples/training.c; do
     [[ -s $prefix/share/$file ]] || { echo "$file is not installed" >&2; exit 1; }
 done
+while IFS=: read -r file link; do
+    [[ -e $(dirname "$file")/$link ]] || { echo "$file links to $link, which is not installed" >&2; exit 1; }
+done < <(grep -roP --include='*.md' '\]\(\K(?!https?:)[^)#\s]+(?=[)#])' "$prefix/share/doc/clmgk")
 for program in clmgk-run clmgk-info clmgk-bench clmgk-tune; do
     completion=$prefix/share/bash-completion/completions/$program
     PATH=$prefix/bin:$PATH bash -c "source $completion; COMP_WORDS=($program --dev); COMP_CWORD=1; _clmgk $program
@@ -77,7 +80,7 @@ done
 build_and_run example gcc -std=c11 "${flags[@]}" "$work/blocks/README1.c" "${shared[@]}" -lm
 
 echo "== examples"
-cp -r "$source/examples" "$work/examples"
+cp -r "$prefix/share/doc/clmgk/examples" "$work/examples"
 cmake -S "$work/examples" -B "$work/examples/build" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_COMPILER=gcc \
     -DCMAKE_CXX_COMPILER=g++ -DCMAKE_C_FLAGS="${warnings[*]}" -DCMAKE_CXX_FLAGS="${warnings[*]}" >"$work/cmake.log" || { cat "$work/cmake.log"; exit 1; }
 cmake --build "$work/examples/build" >"$work/build.log" || { cat "$work/build.log"; exit 1; }

@@ -35,14 +35,14 @@ const tool_program run_program = {
              "--grad-out and no gradient's file, dQ, dK and dV are computed (for --check and --repeat).\n"
              "\n"
              "--json prints: clmgk (version), variant, score, estep, dtype, dtype_k, dtype_v, dtype_o (null: as\n"
-             "dtype), precision (null: exact), precision_used, engine, parameters, device {name,\n"
-             "platform, driver, selector}, batch, heads, kv_heads, components, length, length_k, head_size,\n"
-             "value_size, causal, in the linear family feature and features (F), workspace_bytes, compile_ms, program "
-             "(memory, shipped, disk, built), flops (executed\n"
-             "products over visible pairs), outputs {option: path}, with --repeat time_ms {median, min, max,\n"
-             "repeat} and gflops, with --grad-out backward {gradients: [options], flops, with --repeat time_ms and\n"
-             "gflops}, with --check check {ok, lost_rows, option: {error, bound, max, nan, first_nan,\n"
-             "infinite, first_infinite}}.",
+             "dtype), precision (null: exact), precision_used, engine, engine_reason (why this engine), parameters,\n"
+             "tuning (source of the parameters), device {name, platform, driver, selector}, batch, heads, kv_heads,\n"
+             "components, length, length_k, head_size, value_size, causal, in the linear family feature and\n"
+             "features (F), workspace_bytes, compile_ms, program (memory, shipped, disk, built), cache_note (why\n"
+             "the program is not kept for the next start), flops (executed products over visible pairs), outputs\n"
+             "{option: path}, with --repeat time_ms {median, min, max, repeat} and gflops, with --grad-out backward\n"
+             "{gradients: [options], flops, with --repeat time_ms and gflops}, with --check check {ok, lost_rows,\n"
+             "option: {error, bound, max, nan, first_nan, infinite, first_infinite}}.",
     .options = options,
     .option_count = TOOL_COUNT(options),
 };
