@@ -373,13 +373,14 @@ static clmgk_status plan_pass(clmgk_device_class device_class, clmgk_engine engi
 static mgk_text text_of(const char *file)
 {
     static const char *const engines[] = {"-DENGINE=lane", "-DENGINE=matrix"};
+    clmgk_error error = {0};
     for (size_t n = 0; n < TH_COUNT(engines); n++) {
         mgk_text text = {0};
-        if (mgk_source_expand(NULL, file, engines[n], &text, &th_error) == CLMGK_OK)
+        if (mgk_source_expand(NULL, file, engines[n], &text, &error) == CLMGK_OK)
             return text;
         mgk_text_free(&text);
     }
-    fail_msg("%s: %s", file, th_error.message);
+    fail_msg("%s: %s", file, error.message);
     return (mgk_text){0};
 }
 
