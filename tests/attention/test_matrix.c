@@ -29,6 +29,24 @@ TH_TEST(softmax_in_both_passes)
     expect_shapes(session, softmax_f16, 0, 12);
 }
 
+/* The likelihood reads keys alone, of several tiles. */
+TH_TEST(likelihood)
+{
+    const clmgk_plan_options options = th_options_of(CLMGK_ENGINE_MATRIX, NULL);
+    clmgk_attention_desc desc = {
+        .variant = CLMGK_VARIANT_GAUSSIAN, .dtype = CLMGK_DTYPE_BF16, .head_size = 8, .value_size = 8};
+    desc.statistics = CLMGK_STATISTIC_NLL;
+    for (size_t n = 0; n < 6; n++) {
+        desc.length = n % 2 == 0 ? 16 : 70;
+        desc.length_k = n < 2 ? 64 : n < 4 ? 150 : 17;
+        TH_PROBLEM problem = th_problem_make(&desc, n);
+        clmgk_ref_arrays exact = th_solve_statistics(&problem);
+        th_run_pass(session, &problem, TH_STATISTICS, &options);
+        th_check_statistics(session, &problem, options.engine, &exact);
+        clmgk_ref_arrays_free(&exact);
+    }
+}
+
 /* ---- f16 beyond the range of its exponents --------------------------------------------------------------------- */
 
 /* Multiplies every second row of a dense array, of `size` numbers, from row `first` on. */
