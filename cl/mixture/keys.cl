@@ -15,6 +15,7 @@
 
 #include "mixture/block.clh"
 
+#define KEYS_ALONE 1
 #include "engine/engine.clh"
 
 #include "mixture/key_terms.clh"

@@ -365,7 +365,7 @@ class Pass:
             if only is not None and program.has_products(step.kernel):
                 groups = [groups[only[place]]]
             runs = [warps.Group(program.kernels[step.kernel], step.threads, bank, self.memory.bytes, number,
-                                program.tables, self.memory.access).run() for number in groups]
+                                program.tables, self.memory.access, program.figures["B local"]).run() for number in groups]
             counts.append((step, program, runs[0], runs[-1]))
         return counts
 

@@ -142,7 +142,8 @@ class Product:
         for step in self.plan.steps:
             program, groups = programs.get(step.source, step.options), step.items // step.threads
             counts = [warps.Group(program.kernels[step.kernel], step.threads, self.bank(step), self.memory.bytes, number,
-                                  program.tables, self.memory.access).run() for number in range(min(groups, most or groups))]
+                                  program.tables, self.memory.access, program.figures["B local"]).run()
+                      for number in range(min(groups, most or groups))]
             results.append((program, counts[0]))
         return results[0]
 

@@ -167,6 +167,10 @@ class Warps:
         self.warp, self.lane = self.thread // 32, self.thread % 32
         self.r, self.ur = np.zeros((257, self.lanes), np.uint64), np.zeros((65, self.lanes), np.uint64)
         self.p, self.up = np.zeros((8, self.lanes), bool), np.zeros((8, self.lanes), bool)
+        # what was never written may hold anything, in each lane something else; the kernel gets its stack's address in R1
+        anything = np.random.default_rng(group.index)
+        self.r[2:255] = anything.integers(0, 1 << 32, (253, self.lanes), np.uint64)
+        self.p[:7] = anything.integers(0, 2, (7, self.lanes)).astype(bool)
         self.p[7] = self.up[7] = True
         self.everyone = np.ones(self.lanes, bool)
         # never changed in place: it is `everyone` until a lane leaves
@@ -1044,14 +1048,16 @@ def parsed(kernel):
 
 class Group:
     """A work-group: `bank` is the constant bank of arguments, `tables` that of the program's constants, `memory` global
-    memory as bytes, `index` the group's number, `access` the READ and WRITE of each byte of global memory."""
+    memory as bytes, `index` the group's number, `access` the READ and WRITE of each byte of global memory, `local_bytes` the
+    size of local memory."""
 
-    def __init__(self, kernel, threads, bank, memory, index=0, tables=b"", access=None):
+    def __init__(self, kernel, threads, bank, memory, index=0, tables=b"", access=None, local_bytes=None):
         self.index, self.tables = index, tables
         self.code, self.labels = parsed(kernel)
         self.bank, self.memory, self.local = bank, memory, np.full(1 << 18, 0xff, np.uint8)
         self.private = np.full(threads * STACK, 0xff, np.uint8)
         self.access = access  # None: everything is allowed
+        self.end = len(self.local) if local_bytes is None else LOCAL + local_bytes
         # of the words of local memory: copies under way; the last writer and reader (-1: several), and since how many
         # barriers
         self.pending = np.zeros(len(self.local) // 4, bool)
@@ -1080,6 +1086,9 @@ class Group:
     def words(self, warp, at, size):
         """Words of local memory of accesses by warps, and their warps; some may be there several times."""
         count = max(size // 4, 1)
+        if len(at) and (at.min() < LOCAL or at.max() + size > self.end):
+            raise Fault(f"accesses local memory at {at.min() - LOCAL:#x} .. {at.max() + size - LOCAL:#x}, of "
+                        f"{self.end - LOCAL:#x} bytes")
         return np.repeat(warp, count), ((at >> 2)[:, None] + np.arange(count)).reshape(-1)
 
     def check_allowed(self, at, size, kind):
