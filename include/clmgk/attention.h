@@ -342,11 +342,13 @@ CLMGK_API size_t clmgk_plan_workspace_size(const clmgk_plan *plan);
  * The new state may not share memory with the old one. Decoding takes N = S = 1 (or a few tokens) with causal,
  * use_state and use_new_state. Gradients of a state refer to the stored numbers, with m constant.
  *
- * Values. Calls do not check values of device arrays, but no access is ever out of range. Lengths are clamped to
- * 0 .. S (0 .. N), offsets to their axis. A sequence whose end precedes its start is empty; rows outside every sequence
- * are not written. A negative or NaN prior or variance gives NaN in its rows. Only the diagonal of alignment LENGTHS
- * uses lengths beyond S (up to 2^29, or S if that is more): then the last lengths[b] - S tokens are not among the keys,
- * but every row keeps its position among all tokens.
+ * Values. Calls do not check values of device arrays, but no access is ever out of range. Lengths are clamped to 0 ..
+ * S (0 .. N), offsets to their axis. A sequence whose end precedes its start is empty; rows outside every sequence are
+ * not written. A negative or NaN prior or variance gives NaN in its rows. An infinite number of Q, K or V may give NaN
+ * where the formula has an infinity or a weight of 0: f32 arrays on the engine MATRIX. Scores must be in the range of
+ * f32: beyond it (|q| |k| above 1e38) rows are NaN or, with Gaussian scores, as if they saw no key. Only the diagonal
+ * of alignment LENGTHS uses lengths beyond S (up to 2^29, or S if that is more): then the last lengths[b] - S tokens
+ * are not among the keys, but every row keeps its position among all tokens.
  *
  * Aliasing. Inputs may alias each other. Outputs and workspace may share a cl_mem with other arrays, but no element of
  * an output may belong to any other array of the call. Calls refuse an output that shares a byte with another array of
