@@ -219,7 +219,7 @@ tool_exit bench_show_side_by_side(const json_t *const *objects, const char *cons
 tool_exit bench_plot_side_by_side(const json_t *const *objects, const char *const *paths, size_t count,
                                   tool_outputs *outputs, size_t output, tool_error *error);
 
-/* Draws into output number `output`. */
+/* Draws into output number `output`, unless no case was measured. */
 tool_exit bench_plot(const bench_options *options, const bench_device *devices, size_t device_count,
                      tool_outputs *outputs, size_t output, tool_error *error);
 

@@ -744,6 +744,15 @@ class Plot(BenchTest):
         lines = (self.folder / "f.svg").read_text().count("'rgb( 68,  68,  68)'")
         self.assertGreaterEqual(lines, 4, "two bars of times and two of rates have lines from least to largest")
 
+    @unittest.skipUnless(shutil.which("gnuplot"), "gnuplot is not installed")
+    def test_picture_without_a_baseline(self):
+        """No softmax with the size's heads: times in milliseconds in the place of ratios."""
+        self.accept("--length", 16, "--head-size", 8, *SHORT, "--variants", "mgk:4", "--plot", "f.svg")
+        text = "".join(xml.etree.ElementTree.parse(self.folder / "f.svg").getroot().itertext())
+        for word in ("given", "mgk, 4 heads", "milliseconds", "part of"):
+            self.assertIn(word, text)
+        self.assertNotIn("time / softmax", text)
+
     def test_without_gnuplot(self):
         self.refuse(4, "--plot", "f.svg", words=["gnuplot"], env={**QUICK, "PATH": str(self.folder)})
 
