@@ -52,9 +52,9 @@
     X(UNTUNED, "untuned", NULL, "use default parameters instead of tuned ones")                                        \
     X(PLOT, "plot", "F.svg", "draw times and rates with gnuplot")                                                      \
     X(COMPARE, "compare", "F.json...",                                                                                 \
-      "show changes beyond noise since an earlier --json; exit 1 on a regression; another\n"                           \
-      "device's file is shown beside this run. Several files: one table, and one picture with\n"                       \
-      "--plot, of the cases in them; nothing is measured")                                                             \
+      "show changes beyond noise since an earlier --json; exit 1 on a regression, or\n"                                \
+      "without a common case; another device's file is shown beside this run. Several files: one\n"                    \
+      "table, and one picture with --plot, of the cases in them; nothing is measured")                                 \
     X(THRESHOLD, "threshold", "X", "a slow-down by more than X percent, and beyond noise, is a regression; default 5") \
     X(ENGINE, "engine", "NAME", TOOL_ENGINE_NAMES)                                                                     \
     X(PARAMETERS, "parameters", "P", "kernel parameters, name=value,...: for work on the kernels")                     \
