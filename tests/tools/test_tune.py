@@ -434,11 +434,18 @@ class Cache(TuneTest):
             "value": good.replace('parameters="', 'parameters="tile=3,' if 'parameters=""' not in good
                                   else 'parameters="tile=3'),
             "cut": good[: len(good) - 30],
+            "date": re.sub("date=[^ ]*", "date=2026-99-99T99:99:99Z", good),
+            "operation": good.replace('operation="forward"', 'operation="sideways"'),
+            "bucket": good.replace('bucket="variant=', 'bucket="'),
+            "axes": good.replace('near="rows=', 'near="rows'),
+            "time": re.sub("time_ns=[0-9]*", "time_ns=0", good),
+            "default": re.sub("default_ns=[0-9]*", "default_ns=0", good),
+            "bytes": good.replace('vendor="', 'vendor="\udcff'),
         }
         before = self.file.read_bytes()
         for name, text in bad.items():
             with self.subTest(name):
-                (self.folder / "bad.txt").write_text(text)
+                (self.folder / "bad.txt").write_bytes(os.fsencode(text))
                 done = self.run_program("--import", "bad.txt")
                 self.assertEqual(done.returncode, 2, done.stdout)
                 self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
