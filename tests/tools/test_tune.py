@@ -609,6 +609,15 @@ class Files(TuneTest):
         self.assertNotIn("passed over", shown)
         self.assertEqual("\nno entries" in shown, not entries)
 
+    def test_an_export_does_not_replace_the_cache(self):
+        self.accept("--import", self.written("clmgk-tuning 1\n"))
+        (self.folder / "soft.txt").symlink_to(self.file)
+        (self.folder / "hard.txt").hardlink_to(self.file)
+        for name in (self.file, self.file.parent / "../tuning/tuning.txt", "soft.txt", "hard.txt"):
+            with self.subTest(name=name):
+                self.refuse(2, "--export", name, words=[f"--export {name}: is the tuning cache's own file"])
+        self.accept("--export", "other.txt")
+
     def written(self, text):
         (self.folder / "in.txt").write_text(text)
         return "in.txt"
