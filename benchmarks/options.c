@@ -234,6 +234,8 @@ static tool_exit parse_counts(const char *const *values, bench_options *options,
     TOOL_TRY(parse_few(values, own, TOOL_COUNT(own), "suite counts", options, error));
     options->seconds = values[OPTION_SECONDS] ? options->seconds : 0.5;
     options->counts = true;
+    if (values[OPTION_OUTPUT] && !values[OPTION_OUTPUT][0])
+        return tool_fail(error, TOOL_BAD_INPUT, "--output '': expected a folder");
     options->measure = values[OPTION_MEASURE] != NULL;
     options->folder = values[OPTION_OUTPUT];
     return TOOL_DONE;

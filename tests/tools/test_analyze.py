@@ -216,6 +216,11 @@ class Program(AnalyzeTest):
             self.assertNotRegex(words, rf"(?m)^  --{option}( |$)")
         self.assertRegex(self.accept("--version").stdout, r"^clmgk-analyze \d+\.\d+\.\d+\n$")
 
+    def test_plots_are_files(self):
+        for name in ("''", "'/'", "'p/'", "-"):
+            with self.subTest(name=name):
+                self.refuse_run(f"--plots {name}: expected a file name", plots=name.strip("'"))
+
     def test_bad_usage(self):
         for words, changes in (
             (("--k", "required"), {"k": None}),

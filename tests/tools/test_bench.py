@@ -869,6 +869,8 @@ class Refusals(BenchTest):
             (["--seconds"], ["--seconds", "-1"]),
             (["--seconds"], ["--seconds", "nan"]),
             (["--threshold", "--compare"], ["--threshold", 3]),
+            (["--device ''"], ["--device", ""]),
+            (["--output ''"], ["--suite", "counts", "--output", ""]),
             (["--device", "--all-devices"], ["--device", "0:0", "--all-devices"]),
             (["kv_heads"], ["--heads", 8, "--kv-heads", 3, "--length", 4, "--head-size", 4]),
             (["head_size"], ["--length", 4, "--head-size", 100000]),

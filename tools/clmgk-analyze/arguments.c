@@ -169,5 +169,8 @@ tool_exit analyze_parse(int argc, char **argv, analyze_arguments *arguments, boo
     TOOL_TRY(tool_parse_u64("seed", values[TOOL_OPTION_SEED], &arguments->seed, error));
     TOOL_TRY(tool_parse_name("plot-format", values[OPTION_PLOT_FORMAT], analyze_formats, TOOL_COUNT(analyze_formats),
                              &arguments->format, error));
-    return arguments->plots ? tool_gnuplot_check(error) : TOOL_DONE;
+    if (!arguments->plots)
+        return TOOL_DONE;
+    TOOL_TRY(tool_check_output_name("plots", arguments->plots, error));
+    return tool_gnuplot_check(error);
 }
