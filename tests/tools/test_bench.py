@@ -887,9 +887,13 @@ class Refusals(BenchTest):
                 self.refuse(2, *args, words=words)
 
     def test_parameters(self):
-        done = self.run_program(*SIZES, *SHORT, "--variants", "softmax", "--parameters", "nothing=3")
+        for option, words in (("--parameters", []), ("--backward-parameters", ["--pass", "both"])):
+            for text in ("nothing=3", "unroll=2,nothing=3", "nothing"):
+                self.refuse(2, *SIZES, *SHORT, "--variants", "softmax", *words, option, text,
+                            words=[f"{option} '{text}'", "not 'nothing'"])
+        done = self.run_program(*SIZES, *SHORT, "--variants", "softmax", "--parameters", "unroll=3")
         self.assertEqual(done.returncode, 2, done.stderr)
-        self.assertIn("nothing", done.stderr)
+        self.assertIn("unroll=3", done.stderr)
 
     def test_too_little_memory(self):
         done = self.run_program("--length", 1000000000, "--head-size", 32, "--keep-caches")
