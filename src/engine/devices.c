@@ -120,7 +120,7 @@ clmgk_status clmgk_context_get_matrix_unit(clmgk_context *context, clmgk_matrix_
 /* A parsed selector: PLATFORM:DEVICE, a class of devices, or part of a name. */
 typedef struct device_choice {
     const char *text;
-    const char *origin; /* for messages: " of CLMGK_DEVICE"; "": the caller */
+    const char *origin; /* for messages: "CLMGK_DEVICE: "; "": the caller */
     bool is_pair, is_class;
     uint32_t platform, device;
     clmgk_device_class device_class;
@@ -196,11 +196,11 @@ static clmgk_status fail_choice(const device_list *list, const device_choice *ch
     describe_devices(list, count > 0 ? choice : NULL, &text);
     const char *const devices = text.data != NULL ? text.data : "";
     const clmgk_status status = count > 0 ? mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
-                                                     "device selector \"%s\"%s matches %zu devices, expected one: %s",
-                                                     choice->text, choice->origin, count, devices)
+                                                     "%sdevice selector \"%s\" matches %zu devices, expected one: %s",
+                                                     choice->origin, choice->text, count, devices)
                                           : mgk_fail(error, CLMGK_ERROR_NO_DEVICE,
-                                                     "device selector \"%s\"%s matches none of the usable devices: %s",
-                                                     choice->text, choice->origin, devices);
+                                                     "%sdevice selector \"%s\" matches none of the usable devices: %s",
+                                                     choice->origin, choice->text, devices);
     mgk_text_free(&text);
     return status;
 }
@@ -285,7 +285,7 @@ clmgk_status clmgk_select_device(const char *selector, clmgk_device_info *info, 
 {
     const bool given = selector != NULL && selector[0] != '\0';
     const char *const wanted = given ? selector : mgk_environment("CLMGK_DEVICE");
-    const device_choice choice = read_choice(wanted != NULL ? wanted : "", given ? "" : " of CLMGK_DEVICE");
+    const device_choice choice = read_choice(wanted != NULL ? wanted : "", given ? "" : "CLMGK_DEVICE: ");
     device_list list;
     const mgk_device_facts *chosen = NULL;
     MGK_TRY(mgk_struct_room(info, "info", LEAST_INFO_SIZE, error));

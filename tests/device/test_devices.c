@@ -374,7 +374,7 @@ MACHINE_TEST(test_default_choice)
                     "device selector \"gpu\" matches none of the usable devices: 2:0 \"pthread-model CPU\"");
     assert_int_equal(setenv("CLMGK_DEVICE", "junk", 1), 0);
     th_expect_error(clmgk_select_device(NULL, &info, &th_error), CLMGK_ERROR_NO_DEVICE,
-                    "device selector \"junk\" of CLMGK_DEVICE matches none of the usable devices");
+                    "CLMGK_DEVICE: device selector \"junk\" matches none of the usable devices");
     platform_count = 5;
     assert_int_equal(setenv("CLMGK_DEVICE", "", 1), 0);
     assert_int_equal(clmgk_select_device(NULL, &info, NULL), CLMGK_OK);

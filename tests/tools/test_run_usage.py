@@ -188,9 +188,9 @@ class Usage(RunTest):
         for name, status in (("no such device", 3), ("7:7", 3)):
             done = self.run_program(*self.arguments(), env={**QUICK, "CLMGK_DEVICE": name})
             self.assertEqual(done.returncode, status, done.stderr)
-            self.assertIn(f'device selector "{name}" of CLMGK_DEVICE matches none', done.stderr)
+            self.assertIn(f'CLMGK_DEVICE: device selector "{name}" matches none', done.stderr)
         done = self.run_program(*self.arguments(device="nothing"), env={**QUICK, "CLMGK_DEVICE": "pocl"})
-        self.assertIn('device selector "nothing" matches none', done.stderr)
+        self.assertIn('clmgk-run: device selector "nothing" matches none', done.stderr)
 
     def test_a_folder_of_kernels_that_is_none(self):
         done = self.run_program(*self.arguments(), env={**QUICK, "CLMGK_KERNEL_DIR": "/nonexistent"})
