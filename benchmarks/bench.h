@@ -5,7 +5,8 @@
  *     options.c   the command line           peak.c      the most a device can do
  *     measure.c   first calls, and runs of a shape's cases in turn
  *     report.c    text for people            json.c      the stable object
- *     compare.c   two of them                plot.c      a picture        side_by_side.c  several devices
+ *     earlier.c   such an object, read       compare.c   two of them      side_by_side.c  several devices
+ *     plot.c      a picture
  *     products.c  matrix products            crossing.c  from which length on linear attention is faster
  *     layer.c     the multi-head layer       counts.c    the papers' figures: figures.c, figures_text.c, figures_plot.c
  *     call.c      one call of a small problem
@@ -198,19 +199,21 @@ typedef struct bench_results {
 /* Prints the object or the table; `ended_early`: leaves it to signals. */
 tool_exit bench_give_results(const bench_results *results, bool ended_early, tool_error *error);
 
-/* Reads an earlier object. */
+/* Reads an earlier object, and refuses one that lacks what the functions below take from it. */
 tool_exit bench_load_json(const char *path, json_t **out, tool_error *error);
 
-/* Prints what changed beyond noise to `stream`; TOOL_CHECK_FAILED: something became slower beyond the threshold. */
-tool_exit bench_compare(const json_t *before, const json_t *now, double threshold, FILE *stream, tool_error *error);
+/* Prints to `stream` what changed beyond noise since the earlier object, which is from `path`. TOOL_CHECK_FAILED:
+ * something became slower beyond the threshold, or the two have no case in common. */
+tool_exit bench_compare(const json_t *before, const char *path, const json_t *now, double threshold, FILE *stream,
+                        tool_error *error);
 
 /* Whether a device of one object is one of the other's: else nothing of theirs is a regression. */
 bool bench_share_a_device(const json_t *before, const json_t *now);
 
-/* Two cases of objects: whether they measure the same work; a case's median, and its noise as a fraction (false: no
- * times); its name. */
+/* Cases of objects: whether two measure the same work; a case's median, and how far it lies above the smallest time as
+ * a fraction, which is what chance adds; its name. */
 bool bench_is_same_work(const json_t *old, const json_t *one);
-bool bench_read_time(const json_t *one, double *median, double *noise);
+void bench_read_time(const json_t *one, double *median, double *noise);
 void bench_name_case(const json_t *one, char *name, size_t size);
 
 /* Objects of files side by side: a table, and a picture in output number `output`. */
@@ -219,7 +222,10 @@ tool_exit bench_show_side_by_side(const json_t *const *objects, const char *cons
 tool_exit bench_plot_side_by_side(const json_t *const *objects, const char *const *paths, size_t count,
                                   tool_outputs *outputs, size_t output, tool_error *error);
 
-/* Draws into output number `output`. */
+/* Announces the picture, whose number goes to *output; it may be none of the files of --compare. */
+tool_exit bench_announce_plot(const bench_options *options, tool_outputs *outputs, size_t *output, tool_error *error);
+
+/* Draws into output number `output`, unless no case was measured. */
 tool_exit bench_plot(const bench_options *options, const bench_device *devices, size_t device_count,
                      tool_outputs *outputs, size_t output, tool_error *error);
 

@@ -7,10 +7,8 @@
 
 static const char *device_name(const json_t *object, const json_t *one)
 {
-    const json_int_t index = json_integer_value(json_object_get(one, "device"));
-    const json_t *device = json_array_get(json_object_get(object, "devices"), index < 0 ? 0 : (size_t)index);
-    const char *name = json_string_value(json_object_get(device, "name"));
-    return name ? name : "";
+    const size_t index = (size_t)json_integer_value(json_object_get(one, "device"));
+    return json_string_value(json_object_get(json_array_get(json_object_get(object, "devices"), index), "name"));
 }
 
 /* What an older object lacks is what a case has not. */
@@ -40,28 +38,34 @@ static bool same_case(const json_t *before, const json_t *old, const json_t *now
     return bench_is_same_work(old, one) && strcmp(device_name(before, old), device_name(now, one)) == 0;
 }
 
-static const json_t *find_case(const json_t *before, const json_t *now, const json_t *one)
+/* The case of `other` that measures the same as `one` of `object`; NULL: it has none. */
+static const json_t *find_case(const json_t *other, const json_t *object, const json_t *one)
 {
     size_t index;
-    const json_t *old;
-    json_array_foreach(json_object_get(before, "cases"), index, old)
+    const json_t *found;
+    json_array_foreach(json_object_get(other, "cases"), index, found)
     {
-        if (same_case(before, old, now, one))
-            return old;
+        if (same_case(other, found, object, one))
+            return found;
     }
     return NULL;
 }
 
-/* Median, and how far it lies above the smallest as a fraction: what chance adds. False: not a case's times. */
-bool bench_read_time(const json_t *one, double *median, double *noise)
+/* Cases of `object` that `other` lacks. */
+static int count_lacking(const json_t *object, const json_t *other)
+{
+    int count = 0;
+    size_t index;
+    const json_t *one;
+    json_array_foreach(json_object_get(object, "cases"), index, one) count += !find_case(other, object, one);
+    return count;
+}
+
+void bench_read_time(const json_t *one, double *median, double *noise)
 {
     const json_t *time = json_object_get(one, "time_ms");
     *median = json_number_value(json_object_get(time, "median"));
-    const double smallest = json_number_value(json_object_get(time, "min"));
-    if (!(*median > 0) || !(smallest > 0) || smallest > *median)
-        return false;
-    *noise = (*median - smallest) / *median;
-    return true;
+    *noise = (*median - json_number_value(json_object_get(time, "min"))) / *median;
 }
 
 static int int_of(const json_t *one, const char *key)
@@ -88,16 +92,14 @@ static void print_change(const json_t *one, double old_ms, double new_ms, const 
 }
 
 typedef struct tally {
-    int compared, slower, faster, regressions, unknown;
+    int compared, slower, faster, regressions;
 } tally;
 
 static void compare_case(const json_t *old, const json_t *one, double threshold, tally *count, FILE *stream)
 {
     double old_ms = 0, new_ms = 0, old_noise = 0, new_noise = 0;
-    if (!old || !bench_read_time(old, &old_ms, &old_noise) || !bench_read_time(one, &new_ms, &new_noise)) {
-        count->unknown++;
-        return;
-    }
+    bench_read_time(old, &old_ms, &old_noise);
+    bench_read_time(one, &new_ms, &new_noise);
     const double change = new_ms / old_ms - 1;
     count->compared++;
     if (fmax(new_ms / old_ms, old_ms / new_ms) - 1 <= old_noise + new_noise)
@@ -130,17 +132,28 @@ bool bench_share_a_device(const json_t *before, const json_t *now)
     return false;
 }
 
-tool_exit bench_compare(const json_t *before, const json_t *now, double threshold, FILE *stream, tool_error *error)
+tool_exit bench_compare(const json_t *before, const char *path, const json_t *now, double threshold, FILE *stream,
+                        tool_error *error)
 {
     tally count = {0};
     size_t index;
     const json_t *one;
     fprintf(stream, "\nAgainst the earlier run, changes beyond noise:\n");
     json_array_foreach(json_object_get(now, "cases"), index, one)
-        compare_case(find_case(before, now, one), one, threshold, &count, stream);
+    {
+        const json_t *const old = find_case(before, now, one);
+        if (old)
+            compare_case(old, one, threshold, &count, stream);
+    }
+    const int lacking = count_lacking(before, now);
     fprintf(stream, "  %d %s compared: %d faster, %d slower, %d slower by more than %g %%; %d not in the earlier run\n",
             count.compared, tool_plural((uint64_t)count.compared, "case", "cases"), count.faster, count.slower,
-            count.regressions, 100 * threshold, count.unknown);
+            count.regressions, 100 * threshold, count_lacking(now, before));
+    if (lacking)
+        fprintf(stream, "  %d %s of the earlier run %s not in this run\n", lacking,
+                tool_plural((uint64_t)lacking, "case", "cases"), tool_plural((uint64_t)lacking, "is", "are"));
+    if (!count.compared)
+        return tool_fail(error, TOOL_CHECK_FAILED, "--compare %s: has no case in common with this run", path);
     if (count.regressions)
         return tool_fail(error, TOOL_CHECK_FAILED, "%d of %d cases became slower by more than %g %%", count.regressions,
                          count.compared, 100 * threshold);

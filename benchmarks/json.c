@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The stable object. Its keys are listed in README.md. */
 #include "bench.h"
-#include "input_file.h"
-
-#include <stdlib.h>
-
-#define MAX_FILE_BYTES ((size_t)256 << 20)
 
 /* A time that may be missing. */
 static json_t *optional_ms(double ms)
@@ -160,23 +155,4 @@ json_t *bench_rows_json(const bench_device *device, const char *name, json_t *ro
 char *bench_json_lines(json_t *object, bool ended_early)
 {
     return tool_json_lines(ended_early ? tool_json_merge(object, json_pack("{s:b}", "ended_early", 1)) : object);
-}
-
-tool_exit bench_load_json(const char *path, json_t **out, tool_error *error)
-{
-    json_error_t where;
-    char *text = NULL;
-    size_t length = 0;
-    TOOL_TRY(tool_read_input("compare", path, MAX_FILE_BYTES, &text, &length, error));
-    *out = json_loadb(text, length, 0, &where);
-    free(text);
-    if (!*out)
-        return tool_fail(error, TOOL_BAD_INPUT, "--compare %s: %s: expected an object of --json", path, where.text);
-    if (!json_is_array(json_object_get(*out, "cases")) || !json_is_array(json_object_get(*out, "devices"))) {
-        json_decref(*out);
-        *out = NULL;
-        return tool_fail(error, TOOL_BAD_INPUT,
-                         "--compare %s: no lists \"devices\" and \"cases\": expected an object of --json", path);
-    }
-    return TOOL_DONE;
 }

@@ -2,8 +2,6 @@
 /* clmgk-bench: what is asked for, on which devices, in which form. */
 #include "bench.h"
 
-#include "gnuplot.h"
-
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -146,7 +144,7 @@ static tool_exit compare(const bench_run *run, const json_t *now, tool_error *er
     const char *const paths[] = {run->options.compare[0], "this run"};
     FILE *const stream = run->options.json ? stderr : stdout;
     if (bench_share_a_device(run->before, now))
-        return bench_compare(run->before, now, run->options.threshold, stream, error);
+        return bench_compare(run->before, paths[0], now, run->options.threshold, stream, error);
     return bench_show_side_by_side(objects, paths, TOOL_COUNT(objects), stream, error);
 }
 
@@ -164,8 +162,10 @@ static tool_exit give_results(const bench_run *run, tool_error *error)
         status = compare(run, now, error);
     if (status == TOOL_DONE)
         status = tool_flush_stdout(error);
-    if (status == TOOL_DONE)
-        status = count_wrong(run, error);
+    if (status == TOOL_DONE || status == TOOL_CHECK_FAILED) {
+        const tool_exit counted = count_wrong(run, error); /* told rather than what follows from it */
+        status = counted != TOOL_DONE ? counted : status;
+    }
 done:
     json_decref(now);
     return status;
@@ -197,10 +197,7 @@ static tool_exit check_request(bench_run *run, tool_error *error)
     if (run->options.compare_count == 1)
         TOOL_TRY(bench_load_json(run->options.compare[0], &run->before, error));
     TOOL_TRY(tool_outputs_create(&run->outputs, error));
-    if (!run->options.plot)
-        return TOOL_DONE;
-    TOOL_TRY(tool_outputs_add(run->outputs, "plot", run->options.plot, &run->plot, error));
-    return tool_gnuplot_check(error);
+    return run->options.plot ? bench_announce_plot(&run->options, run->outputs, &run->plot, error) : TOOL_DONE;
 }
 
 /* Memory is what most shapes lack: peaks are not measured for those alone. */

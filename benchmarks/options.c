@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#define MOST_TUNABLES   32
 #define CROSSING_CHECKS 16 /* a crossing checks many lengths, each with a smaller problem */
 
 #define OPTIONS_BEFORE_SIZES(X)                                                                                        \
@@ -52,9 +53,9 @@
     X(UNTUNED, "untuned", NULL, "use default parameters instead of tuned ones")                                        \
     X(PLOT, "plot", "F.svg", "draw times and rates with gnuplot")                                                      \
     X(COMPARE, "compare", "F.json...",                                                                                 \
-      "show changes beyond noise since an earlier --json; exit 1 on a regression; another\n"                           \
-      "device's file is shown beside this run. Several files: one table, and one picture with\n"                       \
-      "--plot, of the cases in them; nothing is measured")                                                             \
+      "show changes beyond noise since an earlier --json; exit 1 on a regression, or\n"                                \
+      "without a common case; another device's file is shown beside this run. Several files: one\n"                    \
+      "table, and one picture with --plot, of the cases in them; nothing is measured")                                 \
     X(THRESHOLD, "threshold", "X", "a slow-down by more than X percent, and beyond noise, is a regression; default 5") \
     X(ENGINE, "engine", "NAME", TOOL_ENGINE_NAMES)                                                                     \
     X(PARAMETERS, "parameters", "P", "kernel parameters, name=value,...: for work on the kernels")                     \
@@ -66,6 +67,8 @@
 
 BENCH_OPTIONS_TABLE;
 
+#define ENGINE_VALUE(NAME, value, ...) CLMGK_ENGINE_##NAME,
+
 const tool_program bench_program = {
     .name = "clmgk-bench",
     .summary = "Times attention variants beside each other, each checked against double precision first.\n"
@@ -75,6 +78,45 @@ const tool_program bench_program = {
     .options = options_table,
     .option_count = OPTION_COUNT,
 };
+
+/* Whether an engine has a kernel parameter of this name for the variant. */
+static bool has_parameter(clmgk_variant variant, clmgk_engine engine, const char *name, size_t length)
+{
+    clmgk_tunable tunables[MOST_TUNABLES] = {CLMGK_TUNABLE_INIT};
+    size_t count = 0;
+    const char *const table = clmgk_tunable_table_of(variant, engine);
+    if (!table || clmgk_tunable_list(table, tunables, MOST_TUNABLES, &count, NULL) != CLMGK_OK)
+        return false;
+    bool found = false;
+    for (size_t i = 0; i < TOOL_MIN(count, MOST_TUNABLES); i++)
+        found = found || (strlen(tunables[i].name) == length && strncmp(tunables[i].name, name, length) == 0);
+    return found;
+}
+
+static bool is_parameter(const bench_request *request, const char *name, size_t length)
+{
+    static const clmgk_engine engines[] = {CLMGK_ENGINE_LIST(ENGINE_VALUE)};
+    bool found = false;
+    for (size_t v = 0; v < request->variant_count; v++)
+        for (size_t e = 0; e < TOOL_COUNT(engines); e++)
+            found = found || has_parameter(request->variants[v].variant, engines[e], name, length);
+    return found;
+}
+
+/* Plans check parameters in full, but only after peaks were measured: names are checked before. */
+static tool_exit check_parameters(const char *option, const char *text, const bench_request *request, tool_error *error)
+{
+    for (const char *at = text; at && *at;) {
+        const size_t name = strcspn(at, "=,"), word = strcspn(at, ",");
+        if (!is_parameter(request, at, name))
+            return tool_fail(
+                error, TOOL_BAD_INPUT,
+                "--%s '%s': expected kernel parameters of the variants (clmgk-info --tunables), not '%.*s'", option,
+                text, (int)name, at);
+        at += word + (at[word] == ',');
+    }
+    return TOOL_DONE;
+}
 
 static tool_exit parse_backward(const char *const *values, bench_options *options, tool_error *error)
 {
@@ -109,6 +151,8 @@ static tool_exit parse_manner(const char *const *values, bench_options *options,
     if (options->device && options->all_devices)
         return tool_fail(error, TOOL_BAD_INPUT, "expected one of --device and --all-devices, not both");
     options->parameters = values[OPTION_PARAMETERS];
+    for (int i = OPTION_PARAMETERS; i <= OPTION_BACKWARD_PARAMETERS; i++)
+        TOOL_TRY(check_parameters(options_table[i].name, values[i], &options->request, error));
     options->untuned = values[OPTION_UNTUNED] != NULL;
     options->keep_caches = values[OPTION_KEEP_CACHES] != NULL;
     options->json = values[TOOL_OPTION_JSON] != NULL;
@@ -234,6 +278,8 @@ static tool_exit parse_counts(const char *const *values, bench_options *options,
     TOOL_TRY(parse_few(values, own, TOOL_COUNT(own), "suite counts", options, error));
     options->seconds = values[OPTION_SECONDS] ? options->seconds : 0.5;
     options->counts = true;
+    if (values[OPTION_OUTPUT] && !values[OPTION_OUTPUT][0])
+        return tool_fail(error, TOOL_BAD_INPUT, "--output '': expected a folder");
     options->measure = values[OPTION_MEASURE] != NULL;
     options->folder = values[OPTION_OUTPUT];
     return TOOL_DONE;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A picture by gnuplot: times relative to softmax beside the paper's, and parts of the measured peak. Bars are medians;
- * their lines reach from the shortest to the longest time. */
+/* A picture by gnuplot: times relative to softmax beside the paper's, or in milliseconds where no softmax was measured,
+ * and parts of the measured peak. Bars are medians; their lines reach from the shortest to the longest time. */
 #include "bench.h"
 
 #include "gnuplot.h"
@@ -62,32 +62,57 @@ static double place_of(const bench_options *options, size_t shape, size_t varian
     return (double)shape + ((double)variant - (series - 1) / 2) / (series + 1);
 }
 
+/* What the height of bars stands for. */
+typedef enum bar_scale { BAR_RATIOS, BAR_MILLISECONDS, BAR_RATES } bar_scale;
+
 /* The height of a case's bar that this time gives it; negative: it has no bar. */
 static double height_of(const bench_options *options, const bench_device *device, const bench_group *group,
-                        const bench_case *one, bool ratios, double time_ms)
+                        const bench_case *one, bar_scale scale, double time_ms)
 {
     const bench_case *const baseline = baseline_of(options, group, one);
-    if (!one->repetitions || (ratios && !baseline))
+    if (!one->repetitions || (scale == BAR_RATIOS && !baseline))
         return -1.0;
-    return ratios ? time_ms / baseline->time_ms.median
-                  : bench_fraction_of_peak(&device->peaks, one) * one->time_ms.median / time_ms;
+    switch (scale) {
+    case BAR_RATIOS:
+        return time_ms / baseline->time_ms.median;
+    case BAR_MILLISECONDS:
+        return time_ms;
+    case BAR_RATES:
+        break;
+    }
+    return bench_fraction_of_peak(&device->peaks, one) * one->time_ms.median / time_ms;
+}
+
+/* Whether a pass has bars on this scale. */
+static bool has_bars(const bench_options *options, const bench_device *device, size_t pass, bar_scale scale)
+{
+    for (size_t i = 0; i < options->request.shape_count; i++) {
+        const bench_group *const group = &device->groups[i];
+        for (size_t c = 0; c < options->request.variant_count; c++) {
+            const bench_case *const one = &group->cases[first_of_pass(options, group, pass) + c];
+            if (height_of(options, device, group, one, scale, one->time_ms.median) >= 0.0)
+                return true;
+        }
+    }
+    return false;
 }
 
 /* One line a shape: its name, then the height of each case's bar, with its least and its largest. */
 static void write_data(const char *name, const bench_options *options, const bench_device *device, size_t pass,
-                       bool ratios, FILE *script)
+                       bar_scale scale, FILE *script)
 {
+    const bool rates = scale == BAR_RATES;
     fprintf(script, "$%s << END\n", name);
     for (size_t i = 0; i < options->request.shape_count; i++) {
         const bench_group *group = &device->groups[i];
         fprintf(script, "%s", bench_shape_name(group->shape));
         for (size_t c = 0; c < options->request.variant_count; c++) {
             const bench_case *one = &group->cases[first_of_pass(options, group, pass) + c];
-            const double times[] = {one->time_ms.median, ratios ? one->time_ms.min : one->time_ms.max,
-                                    ratios ? one->time_ms.max : one->time_ms.min};
+            const double times[] = {one->time_ms.median, rates ? one->time_ms.max : one->time_ms.min,
+                                    rates ? one->time_ms.min : one->time_ms.max};
             for (size_t t = 0; t < TOOL_COUNT(times); t++) {
-                const double height = height_of(options, device, group, one, ratios, times[t]);
-                fprintf(script, height < 0.0 ? " -" : " %.4f", height);
+                const double height = height_of(options, device, group, one, scale, times[t]);
+                fprintf(script, height < 0.0 ? " -" : " %.6g", height);
             }
         }
         fputc('\n', script);
@@ -118,8 +143,8 @@ static size_t write_paper(const bench_options *options, const bench_device *devi
 }
 
 /* Marks at the bars of noisy cases, and the height of the highest bar; returns how many marks. */
-static size_t write_noisy(const bench_options *options, const bench_device *device, size_t pass, double *highest,
-                          FILE *script)
+static size_t write_noisy(const bench_options *options, const bench_device *device, size_t pass, bar_scale scale,
+                          double *highest, FILE *script)
 {
     size_t count = 0;
     fputs("$noisy << END\n", script);
@@ -127,11 +152,11 @@ static size_t write_noisy(const bench_options *options, const bench_device *devi
         const bench_group *const group = &device->groups[i];
         for (size_t c = 0; c < options->request.variant_count; c++) {
             const bench_case *const one = &group->cases[first_of_pass(options, group, pass) + c];
-            const double height = height_of(options, device, group, one, true, one->time_ms.median);
+            const double height = height_of(options, device, group, one, scale, one->time_ms.median);
             *highest = TOOL_MAX(*highest, height);
             if (height < 0.0 || !is_noisy(one))
                 continue;
-            fprintf(script, "%.4f %.4f\n", place_of(options, i, c), height);
+            fprintf(script, "%.4f %.6g\n", place_of(options, i, c), height);
             count++;
         }
     }
@@ -174,15 +199,18 @@ static const char *find_note(const bench_options *options, const bench_device *d
 
 static void write_pass(const bench_options *options, const bench_device *device, size_t pass, FILE *script)
 {
-    write_data("times", options, device, pass, true, script);
-    write_data("rates", options, device, pass, false, script);
-    const size_t points = write_paper(options, device, pass, script);
-    double highest = 0.5;
-    const size_t noisy = write_noisy(options, device, pass, &highest, script);
+    const bar_scale scale = has_bars(options, device, pass, BAR_RATIOS) ? BAR_RATIOS : BAR_MILLISECONDS;
+    const bool ratios = scale == BAR_RATIOS;
+    write_data("times", options, device, pass, scale, script);
+    write_data("rates", options, device, pass, BAR_RATES, script);
+    const size_t points = ratios ? write_paper(options, device, pass, script) : 0;
+    double highest = ratios ? 0.5 : 0.0;
+    const size_t noisy = write_noisy(options, device, pass, scale, &highest, script);
     fputs("set title '", script);
     tool_gnuplot_quoted(device->tool.info.name, script);
-    fprintf(script, ", %s' noenhanced\nset key\nset ylabel 'time / %s'\nset yrange [0:*<%.3f]\n",
-            bench_pass_name(options->request.passes[pass]), clmgk_variant_name(base_of(options)), 2 * highest);
+    fprintf(script, ", %s' noenhanced\nset key\nset ylabel '%s%s'\nset yrange [0:*<%.6g]\n",
+            bench_pass_name(options->request.passes[pass]), ratios ? "time / " : "milliseconds",
+            ratios ? clmgk_variant_name(base_of(options)) : "", 2 * highest);
     fprintf(script, "set xrange [-0.6:%zu.6]\n", options->request.shape_count - 1);
     write_series("times", options, script);
     if (points)
@@ -197,17 +225,33 @@ static void write_pass(const bench_options *options, const bench_device *device,
     fputc('\n', script);
 }
 
+/* Passes of which at least one case was measured. */
+static size_t count_drawn(const bench_options *options, const bench_device *devices, size_t device_count)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < device_count; i++) {
+        for (size_t pass = 0; pass < options->request.pass_count; pass++)
+            count += has_bars(options, &devices[i], pass, BAR_RATES);
+    }
+    return count;
+}
+
 tool_exit bench_plot(const bench_options *options, const bench_device *devices, size_t device_count,
                      tool_outputs *outputs, size_t output, tool_error *error)
 {
     FILE *picture = NULL;
     tool_exit status = TOOL_DONE;
     FILE *script = NULL;
+    const size_t drawn = count_drawn(options, devices, device_count);
+    if (drawn == 0)
+        return TOOL_DONE;
     TOOL_TRY(tool_gnuplot_begin(&script, error));
-    write_head(2 * device_count * options->request.pass_count, script);
+    write_head(2 * drawn, script);
     for (size_t i = 0; i < device_count; i++) {
-        for (size_t pass = 0; pass < options->request.pass_count; pass++)
-            write_pass(options, &devices[i], pass, script);
+        for (size_t pass = 0; pass < options->request.pass_count; pass++) {
+            if (has_bars(options, &devices[i], pass, BAR_RATES))
+                write_pass(options, &devices[i], pass, script);
+        }
     }
     TOOL_TRY_GOTO(status, tool_outputs_open(outputs, output, &picture, error), done);
     TOOL_TRY_GOTO(status, tool_gnuplot_run(script, picture, error), done);

@@ -12,7 +12,7 @@
 typedef struct column {
     const json_t *object;
     json_int_t device;
-    const char *name, *path;
+    char label[512]; /* a line: "DEVICE (PATH)" */
 } column;
 
 /* A row: a case as the first object that has it describes it. */
@@ -65,8 +65,11 @@ static tool_exit make_table(const json_t *const *objects, const char *const *pat
     for (size_t n = 0; n < count; n++) {
         json_array_foreach(json_object_get(objects[n], "devices"), i, one)
         {
-            const char *name = json_string_value(json_object_get(one, "name"));
-            table->columns[table->column_count++] = (column){objects[n], (json_int_t)i, name ? name : "", paths[n]};
+            column *const next = &table->columns[table->column_count++];
+            *next = (column){.object = objects[n], .device = (json_int_t)i};
+            snprintf(next->label, sizeof next->label, "%s (%s)", json_string_value(json_object_get(one, "name")),
+                     paths[n]);
+            tool_flatten(next->label);
         }
         json_array_foreach(json_object_get(objects[n], "cases"), i, one)
         {
@@ -82,22 +85,25 @@ static tool_exit make_table(const json_t *const *objects, const char *const *pat
 static void print_cell(const json_t *one, const json_t *first, FILE *stream)
 {
     double time = 0, base = 0, noise = 0, base_noise = 0;
-    if (!one || !bench_read_time(one, &time, &noise)) {
+    if (!one) {
         fprintf(stream, " %12s %7s", "-", "");
         return;
     }
+    bench_read_time(one, &time, &noise);
     fprintf(stream, " %12.3f", time);
-    if (one == first || !first || !bench_read_time(first, &base, &base_noise))
+    if (one == first || !first) {
         fprintf(stream, " %7s", "");
-    else
-        fprintf(stream, " %6.2f%c", time / base, fabs(time / base - 1) <= noise + base_noise ? '~' : ' ');
+        return;
+    }
+    bench_read_time(first, &base, &base_noise);
+    fprintf(stream, " %6.2f%c", time / base, fabs(time / base - 1) <= noise + base_noise ? '~' : ' ');
 }
 
 static void print_table(const side_by_side *table, FILE *stream)
 {
     fprintf(stream, "\nMilliseconds (median), and the ratio to A; ~: within the noise of both\n");
     for (size_t c = 0; c < table->column_count; c++)
-        fprintf(stream, "  %c: %s (%s)\n", (char)('A' + (int)(c % 26)), table->columns[c].name, table->columns[c].path);
+        fprintf(stream, "  %c: %s\n", (char)('A' + (int)(c % 26)), table->columns[c].label);
     fprintf(stream, "%-65s", "");
     for (size_t c = 0; c < table->column_count; c++)
         fprintf(stream, " %12c %7s", (char)('A' + (int)(c % 26)), "");
@@ -143,9 +149,9 @@ static void write_rows(const side_by_side *table, FILE *script)
         for (size_t c = 0; c < table->column_count; c++) {
             const json_t *const one = cell_of(&table->columns[c], table->rows[r]);
             const json_t *const time = json_object_get(one, "time_ms");
-            double median = 0, noise = 0;
-            if (one && bench_read_time(one, &median, &noise))
-                fprintf(script, "%.5g %.5g %.5g ", median, json_number_value(json_object_get(time, "min")),
+            if (one)
+                fprintf(script, "%.5g %.5g %.5g ", json_number_value(json_object_get(time, "median")),
+                        json_number_value(json_object_get(time, "min")),
                         json_number_value(json_object_get(time, "max")));
             else
                 fputs("NaN NaN NaN ", script);
@@ -176,10 +182,8 @@ static void write_script(const side_by_side *table, FILE *script)
         const double shift = ((double)c - 0.5 * (double)(table->column_count - 1)) * 0.16;
         fprintf(script, "%s $times using %zu:($0%+.3f):%zu:%zu with xerrorbars pt 7 ps 0.7 lc %zu title '",
                 c ? "," : "plot", 1 + 3 * c, shift, 2 + 3 * c, 3 + 3 * c, c + 1);
-        tool_gnuplot_quoted(table->columns[c].name, script);
-        fputs(" (", script);
-        tool_gnuplot_quoted(table->columns[c].path, script);
-        fputs(")' noenhanced", script);
+        tool_gnuplot_quoted(table->columns[c].label, script);
+        fputs("' noenhanced", script);
     }
     fputc('\n', script);
 }
@@ -209,13 +213,20 @@ done:
 
 /* ---- files -------------------------------------------------------------------------------------------------- */
 
+tool_exit bench_announce_plot(const bench_options *options, tool_outputs *outputs, size_t *output, tool_error *error)
+{
+    TOOL_TRY(tool_outputs_add(outputs, "plot", options->plot, output, error));
+    for (size_t i = 0; i < options->compare_count; i++)
+        TOOL_TRY(tool_outputs_refuse_input(outputs, "compare", options->compare[i], error));
+    return tool_gnuplot_check(error);
+}
+
 static tool_exit show_files(const bench_options *options, const json_t *const *objects, tool_outputs *outputs,
                             tool_error *error)
 {
     size_t output = 0;
     if (options->plot) {
-        TOOL_TRY(tool_outputs_add(outputs, "plot", options->plot, &output, error));
-        TOOL_TRY(tool_gnuplot_check(error));
+        TOOL_TRY(bench_announce_plot(options, outputs, &output, error));
         TOOL_TRY(bench_plot_side_by_side(objects, options->compare, options->compare_count, outputs, output, error));
     }
     TOOL_TRY(bench_show_side_by_side(objects, options->compare, options->compare_count, stdout, error));

@@ -153,7 +153,7 @@ CLMGK_API clmgk_status clmgk_get_device_info(cl_device_id device, clmgk_device_i
 /*
  * Picks a device. `selector` is "PLATFORM:DEVICE" (two indices), "cpu" or "gpu" (the first device of that class), or a
  * part of a device's or platform's name; case is ignored. NULL or empty: the selector in the environment variable
- * CLMGK_DEVICE, else the first GPU, else the first CPU, else the first device.
+ * CLMGK_DEVICE unless it is empty, else the first GPU, else the first CPU, else the first device.
  * Errors: NO_DEVICE (no match, or no device; the message gives the reason for each platform), INVALID_VALUE (several
  * matches; the message lists them).
  */

@@ -88,8 +88,8 @@ typedef enum clmgk_tuned_pass { CLMGK_TUNED_FORWARD = 0, CLMGK_TUNED_BACKWARD = 
 typedef struct clmgk_tuned {
     const char *choice;     /* name of the engine (attention) or of the provider (products) */
     const char *parameters; /* "name=value,...": parameters that differ from the defaults; "" or NULL: none */
-    double time_ms;         /* with these parameters */
-    double default_ms;      /* with the defaults, measured in the same run */
+    double time_ms;         /* with these parameters; above 0 */
+    double default_ms;      /* with the defaults, measured in the same run; above 0 */
 } clmgk_tuned;
 
 /* Checks whether a plan of the descriptor on the context's device could use an engine and parameters (times are

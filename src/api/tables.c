@@ -156,5 +156,6 @@ clmgk_status mgk_tuning_check(const char *operation, const char *choice, const c
     for (size_t i = 0; i < MGK_COUNT(operations); ++i)
         if (strcmp(operations[i].operation, operation) == 0)
             return operations[i].check(choice, parameters, error);
-    return CLMGK_OK;
+    return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "operation: \"%s\": expected forward, backward, gemm or clblast",
+                    operation);
 }

@@ -5,8 +5,7 @@
 
 #include "base/base.h"
 
-/* Whether a plan could ever use these values: INVALID_VALUE, with the reason, if not. OK for operations that this
- * library does not know. */
+/* Whether a plan could ever use these values: INVALID_VALUE, with the reason, if not. */
 clmgk_status mgk_tuning_check(const char *operation, const char *choice, const char *parameters, clmgk_error *error);
 
 #endif

@@ -38,7 +38,7 @@ static clmgk_status check_tuned(clmgk_context *context, const clmgk_attention_de
     const clmgk_pass pass = forward               ? CLMGK_PASS_FORWARD
                             : desc.gradients != 0 ? CLMGK_PASS_BACKWARD
                                                   : CLMGK_PASS_STATISTICS;
-    const clmgk_tuned untimed = {tuned->choice, tuned->parameters, 0.0, 0.0};
+    const clmgk_tuned untimed = {tuned->choice, tuned->parameters, 1.0, 1.0};
     *key = mgk_attention_key(&desc, pass);
     MGK_TRY(mgk_tuning_entry_of(key, &untimed, &entry, error));
     MGK_TRY(mgk_tuning_check(entry.operation, entry.choice, entry.parameters, error));

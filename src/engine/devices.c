@@ -120,6 +120,7 @@ clmgk_status clmgk_context_get_matrix_unit(clmgk_context *context, clmgk_matrix_
 /* A parsed selector: PLATFORM:DEVICE, a class of devices, or part of a name. */
 typedef struct device_choice {
     const char *text;
+    const char *origin; /* for messages: "CLMGK_DEVICE: "; "": the caller */
     bool is_pair, is_class;
     uint32_t platform, device;
     clmgk_device_class device_class;
@@ -149,13 +150,13 @@ static bool contains(const char *text, const char *part)
     return false;
 }
 
-static device_choice read_choice(const char *text)
+static device_choice read_choice(const char *text, const char *origin)
 {
     static const struct {
         const char *name;
         clmgk_device_class device_class;
     } classes[] = {{"cpu", CLMGK_DEVICE_CPU}, {"gpu", CLMGK_DEVICE_GPU}};
-    device_choice choice = {.text = text};
+    device_choice choice = {.text = text, .origin = origin};
     const char *end = text;
     for (size_t i = 0; i < MGK_COUNT(classes); ++i) {
         if (strlen(text) == strlen(classes[i].name) && contains(text, classes[i].name)) {
@@ -194,12 +195,12 @@ static clmgk_status fail_choice(const device_list *list, const device_choice *ch
     mgk_text text = {0};
     describe_devices(list, count > 0 ? choice : NULL, &text);
     const char *const devices = text.data != NULL ? text.data : "";
-    const clmgk_status status =
-        count > 0
-            ? mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "device selector \"%s\" matches %zu devices, expected one: %s",
-                       choice->text, count, devices)
-            : mgk_fail(error, CLMGK_ERROR_NO_DEVICE, "device selector \"%s\" matches none of the usable devices: %s",
-                       choice->text, devices);
+    const clmgk_status status = count > 0 ? mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                                                     "%sdevice selector \"%s\" matches %zu devices, expected one: %s",
+                                                     choice->origin, choice->text, count, devices)
+                                          : mgk_fail(error, CLMGK_ERROR_NO_DEVICE,
+                                                     "%sdevice selector \"%s\" matches none of the usable devices: %s",
+                                                     choice->origin, choice->text, devices);
     mgk_text_free(&text);
     return status;
 }
@@ -226,13 +227,12 @@ static const mgk_device_facts *find_match(const device_list *list, const device_
     return match;
 }
 
-static clmgk_status choose(const device_list *list, const char *selector, const mgk_device_facts **chosen,
+static clmgk_status choose(const device_list *list, const device_choice *choice, const mgk_device_facts **chosen,
                            clmgk_error *error)
 {
-    const device_choice choice = read_choice(selector);
     size_t count = 0;
-    *chosen = choice.is_class ? first_of_class(list, choice.device_class) : find_match(list, &choice, &count);
-    return *chosen == NULL || count > 1 ? fail_choice(list, &choice, count, error) : CLMGK_OK;
+    *chosen = choice->is_class ? first_of_class(list, choice->device_class) : find_match(list, choice, &count);
+    return *chosen == NULL || count > 1 ? fail_choice(list, choice, count, error) : CLMGK_OK;
 }
 
 /* The first GPU, else the first CPU, else the first device; the list is not empty. */
@@ -285,6 +285,7 @@ clmgk_status clmgk_select_device(const char *selector, clmgk_device_info *info, 
 {
     const bool given = selector != NULL && selector[0] != '\0';
     const char *const wanted = given ? selector : mgk_environment("CLMGK_DEVICE");
+    const device_choice choice = read_choice(wanted != NULL ? wanted : "", given ? "" : "CLMGK_DEVICE: ");
     device_list list;
     const mgk_device_facts *chosen = NULL;
     MGK_TRY(mgk_struct_room(info, "info", LEAST_INFO_SIZE, error));
@@ -293,8 +294,8 @@ clmgk_status clmgk_select_device(const char *selector, clmgk_device_info *info, 
     clmgk_status status = CLMGK_OK;
     if (list.devices == NULL)
         status = fail_no_device(error);
-    else if (wanted != NULL && wanted[0] != '\0')
-        status = choose(&list, wanted, &chosen, error);
+    else if (choice.text[0] != '\0')
+        status = choose(&list, &choice, &chosen, error);
     else
         chosen = default_device(&list);
     if (status == CLMGK_OK)

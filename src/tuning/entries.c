@@ -19,17 +19,43 @@ void mgk_tuning_set_free(mgk_tuning_set *set)
 
 /* ---- devices ------------------------------------------------------------------------------------------------- */
 
-/* A copy that fits in a line of the file. */
+/* Bytes of the character that a text begins with; 0: it is not UTF-8. */
+static size_t character_size(const char *text)
+{
+    const unsigned char *const c = (const unsigned char *)text;
+    const bool lead = c[0] >= 0xc2 && c[0] < 0xf5;
+    const size_t size = c[0] < 0x80 ? 1 : !lead ? 0 : c[0] < 0xe0 ? 2 : c[0] < 0xf0 ? 3 : 4;
+    for (size_t i = 1; i < size; ++i)
+        if ((c[i] & 0xc0) != 0x80)
+            return 0;
+    const bool overlong = (c[0] == 0xe0 && c[1] < 0xa0) || (c[0] == 0xf0 && c[1] < 0x90);
+    const bool beyond = (c[0] == 0xed && c[1] >= 0xa0) || (c[0] == 0xf4 && c[1] >= 0x90);
+    return overlong || beyond ? 0 : size;
+}
+
+static bool is_control(char c)
+{
+    return (unsigned char)c < ' ' || c == 0x7f;
+}
+
+/* A copy that fits in a line of the file: with spaces for control characters, and ? for what is not UTF-8. */
 static void copy_text(char *target, size_t size, const char *source)
 {
-    size_t i = 0;
-    for (; source[i] != '\0' && i + 1 < size; ++i) {
-        const bool printable = (unsigned char)source[i] >= ' ' && source[i] != 0x7f;
-        target[i] = ' ';
-        if (printable)
-            target[i] = source[i];
+    size_t used = 0;
+    while (*source != '\0') {
+        const size_t whole = character_size(source), step = whole > 0 ? whole : 1;
+        if (used + step >= size)
+            break;
+        if (whole == 0)
+            target[used] = '?';
+        else if (is_control(*source))
+            target[used] = ' ';
+        else
+            memcpy(target + used, source, whole);
+        source += step;
+        used += step;
     }
-    target[i] = '\0';
+    target[used] = '\0';
 }
 
 mgk_tuning_device mgk_tuning_device_of(const mgk_device_facts *facts)
@@ -94,9 +120,11 @@ static bool same_place(const mgk_tuning_entry *a, const mgk_tuning_entry *b)
 
 static bool is_line(const char *text)
 {
-    for (; *text != '\0'; ++text)
-        if ((unsigned char)*text < ' ' || *text == 0x7f)
+    for (size_t size; *text != '\0'; text += size) {
+        size = character_size(text);
+        if (size == 0 || is_control(*text))
             return false;
+    }
     return true;
 }
 
@@ -111,9 +139,9 @@ static clmgk_status take_text(char *target, size_t size, const char *source, con
 
 static clmgk_status take_time(uint64_t *nanoseconds, double milliseconds, const char *name, clmgk_error *error)
 {
-    if (!(milliseconds >= 0.0 && milliseconds < 1e11))
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: %g: expected a time", name, milliseconds);
-    *nanoseconds = (uint64_t)(milliseconds * 1e6 + 0.5);
+    if (!(milliseconds > 0.0 && milliseconds < 1e11))
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: %g: expected a time above 0", name, milliseconds);
+    *nanoseconds = milliseconds < 1e-6 ? 1 : (uint64_t)(milliseconds * 1e6 + 0.5);
     return CLMGK_OK;
 }
 
@@ -251,12 +279,12 @@ static void word_text(line_words *line, const char *name, char *target, size_t s
         memcpy(target, value, strlen(value) + 1);
 }
 
-static uint64_t word_number(line_words *line, const char *name, uint64_t most)
+static uint64_t word_number(line_words *line, const char *name, uint64_t least, uint64_t most)
 {
     const char *const value = take_word(line, name);
     const size_t digits = strspn(value, "0123456789");
     const uint64_t number = digits > 0 && digits < 19 ? strtoull(value, NULL, 10) : UINT64_MAX;
-    if (line->wrong == NULL && (value[digits] != '\0' || number > most))
+    if (line->wrong == NULL && (value[digits] != '\0' || number < least || number > most))
         line->wrong = "a number is out of range";
     return number;
 }
@@ -303,14 +331,14 @@ static void word_class(line_words *line, mgk_tuning_device *device)
 
 static clmgk_status read_device(reader *r, line_words *line, clmgk_error *error)
 {
-    numbered_device read = {.id = word_number(line, "id", UINT32_MAX)};
+    numbered_device read = {.id = word_number(line, "id", 0, UINT32_MAX)};
     mgk_tuning_device *const device = &read.device;
     word_text(line, "name", device->name, sizeof(device->name));
     word_text(line, "platform", device->platform, sizeof(device->platform));
     word_text(line, "driver", device->driver, sizeof(device->driver));
     word_text(line, "vendor", device->vendor, sizeof(device->vendor));
     word_class(line, device);
-    device->compute_units = (uint32_t)word_number(line, "units", UINT32_MAX);
+    device->compute_units = (uint32_t)word_number(line, "units", 0, UINT32_MAX);
     word_text(line, "architecture", device->architecture, sizeof(device->architecture));
     no_other_word(line);
     for (size_t i = 0; i < r->count; ++i)
@@ -326,26 +354,82 @@ static clmgk_status read_device(reader *r, line_words *line, clmgk_error *error)
     return CLMGK_OK;
 }
 
+/* Takes a key's next word, "name=value", from *at, which moves on to the one behind a space, or to the end; returns the
+ * length of its name. 0: there is no word. */
+static size_t take_key_word(const char **at, const char **value)
+{
+    const size_t name = strspn(*at, "abcdefghijklmnopqrstuvwxyz_-0123456789");
+    if (name == 0 || (*at)[name] != '=')
+        return 0;
+    *value = *at + name + 1;
+    const size_t length = strcspn(*value, "= ");
+    const char *const end = *value + length;
+    const bool last = end[0] == '\0', more = end[0] == ' ' && end[1] != '\0';
+    *at = more ? end + 1 : end;
+    return length > 0 && (last || more) ? name : 0;
+}
+
+/* Whether a word of this name stands in a key before `end`. */
+static bool has_key_word(const char *key, const char *end, const char *name, size_t length)
+{
+    for (const char *at = key, *value; at < end;)
+        if (take_key_word(&at, &value) == length && strncmp(value - length - 1, name, length) == 0)
+            return true;
+    return false;
+}
+
+/* "variant=mgk dtype=f32 ...": words, each once. */
+static void check_exact(line_words *line, const char *exact)
+{
+    const char *at = exact, *value;
+    bool good = *at != '\0';
+    while (good && *at != '\0') {
+        const char *const first = at;
+        const size_t name = take_key_word(&at, &value);
+        good = name > 0 && !has_key_word(exact, first, first, name);
+    }
+    if (line->wrong == NULL && !good)
+        line->wrong = "bucket: expected \"name=value ...\", each name once";
+}
+
+/* The value of an axis; -1: it is none. */
+static int axis_value(const char *text)
+{
+    const size_t digits = strspn(text, "0123456789");
+    const int value = digits > 0 && digits < 4 ? (int)strtol(text, NULL, 10) : -1;
+    return (text[digits] == ' ' || text[digits] == '\0') && value <= MAX_AXIS ? value : -1;
+}
+
 /* "rows=12 keys=12 tasks=3"; "*": none. */
 static void read_axes(line_words *line, const char *near, mgk_tuning_entry *entry)
 {
-    const char *at = near;
-    if (strcmp(near, "*") == 0)
-        return;
-    do {
-        const size_t name = strcspn(at, "= ");
-        const char *const digits = at[name] == '=' ? at + name + 1 : "";
-        const size_t count = strspn(digits, "0123456789");
-        const long value = count > 0 && count < 4 ? strtol(digits, NULL, 10) : -1;
-        if (entry->axes == MGK_TUNING_AXES || name == 0 || name >= sizeof(entry->axis[0].name) || value < 0 ||
-            value > MAX_AXIS || (digits[count] != ' ' && digits[count] != '\0')) {
-            line->wrong = line->wrong != NULL ? line->wrong : "near: expected \"axis=number ...\" or \"*\"";
-            return;
-        }
-        memcpy(entry->axis[entry->axes].name, at, name);
-        entry->axis[entry->axes++].value = (int)value;
-        at = digits + count + (digits[count] == ' ' ? 1 : 0);
-    } while (*at != '\0');
+    const char *at = near, *value = "";
+    bool good = *near != '\0';
+    while (good && strcmp(near, "*") != 0 && *at != '\0') {
+        const char *const first = at;
+        const size_t name = take_key_word(&at, &value);
+        good = name > 0 && name < sizeof(entry->axis[0].name) && entry->axes < MGK_TUNING_AXES &&
+               axis_value(value) >= 0 && !has_key_word(near, first, first, name);
+        if (!good)
+            break;
+        memcpy(entry->axis[entry->axes].name, first, name);
+        entry->axis[entry->axes++].value = axis_value(value);
+    }
+    if (line->wrong == NULL && !good)
+        line->wrong = "near: expected \"axis=number ...\", each axis once, or \"*\"";
+}
+
+/* Whether a text of the form YYYY-MM-DDThh:mm:ssZ is a time of the calendar; some systems count leap seconds. */
+static bool is_time(const char *text)
+{
+    static const int days[] = {31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
+    int year = 0, month = 0, day = 0, hour = 0, minute = 0, second = 0;
+    if (sscanf(text, "%4d-%2d-%2dT%2d:%2d:%2dZ", &year, &month, &day, &hour, &minute, &second) != 6)
+        return false;
+    const bool leap = (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
+    if (month < 1 || month > 12 || day < 1 || day > days[month - 1] + (leap && month == 2))
+        return false;
+    return hour < 24 && minute < 60 && second <= 60;
 }
 
 static void word_date(line_words *line, char *target, size_t size)
@@ -355,14 +439,14 @@ static void word_date(line_words *line, char *target, size_t size)
     bool good = line->wrong == NULL && strlen(target) == sizeof(form) - 1;
     for (size_t i = 0; good && form[i] != '\0'; ++i)
         good = form[i] == 'd' ? target[i] >= '0' && target[i] <= '9' : target[i] == form[i];
-    if (line->wrong == NULL && !good)
+    if (line->wrong == NULL && !(good && is_time(target)))
         line->wrong = "date: expected YYYY-MM-DDThh:mm:ssZ";
 }
 
 static clmgk_status read_entry(reader *r, line_words *line, clmgk_error *error)
 {
     mgk_tuning_entry entry = {.shipped = r->shipped, .line = r->line};
-    const uint64_t id = word_number(line, "device", UINT32_MAX);
+    const uint64_t id = word_number(line, "device", 0, UINT32_MAX);
     const mgk_tuning_device *device = NULL;
     for (size_t i = 0; i < r->count; ++i)
         if (r->devices[i].id == id)
@@ -371,9 +455,10 @@ static clmgk_status read_entry(reader *r, line_words *line, clmgk_error *error)
     word_text(line, "operation", entry.operation, sizeof(entry.operation));
     word_text(line, "choice", entry.choice, sizeof(entry.choice));
     word_text(line, "parameters", entry.parameters, sizeof(entry.parameters));
-    entry.time_ns = word_number(line, "time_ns", UINT64_MAX / 2);
-    entry.default_ns = word_number(line, "default_ns", UINT64_MAX / 2);
+    entry.time_ns = word_number(line, "time_ns", 1, UINT64_MAX / 2);
+    entry.default_ns = word_number(line, "default_ns", 1, UINT64_MAX / 2);
     word_text(line, "bucket", entry.exact, sizeof(entry.exact));
+    check_exact(line, entry.exact);
     read_axes(line, take_word(line, "near"), &entry);
     no_other_word(line);
     if (line->wrong == NULL && device == NULL)
@@ -405,7 +490,7 @@ static clmgk_status read_line(reader *r, char *text, line_words *line, clmgk_err
     if (text[0] == '\0' || text[0] == '#')
         return CLMGK_OK;
     if (!is_line(text)) {
-        line->wrong = "a character is not printable";
+        line->wrong = "a character is not printable, or not UTF-8";
         return CLMGK_OK;
     }
     if (begins(text, VERSION_WORD, &rest)) {

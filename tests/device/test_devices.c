@@ -372,6 +372,9 @@ MACHINE_TEST(test_default_choice)
     platform_count = 3;
     th_expect_error(clmgk_select_device("gpu", &info, &th_error), CLMGK_ERROR_NO_DEVICE,
                     "device selector \"gpu\" matches none of the usable devices: 2:0 \"pthread-model CPU\"");
+    assert_int_equal(setenv("CLMGK_DEVICE", "junk", 1), 0);
+    th_expect_error(clmgk_select_device(NULL, &info, &th_error), CLMGK_ERROR_NO_DEVICE,
+                    "CLMGK_DEVICE: device selector \"junk\" matches none of the usable devices");
     platform_count = 5;
     assert_int_equal(setenv("CLMGK_DEVICE", "", 1), 0);
     assert_int_equal(clmgk_select_device(NULL, &info, NULL), CLMGK_OK);

@@ -216,6 +216,20 @@ class Program(AnalyzeTest):
             self.assertNotRegex(words, rf"(?m)^  --{option}( |$)")
         self.assertRegex(self.accept("--version").stdout, r"^clmgk-analyze \d+\.\d+\.\d+\n$")
 
+    def test_options_of_other_analyses(self):
+        for option, value, analyses in (("threshold", 0.1, "components,distances"), ("full_svd", True, "matrices"),
+                                        ("fraction", 0.5, "rank")):
+            with self.subTest(option=option):
+                self.refuse_run(f"--{option.replace('_', '-')} does not apply without the analysis", analyses=analyses,
+                                **{option: value})
+        self.refuse_run("--fraction does not apply without the analysis components", fraction=0.5, batch_list=0, head_list=0)
+        self.refuse_run("--analyses: 'rank' is given twice", analyses="rank,matrices,rank")
+
+    def test_plots_are_files(self):
+        for name in ("''", "'/'", "'p/'", "-"):
+            with self.subTest(name=name):
+                self.refuse_run(f"--plots {name}: expected a file name", plots=name.strip("'"))
+
     def test_bad_usage(self):
         for words, changes in (
             (("--k", "required"), {"k": None}),

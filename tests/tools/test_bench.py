@@ -720,6 +720,57 @@ class Comparison(BenchTest):
                            ("other.json", "an object of --json"), (self.folder, "not a regular file")):
             self.refuse(2, "--compare", name, words=[f"--compare {name}", word])
 
+    def test_damaged_files(self):
+        """Alone and among several, nothing is measured: one line names the file and the place."""
+        self.earlier(1)
+        for place, value in (("cases[0]", 3), ("cases[0].device", -1), ("cases[0].device", 1), ("cases[0].device", "0"),
+                             ("cases[0].variant", None), ("cases[0].dtype", "f32\x1b[2J"), ("cases[0].pass", "'"),
+                             ("cases[0].length", -40), ("cases[0].length", 40.5), ("cases[0].heads", 1 << 31),
+                             ("cases[0].components", 0), ("cases[0].causal", 0), ("cases[0].time_ms.median", "1"),
+                             ("cases[0].time_ms.median", 0), ("cases[0].time_ms.median", -1),
+                             ("cases[0].time_ms.median", 1e9), ("cases[0].time_ms.min", 1e9), ("cases[0].time_ms.max", None),
+                             ("devices[0]", []), ("devices[0].name", 3)):
+            found = json.loads((self.folder / "old.json").read_text())
+            *path, last = place.replace("[0]", ".0").split(".")
+            at = found
+            for word in path:
+                at = at[int(word) if word == "0" else word]
+            at[int(last) if last == "0" else last] = value
+            (self.folder / "bad.json").write_text(json.dumps(found))
+            if value == 1e9:  # what comes after it is too small
+                place = place.replace("median", "max").replace("min", "median")
+            for files in (["bad.json"], ["old.json", "bad.json"]):
+                with self.subTest(place=place, value=value, files=files):
+                    self.refuse(2, "--compare", *files, words=[f"--compare bad.json: {place}: expected "])
+        (self.folder / "bad.json").write_text('{"devices": [],\n"cases": [}')
+        self.refuse(2, "--compare", "bad.json", words=["bad.json: line 2, column 11: "])
+
+    def test_names_command_no_terminal(self):
+        self.earlier(2)
+        found = json.loads((self.folder / "old.json").read_text())
+        found["devices"][0]["name"] = "a\x1b[2J\u009b1m\ncard"
+        (self.folder / "a\nb.json").write_text(json.dumps(found))
+        done = self.accept("--compare", "a\nb.json", "old.json")
+        self.assertIn("  A: a [2J  1m card (a b.json)\n", done.stdout)
+        self.assertNotIn("\x1b", done.stdout)
+
+    def test_cases_that_only_one_run_has(self):
+        self.earlier(100)
+        found = json.loads((self.folder / "old.json").read_text())
+        other = {**found["cases"][0], "length": 41}
+        found["cases"] = [other, found["cases"][0], {**other, "length": 42}]
+        (self.folder / "old.json").write_text(json.dumps(found))
+        command = [*SIZES, *SHORT, "--variants", "softmax", "--compare", "old.json"]
+        done = self.accept(*command)
+        self.assertIn("1 case compared: 1 faster", done.stdout)
+        self.assertIn("\n  2 cases of the earlier run are not in this run\n", done.stdout)
+        found["cases"] = [other]
+        (self.folder / "old.json").write_text(json.dumps(found))
+        done = self.run_program(*command)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("\n  1 case of the earlier run is not in this run\n", done.stdout)
+        self.assertIn("--compare old.json: has no case in common with this run\n", done.stderr)
+
     def test_a_fifo_is_not_waited_for(self):
         os.mkfifo(self.folder / "fifo")
         done = self.run_program("--compare", "fifo")
@@ -744,8 +795,25 @@ class Plot(BenchTest):
         lines = (self.folder / "f.svg").read_text().count("'rgb( 68,  68,  68)'")
         self.assertGreaterEqual(lines, 4, "two bars of times and two of rates have lines from least to largest")
 
+    @unittest.skipUnless(shutil.which("gnuplot"), "gnuplot is not installed")
+    def test_picture_without_a_baseline(self):
+        """No softmax with the size's heads: times in milliseconds in the place of ratios."""
+        self.accept("--length", 16, "--head-size", 8, *SHORT, "--variants", "mgk:4", "--plot", "f.svg")
+        text = "".join(xml.etree.ElementTree.parse(self.folder / "f.svg").getroot().itertext())
+        for word in ("given", "mgk, 4 heads", "milliseconds", "part of"):
+            self.assertIn(word, text)
+        self.assertNotIn("time / softmax", text)
+
     def test_without_gnuplot(self):
         self.refuse(4, "--plot", "f.svg", words=["gnuplot"], env={**QUICK, "PATH": str(self.folder)})
+
+    def test_an_earlier_run_is_not_overwritten(self):
+        (self.folder / "a.json").write_text('{"devices": [], "cases": []}')
+        (self.folder / "link.svg").symlink_to("a.json")
+        for files in (["a.json"], ["a.json", "a.json"]):
+            for target in ("a.json", "./a.json", "link.svg"):
+                self.refuse(2, "--compare", *files, "--plot", target,
+                            words=["--plot would overwrite the input --compare a.json"])
 
     def test_folder_that_is_not_there(self):
         self.refuse(4, "--plot", "nowhere/f.svg", words=["nowhere/f.svg"])
@@ -801,6 +869,14 @@ class Refusals(BenchTest):
             (["--seconds"], ["--seconds", "-1"]),
             (["--seconds"], ["--seconds", "nan"]),
             (["--threshold", "--compare"], ["--threshold", 3]),
+            (["--device ''"], ["--device", ""]),
+            (["--state"], [*SIZES, "--state", "--variants", "softmax,mgk:2"]),
+            (["--state"], [*SIZES, "--state"]),
+            (["--components"], [*SIZES, "--components", 3, "--variants", "softmax,talking-heads,hard-fish:2x4"]),
+            (["--variants: 'softmax' is given twice"], ["--variants", "softmax:2,mgk:2,softmax:2"]),
+            (["--variants: 'fish' is given twice"], ["--variants", "fish:2x4,fish:2x8,fish:2x4"]),
+            (["--shapes: 'long' is given twice"], ["--shapes", "long,long"]),
+            (["--output ''"], ["--suite", "counts", "--output", ""]),
             (["--device", "--all-devices"], ["--device", "0:0", "--all-devices"]),
             (["kv_heads"], ["--heads", 8, "--kv-heads", 3, "--length", 4, "--head-size", 4]),
             (["head_size"], ["--length", 4, "--head-size", 100000]),
@@ -811,9 +887,13 @@ class Refusals(BenchTest):
                 self.refuse(2, *args, words=words)
 
     def test_parameters(self):
-        done = self.run_program(*SIZES, *SHORT, "--variants", "softmax", "--parameters", "nothing=3")
+        for option, words in (("--parameters", []), ("--backward-parameters", ["--pass", "both"])):
+            for text in ("nothing=3", "unroll=2,nothing=3", "nothing"):
+                self.refuse(2, *SIZES, *SHORT, "--variants", "softmax", *words, option, text,
+                            words=[f"{option} '{text}'", "not 'nothing'"])
+        done = self.run_program(*SIZES, *SHORT, "--variants", "softmax", "--parameters", "unroll=3")
         self.assertEqual(done.returncode, 2, done.stderr)
-        self.assertIn("nothing", done.stderr)
+        self.assertIn("unroll=3", done.stderr)
 
     def test_too_little_memory(self):
         done = self.run_program("--length", 1000000000, "--head-size", 32, "--keep-caches")

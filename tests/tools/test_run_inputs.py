@@ -272,6 +272,15 @@ class Values(RunTest):
                 array[0, 1, 2, 3] = value
                 self.refuse_run("--bias bad.npy", "element 52", "a finite number or -inf", bias=self.save("bad", array))
 
+    def test_shift(self):
+        for variant in ("smgk", "smlk"):
+            for value in (np.nan, np.inf, -np.inf):
+                with self.subTest(variant=variant, value=value):
+                    array = self.arrays["shift"].copy()
+                    array[1, 2, 3] = value
+                    self.refuse_run("--shift bad.npy", "element 43", "a finite number", variant=variant,
+                                    shift=self.save("bad", array))
+
     def test_numbers_per_head(self):
         for name in ("alibi", "sinks"):
             for value in ("nan", "inf", "-inf"):

@@ -173,6 +173,24 @@ class Usage(RunTest):
 
     def test_outputs_are_files(self):
         self.refuse_run("--out -: expected a file name", out="-")
+        for name in ("", "d/", "/"):
+            self.refuse_run(f"--out '{name}': expected a file name", out=name)
+            self.refuse_run(f"--state-out '{name}': expected a file name", variant="linear", state_out=name)
+        self.refuse_run("--state-out -: expected a file name", variant="linear", state_out="-")
+
+    def test_an_empty_device(self):
+        self.refuse_run("--device '': expected", device="")
+        done = self.run_program(*self.arguments(), env={**QUICK, "CLMGK_DEVICE": ""})
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_a_device_of_the_environment(self):
+        """Nobody who did not type it would find it."""
+        for name, status in (("no such device", 3), ("7:7", 3)):
+            done = self.run_program(*self.arguments(), env={**QUICK, "CLMGK_DEVICE": name})
+            self.assertEqual(done.returncode, status, done.stderr)
+            self.assertIn(f'CLMGK_DEVICE: device selector "{name}" matches none', done.stderr)
+        done = self.run_program(*self.arguments(device="nothing"), env={**QUICK, "CLMGK_DEVICE": "pocl"})
+        self.assertIn('clmgk-run: device selector "nothing" matches none', done.stderr)
 
     def test_a_folder_of_kernels_that_is_none(self):
         done = self.run_program(*self.arguments(), env={**QUICK, "CLMGK_KERNEL_DIR": "/nonexistent"})

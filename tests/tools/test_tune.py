@@ -434,11 +434,18 @@ class Cache(TuneTest):
             "value": good.replace('parameters="', 'parameters="tile=3,' if 'parameters=""' not in good
                                   else 'parameters="tile=3'),
             "cut": good[: len(good) - 30],
+            "date": re.sub("date=[^ ]*", "date=2026-99-99T99:99:99Z", good),
+            "operation": good.replace('operation="forward"', 'operation="sideways"'),
+            "bucket": good.replace('bucket="variant=', 'bucket="'),
+            "axes": good.replace('near="rows=', 'near="rows'),
+            "time": re.sub("time_ns=[0-9]*", "time_ns=0", good),
+            "default": re.sub("default_ns=[0-9]*", "default_ns=0", good),
+            "bytes": good.replace('vendor="', 'vendor="\udcff'),
         }
         before = self.file.read_bytes()
         for name, text in bad.items():
             with self.subTest(name):
-                (self.folder / "bad.txt").write_text(text)
+                (self.folder / "bad.txt").write_bytes(os.fsencode(text))
                 done = self.run_program("--import", "bad.txt")
                 self.assertEqual(done.returncode, 2, done.stdout)
                 self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
@@ -601,6 +608,15 @@ class Files(TuneTest):
         shown = self.accept("--show").stdout
         self.assertNotIn("passed over", shown)
         self.assertEqual("\nno entries" in shown, not entries)
+
+    def test_an_export_does_not_replace_the_cache(self):
+        self.accept("--import", self.written("clmgk-tuning 1\n"))
+        (self.folder / "soft.txt").symlink_to(self.file)
+        (self.folder / "hard.txt").hardlink_to(self.file)
+        for name in (self.file, self.file.parent / "../tuning/tuning.txt", "soft.txt", "hard.txt"):
+            with self.subTest(name=name):
+                self.refuse(2, "--export", name, words=[f"--export {name}: is the tuning cache's own file"])
+        self.accept("--export", "other.txt")
 
     def written(self, text):
         (self.folder / "in.txt").write_text(text)

@@ -95,6 +95,9 @@ static void import_text(const fixture *self, const char *text, size_t expected)
 #define ENTRY(device, date, parameters, near)                                                                          \
     "entry device=" device " date=" date " operation=\"forward\" choice=\"lane\" parameters=\"" parameters             \
     "\" time_ns=1500000 default_ns=2000000 bucket=\"variant=mgk\" near=\"" near "\"\n"
+#define ENTRY_OF(operation, bucket, time, defaults)                                                                    \
+    "entry device=1 date=" EARLY " operation=\"" operation "\" choice=\"lane\" parameters=\"\" time_ns=" #time         \
+    " default_ns=" #defaults " bucket=\"" bucket "\" near=\"*\"\n"
 #define EARLY  "2026-01-31T23:59:59Z"
 #define LATER  "2026-02-01T00:00:00Z"
 #define HEADER "clmgk-tuning 1\n"
@@ -587,6 +590,29 @@ CACHE_TEST(lines_are_checked)
         {ENTRY("1", EARLY, "", "rows=-1"), "near"},
         {ENTRY("1", EARLY, "", "rows=1 keys=1 tasks=1 more=1 most=1"), "near"},
         {ENTRY("1", EARLY, "", "a-name-of-an-axis-that-is-long=1"), "near"},
+        {ENTRY("1", EARLY, "", "rows=1 "), "near"},
+        {ENTRY("1", EARLY, "", "rows=1  keys=1"), "near"},
+        {ENTRY("1", EARLY, "", "rows=1 rows=2"), "near"},
+        {ENTRY("1", EARLY, "", "ro;ws=1"), "near"},
+        {ENTRY_OF("forward", "", 1, 2), "bucket"},
+        {ENTRY_OF("forward", "mgk", 1, 2), "bucket"},
+        {ENTRY_OF("forward", "variant=", 1, 2), "bucket"},
+        {ENTRY_OF("forward", " variant=mgk", 1, 2), "bucket"},
+        {ENTRY_OF("forward", "variant=mgk  dtype=f32", 1, 2), "bucket"},
+        {ENTRY_OF("forward", "variant=mgk dtype=f32 variant=mgk", 1, 2), "bucket"},
+        {ENTRY_OF("forward", "variant=mgk", 0, 2), "number"},
+        {ENTRY_OF("forward", "variant=mgk", 1, 0), "number"},
+        {ENTRY_OF("forward", "variant=m\x80k", 1, 2), "UTF-8"},
+        {ENTRY_OF("forward", "variant=m\xc3", 1, 2), "UTF-8"},
+        {ENTRY_OF("forward", "variant=m\xc0\xaf", 1, 2), "UTF-8"},
+        {ENTRY_OF("forward", "variant=m\xed\xa0\x80", 1, 2), "UTF-8"},
+        {ENTRY("1", "2026-99-99T99:99:99Z", "", "*"), "date"},
+        {ENTRY("1", "2026-00-01T00:00:00Z", "", "*"), "date"},
+        {ENTRY("1", "2026-04-31T00:00:00Z", "", "*"), "date"},
+        {ENTRY("1", "2026-02-29T00:00:00Z", "", "*"), "date"},
+        {ENTRY("1", "2100-02-29T00:00:00Z", "", "*"), "date"},
+        {ENTRY("1", "2026-01-31T24:00:00Z", "", "*"), "date"},
+        {ENTRY("1", "2026-01-31T23:60:00Z", "", "*"), "date"},
         {ENTRY("1", EARLY "\" x=\"1", "", "*"), "name=value"},
         {ENTRY("1 word=1", EARLY, "", "*"), "unknown"},
         {ENTRY("1 device=1", EARLY, "", "*"), "twice"},
@@ -752,6 +778,9 @@ CACHE_TEST(bad_imports_change_nothing)
         {HEADER DEVICE_2 ENTRY("2", LATER, "", "*") "entry cut", "line 4"},
         {HEADER DEVICE_2 ENTRY("2", LATER, "", "*") ENTRY("1", LATER, "", "*"), "line 4"},
         {HEADER DEVICE_2 ENTRY("2", LATER, "", "*") ENTRY("2", LATER, "tile=17", "rows=1"), "line 4"},
+        {HEADER DEVICE_1 ENTRY_OF("sideways", "variant=mgk", 1, 2), "line 3: operation: \"sideways\""},
+        {HEADER DEVICE_1 ENTRY_OF("forward", "variant=mgk", 0, 0), "line 3"},
+        {HEADER DEVICE_1 ENTRY("1", "2026-99-99T99:99:99Z", "", "*"), "line 3"},
     };
     import_text(self, small_file, 3);
     char *const before = read_file(self);
@@ -774,6 +803,25 @@ CACHE_TEST(bad_imports_change_nothing)
     expect_file(self, before);
     assert_int_equal(scratch_count(self->folder, "damaged", NULL), 0);
     free(before);
+}
+
+/* Of a later version in the same format: it stays in the file, and no plan looks for it. */
+CACHE_TEST(unknown_operations_stay)
+{
+    static const char later[] = HEADER DEVICE_1 ENTRY_OF("sideways", "variant=mgk new-word=1", 1, 2);
+    clmgk_tuning_entry entry = CLMGK_TUNING_ENTRY_INIT;
+    size_t count = 0;
+    write_file(self, later);
+    assert_int_equal(get_info(self).entries, 1);
+    assert_int_equal(get_info(self).damaged, 0);
+    import_text(self, small_file, 3);
+    char *const text = export_text(self);
+    assert_non_null(strstr(text, "operation=\"sideways\""));
+    free(text);
+    th_expect_ok(clmgk_tuning_list(self->root, NULL, &entry, 1, &count, &th_error));
+    assert_string_equal(entry.operation, "sideways");
+    assert_false(entry.allowed);
+    assert_non_null(strstr(entry.reason, "operation: \"sideways\""));
 }
 
 CACHE_TEST(without_files)
@@ -1524,6 +1572,7 @@ CACHE_TEST(misuse_of_store)
         {context, &desc, 0, {engine, "\n", 1.0, 2.0}, "parameters"},
         {context, &desc, 0, {engine, long_text, 1.0, 2.0}, "parameters"},
         {context, &desc, 0, {engine, "", -1.0, 2.0}, "time_ms"},
+        {context, &desc, 0, {engine, "", 0.0, 2.0}, "time_ms"},
         {context, &desc, 0, {engine, "", 1.0, 0.0 / 0.0}, "default_ms"},
         {context, &backward, 1, {engine, "splits=3", 1.0, 2.0}, "splits=3"},
     };

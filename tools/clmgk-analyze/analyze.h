@@ -34,11 +34,12 @@ typedef struct analyze_arguments {
     tool_problem_arguments problem; /* without theorems */
     bool json;
     bool theorems;
-    bool chosen[ANALYZE_KINDS];         /* by --analyses; none: all that apply */
-    const char *plots;                  /* the pictures' prefix; NULL: none */
-    size_t format;                      /* of analyze_formats */
-    const char *batch_list, *head_list; /* as given; NULL: all */
-    int64_t rows;                       /* 0: not given */
+    bool chosen[ANALYZE_KINDS];          /* by --analyses; none: all that apply */
+    const char *only_for[ANALYZE_KINDS]; /* a given option of this analysis alone; NULL: none */
+    const char *plots;                   /* the pictures' prefix; NULL: none */
+    size_t format;                       /* of analyze_formats */
+    const char *batch_list, *head_list;  /* as given; NULL: all */
+    int64_t rows;                        /* 0: not given */
     double threshold;
     double fraction;
     bool full_svd;

@@ -75,6 +75,8 @@ static tool_exit parse_analyses(const char *text, bool *chosen, tool_error *erro
         if (comma)
             *comma = '\0';
         status = tool_parse_name("analyses", at, names, TOOL_COUNT(names), &kind, error);
+        if (status == TOOL_DONE && chosen[kind])
+            status = tool_fail(error, TOOL_BAD_INPUT, "--analyses: '%s' is given twice", at);
         chosen[kind] = true;
         at = comma ? comma + 1 : NULL;
     }
@@ -138,6 +140,20 @@ static tool_exit check_mode(const char *const *values, tool_error *error)
     return TOOL_DONE;
 }
 
+/* Notes options that only one analysis has. */
+static void note_analyses_of_options(const char *const *values, analyze_arguments *arguments)
+{
+    static const struct {
+        size_t option;
+        analyze_kind kind;
+    } rules[] = {
+        {OPTION_THRESHOLD, ANALYZE_RANK}, {OPTION_FULL_SVD, ANALYZE_RANK}, {OPTION_FRACTION, ANALYZE_COMPONENTS}};
+    for (size_t i = 0; i < TOOL_COUNT(rules); i++) {
+        if (values[rules[i].option])
+            arguments->only_for[rules[i].kind] = options[rules[i].option].name;
+    }
+}
+
 tool_exit analyze_parse(int argc, char **argv, analyze_arguments *arguments, bool *finished, tool_error *error)
 {
     const char *values[TOOL_COUNT(options)];
@@ -159,6 +175,7 @@ tool_exit analyze_parse(int argc, char **argv, analyze_arguments *arguments, boo
     arguments->tokens = 12;
     arguments->trials = 16;
     TOOL_TRY(parse_analyses(values[OPTION_ANALYSES], arguments->chosen, error));
+    note_analyses_of_options(values, arguments);
     TOOL_TRY(tool_parse_integer("rows", values[OPTION_ROWS], 1, INT64_C(1) << 30, &arguments->rows, error));
     TOOL_TRY(tool_parse_positive("threshold", values[OPTION_THRESHOLD], &arguments->threshold, error));
     TOOL_TRY(tool_parse_positive("fraction", values[OPTION_FRACTION], &arguments->fraction, error));
@@ -169,5 +186,8 @@ tool_exit analyze_parse(int argc, char **argv, analyze_arguments *arguments, boo
     TOOL_TRY(tool_parse_u64("seed", values[TOOL_OPTION_SEED], &arguments->seed, error));
     TOOL_TRY(tool_parse_name("plot-format", values[OPTION_PLOT_FORMAT], analyze_formats, TOOL_COUNT(analyze_formats),
                              &arguments->format, error));
-    return arguments->plots ? tool_gnuplot_check(error) : TOOL_DONE;
+    if (!arguments->plots)
+        return TOOL_DONE;
+    TOOL_TRY(tool_check_output_name("plots", arguments->plots, error));
+    return tool_gnuplot_check(error);
 }

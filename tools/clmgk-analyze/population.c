@@ -60,8 +60,21 @@ static const char *reason_against(const analyze_population *population, analyze_
     return NULL;
 }
 
-static tool_exit choose_analyses(const bool *chosen, analyze_population *population, tool_error *error)
+/* Refuses options of analyses that are not made. */
+static tool_exit check_wanted(const analyze_arguments *arguments, const analyze_population *population,
+                              tool_error *error)
 {
+    for (int kind = 0; kind < ANALYZE_KINDS; kind++) {
+        if (arguments->only_for[kind] && !population->wanted[kind])
+            return tool_fail(error, TOOL_BAD_INPUT, "--%s does not apply without the analysis %s",
+                             arguments->only_for[kind], analyze_name((analyze_kind)kind));
+    }
+    return TOOL_DONE;
+}
+
+static tool_exit choose_analyses(const analyze_arguments *arguments, analyze_population *population, tool_error *error)
+{
+    const bool *const chosen = arguments->chosen;
     bool any = false;
     for (int kind = 0; kind < ANALYZE_KINDS; kind++)
         any = any || chosen[kind];
@@ -77,7 +90,7 @@ static tool_exit choose_analyses(const bool *chosen, analyze_population *populat
         population->wanted[ANALYZE_RESPONSIBILITIES] = false;
     if (!any && population->members == 1)
         population->wanted[ANALYZE_COMPONENTS] = false;
-    return TOOL_DONE;
+    return check_wanted(arguments, population, error);
 }
 
 static tool_exit load(analyze_population *population, tool_error *error)
@@ -114,7 +127,7 @@ tool_exit analyze_population_open(const analyze_arguments *arguments, analyze_po
     population->members = population->batches * population->heads;
     population->keys = desc->length_k;
     TOOL_TRY(choose_rows(arguments->rows, population, error));
-    TOOL_TRY(choose_analyses(arguments->chosen, population, error));
+    TOOL_TRY(choose_analyses(arguments, population, error));
     return load(population, error);
 }
 

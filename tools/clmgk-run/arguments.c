@@ -71,6 +71,7 @@ static tool_exit check_state_out(const char *const *values, clmgk_variant varian
     const char *const name = options[OPTION_STATE_OUT].name;
     if (!values[OPTION_STATE_OUT])
         return TOOL_DONE;
+    TOOL_TRY(tool_check_output_name(name, values[OPTION_STATE_OUT], error));
     if (!tool_is_linear(variant))
         return tool_fail(error, TOOL_BAD_INPUT, "--%s does not apply to %s", name, clmgk_variant_name(variant));
     if (values[TOOL_OPTION_ARRAYS + CLMGK_ARRAY_OFFSETS])

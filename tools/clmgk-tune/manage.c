@@ -8,8 +8,10 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define MAX_FILE_BYTES ((size_t)16 << 20)
+#define FILE_NAME      "tuning.txt" /* in the cache's folder */
 
 /* ---- devices ---------------------------------------------------------------------------------------------------- */
 
@@ -125,6 +127,21 @@ tool_exit tune_reset(const tune_options *options, tool_error *error)
 
 /* ---- export and import ------------------------------------------------------------------------------------------ */
 
+/* The cache's own file holds the entries of other devices, too: an export may not take its place. */
+static tool_exit refuse_cache(const char *path, tool_error *error)
+{
+    clmgk_tuning_info cache = CLMGK_TUNING_INFO_INIT;
+    char file[sizeof cache.path + sizeof FILE_NAME];
+    struct stat own, target;
+    TOOL_TRY(get_cache(&cache, error));
+    snprintf(file, sizeof file, "%s/" FILE_NAME, cache.path);
+    if (!cache.path[0] || stat(file, &own) != 0 || stat(path, &target) != 0 || own.st_dev != target.st_dev ||
+        own.st_ino != target.st_ino)
+        return TOOL_DONE;
+    return tool_fail(error, TOOL_BAD_INPUT, "--export %s: is the tuning cache's own file, %s: expected another", path,
+                     file);
+}
+
 static tool_exit write_text(const char *path, const char *text, size_t length, tool_error *error)
 {
     tool_outputs *outputs = NULL;
@@ -185,6 +202,7 @@ tool_exit tune_export(const tune_options *options, tool_error *error)
     clmgk_device_info info = CLMGK_DEVICE_INFO_INIT;
     char *text = NULL;
     size_t length = 0;
+    TOOL_TRY(refuse_cache(options->export_path, error));
     TOOL_TRY(chosen_device(options, &info, error));
     TOOL_TRY(tune_export_text(info.device_id, &text, &length, error));
     tool_exit status = write_text(options->export_path, text, length, error);

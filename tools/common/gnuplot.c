@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "gnuplot.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <spawn.h>
 #include <string.h>
@@ -61,6 +62,6 @@ void tool_gnuplot_quoted(const char *text, FILE *script)
     for (; *text; text++) {
         if (*text == '\'')
             fputc('\'', script);
-        fputc(*text, script);
+        fputc(iscntrl((unsigned char)*text) ? ' ' : *text, script); /* a quoted text ends with its line */
     }
 }

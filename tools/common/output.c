@@ -268,16 +268,21 @@ static tool_exit check_target(const output_file *file, tool_error *error)
     return check_folder(file, error);
 }
 
+tool_exit tool_check_output_name(const char *option, const char *name, tool_error *error)
+{
+    if (strcmp(name, "-") == 0)
+        return tool_fail(error, TOOL_BAD_INPUT,
+                         "--%s -: expected a file name: it is not written to stdout (./- is a file of that name)",
+                         option);
+    if (name[0] == '\0' || name[strlen(name) - 1] == '/')
+        return tool_fail(error, TOOL_BAD_INPUT, "--%s '%s': expected a file name", option, name);
+    return TOOL_DONE;
+}
+
 tool_exit tool_outputs_add(tool_outputs *outputs, const char *option, const char *path, size_t *index,
                            tool_error *error)
 {
-    if (strcmp(path, "-") == 0)
-        return tool_fail(error, TOOL_BAD_INPUT,
-                         "--%s -: expected a file name: arrays are not written to stdout (./- is a "
-                         "file of that name)",
-                         option);
-    if (path[0] == '\0' || path[strlen(path) - 1] == '/')
-        return tool_fail(error, TOOL_BAD_INPUT, "--%s '%s': expected a file name", option, path);
+    TOOL_TRY(tool_check_output_name(option, path, error));
     if (outputs->count == TOOL_MAX_OUTPUTS)
         return tool_fail(error, TOOL_BAD_INPUT, "--%s %s: more than %d outputs", option, path, TOOL_MAX_OUTPUTS);
     output_file file = {.option = option, .path = path};

@@ -37,6 +37,10 @@ void tool_outputs_remove_process(tool_outputs *outputs, pid_t process);
  * replaces an earlier farewell; no signal is handled between the two. Frees `farewell`, which is from malloc(). */
 tool_exit tool_outputs_print(tool_outputs *outputs, const char *text, FILE *stream, char *farewell, tool_error *error);
 
+/* Refuses what names no file: nothing, a folder, "-". For options whose value is the beginning of several names, too.
+ */
+tool_exit tool_check_output_name(const char *option, const char *name, tool_error *error);
+
 /* Announces that `option` writes `path`, and checks what can be checked now without touching anything: its folder is
  * there, the target, if it exists, is a regular file that may be written, and no other output is the same file.
  * *index is for tool_outputs_open. `option` and `path` must live as long as `outputs`. */

@@ -76,15 +76,24 @@ tool_exit tool_check_memory(const void *made, const char *what, tool_error *erro
     return made ? TOOL_DONE : tool_fail_memory(error, what);
 }
 
+void tool_flatten(char *text)
+{
+    for (unsigned char *c = (unsigned char *)text; *c != '\0'; c++) {
+        const bool two_bytes = c[0] == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0; /* U+0080 to U+009F */
+        if (two_bytes)
+            c[1] = ' ';
+        if (two_bytes || iscntrl(*c))
+            *c = ' ';
+    }
+}
+
 int tool_report(const tool_program *program, tool_exit status, const tool_error *error)
 {
     if (error->message[0] == '\0')
         return (int)status;
     char line[sizeof error->message];
-    size_t length = 0;
-    for (const char *c = error->message; *c != '\0'; c++) /* one line, whatever a file's name holds */
-        line[length++] = iscntrl((unsigned char)*c) ? ' ' : *c;
-    line[length] = '\0';
+    memcpy(line, error->message, sizeof line); /* one line, whatever a file's name holds */
+    tool_flatten(line);
     fprintf(stderr, "%s: %s\n", program->name, line);
     return (int)status;
 }

@@ -152,6 +152,9 @@ tool_exit tool_parse_alignment(const char *option, const char *text, clmgk_align
 /* Prints the one line of a failure on standard error (nothing for an empty message); returns `status`. */
 int tool_report(const tool_program *program, tool_exit status, const tool_error *error);
 
+/* Replaces control characters of a text, in ASCII or UTF-8, by spaces: it then is a line, and commands no terminal. */
+void tool_flatten(char *text);
+
 /* `one` for a count of 1, else `many`. */
 const char *tool_plural(uint64_t count, const char *one, const char *many);
 

@@ -62,7 +62,14 @@ static tool_exit add_variant(const char *option, char *token, bench_request *req
     name[length] = '\0';
     *variant = (bench_variant){.heads = BENCH_HEADS_OF_SHAPE};
     TOOL_TRY(tool_parse_variant(option, name, &variant->variant, error));
-    return token[length] == ':' ? parse_heads(option, token + length + 1, variant, error) : TOOL_DONE;
+    if (token[length] == ':')
+        TOOL_TRY(parse_heads(option, token + length + 1, variant, error));
+    for (const bench_variant *other = request->variants; other < variant; other++) {
+        if (other->variant == variant->variant && other->heads == variant->heads &&
+            other->components == variant->components)
+            return tool_fail(error, TOOL_BAD_INPUT, "--%s: '%s' is given twice with the same heads", option, name);
+    }
+    return TOOL_DONE;
 }
 
 static tool_exit add_dtype(const char *option, char *token, bench_request *request, tool_error *error)
@@ -98,6 +105,10 @@ static tool_exit add_shape(const char *option, char *token, bench_request *reque
     for (size_t i = 0; i < bench_shape_count; i++)
         names[i] = bench_shapes[i].name;
     TOOL_TRY(tool_parse_name(option, token, names, bench_shape_count, &index, error));
+    for (size_t i = 0; i < request->shape_count; i++) {
+        if (strcmp(request->shapes[i].name, token) == 0)
+            return tool_fail(error, TOOL_BAD_INPUT, "--%s: '%s' is given twice", option, token);
+    }
     request->shapes[request->shape_count++] = bench_shapes[index];
     return TOOL_DONE;
 }
@@ -243,6 +254,20 @@ static bool has_linear(const bench_request *request)
     return found;
 }
 
+/* Refuses sizes that no variant of the request has. */
+static tool_exit check_sizes(const bench_choice *choice, const bench_request *request, tool_error *error)
+{
+    bool components = false;
+    for (size_t i = 0; i < request->variant_count; i++)
+        components = components || bench_takes_components(&request->variants[i]);
+    if (choice->sizes[BENCH_SIZE_COMPONENTS] && !components)
+        return tool_fail(error, TOOL_BAD_INPUT,
+                         "--components is given: expected a variant with it that has components and names no number");
+    if (choice->sizes[BENCH_SIZE_STATE] && !has_linear(request))
+        return tool_fail(error, TOOL_BAD_INPUT, "--state is given: expected a variant of the linear family with it");
+    return TOOL_DONE;
+}
+
 #define MAX_ORDER 3
 
 static tool_exit parse_feature(const bench_choice *choice, bench_request *request, tool_error *error)
@@ -287,6 +312,7 @@ tool_exit bench_parse_choice(const bench_choice *choice, bench_request *request,
         TOOL_TRY(parse_list("variants", choice->variants, BENCH_MAX_VARIANTS, add_variant, request, error));
     else
         take_default_variants(request, *suite);
+    TOOL_TRY(check_sizes(choice, request, error));
     TOOL_TRY(parse_feature(choice, request, error));
     TOOL_TRY(tool_parse_storage("dtype-k", choice->dtype_k, &request->dtype_k, error));
     TOOL_TRY(tool_parse_storage("dtype-v", choice->dtype_v, &request->dtype_v, error));

@@ -285,9 +285,9 @@ static tool_exit check_values(const tool_problem *problem, clmgk_array array, to
         return check_lengths(file, slot, input_size(problem, letter), error);
     if (rule == CLMGK_VALUES_OFFSETS)
         return check_offsets(file, slot, letter, input_size(problem, letter), error);
-    /* Numbers that a user writes are finite. */
-    return check_floats(file, slot, rule == CLMGK_VALUES_ANY && tool_takes_numbers(array) ? CLMGK_VALUES_FINITE : rule,
-                        error);
+    /* Parameters are finite; what a network computes may be anything. */
+    const bool parameter = tool_takes_numbers(array) || array == CLMGK_ARRAY_SHIFT;
+    return check_floats(file, slot, rule == CLMGK_VALUES_ANY && parameter ? CLMGK_VALUES_FINITE : rule, error);
 }
 
 /* ---- reading ---------------------------------------------------------------------------------------------------- */
