@@ -331,18 +331,58 @@ def test_tensors_on_several_devices():
             call()
 
 
-def test_traced_without_gradients():
-    """A graph of tensors that require no gradient computes, and refuses tensors that do."""
+@pytest.mark.parametrize("attention", [ct.attention, ct.linear_attention])
+def test_gradients_that_a_graph_lacks(attention):
+    """An exported graph computes the gradients of the tensors that required one, and refuses others that do."""
     class Model(torch.nn.Module):
+        def __init__(self, grad):
+            super().__init__()
+            self.k = torch.nn.Parameter(normal(1, 2, 7, 16), requires_grad=grad)
+
         def forward(self, q):
-            return ct.attention(q, q, q)
+            return attention(q, self.k, self.k)
 
     q = normal(1, 2, 7, 16)
-    traced = torch.export.export(Model(), (q.detach(),)).module()
-    with torch.no_grad():
-        close(traced(q), ct.attention(q, q, q), 0)
-    with pytest.raises(RuntimeError, match="was traced without gradients"):
-        traced(q)
+    for grad in (False, True):
+        model = Model(grad)
+        traced = torch.export.export(model, (q.detach(),)).module()
+        with torch.no_grad():
+            close(traced(q), model(q), 0)
+        with pytest.raises(RuntimeError, match="q: requires a gradient"):
+            traced(q)
+    traced(q.detach()).square().sum().backward()
+    model(q.detach()).square().sum().backward()
+    close(traced.k.grad, model.k.grad, 0)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("attention", [ct.attention, ct.linear_attention, ct.scaled_dot_product_attention])
+def test_vmap(attention):
+    """It computes, and gives gradients of tensors outside it; others would be lost without a word, and are refused."""
+    x, k = normal(3, 1, 2, 7, 16), normal(1, 2, 7, 16)
+    function = lambda q: attention(q, k, k)  # noqa: E731
+    for a, e in zip(*(torch.autograd.grad(f(x.detach()).square().sum(), k) for f in (
+            torch.vmap(function), lambda x: torch.stack([function(q) for q in x])))):
+        close(a, e)
+    for f in (function, lambda q: attention(q, k.detach(), k.detach())):
+        close(torch.no_grad()(torch.vmap(f))(x), torch.stack([f(q) for q in x]), 0)
+        for refused in (torch.vmap(f), torch.compile(torch.vmap(f), backend="aot_eager")):
+            with pytest.raises(RuntimeError, match="q: requires a gradient"):
+                refused(x)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("attention", [ct.attention, ct.linear_attention])
+def test_derivatives_of_torch_func_are_refused(attention):
+    """Also where vmap hides the tensor that requires one. Other tensors of such a function compute."""
+    x = normal(3, 1, 2, 7, 16, grad=False)
+    one, all_ = (lambda q: attention(q, x[0], x[0]).sum()), (lambda y: torch.vmap(one)(y).sum())  # noqa: E731
+    for function in (lambda: torch.func.grad(one)(x[0]), lambda: torch.func.jacrev(one)(x[0]),
+                     lambda: torch.vmap(torch.func.grad(one))(x), lambda: torch.func.grad(all_)(x),
+                     lambda: torch.func.vjp(all_, x)):
+        with pytest.raises(RuntimeError, match="derivatives of torch.func|requires a gradient"):
+            function()
+    close(torch.func.grad(lambda factor: one(x[0]) * factor)(torch.tensor(1.0)), one(x[0]), 0)
 
 
 # ---- scaled_dot_product_attention

@@ -230,7 +230,7 @@ class Family:
                  seed: Optional[Tensor]) -> Sequence[Tensor]:
         """The outputs of the forward pass."""
         gradients = _wanted(q, k, v, extras)
-        operator = self._forward if gradients else self.inference
+        operator = self._forward if gradients or _is_transformed() else self.inference
         outputs: Sequence[Tensor] = operator(q, k, v, to_string(scalars), gradients, seed,
                                              *[extras.get(name) for name in self.extras] if extras else ())
         return outputs
@@ -245,9 +245,7 @@ class Family:
     def _run_forward(self, q: Tensor, k: Tensor, v: Tensor, options: str, gradients: str, seed: Optional[Tensor] = None,
                      *extras: Optional[Tensor]) -> tuple[Tensor, ...]:
         inputs = (q, k, v, *extras)
-        if not gradients and torch.is_grad_enabled() and any([t is not None and t.requires_grad for t in inputs]):
-            raise RuntimeError(f"clmgk.torch.{self.name}: was traced without gradients, but a tensor requires one: trace it with "
-                               f"tensors that require gradients, or call it under torch.no_grad()")
+        self._refuse_unrecorded(gradients, inputs)
         context = context_for(q)
         key = (self, options, gradients, *_signature(inputs))
         prepared: _Prepared | None = context._kept.find(key)
@@ -305,8 +303,25 @@ class Family:
 
     # ---- autograd
 
-    def _track(self, *inputs: Any) -> Any:
-        return _Tracked.apply(self, *inputs)
+    def _track(self, q: Tensor, k: Tensor, v: Tensor, options: str, gradients: str, *rest: Optional[Tensor]) -> Any:
+        self._refuse_unrecorded(gradients, (q, k, v, *rest[1:]))
+        if not gradients:
+            return self.inference(q, k, v, options, gradients, *rest)
+        if _has_transforms():
+            raise RuntimeError(f"clmgk.torch.{self.name}: derivatives of torch.func are not offered: use torch.autograd")
+        return _Tracked.apply(self, q, k, v, options, gradients, *rest)
+
+    def _refuse_unrecorded(self, gradients: str, inputs: Sequence[Optional[Tensor]]) -> None:
+        """Raises for a tensor that requires a gradient which the call did not ask for, and would not get."""
+        if not torch.is_grad_enabled():
+            return
+        recorded = gradients.split(",")
+        for name, tensor in zip(self._inputs, inputs):
+            if tensor is not None and tensor.requires_grad and name not in recorded:
+                raise RuntimeError(
+                    f"{name}: requires a gradient, which clmgk.torch.{self.name} does not compute here: either the call was "
+                    f"traced with a tensor that requires none (trace it with tensors that require gradients), or torch.vmap "
+                    f"hides it (use an axis of the batch instead); torch.no_grad() allows the call")
 
     def save(self, ctx: Any, inputs: Any, output: Any) -> None:
         """Keeps what `differentiate` reads."""
@@ -349,6 +364,15 @@ def prepare(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         target = torch.get_autocast_dtype(kind)
         q, k, v = (t.to(target) if t.dtype in _DTYPES else t for t in (q, k, v))
     return usable(q), usable(k), usable(v)
+
+
+_has_transforms = torch._C._are_functorch_transforms_active
+
+
+def _is_transformed() -> bool:
+    """Whether tensors of a call may hide that they require gradients: within torch.func's transforms, and in a graph, which
+    may be called with other tensors."""
+    return torch.compiler.is_compiling() or _has_transforms()
 
 
 def _wanted(q: Tensor, k: Tensor, v: Tensor, extras: Mapping[str, Tensor]) -> str:
