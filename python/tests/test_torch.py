@@ -67,6 +67,41 @@ def test_unused_inputs_get_no_gradient():
     assert q.grad is not None and k.grad is None and v.grad is not None
 
 
+HUGE = [-1e9, torch.finfo(torch.float32).min]
+
+
+@pytest.mark.parametrize("value", HUGE)
+@pytest.mark.parametrize("attention", [ct.scaled_dot_product_attention, lambda q, k, v, mask: ct.attention(q, k, v, bias=mask)])
+def test_rows_that_a_huge_number_masks(attention, value):
+    """Gradients of the second sequence, which is padding: L alone does not determine its weights."""
+    q, k, v = (normal(2, 2, 16, 8) for _ in range(3))
+    mask = torch.zeros(2, 1, 1, 16)
+    mask[1] = value
+    mask.requires_grad_()
+    actual = attention(q, k, v, mask)
+    expected = torch.softmax(q @ k.transpose(-1, -2) / 8**0.5 + mask, -1) @ v
+    close(actual, expected)
+    for a, e in zip(*(torch.autograd.grad(o.square().sum(), (q, k, v, mask)) for o in (actual, expected))):
+        close(a[1], e[1])
+    compiled = torch.compile(attention, fullgraph=True, backend="aot_eager")
+    close(*(torch.autograd.grad(f(q, k, v, mask).square().sum(), v)[0] for f in (compiled, attention)), 0)
+
+
+@pytest.mark.parametrize("name", [*PROBLEMS, "talking-heads"])
+def test_variants_of_rows_that_a_huge_number_masks(name):
+    """The keys of such a row have equal weights."""
+    if name == "talking-heads":
+        q, k, v, extras = normal(1, 4, 7, 16), normal(1, 4, 9, 16), normal(1, 4, 9, 16), dict(mix=normal(4, 4))
+    else:
+        q, k, v, extras = PROBLEMS[name]()
+    extras = {n: t for n, t in extras.items() if n != "sinks"} | {"bias": torch.full((1, 1, 7, 9), HUGE[1])}
+    variant = "softmax" if name == "grouped" else name
+    o = ct.attention(q, k, v, variant=variant, **extras)
+    grad_o = torch.randn_like(o)
+    of_heads = (grad_o.sum(2, keepdim=True) / 9).unflatten(1, (v.shape[1], -1)).sum(2)
+    close(torch.autograd.grad(o, v, grad_o)[0], of_heads.expand_as(v))
+
+
 def test_gradients_of_one_output():
     """Of O or L alone, also gradients with strides of 0."""
     q, k, v = normal(1, 2, 7, 16), normal(1, 2, 9, 16), normal(1, 2, 9, 16)
@@ -326,7 +361,7 @@ def test_tensors_on_several_devices():
     elsewhere = q.detach().to("meta")
     for name, call in (("k", lambda: ct.attention(q.detach(), elsewhere, q)), ("k", lambda: ct.attention(elsewhere, q, q)),
                        ("lengths", lambda: ct.attention(q, q, q, lengths=torch.ones(1, dtype=torch.int32, device="meta"))),
-                       ("grad_o", lambda: torch.ops.clmgk.attention_backward(elsewhere, None, o, lse, q, q, q, "", "q"))):
+                       ("grad_o", lambda: torch.ops.clmgk.attention_backward(elsewhere, None, o, lse, None, q, q, q, "", "q"))):
         with pytest.raises(RuntimeError, match=f"{name}: a tensor on .*: expected all tensors of a call on one device"):
             call()
 

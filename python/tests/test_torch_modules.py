@@ -49,6 +49,18 @@ def test_module_is_a_replacement(options, masks):
         close(a.grad, e.grad, 2e-4)
 
 
+def test_padding_by_a_huge_number():
+    """A sequence that is padding alone gets the gradients of PyTorch's formula."""
+    theirs, ours = (m(32, 4, batch_first=True) for m in (torch.nn.MultiheadAttention, ct.MultiheadAttention))
+    ours.load_state_dict(theirs.state_dict())
+    x, padding = normal(2, 16, 32), torch.zeros(2, 16)
+    padding[1] = -1e9
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        outputs = [m(x, x, x, key_padding_mask=padding)[0] for m in (ours, theirs)]
+    for a, e in zip(*(torch.autograd.grad(o.square().sum(), list(m.parameters())) for o, m in zip(outputs, (ours, theirs)))):
+        close(a, e, 2e-4)
+
+
 def test_module_without_a_batch():
     theirs, ours = torch.nn.MultiheadAttention(32, 4), ct.MultiheadAttention(32, 4)
     ours.load_state_dict(theirs.state_dict())

@@ -69,6 +69,7 @@ class Inputs(NamedTuple):
     extras: Mapping[str, Tensor]
     options: Mapping[str, Any]
     traits: int
+    gradients: str
 
     @property
     def heads(self) -> Any:
@@ -196,20 +197,22 @@ class Family:
     extras : sequence of str
         The optional tensors, after q, k and v.
     outputs : callable
-        From `Inputs`, new tensors for the outputs of the forward pass by name, empty for one that the call does not have.
+        From `Inputs`, new tensors for the outputs of the forward pass by name; an empty vector for one that the call does
+        not have.
     upstream : mapping
         For each output, o first, the name of its gradient, which the backward pass reads; None: it has no gradient.
     saved : sequence of str
-        Outputs that the backward pass reads, o among them.
+        Outputs that the backward pass reads, o first.
     call : callable
-        From arrays q, k, v (o and gradients), the extras, and options, the problem and further fields of its descriptor.
+        From arrays q, k, v (o and gradients), the extras, options, and the names of wanted gradients, the problem and
+        further fields of its descriptor.
     variant : str
         The default variant.
     """
 
     def __init__(self, name: str, *, extras: Sequence[str], outputs: Callable[[Inputs], dict[str, Tensor]],
                  upstream: Mapping[str, str | None], saved: Sequence[str],
-                 call: Callable[[dict[str, Array], dict[str, Array], dict[str, Any]], tuple[Call, dict[str, Any]]],
+                 call: Callable[[dict[str, Array], dict[str, Array], dict[str, Any], str], tuple[Call, dict[str, Any]]],
                  variant: str) -> None:
         self.name, self.extras, self._new_outputs, self._call, self._variant = name, tuple(extras), outputs, call, variant
         self._upstream, self._saved = dict(upstream), tuple(saved)
@@ -217,8 +220,8 @@ class Family:
         self._seen = (*[gradient for gradient in upstream.values() if gradient], *self._saved)
         optional = ", ".join(["Tensor? seed=None", *[f"Tensor? {extra}=None" for extra in extras]])
         common = f"Tensor q, Tensor k, Tensor v, str options, str gradients, {optional}"
-        gradients, *others = self._seen
-        seen = ", ".join([f"Tensor {gradients}", *[f"Tensor{'' if other in saved else '?'} {other}" for other in others]])
+        always = (self._seen[0], saved[0])
+        seen = ", ".join([f"Tensor{'' if name in always else '?'} {name}" for name in self._seen])
         schema = f"({common}) -> ({', '.join(['Tensor'] * len(self._upstream))})"
         self.inference = _operator(f"{name}_inference", schema, self._run_forward, self._fake_forward)
         self._forward = _operator(name, schema, self._run_forward, self._fake_forward)
@@ -237,10 +240,11 @@ class Family:
 
     # ---- forward
 
-    def _outputs(self, q: Tensor, k: Tensor, v: Tensor, options: str, extras: Sequence[Optional[Tensor]]) -> dict[str, Tensor]:
+    def _outputs(self, q: Tensor, k: Tensor, v: Tensor, options: str, gradients: str,
+                 extras: Sequence[Optional[Tensor]]) -> dict[str, Tensor]:
         given = {name: tensor for name, tensor in zip(self.extras, extras) if tensor is not None}
         _check_devices({"q": q, "k": k, "v": v, **given})
-        return self._new_outputs(Inputs(q, v, given, from_string(options), traits_in(options, self._variant)))
+        return self._new_outputs(Inputs(q, v, given, from_string(options), traits_in(options, self._variant), gradients))
 
     def _run_forward(self, q: Tensor, k: Tensor, v: Tensor, options: str, gradients: str, seed: Optional[Tensor] = None,
                      *extras: Optional[Tensor]) -> tuple[Tensor, ...]:
@@ -250,7 +254,7 @@ class Family:
         key = (self, options, gradients, *_signature(inputs))
         prepared: _Prepared | None = context._kept.find(key)
         if prepared is None:
-            outputs = self._outputs(q, k, v, options, extras)
+            outputs = self._outputs(q, k, v, options, gradients, extras)
             if q.shape[0] == 0:
                 return tuple(outputs.values())
             prepared = context._kept.keep(key, self._prepare(context, "forward", options, gradients, inputs, outputs))
@@ -258,7 +262,7 @@ class Family:
 
     def _fake_forward(self, q: Tensor, k: Tensor, v: Tensor, options: str, gradients: str, seed: Optional[Tensor] = None,
                       *extras: Optional[Tensor]) -> tuple[Tensor, ...]:
-        return tuple(self._outputs(q, k, v, options, extras).values())
+        return tuple(self._outputs(q, k, v, options, gradients, extras).values())
 
     # ---- backward
 
@@ -296,7 +300,7 @@ class Family:
         storage = {name: _like(name, tensors[name]) for name in laid_out if name in tensors}
         extras = {name: np.zeros(tuple(tensors[name].shape), np.int32 if name in INTEGERS else np.float32)
                   for name in self.extras if name in tensors}
-        made, fields = self._call(storage, extras, dict(from_string(options)))
+        made, fields = self._call(storage, extras, dict(from_string(options)), gradients)
         if gradients:
             fields["gradients"] = gradients.split(",")
         return _Prepared(context, made, fields, pass_name, names, inputs, outputs)
@@ -328,7 +332,8 @@ class Family:
         ctx.family = self
         q, k, v, ctx.options, ctx.gradients, *rest = inputs
         by_name = dict(zip(self._upstream, output))
-        ctx.save_for_backward(*[by_name[name] for name in self._saved], q, k, v, *rest)
+        saved = [by_name[name] for name in self._saved]
+        ctx.save_for_backward(*[None if _is_absent(tensor) else tensor for tensor in saved], q, k, v, *rest)
         ctx.mark_non_differentiable(*[by_name[name] for name, gradient in self._upstream.items() if gradient is None])
         ctx.set_materialize_grads(False)
 
@@ -350,6 +355,11 @@ class Family:
 
 
 # ---- tensors of a call
+
+
+def _is_absent(output: Tensor) -> bool:
+    """Whether an output is the empty vector that stands for one that the call does not have."""
+    return output.ndim == 1 and output.shape[0] == 0
 
 
 def usable(tensor: Tensor) -> Tensor:
