@@ -256,6 +256,17 @@ def test_checkpoint_and_dropout():
     assert torch.equal(ct.attention(q, k, v, dropout=0.5, seed=2**63 + 1), ct.attention(q, k, v, dropout=0.5, seed=2**63 + 1))
 
 
+def test_seed_on_another_default_device():
+    """The seed is a number of the CPU: on "meta" it would be none."""
+    q = normal(1, 2, 7, 16, grad=False)
+    for call in (lambda: ct.attention(q, q, q, dropout=0.5, seed=3), lambda: ct.scaled_dot_product_attention(q, q, q, None, 0.5)):
+        torch.manual_seed(1)
+        expected = call()
+        torch.manual_seed(1)
+        with torch.device("meta"):
+            assert torch.equal(call(), expected)
+
+
 def test_no_growth():
     """1,000 steps of training keep nothing in Python: less than an object a step, without what Python has freed and keeps."""
     q = normal(1, 2, 9, 16)

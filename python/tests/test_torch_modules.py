@@ -182,6 +182,11 @@ def test_favor():
     assert not torch.equal(again.projection, module.projection)
     again.load_state_dict(module.state_dict())
     close(again(x, x, x)[0], module(x, x, x)[0], 0)
+    with torch.device("meta"):
+        empty = ct.MultiheadAttention(32, 4, batch_first=True, variant="mlk", feature="favor", features=12)
+    assert empty.projection.is_meta and not empty.to_empty(device="cpu").projection.is_meta
+    empty.reset_parameters()
+    assert empty(x, x, x)[0].isfinite().all()
 
 
 # ---- variants

@@ -174,7 +174,7 @@ class MultiheadAttention(nn.Module):
             if parameter is not None:
                 nn.init.normal_(parameter, std=deviation)
         if self.projection is not None:
-            seed = int(torch.randint(2**63 - 1, ()).item())
+            seed = int(torch.randint(2**63 - 1, (), device="cpu").item())
             self.projection.copy_(torch.from_numpy(draw_projection(*self.projection.shape, seed=seed)))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:

@@ -394,8 +394,8 @@ def _wanted(q: Tensor, k: Tensor, v: Tensor, extras: Mapping[str, Tensor]) -> st
 
 
 def draw_seed(seed: int | None, is_random: bool) -> Optional[Tensor]:
-    """The operators' argument `seed`; drawn from PyTorch's generator where a call needs random numbers."""
+    """The operators' argument `seed`, on the CPU; drawn from PyTorch's generator where a call needs random numbers."""
     if seed is not None:
         number = check_seed(seed)
-        return torch.tensor(number if number < 2**63 else number - 2**64)
-    return torch.randint(2**63 - 1, ()) if is_random else None
+        return torch.tensor(number if number < 2**63 else number - 2**64, device="cpu")
+    return torch.randint(2**63 - 1, (), device="cpu") if is_random else None
