@@ -227,6 +227,25 @@ def test_initial_values():
     assert (found["mix_weight"] == 1).all() and (found["mix_offset"] == 0).all() and (found["noise"] > 0).all()
     assert found["mix"].shape == (8, 4) and 0.2 < found["mix"].std() < 0.8
     assert parameters("mish")["mix"].shape == (4,)
+    for variant, shape in (("lhard-fish", (8, 4)), ("lgfish", (8, 4)), ("lmish", (4,))):
+        mix = parameters(variant)["mix"]
+        assert mix.shape == shape and (mix > 0).all() and mix.std() > 0.03
+        close(mix.sum(-1), torch.ones(shape[:-1]))
+
+
+@pytest.mark.parametrize("variant", ["lfish", "lhard-fish", "lmish", "lhard-mish", "lgfish", "lhard-gfish"])
+def test_linear_modules_begin_far_from_zeros(variant):
+    """Heads are means of values, whatever the seed: no denominator is near 0."""
+    for number in range(10):
+        torch.manual_seed(number)
+        module = ct.MultiheadAttention(32, 4, batch_first=True, variant=variant)
+        x = normal(4, 50, 32)
+        values = module._project((x, x, x))[2]
+        module.out_proj = torch.nn.Identity()
+        heads = module(x, x, x, is_causal=True)[0]
+        assert heads.abs().max() < 2 * values.abs().max()
+        heads.square().mean().backward()
+        assert module.in_proj_weight.grad.norm() < 1
 
 
 def test_prior_below_zero():

@@ -24,7 +24,8 @@ class MultiheadAttention(nn.Module):
 
     Its parameters have the names and shapes of PyTorch's module, whose state_dict it loads; parameters of a variant that
     the state_dict lacks keep their initial values. These are: prior π = 1/M; "smgk" shifts b and "hard-fish" mixing p
-    normal, of standard deviation 1 and 1/√M; w = 1, c = 0, noise σ = 0.1; further keys of "mgk" as the first one's.
+    normal, of standard deviation 1 and 1/√M; mixing of linear variants the softmax of normal numbers, because a positive p
+    keeps denominators away from 0; w = 1, c = 0, noise σ = 0.1; further keys of "mgk" as the first one's.
 
     Differences from PyTorch's module: `need_weights` is False by default, because attention's weights are never stored, and
     is offered for softmax alone; rows without visible keys give 0 before the output projection, not NaN; `is_causal` needs
@@ -170,9 +171,13 @@ class MultiheadAttention(nn.Module):
         for parameter, value in ((self.prior, 1 / self.components), (self.mix_weight, 1.0), (self.noise, 0.1)):
             if parameter is not None:
                 nn.init.constant_(parameter, value)
-        for parameter, deviation in ((self.shift, 1.0), (self.mix, self.components ** -0.5)):
-            if parameter is not None:
-                nn.init.normal_(parameter, std=deviation)
+        if self.shift is not None:
+            nn.init.normal_(self.shift)
+        if self.mix is not None and self._is_linear:  # with signs, denominators would pass through 0
+            with torch.no_grad():
+                self.mix.copy_(torch.softmax(nn.init.normal_(self.mix), -1))
+        elif self.mix is not None:
+            nn.init.normal_(self.mix, std=self.components ** -0.5)
         if self.projection is not None:
             seed = int(torch.randint(2**63 - 1, (), device="cpu").item())
             self.projection.copy_(torch.from_numpy(draw_projection(*self.projection.shape, seed=seed)))
