@@ -233,6 +233,15 @@ def test_initial_values():
         close(mix.sum(-1), torch.ones(shape[:-1]))
 
 
+def test_repr():
+    """Sizes, the variant, and options that are not the default."""
+    for options, words in (({}, "variant='softmax'"),
+                           ({"variant": "mgk", "dropout": 0.1, "batch_first": True, "score": "dot"},
+                            "variant='mgk', score='dot', components=2, dropout=0.1, batch_first=True"),
+                           ({"variant": "mlk", "feature": "exp"}, "variant='mlk', feature='exp', components=2")):
+        assert str(make(**options)).splitlines()[1] == f"  32, 4, {words}"
+
+
 @pytest.mark.parametrize("variant", ["lfish", "lhard-fish", "lmish", "lhard-mish", "lgfish", "lhard-gfish"])
 def test_linear_modules_begin_far_from_zeros(variant):
     """Heads are means of values, whatever the seed: no denominator is near 0."""

@@ -17,6 +17,9 @@ from ._operators import cpu_context
 
 # Parameters and buffers that PyTorch's module does not have.
 _EXTRAS = ("key_weight", "key_bias", "prior", "shift", "mix", "mix_weight", "mix_offset", "noise", "projection")
+# Values that ``repr`` leaves out.
+_DEFAULTS = {"score": "default", "estep": "soft", "softcap": 0.0, "guard": 0.0, "components": 1, "dropout": 0.0,
+             "batch_first": False}
 
 
 class MultiheadAttention(nn.Module):
@@ -181,6 +184,12 @@ class MultiheadAttention(nn.Module):
         if self.projection is not None:
             seed = int(torch.randint(2**63 - 1, (), device="cpu").item())
             self.projection.copy_(torch.from_numpy(draw_projection(*self.projection.shape, seed=seed)))
+
+    def extra_repr(self) -> str:
+        """The part of ``repr`` in parentheses: sizes, the variant, and options with another value than the default."""
+        given = {**self._options, "components": self.components, "dropout": self.dropout, "batch_first": self.batch_first}
+        shown = [f"{name}={value!r}" for name, value in given.items() if value != _DEFAULTS.get(name)]
+        return ", ".join([str(self.embed_dim), str(self.num_heads), *shown])
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         for name in _EXTRAS:
