@@ -43,7 +43,8 @@ def attention(q: Array, k: Array, v: Array, *, return_lse: bool = False, out: Ar
         o_i  = Σ_j softmax_j(w_ij) v_j                w_ij = q_i·k_j / √D                  (softmax)
 
     Axes: B batch, H query heads, G key/value heads (a divisor of H), N queries, S keys, D and E head sizes, M components
-    of a key. All arrays may lack B. Arrays may have any strides with a contiguous innermost axis; none is copied.
+    of a key. All arrays may lack B. Arrays may have any strides, 0 or more, with a contiguous innermost axis; none
+    is copied.
 
     Parameters
     ----------
