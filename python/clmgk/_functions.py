@@ -8,7 +8,7 @@ import numpy as np
 
 from ._context import Context, Device, context_of
 from ._library import GRADIENTS, call, check_seed, ffi, integer, lib, name_set
-from ._options import Call, LinearOptions, Options, parameter
+from ._options import Call, LinearOptions, Options, parameter, traits_of
 from ._plan import Plan
 from ._slots import Array, check_array, dtype_name
 
@@ -43,7 +43,8 @@ def attention(q: Array, k: Array, v: Array, *, return_lse: bool = False, out: Ar
         o_i  = Σ_j softmax_j(w_ij) v_j                w_ij = q_i·k_j / √D                  (softmax)
 
     Axes: B batch, H query heads, G key/value heads (a divisor of H), N queries, S keys, D and E head sizes, M components
-    of a key. All arrays may lack B. Arrays may have any strides with a contiguous innermost axis; none is copied.
+    of a key. All arrays may lack B. Arrays may have any strides, 0 or more, with a contiguous innermost axis; none
+    is copied.
 
     Parameters
     ----------
@@ -200,7 +201,13 @@ def attention_backward(grad_o: Array, q: Array, k: Array, v: Array, o: Array, ls
     return _backward(Call({**_storage(q, k, v, o), "grad_o": grad_o}, options, False, others), gradients)
 
 
-def statistics(q: Array, k: Array, *, statistics: Iterable[str] = ("responsibilities", "new_prior", "nll"),
+def _has_gaussian_scores(options: Mapping[str, Any]) -> bool:
+    score = options.get("score") or "default"
+    has_prior = bool(traits_of(options.get("variant") or "softmax") & lib.CLMGK_TRAIT_PRIOR)
+    return score == "gaussian" or (score == "default" and has_prior)
+
+
+def statistics(q: Array, k: Array, *, statistics: Iterable[str] | None = None,
                **options: Unpack[Options]) -> dict[str, Array]:
     """Computes the statistics of expectation and maximisation (MGK paper, section 2.3).
 
@@ -215,8 +222,9 @@ def statistics(q: Array, k: Array, *, statistics: Iterable[str] = ("responsibili
     ----------
     q, k : array
         As in `attention`.
-    statistics : iterable of str
+    statistics : iterable of str, optional
         Among "responsibilities" (γ, [B,H,M,N,S]), "counts" (N), "new_prior" and "nll" ([B,H], Gaussian scores only).
+        Default: "responsibilities", "new_prior" and, with Gaussian scores, "nll".
     **options
         As in `attention`.
 
@@ -231,6 +239,8 @@ def statistics(q: Array, k: Array, *, statistics: Iterable[str] = ("responsibili
         As in `attention`.
     """
     made = Call({"q": q, "k": k}, options, linear=False)
+    if statistics is None:
+        statistics = ("responsibilities", "new_prior", *(("nll",) if _has_gaussian_scores(options) else ()))
     return made.run("statistics", (("statistics", _wanted("statistics", statistics)),))
 
 

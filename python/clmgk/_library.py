@@ -92,11 +92,19 @@ def new_error() -> Any:
     return ffi.new(_ERROR)
 
 
+# LLVM's words, in an OpenCL runtime that is older than the CPU, as PyPI's may be; and the way out.
+_OLD_RUNTIME = "unknown target CPU"
+_NEWER_RUNTIME = "This OpenCL runtime does not know this CPU: install the distribution's (Debian: apt install pocl-opencl-icd)."
+
+
 def check(status: int, error: Any) -> None:
     """Raises the exception of a call that did not return CLMGK_OK."""
     if status == lib.CLMGK_OK:
         return
-    failure = _CLASSES.get(status, DeviceError)(text(error.message))
+    message = text(error.message)
+    if status == lib.CLMGK_ERROR_COMPILE and _OLD_RUNTIME in message:
+        message = f"{message.rstrip()}\n{_NEWER_RUNTIME}"
+    failure = _CLASSES.get(status, DeviceError)(message)
     failure.status = text(lib.clmgk_status_name(status))
     failure.opencl_code = error.opencl_code
     raise failure

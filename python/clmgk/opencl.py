@@ -18,7 +18,7 @@ from ._context import Context
 from ._library import (ARRAYS, GRADIENTS, NULL, begin_call, bits, call, check, check_seed, end_call, ffi, initialised, lib,
                        new_error)
 from ._plan import Plan
-from ._slots import Pass, Slot
+from ._slots import Slot
 
 __all__ = ["adopt", "backward", "combine", "forward", "statistics"]
 
@@ -35,13 +35,23 @@ def adopt(context: pyopencl.Context, device: pyopencl.Device | None = None) -> C
 
     Raises
     ------
+    TypeError
+        An argument is no object of PyOpenCL.
     ValueError
         The device is not in the context.
     RuntimeError
         The device has no compiler, or its platform is not listed.
     """
+    _check_type("context", context, pyopencl.Context)
+    if device is not None:
+        _check_type("device", device, pyopencl.Device)
     chosen = context.devices[0] if device is None else device
     return Context._adopt(context.int_ptr, chosen.int_ptr)
+
+
+def _check_type(name: str, value: Any, expected: type) -> None:
+    if not isinstance(value, expected):
+        raise TypeError(f"{name}: {type(value).__name__}: expected a {expected.__module__.split('.')[0]}.{expected.__name__}")
 
 
 def _buffer(slot: Slot, array: Any) -> tuple[int, int]:
@@ -61,8 +71,23 @@ def _buffer(slot: Slot, array: Any) -> tuple[int, int]:
     raise TypeError(f"{slot.name}: {type(array).__name__}: expected a pyopencl Array or Buffer")
 
 
-def _enqueue(plan: Plan, pass_: Pass, queue: pyopencl.CommandQueue, arrays: Mapping[str, Any],
-             wait_for: Sequence[pyopencl.Event] | None, seed: int, accumulate: int = 0) -> pyopencl.Event:
+def _native_events(wait_for: Sequence[pyopencl.Event] | None) -> Any:
+    """A C array of events."""
+    try:
+        events = [] if wait_for is None else list(wait_for)
+    except TypeError:
+        raise TypeError(f"wait_for: {type(wait_for).__name__}: expected a sequence of pyopencl.Event") from None
+    for event in events:
+        _check_type("wait_for", event, pyopencl.Event)
+    return ffi.new("cl_event[]", [ffi.cast("cl_event", event.int_ptr) for event in events])
+
+
+def _enqueue(plan: Plan, pass_name: str, queue: pyopencl.CommandQueue, arrays: Mapping[str, Any],
+             wait_for: Sequence[pyopencl.Event] | None, seed: int, accumulate: int = 0, parts: int = 0) -> pyopencl.Event:
+    _check_type("plan", plan, Plan)
+    _check_type("queue", queue, pyopencl.CommandQueue)
+    waits = _native_events(wait_for)
+    pass_ = plan._pass(pass_name, parts)
     handle = plan._use()
     args = initialised("clmgk_attention_args")
     args.seed, args.accumulate, args.parts = check_seed(seed), accumulate, pass_.parts
@@ -74,7 +99,6 @@ def _enqueue(plan: Plan, pass_: Pass, queue: pyopencl.CommandQueue, arrays: Mapp
         memory, offset = _buffer(pass_.by_name[name], array)
         field = getattr(args, name)
         field.memory, field.offset = ffi.cast("cl_mem", memory), offset
-    waits = ffi.new("cl_event[]", [ffi.cast("cl_event", event.int_ptr) for event in wait_for or ()])
     event, error = ffi.new("cl_event *"), new_error()
     workspace = ffi.new("cl_mem *")
     token = begin_call()
@@ -121,22 +145,22 @@ def forward(plan: Plan, queue: pyopencl.CommandQueue, *, wait_for: Sequence[pyop
     ValueError, TypeError, RuntimeError
         As in `clmgk.Plan.forward`. After ValueError and TypeError nothing was enqueued.
     """
-    return _enqueue(plan, plan._pass("forward"), queue, arrays, wait_for, seed)
+    return _enqueue(plan, "forward", queue, arrays, wait_for, seed)
 
 
 def backward(plan: Plan, queue: pyopencl.CommandQueue, *, wait_for: Sequence[pyopencl.Event] | None = None,
              seed: int = 0, accumulate: Iterable[str] = (), **arrays: Any) -> pyopencl.Event:
     """Enqueues the backward pass; `accumulate` as in `clmgk.Plan.backward`, else as `forward`."""
-    return _enqueue(plan, plan._pass("backward"), queue, arrays, wait_for, seed, bits("accumulate", accumulate, GRADIENTS))
+    return _enqueue(plan, "backward", queue, arrays, wait_for, seed, bits("accumulate", accumulate, GRADIENTS))
 
 
 def statistics(plan: Plan, queue: pyopencl.CommandQueue, *, wait_for: Sequence[pyopencl.Event] | None = None,
                seed: int = 0, **arrays: Any) -> pyopencl.Event:
     """Enqueues the statistics, as `forward`."""
-    return _enqueue(plan, plan._pass("statistics"), queue, arrays, wait_for, seed)
+    return _enqueue(plan, "statistics", queue, arrays, wait_for, seed)
 
 
 def combine(plan: Plan, queue: pyopencl.CommandQueue, *, parts: int,
             wait_for: Sequence[pyopencl.Event] | None = None, **arrays: Any) -> pyopencl.Event:
     """Enqueues the combination of `parts` partial results, as `forward`."""
-    return _enqueue(plan, plan._pass("combine", parts), queue, arrays, wait_for, 0)
+    return _enqueue(plan, "combine", queue, arrays, wait_for, 0, parts=parts)

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 import clmgk
+from clmgk._library import check, lib, new_error
 
 
 def run(*command, **environment):
@@ -56,7 +57,20 @@ assert np.abs(clmgk.attention(q, q, q) - p / p.sum(-1, keepdims=True) @ q).max()
 assert os.environ == before and os.environ["OCL_ICD_VENDORS"] == os.environ["HERE"]
 print(device.device_class)
 """, OCL_ICD_VENDORS=str(tmp_path), HERE=str(tmp_path), POCL_CACHE_DIR=str(tmp_path))
+    if "unknown target CPU" in done.stderr:
+        assert done.stderr.endswith("apt install pocl-opencl-icd).\n")
+        pytest.skip("the runtime from PyPI does not know this CPU")
     assert (done.returncode, done.stdout) == (0, "cpu\n"), done.stderr
+
+
+def test_a_runtime_older_than_the_cpu():
+    """Its compiler's message is followed by the way out."""
+    error = new_error()
+    for words, has_advice in (("error: unknown target CPU 'generic'", True), ("error: unknown type name", False)):
+        error.message = words.encode()
+        with pytest.raises(RuntimeError) as caught:
+            check(lib.CLMGK_ERROR_COMPILE, error)
+        assert str(caught.value).startswith(words) and ("pocl-opencl-icd" in str(caught.value)) == has_advice
 
 
 def test_imports():

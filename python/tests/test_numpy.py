@@ -96,6 +96,14 @@ def test_statistics(rng):
     assert found["nll"].shape == (1, 2)
 
 
+def test_statistics_of_each_score(rng):
+    """Without names, those that the score has."""
+    q, k = normal(rng, 1, 2, 8, 16), normal(rng, 1, 2, 2, 8, 16)
+    for options, has_nll in (({"score": "dot"}, False), ({"score": "gaussian"}, True), ({"score": "default"}, True)):
+        assert ("nll" in clmgk.statistics(q, k, variant="mgk", **options)) == has_nll
+    assert list(clmgk.statistics(q, q)) == ["responsibilities", "new_prior"]
+
+
 def test_combine(rng):
     q, k, v = (normal(rng, 1, 3, 9, 16) for _ in range(3))
     whole, lse = clmgk.attention(q, k, v, return_lse=True)

@@ -85,6 +85,18 @@ def test_misuse(queue):
         with pytest.raises(exception) as caught:
             clmgk.opencl.forward(where, queue, **arrays)
         assert words in str(caught.value)
+    arrays = dict(q=a, k=a, v=a, o=cl.array.empty_like(a))
+    forward, adopt = clmgk.opencl.forward, clmgk.opencl.adopt
+    for words, call in (("plan: int: expected a clmgk.Plan", lambda: forward(3, queue, **arrays)),
+                        ("queue: Context: expected a pyopencl.CommandQueue", lambda: forward(plan, queue.context, **arrays)),
+                        ("wait_for: int: expected a pyopencl.Event", lambda: forward(plan, queue, wait_for=[3], **arrays)),
+                        ("wait_for: UserEvent: expected a sequence of",
+                         lambda: forward(plan, queue, wait_for=cl.UserEvent(queue.context), **arrays)),
+                        ("context: CommandQueue: expected a pyopencl.Context", lambda: adopt(queue)),
+                        ("device: int: expected a pyopencl.Device", lambda: adopt(queue.context, 0))):
+        with pytest.raises(TypeError) as caught:
+            call()
+        assert words in str(caught.value)
     with pytest.raises(ValueError, match="device: an adopted context"):
         host = np.ones((1, 2, 9, 16), np.float32)
         plan.forward(q=host, k=host, v=host)

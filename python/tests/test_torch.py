@@ -67,6 +67,41 @@ def test_unused_inputs_get_no_gradient():
     assert q.grad is not None and k.grad is None and v.grad is not None
 
 
+HUGE = [-1e9, torch.finfo(torch.float32).min]
+
+
+@pytest.mark.parametrize("value", HUGE)
+@pytest.mark.parametrize("attention", [ct.scaled_dot_product_attention, lambda q, k, v, mask: ct.attention(q, k, v, bias=mask)])
+def test_rows_that_a_huge_number_masks(attention, value):
+    """Gradients of the second sequence, which is padding: L alone does not determine its weights."""
+    q, k, v = (normal(2, 2, 16, 8) for _ in range(3))
+    mask = torch.zeros(2, 1, 1, 16)
+    mask[1] = value
+    mask.requires_grad_()
+    actual = attention(q, k, v, mask)
+    expected = torch.softmax(q @ k.transpose(-1, -2) / 8**0.5 + mask, -1) @ v
+    close(actual, expected)
+    for a, e in zip(*(torch.autograd.grad(o.square().sum(), (q, k, v, mask)) for o in (actual, expected))):
+        close(a[1], e[1])
+    compiled = torch.compile(attention, fullgraph=True, backend="aot_eager")
+    close(*(torch.autograd.grad(f(q, k, v, mask).square().sum(), v)[0] for f in (compiled, attention)), 0)
+
+
+@pytest.mark.parametrize("name", [*PROBLEMS, "talking-heads"])
+def test_variants_of_rows_that_a_huge_number_masks(name):
+    """The keys of such a row have equal weights."""
+    if name == "talking-heads":
+        q, k, v, extras = normal(1, 4, 7, 16), normal(1, 4, 9, 16), normal(1, 4, 9, 16), dict(mix=normal(4, 4))
+    else:
+        q, k, v, extras = PROBLEMS[name]()
+    extras = {n: t for n, t in extras.items() if n != "sinks"} | {"bias": torch.full((1, 1, 7, 9), HUGE[1])}
+    variant = "softmax" if name == "grouped" else name
+    o = ct.attention(q, k, v, variant=variant, **extras)
+    grad_o = torch.randn_like(o)
+    of_heads = (grad_o.sum(2, keepdim=True) / 9).unflatten(1, (v.shape[1], -1)).sum(2)
+    close(torch.autograd.grad(o, v, grad_o)[0], of_heads.expand_as(v))
+
+
 def test_gradients_of_one_output():
     """Of O or L alone, also gradients with strides of 0."""
     q, k, v = normal(1, 2, 7, 16), normal(1, 2, 9, 16), normal(1, 2, 9, 16)
@@ -221,6 +256,17 @@ def test_checkpoint_and_dropout():
     assert torch.equal(ct.attention(q, k, v, dropout=0.5, seed=2**63 + 1), ct.attention(q, k, v, dropout=0.5, seed=2**63 + 1))
 
 
+def test_seed_on_another_default_device():
+    """The seed is a number of the CPU: on "meta" it would be none."""
+    q = normal(1, 2, 7, 16, grad=False)
+    for call in (lambda: ct.attention(q, q, q, dropout=0.5, seed=3), lambda: ct.scaled_dot_product_attention(q, q, q, None, 0.5)):
+        torch.manual_seed(1)
+        expected = call()
+        torch.manual_seed(1)
+        with torch.device("meta"):
+            assert torch.equal(call(), expected)
+
+
 def test_no_growth():
     """1,000 steps of training keep nothing in Python: less than an object a step, without what Python has freed and keeps."""
     q = normal(1, 2, 9, 16)
@@ -326,23 +372,63 @@ def test_tensors_on_several_devices():
     elsewhere = q.detach().to("meta")
     for name, call in (("k", lambda: ct.attention(q.detach(), elsewhere, q)), ("k", lambda: ct.attention(elsewhere, q, q)),
                        ("lengths", lambda: ct.attention(q, q, q, lengths=torch.ones(1, dtype=torch.int32, device="meta"))),
-                       ("grad_o", lambda: torch.ops.clmgk.attention_backward(elsewhere, None, o, lse, q, q, q, "", "q"))):
+                       ("grad_o", lambda: torch.ops.clmgk.attention_backward(elsewhere, None, o, lse, None, q, q, q, "", "q"))):
         with pytest.raises(RuntimeError, match=f"{name}: a tensor on .*: expected all tensors of a call on one device"):
             call()
 
 
-def test_traced_without_gradients():
-    """A graph of tensors that require no gradient computes, and refuses tensors that do."""
+@pytest.mark.parametrize("attention", [ct.attention, ct.linear_attention])
+def test_gradients_that_a_graph_lacks(attention):
+    """An exported graph computes the gradients of the tensors that required one, and refuses others that do."""
     class Model(torch.nn.Module):
+        def __init__(self, grad):
+            super().__init__()
+            self.k = torch.nn.Parameter(normal(1, 2, 7, 16), requires_grad=grad)
+
         def forward(self, q):
-            return ct.attention(q, q, q)
+            return attention(q, self.k, self.k)
 
     q = normal(1, 2, 7, 16)
-    traced = torch.export.export(Model(), (q.detach(),)).module()
-    with torch.no_grad():
-        close(traced(q), ct.attention(q, q, q), 0)
-    with pytest.raises(RuntimeError, match="was traced without gradients"):
-        traced(q)
+    for grad in (False, True):
+        model = Model(grad)
+        traced = torch.export.export(model, (q.detach(),)).module()
+        with torch.no_grad():
+            close(traced(q), model(q), 0)
+        with pytest.raises(RuntimeError, match="q: requires a gradient"):
+            traced(q)
+    traced(q.detach()).square().sum().backward()
+    model(q.detach()).square().sum().backward()
+    close(traced.k.grad, model.k.grad, 0)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("attention", [ct.attention, ct.linear_attention, ct.scaled_dot_product_attention])
+def test_vmap(attention):
+    """It computes, and gives gradients of tensors outside it; others would be lost without a word, and are refused."""
+    x, k = normal(3, 1, 2, 7, 16), normal(1, 2, 7, 16)
+    function = lambda q: attention(q, k, k)  # noqa: E731
+    for a, e in zip(*(torch.autograd.grad(f(x.detach()).square().sum(), k) for f in (
+            torch.vmap(function), lambda x: torch.stack([function(q) for q in x])))):
+        close(a, e)
+    for f in (function, lambda q: attention(q, k.detach(), k.detach())):
+        close(torch.no_grad()(torch.vmap(f))(x), torch.stack([f(q) for q in x]), 0)
+        for refused in (torch.vmap(f), torch.compile(torch.vmap(f), backend="aot_eager")):
+            with pytest.raises(RuntimeError, match="q: requires a gradient"):
+                refused(x)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("attention", [ct.attention, ct.linear_attention])
+def test_derivatives_of_torch_func_are_refused(attention):
+    """Also where vmap hides the tensor that requires one. Other tensors of such a function compute."""
+    x = normal(3, 1, 2, 7, 16, grad=False)
+    one, all_ = (lambda q: attention(q, x[0], x[0]).sum()), (lambda y: torch.vmap(one)(y).sum())  # noqa: E731
+    for function in (lambda: torch.func.grad(one)(x[0]), lambda: torch.func.jacrev(one)(x[0]),
+                     lambda: torch.vmap(torch.func.grad(one))(x), lambda: torch.func.grad(all_)(x),
+                     lambda: torch.func.vjp(all_, x)):
+        with pytest.raises(RuntimeError, match="derivatives of torch.func|requires a gradient"):
+            function()
+    close(torch.func.grad(lambda factor: one(x[0]) * factor)(torch.tensor(1.0)), one(x[0]), 0)
 
 
 # ---- scaled_dot_product_attention

@@ -49,6 +49,18 @@ def test_module_is_a_replacement(options, masks):
         close(a.grad, e.grad, 2e-4)
 
 
+def test_padding_by_a_huge_number():
+    """A sequence that is padding alone gets the gradients of PyTorch's formula."""
+    theirs, ours = (m(32, 4, batch_first=True) for m in (torch.nn.MultiheadAttention, ct.MultiheadAttention))
+    ours.load_state_dict(theirs.state_dict())
+    x, padding = normal(2, 16, 32), torch.zeros(2, 16)
+    padding[1] = -1e9
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        outputs = [m(x, x, x, key_padding_mask=padding)[0] for m in (ours, theirs)]
+    for a, e in zip(*(torch.autograd.grad(o.square().sum(), list(m.parameters())) for o, m in zip(outputs, (ours, theirs)))):
+        close(a, e, 2e-4)
+
+
 def test_module_without_a_batch():
     theirs, ours = torch.nn.MultiheadAttention(32, 4), ct.MultiheadAttention(32, 4)
     ours.load_state_dict(theirs.state_dict())
@@ -170,6 +182,11 @@ def test_favor():
     assert not torch.equal(again.projection, module.projection)
     again.load_state_dict(module.state_dict())
     close(again(x, x, x)[0], module(x, x, x)[0], 0)
+    with torch.device("meta"):
+        empty = ct.MultiheadAttention(32, 4, batch_first=True, variant="mlk", feature="favor", features=12)
+    assert empty.projection.is_meta and not empty.to_empty(device="cpu").projection.is_meta
+    empty.reset_parameters()
+    assert empty(x, x, x)[0].isfinite().all()
 
 
 # ---- variants
@@ -210,6 +227,34 @@ def test_initial_values():
     assert (found["mix_weight"] == 1).all() and (found["mix_offset"] == 0).all() and (found["noise"] > 0).all()
     assert found["mix"].shape == (8, 4) and 0.2 < found["mix"].std() < 0.8
     assert parameters("mish")["mix"].shape == (4,)
+    for variant, shape in (("lhard-fish", (8, 4)), ("lgfish", (8, 4)), ("lmish", (4,))):
+        mix = parameters(variant)["mix"]
+        assert mix.shape == shape and (mix > 0).all() and mix.std() > 0.03
+        close(mix.sum(-1), torch.ones(shape[:-1]))
+
+
+def test_repr():
+    """Sizes, the variant, and options that are not the default."""
+    for options, words in (({}, "variant='softmax'"),
+                           ({"variant": "mgk", "dropout": 0.1, "batch_first": True, "score": "dot"},
+                            "variant='mgk', score='dot', components=2, dropout=0.1, batch_first=True"),
+                           ({"variant": "mlk", "feature": "exp"}, "variant='mlk', feature='exp', components=2")):
+        assert str(make(**options)).splitlines()[1] == f"  32, 4, {words}"
+
+
+@pytest.mark.parametrize("variant", ["lfish", "lhard-fish", "lmish", "lhard-mish", "lgfish", "lhard-gfish"])
+def test_linear_modules_begin_far_from_zeros(variant):
+    """Heads are means of values, whatever the seed: no denominator is near 0."""
+    for number in range(10):
+        torch.manual_seed(number)
+        module = ct.MultiheadAttention(32, 4, batch_first=True, variant=variant)
+        x = normal(4, 50, 32)
+        values = module._project((x, x, x))[2]
+        module.out_proj = torch.nn.Identity()
+        heads = module(x, x, x, is_causal=True)[0]
+        assert heads.abs().max() < 2 * values.abs().max()
+        heads.square().mean().backward()
+        assert module.in_proj_weight.grad.norm() < 1
 
 
 def test_prior_below_zero():

@@ -33,6 +33,7 @@ ROOT = HERE.parent.parent
 # What python/test.sh made, with the package's module; PyTorch is in the first alone.
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "clmgk-test"
 PYTHON = next((path for path in (CACHE / "python-full/bin/python", CACHE / "python/bin/python") if path.exists()), None)
+HAS_TORCH = PYTHON is not None and any(PYTHON.parent.parent.glob("lib/*/site-packages/torch"))
 LIMIT_S = 600  # a test that takes longer does not end
 FAILED = "[  FAILED  ] "  # how cmocka begins the line of a test that failed
 
@@ -159,6 +160,8 @@ def parse():
 def can_run(mutant):
     """Whether this machine has what the mutant's tests need: the Python package's environment, or an instruction set of the
     CPU (a flag of /proc/cpuinfo)."""
+    if mutant["file"].startswith("python/clmgk/torch/"):
+        return HAS_TORCH
     if mutant["file"].startswith("python/"):
         return PYTHON is not None
     info = pathlib.Path("/proc/cpuinfo")

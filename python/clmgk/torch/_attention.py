@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Mapping, Sequence
+from typing import Any, Container, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -11,19 +11,32 @@ from torch.autograd import forward_ad
 
 from .._options import OPTIONS, Call, scalar
 from .._slots import Array
-from ._operators import INTEGERS, Family, draw_seed, prepare
+from ._operators import INTEGERS, Family, Inputs, draw_seed, prepare
 
 
-def _call(storage: dict[str, Array], extras: dict[str, Array], options: dict[str, Any]) -> tuple[Call, dict[str, Any]]:
-    return Call(storage, {**options, **extras}, linear=False), {}
+def _keeps_low(gradients: str, extras: Container[str]) -> bool:
+    """Whether a call keeps lse_low for its gradients: a bias that masks by a huge number makes |L| so large that they need
+    the part that L's float leaves out."""
+    return bool(gradients) and "bias" in extras
+
+
+def _outputs(x: Inputs) -> dict[str, Tensor]:
+    rows = (x.q.shape[0], x.heads, x.q.shape[2])
+    return {"o": x.new_o(), "lse": x.new(*rows), "lse_low": x.new(*rows) if _keeps_low(x.gradients, x.extras) else x.new(0)}
+
+
+def _call(storage: dict[str, Array], extras: dict[str, Array], options: dict[str, Any],
+          gradients: str) -> tuple[Call, dict[str, Any]]:
+    fields = {"use_lse_low": True} if _keeps_low(gradients, extras) else {}
+    return Call(storage, {**options, **extras}, linear=False), fields
 
 
 _FAMILY = Family(
-    "attention", variant="softmax", saved=("o", "lse"), upstream={"o": "grad_o", "lse": "grad_lse"},
+    "attention", variant="softmax", saved=("o", "lse", "lse_low"),
+    upstream={"o": "grad_o", "lse": "grad_lse", "lse_low": None},
     extras=("prior", "variance", "shift", "lengths", "lengths_q", "offsets", "offsets_k", "bias", "slopes", "sinks", "mix",
             "mix_weight", "mix_offset", "noise"),
-    outputs=lambda x: {"o": x.new_o(), "lse": x.new(x.q.shape[0], x.heads, x.q.shape[2])},
-    call=_call)
+    outputs=_outputs, call=_call)
 _STRIDED = torch.strided
 
 
@@ -87,7 +100,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, return_lse: bool = False, seed
     q, k, v = prepare(q, k, v)
     extras, scalars = split(options, _FAMILY, OPTIONS) if options else ({}, {})
     drawn = draw_seed(seed, bool(scalars.get("dropout")) or "noise" in extras)
-    o, lse = _FAMILY(q, k, v, scalars, extras, drawn)
+    o, lse, _ = _FAMILY(q, k, v, scalars, extras, drawn)
     return (o, lse) if return_lse else o
 
 

@@ -49,7 +49,8 @@ def _outputs(x: Inputs) -> dict[str, Tensor]:
             **{f"new_{name}": x.new(*shape) for name, shape in zip(_STATE, sums)}}
 
 
-def _call(storage: dict[str, Array], extras: dict[str, Array], options: dict[str, Any]) -> tuple[Call, dict[str, Any]]:
+def _call(storage: dict[str, Array], extras: dict[str, Array], options: dict[str, Any],
+          _gradients: str) -> tuple[Call, dict[str, Any]]:
     given = [extras.pop(name, None) for name in _STATE]
     fields = {"use_new_state": True} if options.pop(_RETURN_STATE, False) else {}
     state = None if given[0] is None or given[1] is None else _functions.State(given[0], given[1], given[2])

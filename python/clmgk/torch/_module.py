@@ -17,6 +17,9 @@ from ._operators import cpu_context
 
 # Parameters and buffers that PyTorch's module does not have.
 _EXTRAS = ("key_weight", "key_bias", "prior", "shift", "mix", "mix_weight", "mix_offset", "noise", "projection")
+# Values that ``repr`` leaves out.
+_DEFAULTS = {"score": "default", "estep": "soft", "softcap": 0.0, "guard": 0.0, "components": 1, "dropout": 0.0,
+             "batch_first": False}
 
 
 class MultiheadAttention(nn.Module):
@@ -24,11 +27,12 @@ class MultiheadAttention(nn.Module):
 
     Its parameters have the names and shapes of PyTorch's module, whose state_dict it loads; parameters of a variant that
     the state_dict lacks keep their initial values. These are: prior π = 1/M; "smgk" shifts b and "hard-fish" mixing p
-    normal, of standard deviation 1 and 1/√M; w = 1, c = 0, noise σ = 0.1; further keys of "mgk" as the first one's.
+    normal, of standard deviation 1 and 1/√M; mixing of linear variants the softmax of normal numbers, because a positive p
+    keeps denominators away from 0; w = 1, c = 0, noise σ = 0.1; further keys of "mgk" as the first one's.
 
     Differences from PyTorch's module: `need_weights` is False by default, because attention's weights are never stored, and
     is offered for softmax alone; rows without visible keys give 0 before the output projection, not NaN; `is_causal` needs
-    no `attn_mask`; add_bias_kv and add_zero_attn are not offered.
+    no `attn_mask`; add_bias_kv and add_zero_attn are not offered; `dropout` is below 1; there is no float64.
 
     The linear variants ("linear", "mlk", "smlk", "lfish", ...) need time and memory in proportion to the number of
     positions. They take `is_causal` in the place of an `attn_mask`, a `key_padding_mask` that hides the ends of sequences
@@ -170,12 +174,22 @@ class MultiheadAttention(nn.Module):
         for parameter, value in ((self.prior, 1 / self.components), (self.mix_weight, 1.0), (self.noise, 0.1)):
             if parameter is not None:
                 nn.init.constant_(parameter, value)
-        for parameter, deviation in ((self.shift, 1.0), (self.mix, self.components ** -0.5)):
-            if parameter is not None:
-                nn.init.normal_(parameter, std=deviation)
+        if self.shift is not None:
+            nn.init.normal_(self.shift)
+        if self.mix is not None and self._is_linear:  # with signs, denominators would pass through 0
+            with torch.no_grad():
+                self.mix.copy_(torch.softmax(nn.init.normal_(self.mix), -1))
+        elif self.mix is not None:
+            nn.init.normal_(self.mix, std=self.components ** -0.5)
         if self.projection is not None:
-            seed = int(torch.randint(2**63 - 1, ()).item())
+            seed = int(torch.randint(2**63 - 1, (), device="cpu").item())
             self.projection.copy_(torch.from_numpy(draw_projection(*self.projection.shape, seed=seed)))
+
+    def extra_repr(self) -> str:
+        """The part of ``repr`` in parentheses: sizes, the variant, and options with another value than the default."""
+        given = {**self._options, "components": self.components, "dropout": self.dropout, "batch_first": self.batch_first}
+        shown = [f"{name}={value!r}" for name, value in given.items() if value != _DEFAULTS.get(name)]
+        return ", ".join([str(self.embed_dim), str(self.num_heads), *shown])
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         for name in _EXTRAS:

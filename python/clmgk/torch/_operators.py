@@ -69,6 +69,7 @@ class Inputs(NamedTuple):
     extras: Mapping[str, Tensor]
     options: Mapping[str, Any]
     traits: int
+    gradients: str
 
     @property
     def heads(self) -> Any:
@@ -196,20 +197,22 @@ class Family:
     extras : sequence of str
         The optional tensors, after q, k and v.
     outputs : callable
-        From `Inputs`, new tensors for the outputs of the forward pass by name, empty for one that the call does not have.
+        From `Inputs`, new tensors for the outputs of the forward pass by name; an empty vector for one that the call does
+        not have.
     upstream : mapping
         For each output, o first, the name of its gradient, which the backward pass reads; None: it has no gradient.
     saved : sequence of str
-        Outputs that the backward pass reads, o among them.
+        Outputs that the backward pass reads, o first.
     call : callable
-        From arrays q, k, v (o and gradients), the extras, and options, the problem and further fields of its descriptor.
+        From arrays q, k, v (o and gradients), the extras, options, and the names of wanted gradients, the problem and
+        further fields of its descriptor.
     variant : str
         The default variant.
     """
 
     def __init__(self, name: str, *, extras: Sequence[str], outputs: Callable[[Inputs], dict[str, Tensor]],
                  upstream: Mapping[str, str | None], saved: Sequence[str],
-                 call: Callable[[dict[str, Array], dict[str, Array], dict[str, Any]], tuple[Call, dict[str, Any]]],
+                 call: Callable[[dict[str, Array], dict[str, Array], dict[str, Any], str], tuple[Call, dict[str, Any]]],
                  variant: str) -> None:
         self.name, self.extras, self._new_outputs, self._call, self._variant = name, tuple(extras), outputs, call, variant
         self._upstream, self._saved = dict(upstream), tuple(saved)
@@ -217,8 +220,8 @@ class Family:
         self._seen = (*[gradient for gradient in upstream.values() if gradient], *self._saved)
         optional = ", ".join(["Tensor? seed=None", *[f"Tensor? {extra}=None" for extra in extras]])
         common = f"Tensor q, Tensor k, Tensor v, str options, str gradients, {optional}"
-        gradients, *others = self._seen
-        seen = ", ".join([f"Tensor {gradients}", *[f"Tensor{'' if other in saved else '?'} {other}" for other in others]])
+        always = (self._seen[0], saved[0])
+        seen = ", ".join([f"Tensor{'' if name in always else '?'} {name}" for name in self._seen])
         schema = f"({common}) -> ({', '.join(['Tensor'] * len(self._upstream))})"
         self.inference = _operator(f"{name}_inference", schema, self._run_forward, self._fake_forward)
         self._forward = _operator(name, schema, self._run_forward, self._fake_forward)
@@ -230,29 +233,28 @@ class Family:
                  seed: Optional[Tensor]) -> Sequence[Tensor]:
         """The outputs of the forward pass."""
         gradients = _wanted(q, k, v, extras)
-        operator = self._forward if gradients else self.inference
+        operator = self._forward if gradients or _is_transformed() else self.inference
         outputs: Sequence[Tensor] = operator(q, k, v, to_string(scalars), gradients, seed,
                                              *[extras.get(name) for name in self.extras] if extras else ())
         return outputs
 
     # ---- forward
 
-    def _outputs(self, q: Tensor, k: Tensor, v: Tensor, options: str, extras: Sequence[Optional[Tensor]]) -> dict[str, Tensor]:
+    def _outputs(self, q: Tensor, k: Tensor, v: Tensor, options: str, gradients: str,
+                 extras: Sequence[Optional[Tensor]]) -> dict[str, Tensor]:
         given = {name: tensor for name, tensor in zip(self.extras, extras) if tensor is not None}
         _check_devices({"q": q, "k": k, "v": v, **given})
-        return self._new_outputs(Inputs(q, v, given, from_string(options), traits_in(options, self._variant)))
+        return self._new_outputs(Inputs(q, v, given, from_string(options), traits_in(options, self._variant), gradients))
 
     def _run_forward(self, q: Tensor, k: Tensor, v: Tensor, options: str, gradients: str, seed: Optional[Tensor] = None,
                      *extras: Optional[Tensor]) -> tuple[Tensor, ...]:
         inputs = (q, k, v, *extras)
-        if not gradients and torch.is_grad_enabled() and any([t is not None and t.requires_grad for t in inputs]):
-            raise RuntimeError(f"clmgk.torch.{self.name}: was traced without gradients, but a tensor requires one: trace it with "
-                               f"tensors that require gradients, or call it under torch.no_grad()")
+        self._refuse_unrecorded(gradients, inputs)
         context = context_for(q)
         key = (self, options, gradients, *_signature(inputs))
         prepared: _Prepared | None = context._kept.find(key)
         if prepared is None:
-            outputs = self._outputs(q, k, v, options, extras)
+            outputs = self._outputs(q, k, v, options, gradients, extras)
             if q.shape[0] == 0:
                 return tuple(outputs.values())
             prepared = context._kept.keep(key, self._prepare(context, "forward", options, gradients, inputs, outputs))
@@ -260,7 +262,7 @@ class Family:
 
     def _fake_forward(self, q: Tensor, k: Tensor, v: Tensor, options: str, gradients: str, seed: Optional[Tensor] = None,
                       *extras: Optional[Tensor]) -> tuple[Tensor, ...]:
-        return tuple(self._outputs(q, k, v, options, extras).values())
+        return tuple(self._outputs(q, k, v, options, gradients, extras).values())
 
     # ---- backward
 
@@ -298,22 +300,40 @@ class Family:
         storage = {name: _like(name, tensors[name]) for name in laid_out if name in tensors}
         extras = {name: np.zeros(tuple(tensors[name].shape), np.int32 if name in INTEGERS else np.float32)
                   for name in self.extras if name in tensors}
-        made, fields = self._call(storage, extras, dict(from_string(options)))
+        made, fields = self._call(storage, extras, dict(from_string(options)), gradients)
         if gradients:
             fields["gradients"] = gradients.split(",")
         return _Prepared(context, made, fields, pass_name, names, inputs, outputs)
 
     # ---- autograd
 
-    def _track(self, *inputs: Any) -> Any:
-        return _Tracked.apply(self, *inputs)
+    def _track(self, q: Tensor, k: Tensor, v: Tensor, options: str, gradients: str, *rest: Optional[Tensor]) -> Any:
+        self._refuse_unrecorded(gradients, (q, k, v, *rest[1:]))
+        if not gradients:
+            return self.inference(q, k, v, options, gradients, *rest)
+        if _has_transforms():
+            raise RuntimeError(f"clmgk.torch.{self.name}: derivatives of torch.func are not offered: use torch.autograd")
+        return _Tracked.apply(self, q, k, v, options, gradients, *rest)
+
+    def _refuse_unrecorded(self, gradients: str, inputs: Sequence[Optional[Tensor]]) -> None:
+        """Raises for a tensor that requires a gradient which the call did not ask for, and would not get."""
+        if not torch.is_grad_enabled():
+            return
+        recorded = gradients.split(",")
+        for name, tensor in zip(self._inputs, inputs):
+            if tensor is not None and tensor.requires_grad and name not in recorded:
+                raise RuntimeError(
+                    f"{name}: requires a gradient, which clmgk.torch.{self.name} does not compute here: either the call was "
+                    f"traced with a tensor that requires none (trace it with tensors that require gradients), or torch.vmap "
+                    f"hides it (use an axis of the batch instead); torch.no_grad() allows the call")
 
     def save(self, ctx: Any, inputs: Any, output: Any) -> None:
         """Keeps what `differentiate` reads."""
         ctx.family = self
         q, k, v, ctx.options, ctx.gradients, *rest = inputs
         by_name = dict(zip(self._upstream, output))
-        ctx.save_for_backward(*[by_name[name] for name in self._saved], q, k, v, *rest)
+        saved = [by_name[name] for name in self._saved]
+        ctx.save_for_backward(*[None if _is_absent(tensor) else tensor for tensor in saved], q, k, v, *rest)
         ctx.mark_non_differentiable(*[by_name[name] for name, gradient in self._upstream.items() if gradient is None])
         ctx.set_materialize_grads(False)
 
@@ -337,6 +357,11 @@ class Family:
 # ---- tensors of a call
 
 
+def _is_absent(output: Tensor) -> bool:
+    """Whether an output is the empty vector that stands for one that the call does not have."""
+    return output.ndim == 1 and output.shape[0] == 0
+
+
 def usable(tensor: Tensor) -> Tensor:
     """A tensor in a layout that the library takes: the innermost axis is contiguous."""
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
@@ -351,6 +376,15 @@ def prepare(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return usable(q), usable(k), usable(v)
 
 
+_has_transforms = torch._C._are_functorch_transforms_active
+
+
+def _is_transformed() -> bool:
+    """Whether tensors of a call may hide that they require gradients: within torch.func's transforms, and in a graph, which
+    may be called with other tensors."""
+    return torch.compiler.is_compiling() or _has_transforms()
+
+
 def _wanted(q: Tensor, k: Tensor, v: Tensor, extras: Mapping[str, Tensor]) -> str:
     """The names of the tensors whose gradients are wanted."""
     if not torch.is_grad_enabled():
@@ -360,8 +394,8 @@ def _wanted(q: Tensor, k: Tensor, v: Tensor, extras: Mapping[str, Tensor]) -> st
 
 
 def draw_seed(seed: int | None, is_random: bool) -> Optional[Tensor]:
-    """The operators' argument `seed`; drawn from PyTorch's generator where a call needs random numbers."""
+    """The operators' argument `seed`, on the CPU; drawn from PyTorch's generator where a call needs random numbers."""
     if seed is not None:
         number = check_seed(seed)
-        return torch.tensor(number if number < 2**63 else number - 2**64)
-    return torch.randint(2**63 - 1, ()) if is_random else None
+        return torch.tensor(number if number < 2**63 else number - 2**64, device="cpu")
+    return torch.randint(2**63 - 1, (), device="cpu") if is_random else None
