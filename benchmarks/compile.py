@@ -80,9 +80,8 @@ def with_caches(folder):
 def ship(build, variant, size, passes, folder):
     """A folder with the programs of the variant's problem."""
     heads = f"{COMPONENTS}x{HEADS}" if variant == "hard-fish" else HEADS
-    components = ["--components", COMPONENTS] if variant == "mgk" else []
     command = [build / "clmgk-tune", "--programs", folder / "programs", "--variants", f"{variant}:{heads}",
-               *components, "--length", LENGTH, "--head-size", size, "--pass", passes]
+               "--components", COMPONENTS, "--length", LENGTH, "--head-size", size, "--pass", passes]
     timed([str(word) for word in command], with_caches(folder / "shipping"))
     return str(folder / "programs")
 

@@ -872,7 +872,6 @@ class Refusals(BenchTest):
             (["--device ''"], ["--device", ""]),
             (["--state"], [*SIZES, "--state", "--variants", "softmax,mgk:2"]),
             (["--state"], [*SIZES, "--state"]),
-            (["--components"], [*SIZES, "--components", 3, "--variants", "softmax,talking-heads,hard-fish:2x4"]),
             (["--variants: 'softmax' is given twice"], ["--variants", "softmax:2,mgk:2,softmax:2"]),
             (["--variants: 'fish' is given twice"], ["--variants", "fish:2x4,fish:2x8,fish:2x4"]),
             (["--shapes: 'long' is given twice"], ["--shapes", "long,long"]),

@@ -238,9 +238,6 @@ typedef struct bench_group {
 tool_exit bench_make_groups(const bench_request *request, bool short_batches, bench_group **groups, tool_error *error);
 void bench_free_groups(const bench_request *request, bench_group *groups);
 
-/* Whether the variant has the shape's number of components: it has some, and names no number of its own. */
-bool bench_takes_components(const bench_variant *variant);
-
 /* Counts a case's operations. `plan` NULL: not known yet. */
 tool_exit bench_count_flops(bench_case *one, const clmgk_plan_info *plan, tool_error *error);
 

@@ -254,18 +254,12 @@ static bool has_linear(const bench_request *request)
     return found;
 }
 
-/* Refuses sizes that no variant of the request has. */
-static tool_exit check_sizes(const bench_choice *choice, const bench_request *request, tool_error *error)
+/* A state, unlike the other sizes of a shape, is of one family. */
+static tool_exit check_state(const bench_choice *choice, const bench_request *request, tool_error *error)
 {
-    bool components = false;
-    for (size_t i = 0; i < request->variant_count; i++)
-        components = components || bench_takes_components(&request->variants[i]);
-    if (choice->sizes[BENCH_SIZE_COMPONENTS] && !components)
-        return tool_fail(error, TOOL_BAD_INPUT,
-                         "--components is given: expected a variant with it that has components and names no number");
-    if (choice->sizes[BENCH_SIZE_STATE] && !has_linear(request))
-        return tool_fail(error, TOOL_BAD_INPUT, "--state is given: expected a variant of the linear family with it");
-    return TOOL_DONE;
+    return choice->sizes[BENCH_SIZE_STATE] && !has_linear(request)
+               ? tool_fail(error, TOOL_BAD_INPUT, "--state is given: expected a variant of the linear family with it")
+               : TOOL_DONE;
 }
 
 #define MAX_ORDER 3
@@ -312,7 +306,7 @@ tool_exit bench_parse_choice(const bench_choice *choice, bench_request *request,
         TOOL_TRY(parse_list("variants", choice->variants, BENCH_MAX_VARIANTS, add_variant, request, error));
     else
         take_default_variants(request, *suite);
-    TOOL_TRY(check_sizes(choice, request, error));
+    TOOL_TRY(check_state(choice, request, error));
     TOOL_TRY(parse_feature(choice, request, error));
     TOOL_TRY(tool_parse_storage("dtype-k", choice->dtype_k, &request->dtype_k, error));
     TOOL_TRY(tool_parse_storage("dtype-v", choice->dtype_v, &request->dtype_v, error));

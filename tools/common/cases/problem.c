@@ -56,15 +56,12 @@ static bool has_components(clmgk_variant variant)
     return (clmgk_variant_traits(variant) & (CLMGK_TRAIT_KEYS | CLMGK_TRAIT_SHIFT)) != 0;
 }
 
-bool bench_takes_components(const bench_variant *variant)
-{
-    const bool square = (clmgk_variant_traits(variant->variant) & CLMGK_TRAIT_SQUARE) != 0;
-    return !variant->components && (has_components(variant->variant) || (tool_is_mixed(variant->variant) && !square));
-}
-
 static int64_t components_of(const bench_shape *shape, const bench_variant *variant)
 {
-    return bench_takes_components(variant) ? shape->components : variant->components;
+    if (variant->components)
+        return variant->components;
+    const bool square = (clmgk_variant_traits(variant->variant) & CLMGK_TRAIT_SQUARE) != 0;
+    return has_components(variant->variant) || (tool_is_mixed(variant->variant) && !square) ? shape->components : 0;
 }
 
 static void take_modifiers(const bench_modifiers *modifiers, clmgk_attention_desc *desc)
