@@ -423,9 +423,10 @@ static void read_axes(line_words *line, const char *near, mgk_tuning_entry *entr
 static bool is_time(const char *text)
 {
     static const int days[] = {31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
-    int year = 0, month = 0, day = 0, hour = 0, minute = 0, second = 0;
-    if (sscanf(text, "%4d-%2d-%2dT%2d:%2d:%2dZ", &year, &month, &day, &hour, &minute, &second) != 6)
-        return false;
+    enum { MONTH = 5, DAY = 8, HOUR = 11, MINUTE = 14, SECOND = 17 }; /* where they begin */
+    const long year = strtol(text, NULL, 10), month = strtol(text + MONTH, NULL, 10);
+    const long day = strtol(text + DAY, NULL, 10), hour = strtol(text + HOUR, NULL, 10);
+    const long minute = strtol(text + MINUTE, NULL, 10), second = strtol(text + SECOND, NULL, 10);
     const bool leap = (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
     if (month < 1 || month > 12 || day < 1 || day > days[month - 1] + (leap && month == 2))
         return false;
