@@ -17,6 +17,7 @@ import argparse
 import concurrent.futures
 import os
 import pathlib
+import struct
 import sys
 import tempfile
 import traceback
@@ -73,6 +74,7 @@ WINDOW = {"length": 70, "length_k": 150, "use_window": 1, "window_left": 20, "wi
 PACKED = {"sequences": 3, "length": 120, "length_k": 120, "causal": 1}
 PARTS = {"packed": [37, 45, 38]}
 F16 = passes.F16
+DROPOUT = {"dropout": int.from_bytes(struct.pack("<d", 0.25), "little")}  # the bits of a number
 
 
 def masks(name):
@@ -93,6 +95,8 @@ CASES = [
     case("singles-64", "softmax-f32-64", length=40, length_k=70),
     # a tile's keys are copied, and none of the block's rows sees them; the last tile has one key
     edge("tiles-hidden-by-a-window", FORWARD, **WINDOW),
+    edge("dropout", FORWARD, length=33, length_k=65, **DROPOUT),
+    edge("backward-dropout", BACKWARD, length=33, length_k=65, **DROPOUT),
     edge("last-tile-of-one-key", FORWARD, length=33, length_k=65),
     edge("lengths-and-padding", FORWARD, {"lengths": [5, 0, 70]}, **LENGTHS),
     edge("rows-without-keys", FORWARD, length=70, length_k=20, causal=1),
@@ -109,6 +113,8 @@ CASES = [
     group("wgmma-statistics-mgk2-64", "statistics-mgk2-bf16-64-wgmma", length=70, length_k=150),
     group("wgmma-mgk3-64", "mgk4-bf16-64-wgmma", length=40, length_k=70, value_size=32, components=3),
     group("wgmma-window", "softmax-bf16-64-wgmma", head_size=16, value_size=16, **WINDOW),
+    group("wgmma-dropout", "softmax-bf16-64-wgmma", head_size=16, value_size=16, length=70, length_k=75, heads=2, kv_heads=1,
+          **DROPOUT),
     group("wgmma-backward-64-causal", "backward-softmax-f16-64-wgmma", length=70, length_k=100, causal=1),
     group("wgmma-singles-backward-64-causal", "backward-softmax-f32-64-wgmma", length=70, length_k=100, causal=1),
     group("wgmma-backward-mgk2-32", "backward-mgk2-bf16-64-wgmma", length=40, length_k=70, head_size=32, value_size=16,
@@ -247,6 +253,14 @@ FULL = [
           head_size=16, value_size=16),
     group("wgmma-backward-long-sums-of-keys", "backward-softmax-bf16-64-wgmma", length=33, length_k=4160, head_size=16,
           value_size=16),
+    case("dropout-hard-fish2", "hard-fish2-bf16-64", SPILLS, heads=3, kv_heads=3, length=40, length_k=50, head_size=32,
+         value_size=16, **DROPOUT),
+    case("backward-dropout-hard-fish2", "backward-hard-fish2-bf16-64", SPILLS, heads=3, kv_heads=3, length=40, length_k=50,
+         head_size=32, value_size=16, **DROPOUT),
+    group("wgmma-dropout-mgk2-128", "mgk2-bf16-128-wgmma", SPILLS, length=70, length_k=75, **DROPOUT),
+    group("wgmma-backward-dropout-64", "backward-softmax-bf16-64-wgmma", SPILLS, length=70, length_k=75, **DROPOUT),
+    group("wgmma-backward-dropout-mgk2-64", "backward-mgk2-bf16-64-wgmma", SPILLS, length=70, length_k=75, **DROPOUT),
+    case("dropout-singles", "softmax-f32-64", SPILLS, length=40, length_k=70, **DROPOUT),
     group("wgmma-backward-mgk2-f16-64", "backward-mgk2-bf16-64-wgmma", SPILLS, length=70, length_k=100, dtype=F16),
     group("wgmma-smgk2-f16-128", "smgk2-bf16-128-wgmma", SPILLS, length=70, length_k=100, dtype=F16),
     group("wgmma-statistics-smgk3-f16-32", "statistics-smgk2-bf16-64-wgmma", length=70, length_k=100, head_size=32,

@@ -9,6 +9,7 @@ a batch's length, packed neighbours (Inf), outputs.
 import dataclasses
 import pathlib
 import re
+import struct
 import tempfile
 
 import numpy as np
@@ -39,6 +40,17 @@ def stored(values, dtype):
         raw = values.astype(np.float32).view(np.uint32).astype(np.uint64)
         pattern = np.where(np.isnan(values), 0x7fff, (raw + 0x7fff + (raw >> 16 & 1)) >> 16).astype(np.uint16)
     return pattern, loaded(pattern, dtype)
+
+
+def philox(counter):
+    """The four words of Philox4x32-10 (Salmon et al. 2011) with the key 0, of arrays of counters."""
+    word, key, half = [np.asarray(part, np.uint64) for part in counter], (0, 0), np.uint64(0xffffffff)
+    for _ in range(10):
+        first, second = (np.uint64(factor) * word[i] for factor, i in ((0xD2511F53, 0), (0xCD9E8D57, 2)))
+        word = [second >> np.uint64(32) ^ word[1] ^ np.uint64(key[0]), second & half,
+                first >> np.uint64(32) ^ word[3] ^ np.uint64(key[1]), first & half]
+        key = (key[0] + 0x9E3779B9) & 0xffffffff, (key[1] + 0xBB67AE85) & 0xffffffff
+    return word
 
 
 def loaded(pattern, dtype):
@@ -250,6 +262,16 @@ class Pass:
         score = score / x["head_size"] ** 0.5 + self.log_prior(h)[:, None, None]
         return np.where(self.visible(rows, keys), score, -np.inf), q, k
 
+    def keep(self, b, h, rows, keys):
+        """[row, key]: the factor of dropout, with the seed 0."""
+        dropout, = struct.unpack("<d", self.x["dropout"].to_bytes(8, "little"))
+        if dropout == 0:
+            return 1.0
+        row, key = np.ogrid[rows, keys]
+        words = np.stack(np.broadcast_arrays(*philox((key // 4, row, b * self.x["heads"] + h, 0))))
+        number = np.take_along_axis(words, np.broadcast_to(key % 4, words.shape[1:])[None], 0)[0]
+        return np.where(number < int(dropout * 2 ** 32), 0, 1 / (1 - dropout))
+
     def log_prior(self, h):
         """[component]; components without a prior of their own share 1."""
         m = self.x["components"]
@@ -270,7 +292,7 @@ class Pass:
                 weight = np.exp(score - top[:, None]).sum(0)
                 total = weight.sum(1) + np.exp(sink - top)
                 v = self.values["v"][b, h * self.x["kv_heads"] // self.x["heads"], keys]
-                o[b, h, rows] = weight @ v / np.where(total > 0, total, 1)[:, None]
+                o[b, h, rows] = weight * self.keep(b, h, rows, keys) @ v / np.where(total > 0, total, 1)[:, None]
                 with np.errstate(divide="ignore"):
                     lse[b, h, rows] = top + np.log(total)
         return o, lse
@@ -310,7 +332,8 @@ class Pass:
                 grad_o, v = self.values["grad_o"][b, h, rows], self.values["v"][b, g, keys]
                 delta = (grad_o * self.values["o"][b, h, rows]).sum(1, keepdims=True)
                 p = np.exp(score - np.where(np.isfinite(lse), lse, 0)[:, None])
-                grad_p = grad_o @ v.T
+                keep = self.keep(b, h, rows, keys)
+                grad_p = grad_o @ v.T * keep
                 ds = p * (grad_p - delta) * scale
                 # f32: what cancels in a sum is a term, too; rounded numbers of 16 bits do not cancel
                 sizes = p * (abs(grad_p) + abs(delta)) * scale if self.digits() else abs(ds)
@@ -320,11 +343,11 @@ class Pass:
                         results[name][0][at] += value[0]
                         results[name][1][at] += value[1]
                 own = self.gaussian
+                kept = (p.sum(0) * keep).T
+                add("grad_v", (b, g, keys), [kept @ grad_o, kept @ abs(grad_o)])
                 if self.mixed:
                     self.add_mixed(add, b, h, rows, keys, (ds[0], sizes[0]), q, k)
-                    add("grad_v", (b, g, keys), [p[0].T @ grad_o, p[0].T @ abs(grad_o)])
                     continue
-                add("grad_v", (b, g, keys), [p.sum(0).T @ grad_o, p.sum(0).T @ abs(grad_o)])
                 add("grad_q", (b, h, rows), [sum(d @ y for d, y in zip(ds, k)) - own * ds.sum((0, 2))[:, None] * q,
                                              sum(d @ abs(y) for d, y in zip(sizes, k)) +
                                              own * sizes.sum((0, 2))[:, None] * abs(q)])

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A number of the descriptor, by its name. */
+/* A number of the descriptor, by its name; of the dropout its bits. */
 typedef struct field {
     const char *name;
     size_t offset, size;
@@ -29,9 +29,9 @@ static const field fields[] = {
     FIELD(use_window),  FIELD(window_left),   FIELD(window_right), FIELD(sequences),  FIELD(use_offsets_k),
     FIELD(use_lengths), FIELD(use_lengths_q), FIELD(use_sinks),    FIELD(gradients),  FIELD(variant),
     FIELD(dtype),       FIELD(dtype_k),       FIELD(dtype_v),      FIELD(dtype_o),    FIELD(estep),
-    FIELD(statistics),  FIELD(prior_shape),   STRIDES(q),          STRIDES(k),        STRIDES(v),
-    STRIDES(o),         STRIDES(lse),         STRIDES(grad_o),     STRIDES(grad_q),   STRIDES(grad_k),
-    STRIDES(grad_v),
+    FIELD(statistics),  FIELD(prior_shape),   FIELD(dropout),      STRIDES(q),        STRIDES(k),
+    STRIDES(v),         STRIDES(o),           STRIDES(lse),        STRIDES(grad_o),   STRIDES(grad_q),
+    STRIDES(grad_k),    STRIDES(grad_v),
 };
 
 static int64_t get(const clmgk_attention_desc *desc, const field *f)
