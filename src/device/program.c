@@ -458,9 +458,11 @@ bool mgk_program_is_unverified(const mgk_program *program)
 
 clmgk_status mgk_program_check(const mgk_program *program, clmgk_error *error)
 {
-    clmgk_error wrong;
-    mgk_monitor_copy(&program->context->monitor, &wrong, &program->wrong, sizeof(wrong));
-    return wrong.status != CLMGK_OK ? mgk_fail(error, wrong.status, "%s", wrong.message) : CLMGK_OK;
+    pthread_mutex_t *const mutex = &program->context->monitor.mutex;
+    pthread_mutex_lock(mutex);
+    const clmgk_status status = fail_if_wrong(program, error);
+    pthread_mutex_unlock(mutex);
+    return status;
 }
 
 void mgk_program_judge(mgk_program *program, const char *wrong)

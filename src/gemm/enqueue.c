@@ -25,11 +25,6 @@ int mgk_gemm_host_access(const clmgk_gemm_plan *plan, int buffer)
     return buffer == MGK_GEMM_C ? MGK_HOST_READ | MGK_HOST_WRITE : MGK_HOST_READ;
 }
 
-clmgk_status mgk_gemm_check_offsets(const clmgk_gemm_plan *plan, const mgk_call *call, clmgk_error *error)
-{
-    return plan->provider->check_offsets != NULL ? plan->provider->check_offsets(plan, call, error) : CLMGK_OK;
-}
-
 static clmgk_status check_arrays(const clmgk_gemm_plan *plan, const clmgk_gemm_args *args, clmgk_error *error)
 {
     const mgk_gemm_matrix a = mgk_gemm_a(&plan->desc), b = mgk_gemm_b(&plan->desc), c = mgk_gemm_c(&plan->desc);
@@ -62,7 +57,8 @@ clmgk_status clmgk_enqueue_gemm(const clmgk_gemm_plan *plan, cl_command_queue qu
     call.buffers[MGK_GEMM_B] = &given.b;
     call.buffers[MGK_GEMM_C] = &given.c;
     call.buffers[MGK_GEMM_WORKSPACE] = &given.workspace;
-    MGK_TRY(mgk_gemm_check_offsets(plan, &call, error));
+    if (plan->provider->check_offsets != NULL)
+        MGK_TRY(plan->provider->check_offsets(plan, &call, error));
     const mgk_queue_place at = {queue, num_wait, wait_list, event};
     return mgk_steps_enqueue(plan->steps, &call, &at, error);
 }

@@ -41,7 +41,8 @@ struct mgk_gemm_provider {
     /* Makes plan->state, fills the provider's part of plan->info, and appends steps unless the provider has `enqueue`;
      * it may also make them (mgk_steps_make). The product is not empty. After a failure the caller calls `release`. */
     clmgk_status (*plan)(clmgk_gemm_plan *plan, const char *parameters, clmgk_error *error);
-    /* Whether a call's matrices may lie so far behind the beginnings of their buffers; NULL: anywhere. */
+    /* Whether a call's matrices may lie so far behind the beginnings of their buffers; NULL: anywhere. For callers of
+     * mgk_steps_enqueue, which does not ask. */
     clmgk_status (*check_offsets)(const clmgk_gemm_plan *plan, const mgk_call *call, clmgk_error *error);
     /* Enqueues the product of a library that enqueues by itself, as the plan's only step; `plan` is the
      * clmgk_gemm_plan. */
@@ -136,9 +137,6 @@ int64_t mgk_gemm_bind_ranges(clmgk_gemm_plan *plan, mgk_step *step, int64_t rows
 
 /* The unit, in bytes, in which the plan's steps count the offset of a workspace. A caller's may begin at any float. */
 size_t mgk_gemm_workspace_unit(const clmgk_gemm_plan *plan);
-
-/* Checks a call's offsets; mgk_steps_enqueue does not. */
-clmgk_status mgk_gemm_check_offsets(const clmgk_gemm_plan *plan, const mgk_call *call, clmgk_error *error);
 
 /* MGK_HOST_..., what a library on the host does with a buffer of the plan's steps. */
 int mgk_gemm_host_access(const clmgk_gemm_plan *plan, int buffer);

@@ -212,15 +212,17 @@ static mgk_call bind(layer_call *call, const mgk_layer_operation *operation, clm
     return steps;
 }
 
+/* Of products whose provider does not take every offset. */
 static clmgk_status check_offsets(layer_call *call, clmgk_error *error)
 {
     const mgk_layer_pass *const pass = &call->layer->pass[call->pass];
     for (size_t i = 0; i < pass->count; ++i) {
         clmgk_buffer buffers[MGK_LAYER_OPERANDS];
-        if (pass->operation[i].product == NULL)
+        const clmgk_gemm_plan *const product = pass->operation[i].product;
+        if (product == NULL || product->provider->check_offsets == NULL)
             continue;
         const mgk_call steps = bind(call, &pass->operation[i], buffers);
-        MGK_TRY(mgk_gemm_check_offsets(pass->operation[i].product, &steps, error));
+        MGK_TRY(product->provider->check_offsets(product, &steps, error));
     }
     return CLMGK_OK;
 }
