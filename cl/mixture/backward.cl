@@ -47,6 +47,9 @@
 /* dprior must be right where pi is 0, or so small that P is: the sums of such components are made without it. */
 #define PRIOR_APART  (WANT_PRIOR && HAS_PRIOR)
 #define HAS_KEY_SUMS (WANT_PRIOR || EXPECTATION || (SCORE_GAUSSIAN && (WANT_K || WANT_SHIFT)))
+/* dprior may nearly cancel, so it also gets what sums lack of dS by GRADIENT_BITS. Engines with queries apart, which
+ * are short of registers, do without. */
+#define HAS_KEY_REST (WANT_PRIOR && SCORE_GAUSSIAN && GRADIENT_BITS > 0 && !QUERIES_APART)
 /* Sums over keys are the kernel of queries' where there is one (mixture/backward_queries.cl). */
 #define KEEPS_ROW_SUMS (HAS_ROW_SUMS && !QUERIES_APART)
 /* The bias' row sums are those of all components, unless a soft-cap or a factor comes between. */

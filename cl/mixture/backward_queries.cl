@@ -25,6 +25,7 @@
 #define SLOTS             PRODUCTS
 #define HAS_KEY_GRADIENTS WANT_Q
 #define HAS_KEY_SUMS      0
+#define HAS_KEY_REST      0
 #define PRIOR_APART       0
 #define KEEPS_ROW_SUMS    HAS_ROW_SUMS
 
