@@ -264,13 +264,16 @@ static void print_type(int width, char *text, size_t size)
  * here, too. */
 static int tiles_of(const tool_device *device)
 {
-    static const char *const names[] = {"amx", "avx512-bf16"};
+    static const struct {
+        const char *name;
+        int tiles;
+    } units[] = {{"amx", 1}, {"amx-fp16", 1}, {"avx512-bf16", 2}};
     clmgk_matrix_unit_info unit = CLMGK_MATRIX_UNIT_INFO_INIT;
     if (clmgk_context_get_matrix_unit(device->library, &unit, NULL) != CLMGK_OK)
         return 0;
-    for (size_t i = 0; i < TOOL_COUNT(names); i++)
-        if (strcmp(unit.name, names[i]) == 0)
-            return (int)i + 1;
+    for (size_t i = 0; i < TOOL_COUNT(units); i++)
+        if (strcmp(unit.name, units[i].name) == 0)
+            return units[i].tiles;
     return 0;
 }
 

@@ -19,11 +19,16 @@ uint64_t bench_memory_bytes(const bench_case *one)
     return one->array_bytes + one->workspace_bytes;
 }
 
-#define TILES "-DMATRIX_UNIT=3" /* AMX or AVX512-BF16: cl/engine/units.clh */
+/* Whether the case multiplies on AMX, or by AVX512-BF16: cl/engine/units.clh. The peak of bf16 stands for f16, too. */
+static bool has_tiles(const bench_case *one)
+{
+    return one->compiler_options && (strstr(one->compiler_options, "-DMATRIX_UNIT=3") != NULL ||
+                                     strstr(one->compiler_options, "-DMATRIX_UNIT=4") != NULL);
+}
 
 double bench_fraction_of_peak(const bench_peaks *peaks, const bench_case *one)
 {
-    const bool tiles = peaks->matrix_gflops > 0 && one->compiler_options && strstr(one->compiler_options, TILES);
+    const bool tiles = peaks->matrix_gflops > 0 && has_tiles(one);
     return bench_gflops(one) / (tiles ? peaks->matrix_gflops : peaks->fma_gflops);
 }
 

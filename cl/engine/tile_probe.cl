@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests whether AMX multiplies rightly: A B^T of bf16 numbers, where A and B have 32 rows and columns of small whole
- * numbers. All sums are exact. */
+/* Tests whether AMX multiplies rightly: A B^T of numbers of the unit's type, where A and B have 32 rows and columns of
+ * small whole numbers. All sums are exact. */
 #include "base/common.clh"
 #include "engine/files.clh"
 
@@ -15,7 +15,7 @@
 
 FUNCTION ushort whole_number(int x)
 {
-    return (ushort)(as_uint((float)x) >> 16);
+    return rounded_half((real)((float)x)).s0;
 }
 
 __kernel KERNEL_ATTRIBUTES void tile_probe(__global float *products)

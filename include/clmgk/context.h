@@ -65,11 +65,11 @@ typedef struct clmgk_context_options {
     const char *program_dir;
 
     /* 1: do not use AMX, the matrix unit of x86 CPUs (or on AMD's CPUs AVX512-BF16 in its place), which plans on PoCL
-     * use for bf16 arrays, and for others where the descriptor's precision is bf16. The first plan with AMX asks Linux,
-     * once and for the whole process, for permission to use its registers (arch_prctl, ARCH_REQ_XCOMP_PERM). A signal
-     * handler's frame then takes 8 KiB more: Linux refuses if an alternate signal stack is too small for it, and
-     * refuses such stacks afterwards. 0: the environment variable CLMGK_AMX; its value 0 has the same effect as 1 here.
-     */
+     * use for bf16 arrays, on CPUs with AMX-FP16 for f16 arrays, and for others where the descriptor's precision is
+     * bf16. The first plan with AMX asks Linux, once and for the whole process, for permission to use its registers
+     * (arch_prctl, ARCH_REQ_XCOMP_PERM). A signal handler's frame then takes 8 KiB more: Linux refuses if an alternate
+     * signal stack is too small for it, and refuses such stacks afterwards. 0: the environment variable CLMGK_AMX; its
+     * value 0 has the same effect as 1 here. */
     int32_t no_amx;
 } clmgk_context_options;
 
@@ -130,11 +130,11 @@ typedef struct clmgk_device_info {
      * device's name. */
     char architecture[64];
     /* 1: the device should have matrix units that plans use (engine MATRIX: arrays of f16, bf16 or f32; AMX and
-     * AVX512-BF16: engine LANE, bf16 arrays or precision). A plan's first use tests them;
+     * AVX512-BF16: engine LANE, bf16 arrays or precision; AMX-FP16: also f16 arrays). A plan's first use tests them;
      * clmgk_plan_info.engine_reason tells why they are not used. */
     int32_t matrix_units;
     char engine_reason[128]; /* why `engine` is the default: "work-items share tiles in local memory" */
-    char matrix_unit[32];    /* the unit's name: "mma.sync", "amx", "avx512-bf16"; empty: none */
+    char matrix_unit[32];    /* the newest unit's name: "mma.sync", "amx", "amx-fp16", "avx512-bf16"; empty: none */
 } clmgk_device_info;
 
 #define CLMGK_DEVICE_INFO_INIT CLMGK_INIT(clmgk_device_info)
@@ -195,11 +195,12 @@ CLMGK_API clmgk_status clmgk_program_origin_from_name(const char *name, clmgk_pr
 CLMGK_API clmgk_status clmgk_context_save_programs(clmgk_context *context, const char *folder, size_t *count,
                                                    clmgk_error *error);
 
-/* The matrix unit that plans on a context's device use: on NVIDIA GPUs for f16, bf16 and f32 arrays, on CPUs (AMX,
- * AVX512-BF16) for bf16 arrays and for other arrays if the descriptor's precision is BF16. */
+/* The newest matrix unit that plans on a context's device use: on NVIDIA GPUs for f16, bf16 and f32 arrays, on CPUs
+ * (AMX, AVX512-BF16) for bf16 arrays and for other arrays if the descriptor's precision is BF16, with AMX-FP16 also for
+ * f16 arrays. */
 typedef struct clmgk_matrix_unit_info {
     size_t struct_size; /* sizeof(clmgk_matrix_unit_info); CLMGK_MATRIX_UNIT_INFO_INIT sets it */
-    char name[32];      /* "wgmma", "mma.sync", "amx", "avx512-bf16"; empty: none */
+    char name[32];      /* "wgmma", "mma.sync", "amx", "amx-fp16", "avx512-bf16"; empty: none */
     char reason[512];   /* why newer units that the device should have are not used; empty: there are none */
 } clmgk_matrix_unit_info;
 

@@ -83,7 +83,7 @@ def _device(info: Any) -> Device:
 class MatrixUnit(NamedTuple):
     """The matrix unit that plans with arrays of 16 bits use."""
 
-    name: str  #: "wgmma", "mma.sync", "amx", "avx512-bf16"; "": none
+    name: str  #: "wgmma", "mma.sync", "amx", "amx-fp16", "avx512-bf16"; "": none
     reason: str  #: why units that the device should have are not used; "": there are none
 
 
@@ -165,8 +165,8 @@ class Context:
     program_dir : str or path, optional
         Programs compiled ahead, by `save_programs` or ``clmgk-tune --programs``.
     no_amx : bool
-        Does not use AMX, the matrix unit of x86 CPUs. Plans with bfloat16 arrays, or with precision="bf16", use it, and ask
-        Linux for its registers once per process. ``CLMGK_AMX=0`` in the environment has the same effect.
+        Does not use AMX, the matrix unit of x86 CPUs. Plans with bfloat16 arrays, or with precision="bf16", use it, on CPUs
+        with AMX-FP16 also plans with float16 arrays. They ask Linux for its registers once per process. ``CLMGK_AMX=0`` in the environment has the same effect.
 
     Raises
     ------

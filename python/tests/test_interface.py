@@ -54,8 +54,9 @@ def test_every_field_of_a_problem_in_the_functions():
 def test_contexts_options(tmp_path):
     """no_amx switches the matrix unit of x86 CPUs off; folders may be paths."""
     context = clmgk.Context(no_amx=True, cache_dir=tmp_path, cache_max_bytes=1 << 20)
-    assert context.matrix_unit.name not in ("amx", "avx512-bf16")
-    assert context.device.matrix_unit not in ("amx", "avx512-bf16") or "switched off" in context.matrix_unit.reason
+    units = ("amx", "amx-fp16", "avx512-bf16")
+    assert context.matrix_unit.name not in units
+    assert context.device.matrix_unit not in units or "switched off" in context.matrix_unit.reason
     q = np.ones((1, 1, 5, 16), np.float32)
     with clmgk.Plan(device=context, length=5, head_size=16, precision="tf32") as plan:
         assert (plan.forward(q=q, k=q, v=q)["o"] == 1).all()

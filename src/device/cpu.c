@@ -61,6 +61,21 @@ static bool host_identity(char vendor[VENDOR_SIZE], uint32_t *signature)
     *signature = eax;
     return true;
 }
+
+/* CPUID 7, part 1, EAX: 0 where the CPU has no such part. */
+static uint32_t newer_features(void)
+{
+    enum { FEATURES = 7 };
+    unsigned parts = 0;
+    unsigned features = 0;
+    unsigned ignored[3];
+    if (__get_cpuid_count(FEATURES, 0, &parts, &ignored[0], &ignored[1], &ignored[2]) == 0 || parts < 1)
+        return 0;
+    __cpuid_count(FEATURES, 1, features, ignored[0], ignored[1], ignored[2]);
+    return features;
+}
+
+enum { NEWER_CONVERSIONS = 1U << 5, NEWER_F16_TILES = 1U << 21 }; /* AVX512-BF16, AMX-FP16 */
 #endif
 
 void mgk_cpu_name(char *target, size_t size)
@@ -89,21 +104,28 @@ bool mgk_cpu_has_amx(void)
 {
 #if HOST_TELLS
     enum { FEATURES = 7, OS_SAVES = 1U << 27, SAVED_TILES = 3U << 17 };
-    enum { BF16 = 1U << 22, TILES = 1U << 24, CONVERSIONS = 1U << 5 };
+    enum { BF16 = 1U << 22, TILES = 1U << 24 };
     unsigned a = 0;
     unsigned b = 0;
     unsigned c = 0;
     unsigned d = 0;
     if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & OS_SAVES) == 0 ||
-        __get_cpuid_count(FEATURES, 0, &a, &b, &c, &d) == 0 || a < 1)
+        __get_cpuid_count(FEATURES, 0, &a, &b, &c, &d) == 0)
         return false;
-    unsigned more = 0;
-    unsigned ignored[3];
-    __cpuid_count(FEATURES, 1, more, ignored[0], ignored[1], ignored[2]);
     unsigned saved = 0;
     unsigned high = 0;
     __asm__ volatile("xgetbv" : "=a"(saved), "=d"(high) : "c"(0));
-    return (d & BF16) != 0 && (d & TILES) != 0 && (more & CONVERSIONS) != 0 && (saved & SAVED_TILES) == SAVED_TILES;
+    return (d & BF16) != 0 && (d & TILES) != 0 && (newer_features() & NEWER_CONVERSIONS) != 0 &&
+           (saved & SAVED_TILES) == SAVED_TILES;
+#else
+    return false;
+#endif
+}
+
+bool mgk_cpu_has_amx_f16(void)
+{
+#if HOST_TELLS
+    return (newer_features() & NEWER_F16_TILES) != 0;
 #else
     return false;
 #endif
@@ -112,17 +134,10 @@ bool mgk_cpu_has_amx(void)
 bool mgk_cpu_has_dots(void)
 {
 #if HOST_TELLS
-    enum { FEATURES = 7, CONVERSIONS = 1U << 5 };
     char vendor[VENDOR_SIZE];
     uint32_t signature = 0;
-    unsigned most = 0;
-    unsigned more = 0;
-    unsigned ignored[3];
-    if (!mgk_cpu_has_avx512dq() || !host_identity(vendor, &signature) || strcmp(vendor, "AuthenticAMD") != 0 ||
-        __get_cpuid_count(FEATURES, 0, &most, &ignored[0], &ignored[1], &ignored[2]) == 0 || most < 1)
-        return false;
-    __cpuid_count(FEATURES, 1, more, ignored[0], ignored[1], ignored[2]);
-    return (more & CONVERSIONS) != 0;
+    return mgk_cpu_has_avx512dq() && host_identity(vendor, &signature) && strcmp(vendor, "AuthenticAMD") == 0 &&
+           (newer_features() & NEWER_CONVERSIONS) != 0;
 #else
     return false;
 #endif

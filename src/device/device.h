@@ -36,7 +36,7 @@ typedef struct mgk_matrix_unit {
     char why[512]; /* why newer units that the architecture should have are not used; empty: it has none */
 } mgk_matrix_unit;
 
-enum { MGK_MATRIX_UNITS = MATRIX_AMX + 1 };
+enum { MGK_MATRIX_UNITS = MATRIX_AMX_F16 + 1 };
 
 /* Room of a compute unit for the work-groups that are resident on it together. registers = 0: no such room is known, as
  * on CPUs, whose work-groups run one after another. */
@@ -57,6 +57,7 @@ typedef struct mgk_device_facts {
     bool x86_avx512dq;           /* of the host's CPU, where the device is that CPU (PoCL, Intel's CPU runtime) */
     bool x86_two_units;          /* the same: it makes two multiply-adds of 16 floats in a cycle */
     bool x86_amx;                /* the same: it has tile registers that multiply bf16 numbers, and rounds to bf16 */
+    bool x86_amx_f16;            /* the same: they multiply f16 numbers, too */
     bool x86_dots;               /* the same: it has none, but multiplies pairs of bf16 numbers faster than floats */
     uint64_t work_item_limit;    /* CL_DEVICE_MAX_WORK_ITEM_SIZES[0] */
     mgk_sub_group sub_group;     /* zero unless a plan sets it from mgk_context_sub_group */
@@ -74,6 +75,9 @@ bool mgk_cpu_has_avx512dq(void);
 /* Whether the CPU has tile registers for bf16 numbers (AMX) and instructions that round to bf16 (AVX512-BF16), and the
  * operating system keeps the registers for programs that it permits to use them. */
 bool mgk_cpu_has_amx(void);
+
+/* Whether tile registers, where the CPU has them, multiply f16 numbers, too. */
+bool mgk_cpu_has_amx_f16(void);
 
 /* Whether the CPU's instructions for pairs of bf16 numbers (AVX512-BF16) multiply more numbers in a cycle than those
  * for floats: on AMD's. On a Xeon they multiply half as many (docs/engine.md). */

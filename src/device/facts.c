@@ -331,6 +331,7 @@ clmgk_status mgk_device_get_facts(cl_device_id device, mgk_device_facts *facts, 
     found.x86_avx512dq = is_host_cpu && mgk_cpu_has_avx512dq();
     found.x86_two_units = is_host_cpu && mgk_cpu_has_two_units();
     found.x86_amx = is_host_cpu && mgk_cpu_has_amx();
+    found.x86_amx_f16 = found.x86_amx && mgk_cpu_has_amx_f16();
     found.x86_dots = is_host_cpu && !found.x86_amx && mgk_cpu_has_dots();
     query_unit(&found);
     MGK_TRY(find_architecture(info, found.runtime, error));

@@ -11,7 +11,7 @@
 /* As in the probes' kernels: for f16, bf16 and (one warp) f32, products A B^T and A B of square matrices. */
 enum { WARP_SIZE = 32, TYPES = 3, SIZE = 16, FORMS = 2 };
 enum { GROUP_ITEMS = 4 * WARP_SIZE, GROUP_TYPES = 2, GROUP_SIZE = 64, GROUP_FORMS = 6 };
-enum { TILE_SIZE = 32 }; /* AMX: A B^T for bf16 alone */
+enum { TILE_SIZE = 32 }; /* AMX: A B^T for the unit's type alone */
 
 static int expected_sum(int size, bool transposed, int row, int column)
 {
@@ -57,6 +57,13 @@ static bool are_right_of_tiles(const void *products)
     return is_product(products, TILE_SIZE, true);
 }
 
+#define TILE_OPTIONS " -DWIDE_VECTORS=1 -DONE_SPACE=1"
+#define TILE_PROBE                                                                                                     \
+    {                                                                                                                  \
+        .file = "engine/tile_probe.cl", .kernel = "tile_probe", .items = 1, .group = 1,                                \
+        .bytes = sizeof(float) * TILE_SIZE * TILE_SIZE, .is_right = are_right_of_tiles                                 \
+    }
+
 /* The place of a unit is its number. */
 static const struct {
     const char *name, *engine; /* engine: whose kernels use it */
@@ -87,23 +94,16 @@ static const struct {
                                 .group = GROUP_ITEMS,
                                 .bytes = sizeof(float) * GROUP_TYPES * GROUP_FORMS * GROUP_SIZE * GROUP_SIZE,
                                 .is_right = are_right_of_group}},
-    [MATRIX_AMX] = {.name = "amx",
-                    .engine = "lane",
-                    .amx = true,
-                    .options = " -DWIDE_VECTORS=1 -DONE_SPACE=1",
-                    .probe = {.file = "engine/tile_probe.cl",
-                              .kernel = "tile_probe",
-                              .items = 1,
-                              .group = 1,
-                              .bytes = sizeof(float) * TILE_SIZE * TILE_SIZE,
-                              .is_right = are_right_of_tiles}}};
+    [MATRIX_AMX] = {.name = "amx", .engine = "lane", .amx = true, .options = TILE_OPTIONS, .probe = TILE_PROBE},
+    [MATRIX_AMX_F16] = {
+        .name = "amx-fp16", .engine = "lane", .amx = true, .options = TILE_OPTIONS, .probe = TILE_PROBE}};
 
 static bool has_unit(const mgk_device_facts *facts, int unit)
 {
     const int capability = facts->runtime == MGK_RUNTIME_NVIDIA ? mgk_nvidia_capability(facts) : 0;
-    return units[unit].amx
-               ? (facts->x86_amx || facts->x86_dots) && facts->x86_avx512dq && facts->runtime == MGK_RUNTIME_POCL
-               : capability >= units[unit].least && capability <= units[unit].most;
+    const bool has_tiles = unit == MATRIX_AMX_F16 ? facts->x86_amx_f16 : facts->x86_amx || facts->x86_dots;
+    return units[unit].amx ? has_tiles && facts->x86_avx512dq && facts->runtime == MGK_RUNTIME_POCL
+                           : capability >= units[unit].least && capability <= units[unit].most;
 }
 
 int mgk_matrix_unit_of(const mgk_device_facts *facts, int newest)

@@ -75,7 +75,7 @@ typedef struct mgk_footprint {
     bool priors, variances;    /* are arrays */
     bool two_types;            /* Q and K differ in their storage types */
     bool singles;              /* Q, K and V are f32 */
-    bool all_bf16;             /* Q, K, V and O are bf16 */
+    uint32_t dtypes;           /* set of the storage types of Q, K, V and O */
     bool noise, generalised;   /* of mixed heads */
     clmgk_precision precision; /* the least that products may have */
 } mgk_footprint;
@@ -144,11 +144,11 @@ typedef struct mgk_engine {
     bool queries_apart;     /* dQ has a kernel of its own, of queries; else the kernel of keys sums it, in order */
     bool few_rows_of_heads; /* the form for few rows serves blocks of several heads */
     int fewest_rows;        /* of a block, which mgk_packed_heads fills; 0: the engine has no use for it */
-    int oldest_unit, newest_unit;   /* matrix units that its kernels have; then rank and kernels need
-                                       facts->matrix_unit, which is none for other engines; 0: they use none */
-    uint32_t unit_dtypes;           /* set of storage types of problems that they serve */
-    clmgk_precision unit_precision; /* if the descriptor allows it, they serve all types */
-    bool exchanges;                 /* work-items of a sub-group exchange numbers: fit needs facts->sub_group */
+    int oldest_unit, newest_unit; /* matrix units that its kernels have; then rank and kernels need
+                                     facts->matrix_unit, which is none for other engines; 0: they use none */
+    /* Whether a unit's kernels serve problems of this set of storage types and precision; NULL: all. */
+    bool (*unit_serves)(int unit, uint32_t dtypes, clmgk_precision precision);
+    bool exchanges;      /* work-items of a sub-group exchange numbers: fit needs facts->sub_group */
     bool key_terms_once; /* sums over a key's features that several blocks need are faster by a kernel of their own */
 
     /* The engine's rank on a device, for a problem (a resolved descriptor) or, with NULL, in general. mgk_engine_rank
@@ -214,7 +214,11 @@ mgk_device_facts mgk_engine_facts(const mgk_engine *engine, const mgk_device_fac
 /* The engine's rank; NONE where its kernels lack a storage type of the problem. */
 mgk_rank mgk_engine_rank(const mgk_engine *engine, const mgk_device_facts *facts, const clmgk_attention_desc *desc);
 
-/* The newest matrix unit for which an engine has kernels of a problem (NULL: of any); 0: none. */
+/* The set of 1 << clmgk_dtype: storage types of the problem's Q, K, V and O. */
+uint32_t mgk_dtypes_of(const clmgk_attention_desc *desc);
+
+/* The newest matrix unit for which an engine has kernels of a problem, of those that the device should have (NULL: of
+ * any problem, on any device); 0: none. */
 int mgk_engines_newest_unit(const mgk_device_facts *facts, const clmgk_attention_desc *desc);
 
 /* All engines, by descending points. */

@@ -4,8 +4,7 @@
 #define ENGINE(NAME, value, name) &mgk_engine_##name,
 const mgk_engine *const mgk_engines[MGK_ENGINES] = {CLMGK_ENGINE_LIST(ENGINE)};
 
-/* The set of storage types of a problem. */
-static uint32_t types_of(const clmgk_attention_desc *desc)
+uint32_t mgk_dtypes_of(const clmgk_attention_desc *desc)
 {
     const clmgk_storage others[] = {desc->dtype_k, desc->dtype_v, desc->dtype_o};
     uint32_t types = 1U << desc->dtype;
@@ -16,24 +15,29 @@ static uint32_t types_of(const clmgk_attention_desc *desc)
 
 static bool takes_types(const mgk_engine *engine, const clmgk_attention_desc *desc)
 {
-    return (types_of(desc) & ~engine->dtypes) == 0;
+    return (mgk_dtypes_of(desc) & ~engine->dtypes) == 0;
 }
 
-/* Whether an engine that has kernels for a matrix unit has any for this problem. */
-static bool has_unit_kernels(const mgk_engine *engine, const mgk_device_facts *facts, const clmgk_attention_desc *desc)
+/* Whether an engine has kernels for this problem and one of the units that it knows, and the device has that unit. */
+static bool has_unit_kernels(const mgk_engine *engine, int unit, const mgk_device_facts *facts,
+                             const clmgk_attention_desc *desc)
 {
     mgk_device_facts with_unit = *facts;
-    with_unit.matrix_unit.unit = engine->newest_unit;
-    const bool takes_types = (types_of(desc) & ~engine->unit_dtypes) == 0 || desc->precision >= engine->unit_precision;
-    return takes_types && engine->rank(&with_unit, desc).points != MGK_RANK_NONE;
+    with_unit.matrix_unit.unit = unit;
+    return mgk_matrix_unit_of(facts, unit) == unit &&
+           (engine->unit_serves == NULL || engine->unit_serves(unit, mgk_dtypes_of(desc), desc->precision)) &&
+           engine->rank(&with_unit, desc).points != MGK_RANK_NONE;
 }
 
 int mgk_engines_newest_unit(const mgk_device_facts *facts, const clmgk_attention_desc *desc)
 {
     int newest = 0;
-    for (size_t i = 0; i < MGK_ENGINES; ++i)
-        if (mgk_engines[i]->newest_unit > newest && (desc == NULL || has_unit_kernels(mgk_engines[i], facts, desc)))
-            newest = mgk_engines[i]->newest_unit;
+    for (size_t i = 0; i < MGK_ENGINES; ++i) {
+        const mgk_engine *const engine = mgk_engines[i];
+        for (int unit = engine->newest_unit; unit > newest && unit >= engine->oldest_unit; --unit)
+            if (desc == NULL || has_unit_kernels(engine, unit, facts, desc))
+                newest = unit;
+    }
     return newest;
 }
 

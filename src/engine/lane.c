@@ -15,7 +15,7 @@ MGK_TUNABLE_TABLE(lane, "lane", MGK_LANE_TUNABLES, MGK_LANE_CONSTRAINTS);
 /* The largest value of the parameter `block`. */
 #define MOST_BLOCK 16
 
-/* AMX: bf16 numbers in a row of its registers, and f32 numbers. */
+/* AMX: 16-bit numbers in a row of its registers, and f32 numbers. */
 enum { ROW = 32, LANES = 16 };
 
 typedef struct lane_block {
@@ -168,7 +168,29 @@ static int64_t longest_tile(const mgk_footprint *f, const mgk_device_facts *fact
 
 static bool uses_unit(const mgk_tunables *p)
 {
-    return mgk_tunable_get(p, MGK_NAMED(unit)) == MATRIX_AMX;
+    return mgk_tunable_get(p, MGK_NAMED(unit)) != 0;
+}
+
+/* Products of f16 numbers need all arrays in f16. Those of bf16 numbers round other types. */
+static bool unit_serves(int unit, uint32_t dtypes, clmgk_precision precision)
+{
+    return unit == MATRIX_AMX_F16 ? dtypes == 1U << CLMGK_DTYPE_F16
+                                  : dtypes == 1U << CLMGK_DTYPE_BF16 || precision >= CLMGK_PRECISION_BF16;
+}
+
+/* Whether the unit rounds the problem's arrays. */
+static bool rounds_arrays(const mgk_footprint *f, int unit)
+{
+    return unit == MATRIX_AMX && f->dtypes != 1U << CLMGK_DTYPE_BF16;
+}
+
+/* The newest of the device's units that serves the problem; 0: none. */
+static int newest_unit(const mgk_footprint *f, const mgk_device_facts *facts)
+{
+    int unit = f->unit ? facts->matrix_unit.unit : 0;
+    while (unit >= MATRIX_AMX && !unit_serves(unit, f->dtypes, f->precision))
+        --unit;
+    return unit >= MATRIX_AMX ? unit : 0;
 }
 
 /* Whether panels of one vector of rows are faster (docs/engine.md). With vectors of 16 floats and one unit for them
@@ -209,14 +231,14 @@ static int few_rows(const mgk_footprint *f, const mgk_tunables *p)
  * all rows of a problem, and what a panel's rows save is less than that in short problems (measured; less so without
  * AMX itself). There the backward pass of several components with the narrowest heads takes longer to round and pair
  * weights than its products save. */
-static bool gains_by_unit(const mgk_footprint *f, const mgk_device_facts *facts)
+static bool gains_by_unit(const mgk_footprint *f, const mgk_device_facts *facts, int unit)
 {
     enum { BLOCK = 32 * 32, SHORT_ROUNDED = 64, SHORT_FOR_DOTS = 48 };
     const bool dots = mgk_matrix_unit_has_dots(facts, MATRIX_AMX);
     const int64_t rounded = dots ? SHORT_FOR_DOTS : SHORT_ROUNDED;
     if (dots && f->components > 1 && f->widest < LANES && !f->any_order)
         return false;
-    return f->all_bf16 ? f->rows * f->streamed >= BLOCK : f->rows > rounded && f->streamed > rounded;
+    return rounds_arrays(f, unit) ? f->rows > rounded && f->streamed > rounded : f->rows * f->streamed >= BLOCK;
 }
 
 static void choose_unit(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
@@ -224,9 +246,9 @@ static void choose_unit(const mgk_footprint *f, const mgk_device_facts *facts, m
     /* 0: not given */
     const int lanes = mgk_tunable_get(p, MGK_NAMED(lanes)), tile = mgk_tunable_get(p, MGK_NAMED(tile));
     const bool fits = (lanes == 0 || lanes == LANES) && tile % ROW == 0 && mgk_tunable_get(p, MGK_NAMED(vectors)) <= 2;
-    const bool has_unit = facts->matrix_unit.unit == MATRIX_AMX;
-    const bool takes = has_unit && fits && f->unit && gains_by_unit(f, facts) && few_rows(f, p) == 0;
-    mgk_tunable_default(p, MGK_NAMED(unit), takes ? MATRIX_AMX : 0);
+    const int unit = newest_unit(f, facts);
+    const bool takes = unit > 0 && fits && gains_by_unit(f, facts, unit) && few_rows(f, p) == 0;
+    mgk_tunable_default(p, MGK_NAMED(unit), takes ? unit : 0);
 }
 
 /* How much longer rows of the narrowest heads are in the unit's tiles, in 16 bits. */
@@ -260,9 +282,10 @@ static clmgk_status check_unit(const mgk_footprint *f, const mgk_device_facts *f
 {
     if (!uses_unit(p))
         return CLMGK_OK;
-    if (facts->matrix_unit.unit != MATRIX_AMX)
+    const int unit = mgk_tunable_get(p, MGK_NAMED(unit));
+    if (facts->matrix_unit.unit < unit)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "engine lane: the device has no such matrix unit");
-    if (!f->unit || few_rows(f, p) > 0)
+    if (!f->unit || !unit_serves(unit, f->dtypes, f->precision) || few_rows(f, p) > 0)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
                         "engine lane: its kernels for this matrix unit do not serve this problem");
     return CLMGK_OK;
@@ -339,7 +362,9 @@ static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, m
                          .few_rows = few_rows(f, p),
                          .private_bytes = (uint64_t)bytes,
                          .unit = mgk_tunable_get(p, MGK_NAMED(unit)),
-                         .precision = uses_unit(p) && !f->all_bf16 ? CLMGK_PRECISION_BF16 : CLMGK_PRECISION_EXACT};
+                         .precision = CLMGK_PRECISION_EXACT};
+    if (rounds_arrays(f, block->unit))
+        block->precision = CLMGK_PRECISION_BF16;
     block->rows = block->few_rows > 0 ? block->few_rows : b.panel_rows * b.panels;
     block->lanes = block->few_rows > 0 ? 0 : (int)lanes;
     block->most_keys = MOST_BLOCK;
@@ -391,9 +416,8 @@ const mgk_engine mgk_engine_lane = {.value = CLMGK_ENGINE_LANE,
                                     .dtypes = MGK_ALL_DTYPES,
                                     .private_tiles = true,
                                     .oldest_unit = MATRIX_AMX,
-                                    .newest_unit = MATRIX_AMX,
-                                    .unit_dtypes = 1U << CLMGK_DTYPE_BF16,
-                                    .unit_precision = CLMGK_PRECISION_BF16,
+                                    .newest_unit = MATRIX_AMX_F16,
+                                    .unit_serves = unit_serves,
                                     .rank = rank,
                                     .sum_tunables = {in_order, in_order, by_lanes},
                                     .fit = fit,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bf16 products on AMX, or by AVX512-BF16, where the CPU has one: the mixture family, all passes, and mixed heads;
- * arrays of bf16, and of other types where the descriptor allows the precision. Each case is a program for each pass.
- */
+/* bf16 products on AMX, or by AVX512-BF16, where the CPU has one, and f16 products: the mixture family, all passes, and
+ * mixed heads; arrays of bf16 or f16, and of other types where the descriptor allows the precision. Each case is a
+ * program for each pass. */
 #include "harness/harness.h"
 
 #include "device/device.h"
@@ -10,13 +10,28 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The unit of bf16 numbers: 1; with that of f16 numbers: 2. */
+static int units_of(const th_session *session)
+{
+    static const char *const names[] = {"amx", "avx512-bf16", "amx-fp16"};
+    clmgk_matrix_unit_info unit = CLMGK_MATRIX_UNIT_INFO_INIT;
+    size_t n = 0;
+    th_expect_ok(clmgk_context_get_matrix_unit(session->context, &unit, &th_error));
+    while (n < TH_COUNT(names) && strcmp(unit.name, names[n]) != 0)
+        n++;
+    if (getenv("CLMGK_TEST_EMULATE_AMX") != NULL && mgk_cpu_has_amx() && n != (mgk_cpu_has_amx_f16() ? 2 : 0))
+        fail_msg("AMX is emulated, and the library does not take it: %s", unit.reason);
+    return n == TH_COUNT(names) ? 0 : n < 2 ? 1 : 2;
+}
+
 static bool has_unit(const th_session *session)
 {
-    clmgk_matrix_unit_info unit = CLMGK_MATRIX_UNIT_INFO_INIT;
-    th_expect_ok(clmgk_context_get_matrix_unit(session->context, &unit, &th_error));
-    if (getenv("CLMGK_TEST_EMULATE_AMX") != NULL && mgk_cpu_has_amx() && strcmp(unit.name, "amx") != 0)
-        fail_msg("AMX is emulated, and the library does not take it: %s", unit.reason);
-    return strcmp(unit.name, "amx") == 0 || strcmp(unit.name, "avx512-bf16") == 0;
+    return units_of(session) > 0;
+}
+
+static bool has_f16_unit(const th_session *session)
+{
+    return units_of(session) == 2;
 }
 
 /* `parameters` with "unit=3": the plan fails where it can't use AMX. */
@@ -32,7 +47,7 @@ static void expect_shapes(th_session *session, clmgk_attention_desc desc, const 
                           size_t count)
 {
     const clmgk_plan_options options = th_options_of(CLMGK_ENGINE_LANE, parameters);
-    if (desc.precision == CLMGK_PRECISION_EXACT)
+    if (desc.precision == CLMGK_PRECISION_EXACT && desc.dtype != CLMGK_DTYPE_F16)
         desc.dtype = CLMGK_DTYPE_BF16;
     th_expect_shapes(session, desc, &options, 11 * (uint64_t)desc.variant + first, first, count);
 }
@@ -45,10 +60,10 @@ TH_TEST(softmax)
     expect_shapes(session, padded, "unit=3,lanes=16,vectors=2,panels=2,tile=32", 0, 12);
 }
 
-static clmgk_attention_desc wide_desc(clmgk_variant variant, int64_t length, int64_t length_k)
+static clmgk_attention_desc wide_desc(clmgk_variant variant, clmgk_dtype dtype, int64_t length, int64_t length_k)
 {
     clmgk_attention_desc desc = th_small_desc(variant, length, length_k);
-    desc.dtype = CLMGK_DTYPE_BF16;
+    desc.dtype = dtype;
     desc.head_size = desc.value_size = 32;
     return desc;
 }
@@ -59,7 +74,8 @@ TH_TEST(rows_that_see_one_key)
     if (!has_unit(session))
         skip();
     for (size_t n = 0; n < 2; n++) {
-        clmgk_attention_desc desc = wide_desc(n == 0 ? CLMGK_VARIANT_MGK : CLMGK_VARIANT_SMGK, 70, 70);
+        clmgk_attention_desc desc =
+            wide_desc(n == 0 ? CLMGK_VARIANT_MGK : CLMGK_VARIANT_SMGK, CLMGK_DTYPE_BF16, 70, 70);
         desc.use_window = 1;
         TH_PROBLEM problem = th_problem_make(&desc, n);
         th_expect_with(session, &problem, CLMGK_ENGINE_LANE, "unit=3,lanes=16,vectors=2,panels=2,tile=32");
@@ -67,21 +83,25 @@ TH_TEST(rows_that_see_one_key)
 }
 
 /* Scores so large that weights depend on their last places. */
+static void expect_equal_weights(th_session *session, clmgk_dtype dtype, const char *parameters)
+{
+    for (uint64_t n = 0; n < 8; n++) {
+        clmgk_attention_desc desc = {
+            .head_size = 40, .value_size = 100, .length = 70, .length_k = n % 2 == 0 ? 70 : 130};
+        desc.dtype = dtype;
+        desc.gradients = th_all_gradients(&desc);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
+        th_make_rivals(&problem, n + 1);
+        const clmgk_plan_options options = th_options_of(CLMGK_ENGINE_LANE, parameters);
+        th_expect_equal_weights(session, &problem, &options);
+    }
+}
+
 TH_TEST(both_passes_weigh_alike)
 {
     if (!has_unit(session))
         skip();
-    for (uint64_t n = 0; n < 8; n++) {
-        clmgk_attention_desc desc = {
-            .head_size = 40, .value_size = 100, .length = 70, .length_k = n % 2 == 0 ? 70 : 130};
-        desc.dtype = CLMGK_DTYPE_BF16;
-        desc.gradients = th_all_gradients(&desc);
-        TH_PROBLEM problem = th_problem_make(&desc, n);
-        th_make_rivals(&problem, n + 1);
-        const clmgk_plan_options options =
-            th_options_of(CLMGK_ENGINE_LANE, "unit=3,lanes=16,vectors=2,panels=2,tile=32");
-        th_expect_equal_weights(session, &problem, &options);
-    }
+    expect_equal_weights(session, CLMGK_DTYPE_BF16, "unit=3,lanes=16,vectors=2,panels=2,tile=32");
 }
 
 /* Whole rows of keys are read in place. */
@@ -94,27 +114,27 @@ TH_FULL_TEST(keys_in_place)
 }
 
 /* Scores whose maxima grow from tile to tile by less and by more than a lazy maximum allows. */
-TH_TEST(growing_scores)
+static void expect_growth(th_session *session, clmgk_dtype dtype, const char *parameters)
 {
     static const double steps[] = {0.05, 0.3, 1.0};
-    if (!has_unit(session))
-        skip();
     for (size_t n = 0; n < TH_COUNT(steps); n++) {
-        const clmgk_attention_desc desc = {.dtype = CLMGK_DTYPE_BF16,
-                                           .batch = 1,
-                                           .heads = 1,
-                                           .head_size = 40,
-                                           .value_size = 100,
-                                           .length = 20,
-                                           .length_k = 150};
+        const clmgk_attention_desc desc = {
+            .dtype = dtype, .batch = 1, .heads = 1, .head_size = 40, .value_size = 100, .length = 20, .length_k = 150};
         TH_PROBLEM problem = th_problem_make(&desc, n);
         th_array *const q = &problem.array[TH_Q], *const k = &problem.array[TH_K];
         for (size_t i = 0; i < q->count; i += (size_t)desc.head_size)
             q->values[i] = 4.0;
         for (int64_t key = 0; key < desc.length_k; key++)
             k->values[key * desc.head_size] = ldexp(rint(ldexp(steps[n] * (double)key, 4)), -4);
-        expect(session, &problem, "unit=3,lanes=16,vectors=2,panels=2,tile=32");
+        expect(session, &problem, parameters);
     }
+}
+
+TH_TEST(growing_scores)
+{
+    if (!has_unit(session))
+        skip();
+    expect_growth(session, CLMGK_DTYPE_BF16, "unit=3,lanes=16,vectors=2,panels=2,tile=32");
 }
 
 /* Scores about 0 for the first of 40 keys, 9 to 10 for the 31st, and -90 for all others. */
@@ -133,21 +153,25 @@ static void outweigh_the_first(const th_problem *problem)
 
 /* In each row one key has nearly all weight, but the row's maximum is that of an earlier key. So the weight is no power
  * of two, and products round it; O is that key's V nevertheless. */
+static void expect_the_likely_key(th_session *session, clmgk_variant variant, clmgk_dtype dtype, const char *parameters)
+{
+    clmgk_attention_desc desc = wide_desc(variant, dtype, 256, 40);
+    desc.heads = desc.components = 1;
+    TH_PROBLEM problem = th_problem_make(&desc, 1);
+    outweigh_the_first(&problem);
+    if (variant != CLMGK_VARIANT_SOFTMAX)
+        th_fill(&problem, TH_MIX, 1.0);
+    expect(session, &problem, parameters);
+}
+
 TH_TEST(one_key_outweighs_the_first)
 {
     if (!has_unit(session))
         skip();
-    for (size_t n = 0; n < 2; n++) {
-        clmgk_attention_desc desc = wide_desc(n == 0 ? CLMGK_VARIANT_SOFTMAX : CLMGK_VARIANT_HARD_FISH, 256, 40);
-        desc.heads = desc.components = 1;
-        TH_PROBLEM problem = th_problem_make(&desc, 1);
-        outweigh_the_first(&problem);
-        if (n > 0)
-            th_fill(&problem, TH_MIX, 1.0);
-        expect(session, &problem,
-               n > 0 ? "unit=3,lanes=16,vectors=2,panels=2,tile=32,heads=1"
-                     : "unit=3,lanes=16,vectors=2,panels=2,tile=32");
-    }
+    expect_the_likely_key(session, CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_BF16,
+                          "unit=3,lanes=16,vectors=2,panels=2,tile=32");
+    expect_the_likely_key(session, CLMGK_VARIANT_HARD_FISH, CLMGK_DTYPE_BF16,
+                          "unit=3,lanes=16,vectors=2,panels=2,tile=32,heads=1");
 }
 
 TH_FULL_TEST(components)
@@ -188,7 +212,8 @@ TH_FULL_TEST(modifiers)
 /* The products for dQ and dK nearly cancel what rows and keys add themselves. */
 static void expect_far(th_session *session, clmgk_attention_desc desc, const char *parameters)
 {
-    desc.dtype = CLMGK_DTYPE_BF16;
+    if (desc.dtype != CLMGK_DTYPE_F16)
+        desc.dtype = CLMGK_DTYPE_BF16;
     desc.length = 50;
     desc.length_k = 70;
     TH_PROBLEM problem = th_far_problem(desc);
@@ -421,6 +446,175 @@ TH_FULL_TEST(types_of_mixed_heads)
     expect_shapes(session, desc, "unit=3,lanes=16,vectors=2,panels=2,tile=32,heads=2", 0, 8);
 }
 
+/* ---- arrays of f16 ---------------------------------------------------------------------------------------------- */
+
+TH_TEST(f16_softmax)
+{
+    const char *const parameters = "unit=4,lanes=16,vectors=2,panels=2,tile=32";
+    if (!has_f16_unit(session))
+        skip();
+    const clmgk_attention_desc padded = {.dtype = CLMGK_DTYPE_F16, .head_size = 40, .value_size = 100};
+    expect_shapes(session, padded, parameters, 0, 12);
+    expect_growth(session, CLMGK_DTYPE_F16, parameters);
+    expect_equal_weights(session, CLMGK_DTYPE_F16, parameters);
+    expect_the_likely_key(session, CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F16, parameters);
+}
+
+/* Numbers of f16's smallest and largest exponents: dO of each row has its own size, and values are large. Of dprior
+ * only dL is left where there is one component, so it needs the bits of dS that products do not take. */
+static void expect_sizes(th_session *session, clmgk_attention_desc desc, const char *parameters)
+{
+    desc.length = 70;
+    desc.length_k = 50;
+    TH_PROBLEM problem = th_problem_make(&desc, 3);
+    th_array *const grad_o = &problem.array[TH_GRAD_O];
+    th_scale(&problem, TH_V, 64.0);
+    for (size_t i = 0; i < grad_o->count; i++)
+        grad_o->values[i] = ldexp(grad_o->values[i], 8 - (int)(i / (size_t)desc.value_size % 5) * 5);
+    expect(session, &problem, parameters);
+}
+
+TH_TEST(f16_gradients)
+{
+    if (!has_f16_unit(session))
+        skip();
+    const clmgk_attention_desc inside = {
+        .dtype = CLMGK_DTYPE_F16, .head_size = 40, .value_size = 32, .gradients = TRAINING};
+    const char *const of_inside = "unit=4,lanes=16,vectors=2,panels=2,tile=32,splits=1";
+    expect_shapes(session, inside, of_inside, 0, 8);
+    expect_sizes(session, inside, of_inside);
+    const clmgk_attention_desc apart = {.variant = CLMGK_VARIANT_GAUSSIAN,
+                                        .dtype = CLMGK_DTYPE_F16,
+                                        .head_size = 32,
+                                        .value_size = 32,
+                                        .gradients = TRAINING | CLMGK_GRADIENT_PRIOR};
+    const char *const of_apart = "unit=4,lanes=16,vectors=2,panels=2,tile=64,splits=2";
+    expect_shapes(session, apart, of_apart, 1, 8);
+    expect_far(session, apart, of_apart);
+    expect_sizes(session, apart, of_apart);
+}
+
+/* Each row's one weight is the sum of its components' powers; O is V nevertheless, so dS is 0. */
+static void expect_one_key(th_session *session, clmgk_attention_desc desc, const char *parameters)
+{
+    desc.length = desc.length_k = 70;
+    desc.use_window = 1;
+    TH_PROBLEM problem = th_problem_make(&desc, 4);
+    expect(session, &problem, parameters);
+}
+
+/* sMGK whose weights all have a small factor, the prior. */
+static void expect_small_priors(th_session *session, clmgk_attention_desc desc, const char *parameters)
+{
+    desc.length = desc.length_k = 50;
+    TH_PROBLEM problem = th_problem_make(&desc, 5);
+    th_fill(&problem, TH_PRIOR, 0x1p-40);
+    expect(session, &problem, parameters);
+}
+
+TH_TEST(f16_components)
+{
+    if (!has_f16_unit(session))
+        skip();
+    const clmgk_attention_desc several = {.variant = CLMGK_VARIANT_MGK,
+                                          .components = 2,
+                                          .variance_shape = CLMGK_VARIANCE_HM,
+                                          .prior_shape = CLMGK_PRIOR_HMS,
+                                          .dtype = CLMGK_DTYPE_F16,
+                                          .head_size = 32,
+                                          .value_size = 64,
+                                          .gradients = TRAINING | CLMGK_GRADIENT_PRIOR | CLMGK_GRADIENT_VARIANCE};
+    const char *const of_several = "unit=4,lanes=16,vectors=2,panels=2,tile=32,block=16";
+    expect_shapes(session, several, of_several, 3, 6);
+    expect_far(session, several, of_several);
+    expect_sizes(session, several, of_several);
+    expect_one_key(session, several, of_several);
+    const clmgk_attention_desc shifted = {.variant = CLMGK_VARIANT_SMGK,
+                                          .components = 2,
+                                          .prior_shape = CLMGK_PRIOR_HM,
+                                          .dtype = CLMGK_DTYPE_F16,
+                                          .head_size = 16,
+                                          .value_size = 5,
+                                          .gradients = TRAINING | CLMGK_GRADIENT_SHIFT};
+    const char *const of_shifted = "unit=4,lanes=16,vectors=1,panels=2,tile=32,splits=1";
+    expect_shapes(session, shifted, of_shifted, 5, 6);
+    expect_far(session, shifted, of_shifted);
+    expect_small_priors(session, shifted, of_shifted);
+}
+
+TH_TEST(f16_mixed_heads)
+{
+    if (!has_f16_unit(session))
+        skip();
+    const clmgk_attention_desc desc = {.variant = CLMGK_VARIANT_HARD_FISH,
+                                       .components = 2,
+                                       .dtype = CLMGK_DTYPE_F16,
+                                       .head_size = 40,
+                                       .value_size = 32,
+                                       .gradients = TRAINING | CLMGK_GRADIENT_MIX};
+    const char *const parameters = "unit=4,lanes=16,vectors=2,panels=2,tile=32,heads=2";
+    expect_shapes(session, desc, parameters, 0, 8);
+    expect_sizes(session, desc, parameters);
+}
+
+TH_FULL_TEST(f16_modifiers)
+{
+    if (!has_f16_unit(session))
+        skip();
+    const clmgk_attention_desc desc = {.dtype = CLMGK_DTYPE_F16,
+                                       .head_size = 64,
+                                       .value_size = 32,
+                                       .gradients = TRAINING | CLMGK_GRADIENT_BIAS | CLMGK_GRADIENT_SINKS,
+                                       .use_bias = 1,
+                                       .use_alibi = 1,
+                                       .use_sinks = 1,
+                                       .softcap = 3.0,
+                                       .dropout = 0.25};
+    expect_shapes(session, desc, "unit=4,lanes=16,vectors=2,panels=2,tile=32", 2, 6);
+    const clmgk_attention_desc mixed = {.variant = CLMGK_VARIANT_GFISH,
+                                        .components = 3,
+                                        .dtype = CLMGK_DTYPE_F16,
+                                        .head_size = 32,
+                                        .value_size = 64,
+                                        .use_mix_weight = 1,
+                                        .use_mix_offset = 1,
+                                        .use_alibi = 1,
+                                        .use_sinks = 1,
+                                        .softcap = 3.0,
+                                        .dropout = 0.25,
+                                        .gradients = TRAINING | CLMGK_GRADIENT_MIX};
+    expect_shapes(session, mixed, "unit=4,lanes=16,vectors=2,panels=2,tile=32,heads=2", 2, 6);
+}
+
+TH_FULL_TEST(f16_sizes_of_heads)
+{
+    if (!has_f16_unit(session))
+        skip();
+    const clmgk_attention_desc narrow = {.variant = CLMGK_VARIANT_GAUSSIAN,
+                                         .dtype = CLMGK_DTYPE_F16,
+                                         .head_size = 8,
+                                         .value_size = 12,
+                                         .gradients = TRAINING};
+    expect_shapes(session, narrow, "unit=4,lanes=16,vectors=2,panels=2,tile=32,splits=1", 0, 8);
+    const clmgk_attention_desc several = {.variant = CLMGK_VARIANT_SMGK,
+                                          .components = 3,
+                                          .dtype = CLMGK_DTYPE_F16,
+                                          .head_size = 7,
+                                          .value_size = 8,
+                                          .gradients = TRAINING | CLMGK_GRADIENT_SHIFT};
+    expect_shapes(session, several, "unit=4,lanes=16,vectors=2,panels=2,tile=64,splits=2", 2, 8);
+    const clmgk_attention_desc mixed = {.variant = CLMGK_VARIANT_HARD_FISH,
+                                        .components = 2,
+                                        .dtype = CLMGK_DTYPE_F16,
+                                        .head_size = 12,
+                                        .value_size = 32,
+                                        .gradients = TRAINING | CLMGK_GRADIENT_MIX};
+    expect_shapes(session, mixed, "unit=4,lanes=16,vectors=2,panels=2,tile=32,heads=2", 0, 8);
+    const clmgk_attention_desc wide = {
+        .dtype = CLMGK_DTYPE_F16, .head_size = 128, .value_size = 128, .gradients = TRAINING};
+    expect_shapes(session, wide, "unit=4,lanes=16,vectors=2,panels=2,tile=64,block=16", 0, 6);
+}
+
 /* ---- choice ---------------------------------------------------------------------------------------------------- */
 
 static clmgk_attention_desc plain(void)
@@ -451,6 +645,8 @@ static void expect_reason(clmgk_context *context, const clmgk_attention_desc *de
 TH_TEST(refusals)
 {
     const clmgk_attention_desc desc = plain();
+    clmgk_attention_desc halves = desc;
+    halves.dtype = CLMGK_DTYPE_F16;
     clmgk_context_options options = CLMGK_CONTEXT_OPTIONS_INIT;
     clmgk_context *context = NULL;
     for (int given = 0; given <= 1; given++) {
@@ -463,12 +659,32 @@ TH_TEST(refusals)
             expect_reason(context, &desc, "no matrix units: amx: switched off by the options or CLMGK_AMX");
             context->matrix_unit[MATRIX_AMX] = (mgk_matrix_unit){.known = true, .why = "amx: denied"};
             expect_reason(context, &desc, "no matrix units: amx: denied");
+            /* that of bf16 stays */
+            context->facts.x86_amx_f16 = true;
+            context->matrix_unit[MATRIX_AMX] = (mgk_matrix_unit){.known = true, .unit = MATRIX_AMX};
+            context->matrix_unit[MATRIX_AMX_F16] = (mgk_matrix_unit){.known = true, .why = "amx-fp16: denied"};
+            expect_reason(context, &halves, "no matrix units: amx-fp16: denied");
         }
         clmgk_context_release(context);
     }
     options.no_amx = 2;
     th_expect_error(clmgk_context_create(session->cl, session->info.device_id, &options, &context, &th_error),
                     CLMGK_ERROR_INVALID_VALUE, "options.no_amx: 2: expected 0 or 1");
+}
+
+/* The unit of f16 is the default where there is one, and the plan tells; it takes no other types. */
+TH_TEST(f16_choice)
+{
+    if (!has_f16_unit(session))
+        skip();
+    clmgk_attention_desc desc = plain();
+    const clmgk_plan_options options = th_options_of(CLMGK_ENGINE_LANE, "unit=4");
+    th_message message;
+    assert_null(th_try_plan(session, &desc, &options, &message));
+    desc.dtype = CLMGK_DTYPE_F16;
+    expect_reason(session->context, &desc, "matrix units: amx-fp16");
+    desc.dtype_o = CLMGK_STORAGE_F32;
+    assert_null(th_try_plan(session, &desc, &options, &message));
 }
 
 /* Other types without the precision. */

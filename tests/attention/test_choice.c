@@ -23,6 +23,7 @@ static clmgk_status choose_tuned(const mgk_device_facts *facts, const char *fold
     memset(context, 0, sizeof(*context));
     memset(plan, 0, sizeof(*plan));
     context->facts = *facts;
+    context->facts.matrix_unit = (mgk_matrix_unit){.known = false}; /* the context has it */
     for (int unit = 1; unit < MGK_MATRIX_UNITS; unit++)
         context->matrix_unit[unit] =
             (mgk_matrix_unit){.known = true, .unit = unit <= facts->matrix_unit.unit ? unit : 0};
@@ -157,6 +158,51 @@ TH_HOST_TEST(measured_values_of_matrix_units)
         discard(&context, &plan);
     }
     scratch_remove(folder);
+}
+
+/* The units of AMX take arrays that are all of their type; that of bf16 others, too, where the descriptor allows it. */
+TH_HOST_TEST(units_of_cpus)
+{
+    static const struct {
+        clmgk_dtype dtype;
+        clmgk_storage dtype_k;
+        clmgk_precision precision;
+        int units[2]; /* of a CPU with AMX, and with AMX-FP16 */
+    } cases[] = {
+        {CLMGK_DTYPE_BF16, CLMGK_STORAGE_AS_Q, CLMGK_PRECISION_EXACT, {MATRIX_AMX, MATRIX_AMX}},
+        {CLMGK_DTYPE_F16, CLMGK_STORAGE_AS_Q, CLMGK_PRECISION_EXACT, {0, MATRIX_AMX_F16}},
+        {CLMGK_DTYPE_F16, CLMGK_STORAGE_AS_Q, CLMGK_PRECISION_TF32, {0, MATRIX_AMX_F16}},
+        {CLMGK_DTYPE_F16, CLMGK_STORAGE_AS_Q, CLMGK_PRECISION_BF16, {MATRIX_AMX, MATRIX_AMX_F16}},
+        {CLMGK_DTYPE_F16, CLMGK_STORAGE_F32, CLMGK_PRECISION_EXACT, {0, 0}},
+        {CLMGK_DTYPE_F16, CLMGK_STORAGE_BF16, CLMGK_PRECISION_EXACT, {0, 0}},
+        {CLMGK_DTYPE_F16, CLMGK_STORAGE_F32, CLMGK_PRECISION_BF16, {MATRIX_AMX, MATRIX_AMX}},
+        {CLMGK_DTYPE_F32, CLMGK_STORAGE_AS_Q, CLMGK_PRECISION_EXACT, {0, 0}},
+    };
+    const clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
+    for (size_t n = 0; n < 2 * TH_COUNT(cases); n++) {
+        const int expected = cases[n / 2].units[n % 2];
+        mgk_device_facts facts = th_facts(CLMGK_DEVICE_CPU);
+        facts.runtime = MGK_RUNTIME_POCL;
+        facts.simd_vectors = facts.x86_avx512dq = facts.x86_amx = true;
+        facts.x86_amx_f16 = n % 2 == 1;
+        facts.info.native_float_lanes = 16;
+        facts.matrix_unit.unit = MATRIX_AMX_F16; /* the probes find what there is */
+        clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_MGK, 70, 70);
+        desc.dtype = cases[n / 2].dtype;
+        desc.dtype_k = cases[n / 2].dtype_k;
+        desc.precision = cases[n / 2].precision;
+        desc.gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V;
+        clmgk_context context;
+        clmgk_plan plan;
+        th_expect_ok(choose(&facts, &desc, &options, &context, &plan, &th_error));
+        for (clmgk_pass pass = CLMGK_PASS_FORWARD; pass <= CLMGK_PASS_BACKWARD; pass++) {
+            const mgk_block *const block = &plan.pass[pass]->plan.block;
+            const bool rounds = expected == MATRIX_AMX && desc.dtype != CLMGK_DTYPE_BF16;
+            assert_int_equal(block->unit, expected);
+            assert_int_equal(block->precision, rounds ? CLMGK_PRECISION_BF16 : CLMGK_PRECISION_EXACT);
+        }
+        discard(&context, &plan);
+    }
 }
 
 /* The caller's parameters can be too large for one pass, and unknown to all other engines: every reason is told. */

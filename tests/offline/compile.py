@@ -244,11 +244,13 @@ class X86:
             run(clang("x86_64-linux-gnu") + ["-Xclang", "-finclude-default-header", "-O3", "-DWIDE_VECTORS=1",
                                              "-DKERNEL_CALLS=1", *options, *more, "-c", text, "-o", "k.o"], folder)
 
-        if "-DMATRIX_UNIT=3" not in options:
-            compiled("-march=skylake-avx512", "-emit-llvm")
-        else:
+        if "-DMATRIX_UNIT=3" in options:
             for form in (0, 1):
                 compiled("-march=sapphirerapids", f"-DDOT_PRODUCTS={form}")
+        elif "-DMATRIX_UNIT=4" in options:
+            compiled("-march=sapphirerapids")
+        else:
+            compiled("-march=skylake-avx512", "-emit-llvm")
         return {}
 
 

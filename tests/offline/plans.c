@@ -372,7 +372,7 @@ static void ask(const problem *p, clmgk_attention_desc *desc)
 /* The engine, with the maker of the GPU: defaults and options depend on it. */
 static const char *engine_of(clmgk_engine engine, const mgk_device_facts *facts)
 {
-    if (facts->matrix_unit.unit == MATRIX_AMX)
+    if (facts->matrix_unit.unit >= MATRIX_AMX)
         return "lane-amx";
     switch (mgk_gpu_of(facts)) {
     case MGK_GPU_NVIDIA:
@@ -539,22 +539,25 @@ static int print_windows(const mgk_device_facts *facts)
     return failed;
 }
 
-/* Of the lane engine on PoCL and a CPU with AMX: those of the matrix engine's problems that it serves, and one with
- * several types. */
+/* Of the lane engine on PoCL and a CPU with AMX, also for f16: those of the matrix engine's problems that it serves,
+ * and one with several types. */
 static int print_tiles(void)
 {
     enum { LEAST = 32 };
+    static const char *const probe_names[] = {"tile-probe", "tile-probe-f16"};
     int failed = 0;
     char options[MGK_UNIT_OPTIONS];
     mgk_device_facts facts = facts_of(CLMGK_DEVICE_CPU, "GenuineIntel");
     facts.runtime = MGK_RUNTIME_POCL;
-    facts.simd_vectors = facts.x86_avx512dq = facts.x86_two_units = facts.x86_amx = true;
-    facts.matrix_unit = (mgk_matrix_unit){.known = true, .unit = MATRIX_AMX};
-    const char *const probe = mgk_matrix_unit_probe(&facts, MATRIX_AMX, options, sizeof(options));
-    (void)printf("lane-amx tile-probe %s %s\n", probe, options);
+    facts.simd_vectors = facts.x86_avx512dq = facts.x86_two_units = facts.x86_amx = facts.x86_amx_f16 = true;
+    facts.matrix_unit = (mgk_matrix_unit){.known = true, .unit = MATRIX_AMX_F16};
+    for (int unit = MATRIX_AMX; unit <= MATRIX_AMX_F16; ++unit) {
+        const char *const probe = mgk_matrix_unit_probe(&facts, unit, options, sizeof(options));
+        (void)printf("lane-amx %s %s %s\n", probe_names[unit - MATRIX_AMX], probe, options);
+    }
     for (size_t i = 0; i < MGK_COUNT(matrices); ++i) {
         const problem *const p = &matrices[i];
-        if (p->dtype == CLMGK_DTYPE_BF16 && p->head_size >= LEAST && p->value_size >= LEAST)
+        if (p->dtype != CLMGK_DTYPE_F32 && p->head_size >= LEAST && p->value_size >= LEAST)
             failed |= print_plan(p->name, matrix_desc(p), p->pass, CLMGK_ENGINE_LANE, &facts);
     }
     clmgk_attention_desc desc = matrix_desc(&matrices[0]);

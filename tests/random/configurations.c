@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "random/random.h"
 
+#include <string.h>
+
 #define LANE         .engine = CLMGK_ENGINE_LANE
 #define SIMT         .engine = CLMGK_ENGINE_SIMT
 #define MATRIX       .engine = CLMGK_ENGINE_MATRIX
@@ -350,20 +352,28 @@ static const char *broad_parameters(broad_kind kind, bool few, bool mixed, uint6
     return list[th_pick(state, 0, CHOICES - 1)];
 }
 
-/* Of the tiles of AMX, which has no heads of 16. */
+/* Of the tiles of AMX, which has no heads of 16: arrays in bf16, or of types whose products are in bf16, or in f16. */
 static void suit_amx(rd_configuration *out, uint64_t *state)
 {
+    enum { ROUNDED, IN_BF16, IN_F16 };
     clmgk_attention_desc *const d = &out->desc;
-    const bool all = th_chance(state, 2); /* arrays in bf16; else their products are */
+    const int64_t types = th_pick(state, ROUNDED, IN_F16);
     d->head_size = th_chance(state, 2) ? 32 : 64;
     d->value_size = th_chance(state, 2) ? 32 : 64;
     d->precision = CLMGK_PRECISION_EXACT;
-    if (!all) {
+    if (types == ROUNDED) {
         allow_bf16(out);
         return;
     }
-    d->dtype = CLMGK_DTYPE_BF16;
+    d->dtype = types == IN_F16 ? CLMGK_DTYPE_F16 : CLMGK_DTYPE_BF16;
     d->dtype_k = d->dtype_v = d->dtype_o = CLMGK_STORAGE_AS_Q;
+}
+
+/* The parameters of AMX but its unit: few CPUs multiply f16, and there plans take it themselves. */
+static const char *without_unit(const char *parameters)
+{
+    const char *const comma = strchr(parameters, ',');
+    return comma ? comma + 1 : "";
 }
 
 static void broaden(rd_configuration *out, broad_kind kind, uint64_t *state)
@@ -390,6 +400,8 @@ static void broaden(rd_configuration *out, broad_kind kind, uint64_t *state)
     if (d->statistics != 0 && th_chance(state, 2))
         d->statistics &= (uint32_t)th_random(state);
     out->parameters = broad_parameters(kind, out->few > 0, mixed && kind != BROAD_LINEAR, state);
+    if (kind == BROAD_AMX && d->dtype == CLMGK_DTYPE_F16 && d->precision == CLMGK_PRECISION_EXACT)
+        out->parameters = without_unit(out->parameters);
 }
 
 static rd_configuration broad_configuration(uint64_t seed, uint64_t index)

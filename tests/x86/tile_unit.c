@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * AMX's tile registers in software, for CPUs that have AVX512-BF16 but no AMX. With CLMGK_TEST_EMULATE_AMX=1 a program
- * that is linked with this file, which replaces two of the library's functions, takes the CPU for one with AMX. AMX's
- * instructions then raise SIGILL, and the handler does what the instruction does (Intel's manual, volume 2: rows in
- * memory, layouts, the order of a product's sums, denormals as 0). Registers without a layout, and shapes that do not
- * fit each other, end the process, as on the CPU.
+ * that is linked with this file, which replaces three of the library's functions, takes the CPU for one with AMX, and
+ * with CLMGK_TEST_EMULATE_AMX=fp16 for one that has AMX-FP16, too. AMX's instructions then raise SIGILL, and the
+ * handler does what the instruction does (Intel's manual, volume 2: rows in memory, layouts, the order of a product's
+ * sums, denormals as 0 but for f16). Registers without a layout, and shapes that do not fit each other, end the
+ * process, as on the CPU.
  *
  * Where the CPU has AMX, or lacks AVX512-BF16, whose conversions the kernels use as well, such a program finds no AMX.
  */
@@ -17,13 +18,26 @@
 
 /* The library's functions, and what replaces them. */
 bool __real_mgk_cpu_has_amx(void);
+bool __real_mgk_cpu_has_amx_f16(void);
 clmgk_status __real_mgk_permit_tiles(clmgk_error *error);
 bool __wrap_mgk_cpu_has_amx(void);
+bool __wrap_mgk_cpu_has_amx_f16(void);
 clmgk_status __wrap_mgk_permit_tiles(clmgk_error *error);
 
 #if defined(__linux__) && defined(__x86_64__)
+#include <immintrin.h>
 #include <signal.h>
 #include <ucontext.h>
+
+static bool emulates(void)
+{
+    return getenv("CLMGK_TEST_EMULATE_AMX") != NULL;
+}
+
+static bool emulates_f16(void)
+{
+    return emulates() && strcmp(getenv("CLMGK_TEST_EMULATE_AMX"), "fp16") == 0;
+}
 
 enum { TILES = 8, ROWS = 16, ROW_BYTES = 64, PALETTE = 1 };
 
@@ -85,35 +99,55 @@ static void tile_store(int number, unsigned char *address, int64_t stride)
         memcpy(address + i * stride, tiles[number].row[i], (size_t)shape.bytes);
 }
 
-static float widened(const uint16_t *number)
+enum { PAIRS = ROW_BYTES / 4 };
+
+/* The pairs of a register's rows, as f32. */
+typedef struct numbers {
+    float first[ROWS][PAIRS], second[ROWS][PAIRS];
+} numbers;
+
+static float widened_bf16(uint32_t bits)
 {
-    const uint32_t bits = (uint32_t)*number << 16;
+    const uint32_t upper = bits << 16;
     float value;
-    memcpy(&value, &bits, sizeof(value));
+    memcpy(&value, &upper, sizeof(value));
     return value;
 }
 
-/* A row of C: the sums of its first factors' products and of its second factors', added at the end. */
-__attribute__((target("avx2,fma"))) static void multiply_row(float *c, const uint16_t *a, int pairs, const tile *b,
-                                                             int columns)
+__attribute__((target("f16c"))) static float widened_f16(uint32_t bits)
 {
-    enum { MOST = ROW_BYTES / 4 };
-    float first[MOST] = {0};
-    float second[MOST] = {0};
-    for (int k = 0; k < pairs; k++) {
-        const uint16_t *const row = (const uint16_t *)(const void *)b->row[k];
-        for (int n = 0; n < columns; n++) {
-            first[n] = __builtin_fmaf(widened(a + 2 * (ptrdiff_t)k), widened(row + 2 * (ptrdiff_t)n), first[n]);
-            second[n] =
-                __builtin_fmaf(widened(a + 2 * (ptrdiff_t)k + 1), widened(row + 2 * (ptrdiff_t)n + 1), second[n]);
+    return _cvtsh_ss((unsigned short)bits);
+}
+
+static void widen(const tile *x, bool is_f16, numbers *to)
+{
+    for (int i = 0; i < ROWS; i++)
+        for (int n = 0; n < PAIRS; n++) {
+            uint32_t pair;
+            memcpy(&pair, x->row[i] + sizeof(pair) * (size_t)n, sizeof(pair));
+            to->first[i][n] = is_f16 ? widened_f16(pair & 0xffff) : widened_bf16(pair & 0xffff);
+            to->second[i][n] = is_f16 ? widened_f16(pair >> 16) : widened_bf16(pair >> 16);
         }
-    }
+}
+
+/* Row `row` of C: the sums of its first factors' products and of its second factors', added at the end. */
+__attribute__((target("avx2,fma"))) static void multiply_row(float *c, const numbers *a, int row, int pairs,
+                                                             const numbers *b, int columns)
+{
+    float first[PAIRS] = {0};
+    float second[PAIRS] = {0};
+    for (int k = 0; k < pairs; k++)
+        for (int n = 0; n < columns; n++) {
+            first[n] = __builtin_fmaf(a->first[row][k], b->first[k][n], first[n]);
+            second[n] = __builtin_fmaf(a->second[row][k], b->second[k][n], second[n]);
+        }
     for (int n = 0; n < columns; n++)
         c[n] += first[n] + second[n];
 }
 
-static void tile_multiply(int c, int a, int b)
+static void tile_multiply(int c, int a, int b, bool is_f16)
 {
+    numbers factors[2];
     const tile_shape sums = shape_of(c);
     const tile_shape left = shape_of(a);
     const tile_shape right = shape_of(b);
@@ -121,9 +155,10 @@ static void tile_multiply(int c, int a, int b)
     require(c != a && c != b && a != b && left.rows == sums.rows && right.bytes == sums.bytes &&
             right.rows * 4 == left.bytes);
     __builtin_ia32_ldmxcsr(flush); /* the handler's end restores it */
+    widen(&tiles[a], is_f16, &factors[0]);
+    widen(&tiles[b], is_f16, &factors[1]);
     for (int i = 0; i < sums.rows; i++)
-        multiply_row((float *)(void *)tiles[c].row[i], (const uint16_t *)(const void *)tiles[a].row[i], right.rows,
-                     &tiles[b], sums.bytes / 4);
+        multiply_row((float *)(void *)tiles[c].row[i], &factors[0], i, right.rows, &factors[1], sums.bytes / 4);
 }
 
 /* ---- decoding ---------------------------------------------------------------------------------------------------- */
@@ -199,7 +234,9 @@ static bool execute(const instruction *x)
     else if (x->opcode == 0x4b && x->prefix == PF3 && in_memory) /* tilestored */
         tile_store(x->reg, x->address, x->index);
     else if (x->opcode == 0x5c && x->prefix == PF3 && !in_memory) /* tdpbf16ps */
-        tile_multiply(x->reg, x->rm, x->vector);
+        tile_multiply(x->reg, x->rm, x->vector, false);
+    else if (x->opcode == 0x5c && x->prefix == PF2 && !in_memory && emulates_f16()) /* tdpfp16ps */
+        tile_multiply(x->reg, x->rm, x->vector, true);
     else
         return false;
     return true;
@@ -214,11 +251,6 @@ static void on_illegal_instruction(int number, siginfo_t *info, void *context)
     const unsigned char *const code = (const unsigned char *)(uintptr_t)state->uc_mcontext.gregs[REG_RIP]; // NOLINT
     require(decode(&x, code, state) && execute(&x));
     state->uc_mcontext.gregs[REG_RIP] += x.length;
-}
-
-static bool emulates(void)
-{
-    return getenv("CLMGK_TEST_EMULATE_AMX") != NULL;
 }
 
 /* In place of the C library's: cmocka sets handlers of its own for each test. */
@@ -242,6 +274,11 @@ bool __wrap_mgk_cpu_has_amx(void)
     return emulates() ? !__real_mgk_cpu_has_amx() && mgk_cpu_has_dots() : __real_mgk_cpu_has_amx();
 }
 
+bool __wrap_mgk_cpu_has_amx_f16(void)
+{
+    return emulates() ? emulates_f16() : __real_mgk_cpu_has_amx_f16();
+}
+
 clmgk_status __wrap_mgk_permit_tiles(clmgk_error *error)
 {
     const struct sigaction action = {.sa_sigaction = on_illegal_instruction, .sa_flags = SA_SIGINFO};
@@ -255,6 +292,11 @@ clmgk_status __wrap_mgk_permit_tiles(clmgk_error *error)
 bool __wrap_mgk_cpu_has_amx(void)
 {
     return __real_mgk_cpu_has_amx();
+}
+
+bool __wrap_mgk_cpu_has_amx_f16(void)
+{
+    return __real_mgk_cpu_has_amx_f16();
 }
 
 clmgk_status __wrap_mgk_permit_tiles(clmgk_error *error)

@@ -20,7 +20,7 @@
     T(block, "block", "BLOCK_KEYS", 8, 8, "keys or features of a register block", 4, 8, 16)                            \
     T(unroll, "unroll", "UNROLL_PRODUCT", 4, 4, "unrolling of the product loops", 1, 2, 4, 8)                          \
     T(splits, "splits", NULL, 0, 0, "ranges of keys that work-groups share out", 1, 2, 4, 8, 16, 32, 64, 128)          \
-    T(unit, "unit", NULL, 0, 0, "the CPU's unit for bf16 (3: AMX, or AVX512-BF16); 0: none", 0, 3)
+    T(unit, "unit", NULL, 0, 0, "the CPU's unit (3: AMX for bf16, or AVX512-BF16; 4: AMX for f16); 0: none", 0, 3, 4)
 
 #define MGK_LANE_CONSTRAINTS(C) C(tile % lanes == 0) C(unit == 0 || (lanes == 16 && tile % 32 == 0 && vectors <= 2))
 

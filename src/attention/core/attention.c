@@ -254,10 +254,7 @@ mgk_footprint mgk_attention_footprint(const mgk_attention_request *request)
                            .singles = mgk_array_dtype(d, CLMGK_ARRAY_Q) == CLMGK_DTYPE_F32 &&
                                       mgk_array_dtype(d, CLMGK_ARRAY_K) == CLMGK_DTYPE_F32 &&
                                       mgk_array_dtype(d, CLMGK_ARRAY_V) == CLMGK_DTYPE_F32,
-                           .all_bf16 = mgk_array_dtype(d, CLMGK_ARRAY_Q) == CLMGK_DTYPE_BF16 &&
-                                       mgk_array_dtype(d, CLMGK_ARRAY_K) == CLMGK_DTYPE_BF16 &&
-                                       mgk_array_dtype(d, CLMGK_ARRAY_V) == CLMGK_DTYPE_BF16 &&
-                                       mgk_array_dtype(d, CLMGK_ARRAY_O) == CLMGK_DTYPE_BF16,
+                           .dtypes = mgk_dtypes_of(d),
                            .precision = d->precision,
                            .noise = t->noise,
                            .generalised = t->generalised};
