@@ -32,7 +32,8 @@ PRODUCT(add_tiles, BLOCK_SPACE, BLOCK_SPACE, BLOCK_SPACE)
 PRODUCT_OF_ROWS(add_pairs, BLOCK_SPACE, BLOCK_SPACE, BLOCK_SPACE)
 
 /* Parts of products of so many rows with VALUE_BLOCK columns. */
-#define PARTS(rows) (COUNT_OF(rows, PART_HEIGHT(rows)) * COUNT_OF(VALUE_BLOCK, PART_WIDTH(VALUE_BLOCK)))
+#define PARTS(rows)                                                                                                    \
+    (COUNT_OF(rows, PART_HEIGHT(rows)) * COUNT_OF(VALUE_BLOCK, PART_WIDTH(VALUE_BLOCK)) + FEATURE_PARTS * STATE_BLOCKS)
 
 /* ---- states ---- */
 
@@ -44,7 +45,7 @@ FUNCTION void totals_add(__global float *z, BLOCK_SPACE const float *psi, int to
         for (int t = 0; t < tokens; t += 4)
             UNROLL
         for (int i = 0; i < 4; ++i)
-            sum[i] += REAL_AT(psi + (t + i) * FEATURE_ROW + n);
+            sum[i] += PRODUCT_FACTOR(REAL_AT(psi + (t + i) * FEATURE_ROW + n));
         REAL_PUT(z + n, sum[0] + sum[1] + (sum[2] + sum[3]));
     }
 }
@@ -106,7 +107,9 @@ KERNEL(linear_states)
         key_scales(&place, &a, &keys, false, first, 0, &places, tokens, &scales, psi);
 #endif
         for (int block = 0; block < STATE_BLOCKS; ++block) {
+            chunk_prefetch(&coming);
             key_features(&place, &a, &keys, block, first, &places, tokens, &key_scale, NULL, psi);
+            chunk_prefetch(&coming);
 #if SHIFTED
             factors_put(block, &scales, factor);
             state_rescale(&own, own.c, block, factor);
@@ -159,14 +162,14 @@ FUNCTION void sums_add(BLOCK_SPACE float *sums, BLOCK_SPACE const float *phi, __
     {
         real sum = (real)(0.0f);
         for (int n = part * VECTOR; n < FEATURE_BLOCK; n += SUM_PARTS * VECTOR)
-            sum = fma(REAL_AT(phi + t * FEATURE_ROW + n), REAL_AT(z + n), sum);
+            sum = fma(PRODUCT_FACTOR(REAL_AT(phi + t * FEATURE_ROW + n)), REAL_AT(z + n), sum);
         sums[part * CHUNK + t] += real_sum(sum);
     }
 }
 
 #if CAUSAL
 /* Rows that a product with the keys of their chunk takes at a time: it leaves out the keys that none of them sees. */
-#define STRIPE (LOCAL_TILES ? CHUNK : 16)
+#define STRIPE (STEPS_FASTER ? 16 : CHUNK)
 
 /* weights += phi psi^T, keys before a stripe's end */
 FUNCTION void weights_add(BLOCK_SPACE float *weights, BLOCK_SPACE const float *phi, BLOCK_SPACE const float *psi,
@@ -308,7 +311,9 @@ KERNEL(linear_apply)
             factors_put(block, &scales, factor);
             state_rescale(&own, own.c, block, factor);
 #endif
+            chunk_prefetch(&coming);
             query_features(&place, &a, &queries, block, first, &rows, row_tokens, &query_scale, row_scale, phi);
+            chunk_prefetch(&coming);
             outputs_add(outputs, phi, own.c + (long)block * FEATURE_BLOCK * VALUE_BLOCK, row_count, &coming);
             sums_add(sums, phi, own.z + block * FEATURE_BLOCK, row_tokens);
 #if CAUSAL

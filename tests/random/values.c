@@ -97,10 +97,12 @@ static void hide(th_problem *problem, uint64_t *state)
     }
 }
 
-/* Denominators that are differences have few digits. */
+/* Denominators that are differences have few digits, and none where factors are rounded. */
 static void mix_without_signs(th_problem *problem)
 {
     const th_array *const mix = &problem->array[TH_MIX];
+    if (problem->desc.precision != CLMGK_PRECISION_EXACT)
+        th_scale(problem, TH_NOISE, 0.01);
     for (size_t n = 0; mix->used && n < mix->count; n++)
         mix->values[n] = fabs(mix->values[n]);
 }

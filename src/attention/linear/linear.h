@@ -21,6 +21,13 @@ typedef struct mgk_linear_pass {
     int64_t problems; /* (b, h) */
 } mgk_linear_pass;
 
+/* Whether keys join a causal pass's state one by one: where vectors make that faster than products (STEPS_FASTER of
+ * cl/engine/product.clh). */
+static inline bool mgk_linear_by_steps(const mgk_linear_pass *pass)
+{
+    return pass->request->desc->causal && pass->request->engine->private_tiles && pass->block.unit == 0;
+}
+
 /* Floats between the rows of local tiles (TILE_ROW of engine/simt/product.clh). */
 #define MGK_LINEAR_PAD 4
 

@@ -91,11 +91,24 @@ static int64_t work_items_of(const mgk_linear_pass *x)
     return blocks > LEAST ? blocks : LEAST;
 }
 
+/* Tokens of a sequence, on average. */
+static int64_t longest_of(const clmgk_attention_desc *d)
+{
+    return (d->length > d->length_k ? d->length : d->length_k) / (d->sequences > 0 ? d->sequences : 1);
+}
+
 /* Fits the engine's work-group to the chunk, whose size is chosen first. */
 static clmgk_status fit(mgk_linear_pass *x, const mgk_linear_costs *costs, clmgk_error *error)
 {
-    /* no block of rows that a larger work-group could share */
-    mgk_footprint footprint = {.forward = true, .rows = 1};
+    const clmgk_attention_desc *const d = x->request->desc;
+    /* no block of rows that a larger work-group could share; features are f32, whatever the arrays are */
+    mgk_footprint footprint = {.forward = true,
+                               .causal = d->causal,
+                               .rows = 1,
+                               .streamed = longest_of(d),
+                               .unit = d->precision >= CLMGK_PRECISION_BF16,
+                               .singles = mgk_attention_footprint(x->request).singles,
+                               .precision = d->precision};
     MGK_TRY(mgk_attention_fit(x->request, &footprint, &x->tunables, &x->block, error));
     MGK_TRY(choose_tiles(x, costs, error));
     footprint.work_items = work_items_of(x);
@@ -166,7 +179,7 @@ static int choose_splits(const mgk_linear_pass *x, const mgk_linear_costs *costs
 {
     const clmgk_attention_desc *const d = x->request->desc;
     const int64_t groups = x->problems * (x->request->traits.value_size / x->value_block);
-    const int64_t length = (d->length > d->length_k ? d->length : d->length_k) / (d->sequences > 0 ? d->sequences : 1);
+    const int64_t length = longest_of(d);
     if (groups == 0 || x->block.pace.resident == 0)
         return usual_splits(x, groups, length);
     const int64_t chunks = (length + x->chunk - 1) / x->chunk;
