@@ -208,7 +208,7 @@ static int few_rows(const mgk_footprint *f, const mgk_tunables *p)
  * only with wide heads, and only where f32 lanes need products, too, which they don't with a causal mask (measured). */
 static bool products_gain(const mgk_footprint *f, const bool dots)
 {
-    enum { LEAST_TOKENS = 32, WIDE = 64, WIDE_SINGLES = 128 };
+    enum { LEAST_TOKENS = 128, WIDE = 64, WIDE_SINGLES = 128 };
     const bool wide = f->narrowest >= (f->singles ? WIDE_SINGLES : WIDE);
     return f->streamed >= LEAST_TOKENS && (!dots || (wide && !f->causal));
 }

@@ -47,22 +47,10 @@ static void set_types(clmgk_attention_desc *desc, clmgk_dtype q, clmgk_storage k
     desc->dtype_v = v;
 }
 
-/* Sums of features stay away from 0: numbers that mix heads are positive, noise is small. */
-static void tame(th_problem *problem)
-{
-    const th_name positive[] = {TH_MIX, TH_MIX_WEIGHT, TH_STATE_Z};
-    for (size_t n = 0; n < TH_COUNT(positive); n++) {
-        const th_array *const array = &problem->array[positive[n]];
-        for (size_t i = 0; array->used && i < array->count; i++)
-            array->values[i] = 0.1 + fabs(array->values[i]);
-    }
-    th_scale(problem, TH_NOISE, 0.1);
-}
-
 static th_problem make(const clmgk_attention_desc *desc, uint64_t seed)
 {
     th_problem problem = th_problem_make(desc, seed);
-    tame(&problem);
+    th_keep_sums(&problem);
     return problem;
 }
 
