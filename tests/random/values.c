@@ -97,7 +97,8 @@ static void hide(th_problem *problem, uint64_t *state)
     }
 }
 
-/* Denominators that are differences have few digits, and none where factors are rounded. */
+/* Denominators that are differences have few digits, and none where factors are rounded: there noise would be one, too,
+ * beside features that may be small. */
 static void mix_without_signs(th_problem *problem)
 {
     static const th_name names[] = {TH_MIX, TH_MIX_WEIGHT, TH_STATE_Z};
@@ -108,7 +109,7 @@ static void mix_without_signs(th_problem *problem)
             array->values[n] = fabs(array->values[n]);
     }
     if (rounded)
-        th_scale(problem, TH_NOISE, 0.01);
+        th_scale(problem, TH_NOISE, 0.0);
 }
 
 /* With an alignment by lengths, lengths may lie beyond the keys. */
