@@ -10,6 +10,7 @@
  * other configurations lack (RD_BROAD); --list only says what is drawn; --keep-going tells of every draw that fails and
  * makes none smaller.
  */
+#define _DEFAULT_SOURCE /* the signal() that tests/x86/tile_unit.c replaces */
 #include "random/random.h"
 
 #include "harness/scratch.h"
