@@ -324,6 +324,22 @@ static rd_configuration random_matrix_configuration(uint64_t seed, uint64_t inde
     return out;
 }
 
+/* For the matrix engine, of the linear family, whose products there are of tf32. Where terms nearly cancel, as in
+ * gradients of parameters, only rounding is left. */
+static rd_configuration random_matrix_linear_configuration(uint64_t seed, uint64_t index)
+{
+    static const char *const parameters[] = {"", "chunk=16,feature-block=16,warps=2", "chunk=32", "warps=1"};
+    uint64_t state = seed ^ index;
+    rd_configuration out = random_configuration(seed, 4 * index + 3);
+    clmgk_attention_desc *const d = &out.desc;
+    out.engine = CLMGK_ENGINE_MATRIX;
+    out.parameters = parameters[th_pick(&state, 0, TH_COUNT(parameters) - 1)];
+    d->precision = th_chance(&state, 4) ? CLMGK_PRECISION_BF16 : CLMGK_PRECISION_TF32;
+    d->gradients &=
+        CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V | CLMGK_GRADIENT_STATE_C | CLMGK_GRADIENT_STATE_Z;
+    return out;
+}
+
 /* ---- broad ones -------------------------------------------------------------------------------------------------- */
 
 typedef enum {
@@ -431,6 +447,8 @@ rd_configuration rd_configuration_of(uint64_t seed, uint64_t number)
 {
     if (number >= RD_BROAD)
         return broad_configuration(seed, (number - RD_BROAD) / RD_SHARED);
+    if (number >= RD_MATRIX_LINEAR && number < RD_LISTED)
+        return random_matrix_linear_configuration(seed, (number - RD_MATRIX_LINEAR) / RD_SHARED);
     if (number >= RD_MATRIX_SINGLES && number < RD_LISTED)
         return random_singles_configuration(seed, (number - RD_MATRIX_SINGLES) / RD_SHARED);
     if (number >= RD_MATRIX_RANDOM && number < RD_LISTED)

@@ -127,6 +127,7 @@ TH_TEST(draws)
         draw_range(session, RD_MATRIX, 100 * matrices);
         draw_range(session, RD_MATRIX_RANDOM, UINT64_C(20) * RD_SHARED);
         draw_range(session, RD_MATRIX_SINGLES, UINT64_C(20) * RD_SHARED);
+        draw_range(session, RD_MATRIX_LINEAR, UINT64_C(20) * RD_SHARED);
     } else if (arguments.broad) {
         draw_range(session, RD_BROAD, UINT64_C(36) * RD_SHARED);
     } else if (session->full) {

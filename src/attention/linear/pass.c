@@ -17,12 +17,22 @@ static int64_t rounded(int64_t count, int64_t to)
 
 /* ---- parameters --------------------------------------------------------------------------------------------- */
 
+/* The others are maps of one number to one feature. */
+static bool has_inputs(clmgk_feature feature)
+{
+    return feature == CLMGK_FEATURE_DPFP || feature == CLMGK_FEATURE_FAVOR;
+}
+
 /* F; the maps of one number to one feature have one for each of the class of D. */
 static int64_t features_of(const mgk_attention_request *request)
 {
     const clmgk_attention_desc *const d = request->desc;
-    const bool elementwise = d->feature != CLMGK_FEATURE_DPFP && d->feature != CLMGK_FEATURE_FAVOR;
-    return elementwise ? request->traits.head_size : d->features;
+    return has_inputs(d->feature) ? d->features : request->traits.head_size;
+}
+
+bool mgk_linear_has_inputs(const mgk_linear_pass *x)
+{
+    return has_inputs(x->request->desc->feature);
 }
 
 /* The largest that pads features by a third at most. */
@@ -136,12 +146,13 @@ static int usual_splits(const mgk_linear_pass *x, int64_t groups, int64_t length
  * numbers follow from the machine code for an H200 (tests/offline), as those of the engine do. */
 static mgk_pace pace_of(const mgk_linear_pass *x, const mgk_unit *unit, int kernels, int products, bool pairs)
 {
-    enum { LANES = 128, REGISTERS = 128, LATENCY = 2500, LATENCY_OF_PAIRS = 3500, ENDS = 5000 };
+    enum { LANES = 128, REGISTERS = 128, OF_UNIT = 168, LATENCY = 2500, LATENCY_OF_PAIRS = 3500, ENDS = 5000 };
     const double chunk = x->chunk, features = (double)mgk_linear_state_width(x), values = x->value_block;
     const double all =
         products * chunk * features * values + (pairs ? kernels * chunk * chunk * (features + values) : 0);
-    return (mgk_pace){.resident = mgk_resident_groups(unit, (int64_t)x->block.threads, REGISTERS, x->block.local_bytes),
-                      .work = 1.7 * all / LANES,
+    const int registers = x->block.unit > 0 ? OF_UNIT : REGISTERS;
+    return (mgk_pace){.resident = mgk_resident_groups(unit, (int64_t)x->block.threads, registers, x->block.local_bytes),
+                      .work = (x->block.unit > 0 ? 0.9 : 1.7) * all / LANES,
                       .latency = kernels * (LATENCY + (pairs ? LATENCY_OF_PAIRS : 0)),
                       .ends = kernels * ENDS};
 }
