@@ -338,7 +338,8 @@ static void expect_linear(th_session *session, clmgk_attention_desc desc, const 
     }
 }
 
-/* Pairs of a chunk's tokens; then factors that are packed in several parts, and columns that are no pair of vectors. */
+/* Pairs of a chunk's tokens, which go by spans where exponents grow; then factors that are packed in several parts, and
+ * columns that are no pair of vectors. */
 TH_TEST(linear_family)
 {
     if (!has_unit(session))
@@ -346,6 +347,8 @@ TH_TEST(linear_family)
     const clmgk_attention_desc pairs = {.variant = CLMGK_VARIANT_MLK,
                                         .components = 2,
                                         .prior_shape = CLMGK_PRIOR_HM,
+                                        .feature = CLMGK_FEATURE_FAVOR,
+                                        .features = 21,
                                         .head_size = 24,
                                         .value_size = 40,
                                         .causal = 1,
@@ -362,15 +365,15 @@ TH_TEST(linear_family)
     expect_linear(session, wide, "unit=3,chunk=64,feature-block=64,splits=1");
 }
 
-/* Exponents, whose chunks go by spans of tokens where they grow; mixed heads. */
+/* Mixed heads, and exponents without a causal mask. */
 TH_FULL_TEST(linear_family_with_exponents)
 {
     if (!has_unit(session))
         skip();
     const clmgk_attention_desc spans = {.variant = CLMGK_VARIANT_LGFISH,
                                         .components = 3,
-                                        .feature = CLMGK_FEATURE_FAVOR,
-                                        .features = 21,
+                                        .feature = CLMGK_FEATURE_DPFP,
+                                        .feature_order = 1,
                                         .head_size = 33,
                                         .value_size = 16,
                                         .causal = 1,
