@@ -233,9 +233,11 @@ FUNCTION void key_block(key_chunk *x, int block, const gradient_rows *out)
 #if CAUSAL
     query_features(&x->w, x->a, &x->queries, block, x->first, &x->places, CHUNK, &x->query_scale, x->row_scale, x->phi);
 #endif
+    chunk_prefetch(&x->coming);
     /* last, so that its keys stay in w.x */
     key_features(&x->w, x->a, &x->keys, block, x->key_first, &x->key_places, CHUNK, &x->key_scale,
                  KEEP_PARTS ? x->part : NULL, x->psi);
+    chunk_prefetch(&x->coming);
 #if BY_STEPS
     row_steps(x, block);
 #else

@@ -190,7 +190,9 @@ FUNCTION void row_block_gradients(row_block *x, int block, const gradient_rows *
                                   __global float *sums)
 {
     BLOCK_SPACE float *const features = MIXED_HEADS ? x->mixed : x->phi;
+    chunk_prefetch(&x->coming);
     row_features(x, block);
+    chunk_prefetch(&x->coming);
 #if WANT_DPHI
     block_gradient(x, block);
 #if MIXED_HEADS

@@ -32,7 +32,8 @@ PRODUCT(add_tiles, BLOCK_SPACE, BLOCK_SPACE, BLOCK_SPACE)
 PRODUCT_OF_ROWS(add_pairs, BLOCK_SPACE, BLOCK_SPACE, BLOCK_SPACE)
 
 /* Parts of products of so many rows with VALUE_BLOCK columns. */
-#define PARTS(rows) (COUNT_OF(rows, PART_HEIGHT(rows)) * COUNT_OF(VALUE_BLOCK, PART_WIDTH(VALUE_BLOCK)))
+#define PARTS(rows)                                                                                                    \
+    (COUNT_OF(rows, PART_HEIGHT(rows)) * COUNT_OF(VALUE_BLOCK, PART_WIDTH(VALUE_BLOCK)) + FEATURE_PARTS * STATE_BLOCKS)
 
 /* ---- states ---- */
 
@@ -44,7 +45,7 @@ FUNCTION void totals_add(__global float *z, BLOCK_SPACE const float *psi, int to
         for (int t = 0; t < tokens; t += 4)
             UNROLL
         for (int i = 0; i < 4; ++i)
-            sum[i] += REAL_AT(psi + (t + i) * FEATURE_ROW + n);
+            sum[i] += PRODUCT_FACTOR(REAL_AT(psi + (t + i) * FEATURE_ROW + n));
         REAL_PUT(z + n, sum[0] + sum[1] + (sum[2] + sum[3]));
     }
 }
@@ -58,7 +59,7 @@ FUNCTION void state_add(const state_place *to, int block, BLOCK_SPACE const floa
     for (int f = 0; f < FEATURE_BLOCK; f += height)
         for (int e = 0; e < VALUE_BLOCK; e += width) {
             chunk_prefetch(next);
-            add_states(c + f * VALUE_BLOCK + e, VALUE_BLOCK, psi + f, FEATURE_ROW, v + e, VALUE_BLOCK, height,
+            add_states(c + f * VALUE_BLOCK + e, VALUE_BLOCK, psi + f, FEATURE_ROW, v + e, COPIED_ROW, height,
                        min(width, VALUE_BLOCK - e), tokens);
         }
     totals_add(to->z + block * FEATURE_BLOCK, psi, tokens);
@@ -76,7 +77,7 @@ KERNEL(linear_states)
     v += u.p.batch * a.v.batch + (long)u.h * a.kv_heads / a.heads * a.v.head + u.p.key_base * a.v.token + u.e0;
     DECLARE_FEATURE_PLACE(place, work, &a)
     DECLARE_TILE(psi, CHUNK * FEATURE_ROW)
-    DECLARE_TILE(values, CHUNK * VALUE_BLOCK)
+    DECLARE_TILE(values, CHUNK * COPIED_ROW)
     DECLARE_TILE(factor, SHIFTED ? FEATURE_BLOCK : 16)
 
     const state_place own = state_of(slot);
@@ -101,18 +102,20 @@ KERNEL(linear_states)
             rows_of(elements_of(v), a.v.token, first, &places, a.value_size - u.e0, VALUE_BLOCK);
         next_chunk coming = {.count = 0};
         next_keys_add(&coming, &a, &u, &keys, v, first + CHUNK, PARTS(STATE_WIDTH));
-        tokens_get(values, VALUE_BLOCK, VALUE_BLOCK, &value_rows, tokens);
+        tokens_get(values, VALUE_BLOCK, COPIED_ROW, &value_rows, tokens);
 #if SHIFTED
         key_scales(&place, &a, &keys, false, first, 0, &places, tokens, &scales, psi);
 #endif
         for (int block = 0; block < STATE_BLOCKS; ++block) {
+            chunk_prefetch(&coming);
             key_features(&place, &a, &keys, block, first, &places, tokens, &key_scale, NULL, psi);
+            chunk_prefetch(&coming);
 #if SHIFTED
             factors_put(block, &scales, factor);
             state_rescale(&own, own.c, block, factor);
 #endif
 #if HOLDS_STATES
-            held_state_add(held, psi, FEATURE_ROW, values, VALUE_BLOCK, tokens);
+            held_state_add(held, psi, FEATURE_ROW, values, COPIED_ROW, tokens);
             totals_add(own.z, psi, tokens);
 #else
             state_add(&own, block, psi, values, tokens, &coming);
@@ -159,14 +162,14 @@ FUNCTION void sums_add(BLOCK_SPACE float *sums, BLOCK_SPACE const float *phi, __
     {
         real sum = (real)(0.0f);
         for (int n = part * VECTOR; n < FEATURE_BLOCK; n += SUM_PARTS * VECTOR)
-            sum = fma(REAL_AT(phi + t * FEATURE_ROW + n), REAL_AT(z + n), sum);
+            sum = fma(PRODUCT_FACTOR(REAL_AT(phi + t * FEATURE_ROW + n)), REAL_AT(z + n), sum);
         sums[part * CHUNK + t] += real_sum(sum);
     }
 }
 
 #if CAUSAL
 /* Rows that a product with the keys of their chunk takes at a time: it leaves out the keys that none of them sees. */
-#define STRIPE (LOCAL_TILES ? CHUNK : 16)
+#define STRIPE (STEPS_FASTER ? 16 : CHUNK)
 
 /* weights += phi psi^T, keys before a stripe's end */
 FUNCTION void weights_add(BLOCK_SPACE float *weights, BLOCK_SPACE const float *phi, BLOCK_SPACE const float *psi,
@@ -198,10 +201,10 @@ FUNCTION void values_add(BLOCK_SPACE float *outputs, BLOCK_SPACE const float *we
                          int rows, int keys)
 {
 #if LOCAL_TILES
-    add_seen(outputs, VALUE_BLOCK, weights, CHUNK_ROW, v, VALUE_BLOCK, rows, VALUE_BLOCK, keys);
+    add_seen(outputs, VALUE_BLOCK, weights, CHUNK_ROW, v, COPIED_ROW, rows, VALUE_BLOCK, keys);
 #else
     for (int t = 0; t < rows; t += STRIPE)
-        add_tiles(outputs + t * VALUE_BLOCK, VALUE_BLOCK, weights + t * CHUNK_ROW, CHUNK_ROW, v, VALUE_BLOCK,
+        add_tiles(outputs + t * VALUE_BLOCK, VALUE_BLOCK, weights + t * CHUNK_ROW, CHUNK_ROW, v, COPIED_ROW,
                   min(STRIPE, rows - t), VALUE_BLOCK, min(keys, t + STRIPE));
 #endif
 }
@@ -257,7 +260,7 @@ KERNEL(linear_apply)
     v += u.p.batch * a.v.batch + (long)u.h * a.kv_heads / a.heads * a.v.head + u.p.key_base * a.v.token + u.e0;
     DECLARE_TILE(psi, CHUNK * FEATURE_ROW)
     DECLARE_TILE(columns, COLUMNS_FLOATS(FEATURE_BLOCK * CHUNK))
-    DECLARE_TILE(values, CHUNK * VALUE_BLOCK)
+    DECLARE_TILE(values, CHUNK * COPIED_ROW)
     DECLARE_TILE(weights, CHUNK * CHUNK_ROW)
     const feature_scales key_scale = {query_scale.scale, -1.0f};
     if (u.range == 0)
@@ -290,7 +293,7 @@ KERNEL(linear_apply)
             rows_of(elements_of(v), a.v.token, first + u.offset, &places, a.value_size - u.e0, VALUE_BLOCK);
         next_chunk coming_keys = {.count = 0};
         next_keys_add(&coming_keys, &a, &u, &keys, v, first + u.offset + CHUNK, PARTS(STATE_WIDTH));
-        tokens_get(values, VALUE_BLOCK, VALUE_BLOCK, &value_rows, tokens);
+        tokens_get(values, VALUE_BLOCK, COPIED_ROW, &value_rows, tokens);
         tile_clear(weights, CHUNK * CHUNK_ROW);
 #endif
         if (OUTPUTS_ADD)
@@ -308,7 +311,9 @@ KERNEL(linear_apply)
             factors_put(block, &scales, factor);
             state_rescale(&own, own.c, block, factor);
 #endif
+            chunk_prefetch(&coming);
             query_features(&place, &a, &queries, block, first, &rows, row_tokens, &query_scale, row_scale, phi);
+            chunk_prefetch(&coming);
             outputs_add(outputs, phi, own.c + (long)block * FEATURE_BLOCK * VALUE_BLOCK, row_count, &coming);
             sums_add(sums, phi, own.z + block * FEATURE_BLOCK, row_tokens);
 #if CAUSAL

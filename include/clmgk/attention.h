@@ -158,9 +158,11 @@ typedef struct clmgk_attention_desc {
      * + 1e-5 m). TF32 and BF16: both the formula that defines e and the plan first round the factors of products, and
      * the vectors whose distances are computed, to that type (the plan may round less coarsely); c is then at least
      * 1e-3 (TF32) or 4e-3 (BF16). A plan uses the lower precision only where a unit of the device is faster with it
-     * (TF32: NVIDIA's GPUs, f32 arrays; BF16: AMX of x86 CPUs, or AVX512-BF16 of AMD's, also where the arrays have
-     * several types; of f16 arrays alone AMX-FP16 multiplies the numbers themselves, also with EXACT); else it is as
-     * exact as without this field. All passes of a plan use the same. */
+     * (TF32: NVIDIA's GPUs, f32 arrays, in the linear family all; BF16: AMX of x86 CPUs, or AVX512-BF16 of AMD's, also
+     * where the arrays have several types; of f16 arrays alone AMX-FP16 multiplies the numbers themselves, also with
+     * EXACT); else it is as exact as without this field. All passes of a plan use the same. In the linear family the
+     * factors are features, states and gradients, which are f32 whatever the arrays are; exponents of FAVOR are never
+     * rounded. */
     clmgk_precision precision;
 } clmgk_attention_desc;
 

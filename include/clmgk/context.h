@@ -65,11 +65,11 @@ typedef struct clmgk_context_options {
     const char *program_dir;
 
     /* 1: do not use AMX, the matrix unit of x86 CPUs (or on AMD's CPUs AVX512-BF16 in its place), which plans on PoCL
-     * use for bf16 arrays, on CPUs with AMX-FP16 for f16 arrays, and for others where the descriptor's precision is
-     * bf16. The first plan with AMX asks Linux, once and for the whole process, for permission to use its registers
-     * (arch_prctl, ARCH_REQ_XCOMP_PERM). A signal handler's frame then takes 8 KiB more: Linux refuses if an alternate
-     * signal stack is too small for it, and refuses such stacks afterwards. 0: the environment variable CLMGK_AMX; its
-     * value 0 has the same effect as 1 here. */
+     * use for bf16 arrays, on CPUs with AMX-FP16 for f16 arrays, both only of the softmax families, and for all where
+     * the descriptor's precision is bf16. The first plan with AMX asks Linux, once and for the whole process, for
+     * permission to use its registers (arch_prctl, ARCH_REQ_XCOMP_PERM). A signal handler's frame then takes 8 KiB
+     * more: Linux refuses if an alternate signal stack is too small for it, and refuses such stacks afterwards. 0: the
+     * environment variable CLMGK_AMX; its value 0 has the same effect as 1 here. */
     int32_t no_amx;
 } clmgk_context_options;
 

@@ -226,6 +226,15 @@ static int few_rows(const mgk_footprint *f, const mgk_tunables *p)
                : 0;
 }
 
+/* Whether the linear family is faster on the unit. Rounding and packing of factors take a part of what products save:
+ * AVX512-BF16 gains only with wide heads, and not with a causal mask, where f32 lanes need fewer products (measured). */
+static bool products_gain(const mgk_footprint *f, const bool dots)
+{
+    enum { LEAST_TOKENS = 128, WIDE = 64, WIDE_SINGLES = 128 };
+    const bool wide = f->narrowest >= (f->singles ? WIDE_SINGLES : WIDE);
+    return f->streamed >= LEAST_TOKENS && (!dots || (wide && !f->causal));
+}
+
 /* Whether AMX is faster. It multiplies 32 rows and 32 keys at once, and transposes as many values, however few there
  * are: problems that do not fill one such block are faster without it. Arrays in other types are rounded too, for
  * all rows of a problem, and what a panel's rows save is less than that in short problems (measured; less so without
@@ -235,6 +244,8 @@ static bool gains_by_unit(const mgk_footprint *f, const mgk_device_facts *facts,
 {
     enum { BLOCK = 32 * 32, SHORT_ROUNDED = 64, SHORT_FOR_DOTS = 48 };
     const bool dots = mgk_matrix_unit_has_dots(facts, MATRIX_AMX);
+    if (f->scores == 0)
+        return products_gain(f, dots);
     const int64_t rounded = dots ? SHORT_FOR_DOTS : SHORT_ROUNDED;
     if (dots && f->components > 1 && f->widest < LANES && !f->any_order)
         return false;

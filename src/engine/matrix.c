@@ -467,8 +467,6 @@ static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tu
 
 static const char *why_not(const mgk_footprint *f)
 {
-    if (f->scores == 0)
-        return "it has no products without a softmax";
     if (f->singles && width_of(f->widest) > WIDEST_SINGLES)
         return "registers hold at most 128 numbers of a head of f32 arrays";
     if (f->held_heads > 0 && held_of(f) > MOST_HELD)
@@ -477,6 +475,8 @@ static const char *why_not(const mgk_footprint *f)
         return "registers hold the gradients of global heads of 256 numbers together";
     return width_of(f->widest) > WIDEST ? "head_size and value_size exceed 256" : NULL;
 }
+
+static const char no_exact_tiles[] = "without a softmax its products are of tf32, which the precision must allow";
 
 static const char *compiler_of(const mgk_footprint *f, const mgk_tunables *p)
 {
@@ -497,9 +497,35 @@ static const char *compiler_of_queries(const mgk_footprint *f, const mgk_tunable
     return has_limit ? MGK_EDITED_PTX " " MGK_REGISTERS_LIMIT "168" : NULL;
 }
 
+/* Products of tiles that a family lays out itself (cl/engine/matrix/product.clh): one of tf32 each, by mma.sync. */
+static clmgk_status fit_tiles(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p, mgk_block *block,
+                              clmgk_error *error)
+{
+    const int newest = facts->matrix_unit.unit < MATRIX_MMA ? 0 : MATRIX_MMA;
+    if (f->precision == CLMGK_PRECISION_EXACT)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "engine matrix: %s", no_exact_tiles);
+    mgk_tunable_default(p, MGK_NAMED(unit), newest);
+    while (f->work_items > 0 && (int64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * WARP > f->work_items)
+        if (!halve(p, MGK_NAMED(warps), 1))
+            break;
+    if (mgk_tunable_get(p, MGK_NAMED(unit)) > newest)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "engine matrix: %s",
+                        newest == 0 ? "the device has no such matrix unit" : "wgmma has no products without a softmax");
+    MGK_TRY(mgk_tunables_check(p, true, error));
+    const uint64_t threads = (uint64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * WARP;
+    MGK_TRY(mgk_check_group("matrix", threads, 0, facts, error));
+    *block = (mgk_block){.threads = (size_t)threads,
+                         .unit = mgk_tunable_get(p, MGK_NAMED(unit)),
+                         .tf32_products = 1,
+                         .precision = CLMGK_PRECISION_TF32};
+    return CLMGK_OK;
+}
+
 static clmgk_status fit(const mgk_footprint *whole, const mgk_device_facts *facts, mgk_tunables *p, mgk_block *block,
                         clmgk_error *error)
 {
+    if (whole->scores == 0)
+        return fit_tiles(whole, facts, p, block, error);
     const bool turns = !whole->forward && takes_turns(whole);
     const mgk_footprint of_turn = turn_of(whole), *const f = turns ? &of_turn : whole;
     const char *const reason = why_not(f);
@@ -593,6 +619,11 @@ static bool splits_mixed_heads(const clmgk_attention_desc *desc)
            (clmgk_variant_traits(desc->variant) & CLMGK_TRAIT_ADMIXTURE) != 0;
 }
 
+static bool is_linear(const clmgk_attention_desc *desc)
+{
+    return (clmgk_variant_traits(desc->variant) & CLMGK_TRAIT_LINEAR) != 0;
+}
+
 /* Above or below the engine that is made for such devices without matrix units. */
 static mgk_rank rank(const mgk_device_facts *facts, const clmgk_attention_desc *desc)
 {
@@ -601,18 +632,20 @@ static mgk_rank rank(const mgk_device_facts *facts, const clmgk_attention_desc *
         BELOW = MGK_RANK_MADE_FOR - 10,
         ABOVE = MGK_RANK_MADE_FOR + 10
     };
-    const char *const reason = desc != NULL ? why_not_types(desc) : NULL;
+    const bool linear = desc != NULL && is_linear(desc);
+    const bool exact = desc != NULL && desc->precision == CLMGK_PRECISION_EXACT;
+    const char *const reason = linear ? (exact ? no_exact_tiles : NULL) : desc != NULL ? why_not_types(desc) : NULL;
     if (reason != NULL)
         return (mgk_rank){MGK_RANK_NONE, reason};
     if (facts->matrix_unit.unit == 0)
         return (mgk_rank){MGK_RANK_TESTS, "emulates matrix units, for tests"};
     if (desc == NULL)
         return (mgk_rank){BELOW, "its matrix units multiply f16, bf16 and tf32"};
-    if (desc->length < TILE_ROWS && mgk_packed_heads(&mgk_engine_matrix, desc) < HEADS_WORTH)
+    if (desc->length < TILE_ROWS && (linear || mgk_packed_heads(&mgk_engine_matrix, desc) < HEADS_WORTH))
         return (mgk_rank){BELOW, "there are fewer queries than a fragment has rows"};
     if (splits_mixed_heads(desc))
         return (mgk_rank){BELOW, "f32 numbers of mixed heads take three products each, and time to split"};
-    if (!copies_pieces(desc))
+    if (!linear && !copies_pieces(desc))
         return (mgk_rank){ABOVE,
                           "its products run on matrix units, but rows are copied number by number, because their "
                           "sizes or strides are no multiples of 16 bytes"};
@@ -624,10 +657,11 @@ static int64_t tile_limit(const mgk_device_facts *facts)
     return (int64_t)facts->info.local_memory_bytes;
 }
 
+/* As the other engine for such devices. */
 static int feature_block(const mgk_device_facts *facts)
 {
-    (void)facts;
-    return LEAST_WIDTH;
+    enum { GPU_BLOCK = 64, CPU_BLOCK = 32 };
+    return facts->info.device_class == CLMGK_DEVICE_CPU ? CPU_BLOCK : GPU_BLOCK;
 }
 
 const mgk_engine mgk_engine_matrix = {.value = CLMGK_ENGINE_MATRIX,

@@ -207,7 +207,8 @@ bool clmgk_ref_solve(const clmgk_ref_problem *problem, int64_t rows, const int64
     ref_finish_bound(&answer->bound_o, tolerance);
     const ref_tolerance of_lse = ref_tolerance_of_outputs(ref_weight_type(&problem->desc));
     ref_finish_bound(&answer->bound_lse, ref_tolerance_of_products(of_lse, precision, 1.0));
-    ref_finish_bound(&answer->bound_den, ref_tolerance_of_outputs(CLMGK_DTYPE_F32));
+    const ref_tolerance of_den = ref_tolerance_of_outputs(CLMGK_DTYPE_F32);
+    ref_finish_bound(&answer->bound_den, ref_tolerance_of_products(of_den, precision, 1.0));
 
     if (!ok)
         clmgk_ref_answer_free(answer);

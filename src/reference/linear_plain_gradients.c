@@ -17,16 +17,18 @@ static void fill_grad_phi(ref_plain_head *head, const float *grad_o, float t)
     const clmgk_attention_desc *const desc = ref_plain_linear_desc(head);
     const int64_t first = head->span.first, width = head->span.end - first, row = head->at.i * head->count;
     float *const grad_w = head->grad_w + head->at.i * desc->length_k + first;
-    const ref_terms products = {REF_TERM_PRODUCT,       desc->value_size, width, grad_o, 1,
-                                head->values_t + first, desc->length_k,   NULL};
+    const ref_terms products = {ref_plain_linear_product(head), desc->value_size, width, grad_o, 1,
+                                head->values_t + first,         desc->length_k,   NULL};
     ref_sum(&products, head->order, grad_w);
     for (int64_t n = 0; n < width; n++)
         grad_w[n] += t;
     ref_plain_linear_sum(head, width, grad_w, 1, head->count, head->psi + first * head->count, head->grad);
     for (int64_t n = 0; n < head->count; n++) {
         const float *const c = head->state_c + n * desc->value_size;
-        const float x = ref_sum_of_products(desc->value_size, c, grad_o, head->order) + t * head->state_z[n];
-        head->grad[n] += ref_plain_times(head->state_w[n], x);
+        const ref_terms of_state = {ref_plain_linear_product(head), desc->value_size, 1, c, 1, grad_o, 1, NULL};
+        float x = 0.0F;
+        ref_sum(&of_state, head->order, &x);
+        head->grad[n] += ref_plain_times(head->state_w[n], x + t * head->state_z[n]);
         head->phis[row + n] = head->phi[n];
         head->ms[row + n] = head->m[n];
         head->carried[row + n] =
@@ -110,7 +112,8 @@ static float grad_feature(ref_plain_head *head, int64_t j, int64_t r, int64_t n)
     const clmgk_attention_desc *const desc = ref_plain_linear_desc(head);
     const float y = ref_plain_linear_y(head, j, r)[n % head->map.features];
     const bool shifted = head->map.shifted;
-    const ref_terms terms = {REF_TERM_PRODUCT, desc->length, 1, head->grad_w + j, desc->length_k, head->terms, 1, NULL};
+    const ref_terms terms = {
+        ref_plain_linear_product(head), desc->length, 1, head->grad_w + j, desc->length_k, head->terms, 1, NULL};
     float total = 0.0F;
     for (int64_t i = 0; i < desc->length; i++) {
         const float phi = head->phis[i * head->count + n];
@@ -180,7 +183,8 @@ static void give_state(ref_plain_head *head, int64_t n)
     const clmgk_attention_desc *const desc = ref_plain_linear_desc(head);
     const int64_t q = n / head->map.features, f = n % head->map.features, size = desc->value_size;
     const float passed = desc->use_new_state ? expf(head->state_m - head->new_m) : 0.0F;
-    const ref_terms terms = {REF_TERM_PRODUCT, desc->length, 1, head->carried + n, head->count, head->t, 1, NULL};
+    const ref_terms terms = {
+        ref_plain_linear_product(head), desc->length, 1, head->carried + n, head->count, head->t, 1, NULL};
     float z = 0.0F;
     ref_sum(&terms, head->order, &z);
     z += passed * head->new_z[n];

@@ -81,7 +81,7 @@ bool ref_plain_linear_open_head(const clmgk_ref_problem *problem, ref_order orde
 void ref_plain_linear_sum(const ref_plain_head *head, int64_t count, const float *coef, int64_t step, int64_t width,
                           const float *rows, float *out)
 {
-    const ref_terms terms = {REF_TERM_PRODUCT, count, width, coef, step, rows, width, NULL};
+    const ref_terms terms = {ref_plain_linear_product(head), count, width, coef, step, rows, width, NULL};
     ref_sum(&terms, head->order, out);
 }
 
@@ -291,13 +291,16 @@ void ref_plain_linear_solve_row(ref_plain_head *head, ref_row at)
     fill_phi(head);
 
     const int64_t first = head->span.first, width = head->span.end - first;
-    const ref_terms products = {REF_TERM_PRODUCT,    head->count,    width, head->phi, 1,
-                                head->psi_t + first, desc->length_k, NULL};
+    const ref_terms products = {
+        ref_plain_linear_product(head), head->count, width, head->phi, 1, head->psi_t + first, desc->length_k, NULL};
     ref_sum(&products, head->order, head->weight + first);
     for (int64_t n = 0; n < head->count; n++)
         head->terms[n] = ref_plain_times(head->state_w[n], head->phi[n]);
     head->den = ref_sum_of(width, head->weight + first, head->order);
-    head->den += ref_sum_of_products(head->count, head->terms, head->state_z, head->order);
+    float of_state = 0.0F;
+    const ref_terms sums = {ref_plain_linear_product(head), head->count, 1, head->terms, 1, head->state_z, 1, NULL};
+    ref_sum(&sums, head->order, &of_state);
+    head->den += of_state;
     if (desc->guard != 0.0)
         head->den += (float)desc->guard * expf(-head->scale);
     if (!head->map.shifted && fabsf(head->den) < FLT_MIN)

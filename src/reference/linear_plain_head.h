@@ -8,6 +8,7 @@
 #define CLMGK_REFERENCE_LINEAR_PLAIN_HEAD_H
 
 #include "reference/linear.h"
+#include "reference/sums.h"
 
 /* Head (b,h). K: Q F features of a row or a key. */
 typedef struct ref_plain_head {
@@ -96,6 +97,12 @@ static inline float ref_plain_linear_mix(const ref_plain_head *head, int64_t q)
 bool ref_plain_linear_open_head(const clmgk_ref_problem *problem, ref_order order, float *const *to,
                                 ref_plain_head *head);
 void ref_plain_linear_close_head(ref_plain_head *head);
+
+/* The kind of a product's terms: the descriptor's precision rounds both factors. */
+static inline int ref_plain_linear_product(const ref_plain_head *head)
+{
+    return ref_term_of(REF_TERM_PRODUCT, ref_plain_linear_desc(head)->precision);
+}
 
 /* out[width] = sum_n coef[n step] rows[n width + .] */
 void ref_plain_linear_sum(const ref_plain_head *head, int64_t count, const float *coef, int64_t step, int64_t width,

@@ -44,8 +44,8 @@ static bool plain(const clmgk_ref_problem *problem, const plain_scores *scores, 
 
 static ref_tolerance tolerance_of(const clmgk_attention_desc *desc, int which)
 {
-    (void)desc, (void)which;
-    return ref_tolerance_of_outputs(CLMGK_DTYPE_F32);
+    const ref_tolerance own = ref_tolerance_of_outputs(CLMGK_DTYPE_F32);
+    return which == CLMGK_REF_STATE_M ? own : ref_tolerance_of_products(own, desc->precision, 1.0);
 }
 
 bool clmgk_ref_solve_state(const clmgk_ref_problem *problem, clmgk_ref_arrays *out)

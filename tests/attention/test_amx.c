@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bf16 products on AMX, or by AVX512-BF16, where the CPU has one, and f16 products: the mixture family, all passes, and
- * mixed heads; arrays of bf16 or f16, and of other types where the descriptor allows the precision. Each case is a
- * program for each pass. */
+/* bf16 products on AMX, or by AVX512-BF16, where the CPU has one, and f16 products: all families and passes; arrays of
+ * bf16 or f16, and of other types where the descriptor allows the precision. Each case is a program for each pass, of
+ * the linear family several. */
 #include "harness/harness.h"
 
 #include "device/device.h"
@@ -334,6 +334,86 @@ TH_FULL_TEST(mixed_heads_with_modifiers)
                                        .dropout = 0.25,
                                        .gradients = TRAINING | CLMGK_GRADIENT_MIX};
     expect_shapes(session, desc, "unit=3,lanes=16,vectors=2,panels=2,tile=32,heads=2", 2, 6);
+}
+
+/* ---- the linear family ------------------------------------------------------------------------------------------ */
+
+/* Sequences of parts of a chunk, of one and of several, with states, masks and odd offsets. With fewer rows a gradient
+ * may be a single product, which the plain formula rounds to a number that happens to be near. */
+static void expect_linear(th_session *session, clmgk_attention_desc desc, const char *parameters)
+{
+    static const int64_t lengths[][2] = {{50, 18}, {17, 47}, {33, 70}, {64, 64}, {96, 130}, {20, 0}};
+    const clmgk_plan_options options = th_options_of(CLMGK_ENGINE_LANE, parameters);
+    desc.precision = CLMGK_PRECISION_BF16;
+    desc.batch = 2;
+    desc.heads = 4;
+    desc.kv_heads = 2;
+    for (size_t n = 0; n < TH_COUNT(lengths); n++) {
+        desc.length = lengths[n][0];
+        desc.length_k = lengths[n][1];
+        desc.alignment = (clmgk_alignment)(n % 3);
+        desc.use_lengths = desc.alignment == CLMGK_ALIGN_LENGTHS || n % 2 == 1;
+        desc.use_lengths_q = n % 4 == 3;
+        desc.use_new_state = n % 2 == 0;
+        TH_PROBLEM problem = th_problem_make(&desc, n);
+        th_keep_sums(&problem);
+        for (th_name name = TH_Q; n % 2 == 1 && name <= TH_O; name++)
+            problem.array[name].offset = 2 * (uint64_t)name + 1;
+        th_expect_passes(session, &problem, &options);
+    }
+}
+
+/* Pairs of a chunk's tokens, which go by spans where exponents grow; then factors that are packed in several parts, and
+ * columns that are no pair of vectors. */
+TH_TEST(linear_family)
+{
+    if (!has_unit(session))
+        skip();
+    const clmgk_attention_desc pairs = {.variant = CLMGK_VARIANT_MLK,
+                                        .components = 2,
+                                        .prior_shape = CLMGK_PRIOR_HM,
+                                        .feature = CLMGK_FEATURE_FAVOR,
+                                        .features = 21,
+                                        .head_size = 24,
+                                        .value_size = 40,
+                                        .causal = 1,
+                                        .use_state = 1,
+                                        .gradients = TRAINING | CLMGK_GRADIENT_PRIOR};
+    expect_linear(session, pairs, "unit=3,chunk=32,feature-block=16,splits=2");
+    const clmgk_attention_desc wide = {.variant = CLMGK_VARIANT_LINEAR,
+                                       .dtype = CLMGK_DTYPE_BF16,
+                                       .feature = CLMGK_FEATURE_RELU,
+                                       .guard = 0.5,
+                                       .head_size = 64,
+                                       .value_size = 140,
+                                       .gradients = TRAINING};
+    expect_linear(session, wide, "unit=3,chunk=64,feature-block=64,splits=1");
+}
+
+/* Mixed heads, and exponents without a causal mask. */
+TH_FULL_TEST(linear_family_with_exponents)
+{
+    if (!has_unit(session))
+        skip();
+    const clmgk_attention_desc spans = {.variant = CLMGK_VARIANT_LGFISH,
+                                        .components = 3,
+                                        .feature = CLMGK_FEATURE_DPFP,
+                                        .feature_order = 1,
+                                        .head_size = 33,
+                                        .value_size = 16,
+                                        .causal = 1,
+                                        .use_mix_weight = 1,
+                                        .use_state = 1,
+                                        .gradients = TRAINING};
+    expect_linear(session, spans, "unit=3,chunk=16,feature-block=16,splits=4");
+    const clmgk_attention_desc shifted = {.variant = CLMGK_VARIANT_SMLK,
+                                          .components = 2,
+                                          .dtype = CLMGK_DTYPE_F16,
+                                          .feature = CLMGK_FEATURE_EXP,
+                                          .head_size = 48,
+                                          .value_size = 20,
+                                          .gradients = TRAINING | CLMGK_GRADIENT_SHIFT};
+    expect_linear(session, shifted, "unit=3,chunk=32,feature-block=32,splits=2");
 }
 
 /* ---- arrays of other types -------------------------------------------------------------------------------------- */

@@ -47,22 +47,10 @@ static void set_types(clmgk_attention_desc *desc, clmgk_dtype q, clmgk_storage k
     desc->dtype_v = v;
 }
 
-/* Sums of features stay away from 0: numbers that mix heads are positive, noise is small. */
-static void tame(th_problem *problem)
-{
-    const th_name positive[] = {TH_MIX, TH_MIX_WEIGHT, TH_STATE_Z};
-    for (size_t n = 0; n < TH_COUNT(positive); n++) {
-        const th_array *const array = &problem->array[positive[n]];
-        for (size_t i = 0; array->used && i < array->count; i++)
-            array->values[i] = 0.1 + fabs(array->values[i]);
-    }
-    th_scale(problem, TH_NOISE, 0.1);
-}
-
 static th_problem make(const clmgk_attention_desc *desc, uint64_t seed)
 {
     th_problem problem = th_problem_make(desc, seed);
-    tame(&problem);
+    th_keep_sums(&problem);
     return problem;
 }
 
@@ -276,6 +264,84 @@ TH_TEST(whole_chunks)
         TH_PROBLEM problem = make(&desc, n);
         expect_with(session, &problem, engine, parameters[n % TH_COUNT(parameters)]);
     }
+}
+
+/* ---- products on matrix units ------------------------------------------------------------------------------------ */
+
+/* All sizes of blocks: small ones of 16 x 16, wide and large ones; states in registers, of one block (in full) and of
+ * two. */
+TH_TEST(matrix_units)
+{
+    static const struct {
+        clmgk_variant variant;
+        size_t map;
+        int64_t size, values;
+        clmgk_dtype dtype;
+        uint32_t gradients;
+        int causal;
+        const char *parameters;
+    } programs[] = {
+        {CLMGK_VARIANT_MLK, MAP_ELU1, 17, 8, CLMGK_DTYPE_F32, CLMGK_GRADIENT_ALL, 1,
+         "chunk=16,feature-block=16,warps=2,splits=1"},
+        {CLMGK_VARIANT_LGFISH, MAP_EXP, 20, 8, CLMGK_DTYPE_F32, CLMGK_GRADIENT_ALL, 1,
+         "chunk=16,feature-block=32,warps=1,splits=2"},
+        {CLMGK_VARIANT_SMLK, MAP_FAVOR, 17, 20, CLMGK_DTYPE_BF16, CLMGK_GRADIENT_ALL, 0,
+         "chunk=32,feature-block=32,warps=2,splits=4"},
+        {CLMGK_VARIANT_LINEAR, MAP_RELU, 33, 64, CLMGK_DTYPE_F32, CLMGK_GRADIENT_ALL, 1,
+         "chunk=32,feature-block=64,warps=2,splits=1"},
+        {CLMGK_VARIANT_LINEAR, MAP_ELU1, 64, 64, CLMGK_DTYPE_F32, 0, 1, "chunk=16,feature-block=64,warps=2,splits=2"},
+        {CLMGK_VARIANT_LFISH, MAP_DPFP, 8, 40, CLMGK_DTYPE_F16, 0, 1, "chunk=32,feature-block=16,warps=4,splits=4"},
+        {CLMGK_VARIANT_LINEAR, MAP_ELU1, 64, 64, CLMGK_DTYPE_F32, 0, 0, "chunk=32,feature-block=64,warps=4,splits=2"}};
+    for (size_t n = 0; n < (session->full ? TH_COUNT(programs) : 5); n++) {
+        clmgk_attention_desc desc = small_desc(programs[n].variant, programs[n].map, 0, 0);
+        uint64_t random = n;
+        desc.precision = CLMGK_PRECISION_TF32;
+        desc.dtype = programs[n].dtype;
+        desc.head_size = programs[n].size;
+        desc.value_size = programs[n].values;
+        desc.causal = programs[n].causal;
+        for (size_t shape = n; shape < n + (session->full ? 24 : 5); shape++) {
+            set_shape(&desc, shape, &random);
+            desc.gradients = 0;
+            if (programs[n].gradients != 0) {
+                desc.use_state = 1; /* without one, another program */
+                desc.gradients = th_all_gradients(&desc);
+            }
+            TH_PROBLEM problem = make(&desc, shape);
+            problem.accumulate = shape % 2 == 1 ? desc.gradients : 0;
+            expect_with(session, &problem, CLMGK_ENGINE_MATRIX, programs[n].parameters);
+        }
+    }
+}
+
+/* Only where they may round: their bound holds, and that of f32 does not. */
+TH_TEST(matrix_units_round)
+{
+    const clmgk_plan_options options = th_options_of(CLMGK_ENGINE_MATRIX, NULL);
+    clmgk_attention_desc desc = small_desc(CLMGK_VARIANT_LINEAR, MAP_ELU1, 40, 50);
+    th_message message;
+    assert_null(th_try_plan(session, &desc, &options, &message));
+    desc.precision = CLMGK_PRECISION_TF32;
+    TH_PROBLEM problem = make(&desc, 1);
+    clmgk_plan *const plan = th_try_plan(session, &desc, &options, &message);
+    clmgk_plan_info info = {.struct_size = sizeof(info)};
+    assert_int_equal(clmgk_plan_get_info(plan, &info, NULL), CLMGK_OK);
+    assert_int_equal(info.precision, CLMGK_PRECISION_TF32);
+    clmgk_plan_release(plan);
+    th_run_pass(session, &problem, TH_FORWARD, &options);
+    problem.desc.precision = CLMGK_PRECISION_EXACT;
+    TH_REF_ANSWER exact = th_solve(&problem);
+    assert_false(clmgk_ref_check(&exact, problem.array[TH_O].values, NULL).ok);
+}
+
+/* Few tokens join the state one by one, in f32. */
+TH_TEST(matrix_units_have_no_part_in_steps)
+{
+    clmgk_attention_desc desc = small_desc(CLMGK_VARIANT_MLK, MAP_ELU1, 3, 3);
+    desc.precision = CLMGK_PRECISION_TF32;
+    desc.causal = desc.use_state = desc.use_new_state = 1;
+    TH_PROBLEM problem = make(&desc, 1);
+    expect_with(session, &problem, CLMGK_ENGINE_MATRIX, NULL);
 }
 
 /* ---- gradients ------------------------------------------------------------------------------------------------- */

@@ -20,12 +20,7 @@ static clmgk_attention_desc desc_of(clmgk_variant variant)
 static th_problem make(const clmgk_attention_desc *desc)
 {
     th_problem problem = th_problem_make(desc, 3);
-    const th_name positive[] = {TH_MIX, TH_MIX_WEIGHT, TH_STATE_Z};
-    for (size_t n = 0; n < TH_COUNT(positive); n++) {
-        const th_array *const array = &problem.array[positive[n]];
-        for (size_t i = 0; array->used && i < array->count; i++)
-            array->values[i] = 0.1 + fabs(array->values[i]);
-    }
+    th_keep_sums(&problem);
     return problem;
 }
 

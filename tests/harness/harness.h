@@ -450,6 +450,10 @@ bool th_is_tenth_program(const th_session *session);
 void th_expect(th_session *session, th_problem *problem);
 void th_expect_desc(th_session *session, const clmgk_attention_desc *desc, uint64_t seed);
 
+/* Keeps the linear family's denominators away from 0: numbers that mix heads, and states' sums, become positive, noise
+ * small. */
+void th_keep_sums(th_problem *problem);
+
 /* Whether a sweep takes number `index`: in full every number, else every `step`th. */
 bool th_takes(const th_session *session, size_t index, size_t step);
 

@@ -133,3 +133,14 @@ void *th_run_chain(void *worker)
         clReleaseEvent(last);
     return NULL;
 }
+
+void th_keep_sums(th_problem *problem)
+{
+    static const th_name positive[] = {TH_MIX, TH_MIX_WEIGHT, TH_STATE_Z};
+    for (size_t n = 0; n < TH_COUNT(positive); n++) {
+        const th_array *const array = &problem->array[positive[n]];
+        for (size_t i = 0; array->used && i < array->count; i++)
+            array->values[i] = 0.1 + fabs(array->values[i]);
+    }
+    th_scale(problem, TH_NOISE, 0.1);
+}

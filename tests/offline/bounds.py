@@ -59,7 +59,7 @@ def measure(job):
     text = (folder / "k.cu").read_text()
     problem = calls.Problem(source, options)
     kernels = [kernel for kernel in sass.read_kernels(offline.run([nvdisasm, "-c", folder / "k.cubin"], folder))
-               if any(one.kind == "FFMA" for one in kernel.instructions)]
+               if any(one.kind in ("FFMA", "HMMA") for one in kernel.instructions)]
     # in the order of the text, in which they are run
     places = {kernel.name: re.search(rf"__global__[^;{{]*void {kernel.name}\((.*?)\)", text, re.DOTALL)
               for kernel in kernels}
@@ -89,7 +89,7 @@ def judge(title, kernel, problem, counts, figures, held, faults):
     steps = problem.lengths(3)[1] - problem.lengths(2)[1]
     further = {key: (counts[1][key] - counts[0][key]) * problem.keys / steps for key in counts[1]}
     cycles = {part: further.get(part, 0) / rate for part, rate in RATES.items()}
-    if cycles["fma"] == 0:
+    if cycles["fma"] + further.get("hmma", 0) == 0:
         return None
     if further.get("stack", 0) > 0 and figures["B spilled"] > SPILLS.get(title, 0):
         faults.append("registers spill in the loop over tiles")
@@ -98,7 +98,7 @@ def judge(title, kernel, problem, counts, figures, held, faults):
     if held:
         faults += over_limits(title, problem, cycles)
     tile = model.Tile(cycles["slots"], cycles["fma"], cycles["passes"], further["load bytes"],
-                      further["barriers"] * 32 / problem.threads, further["waits"],
+                      further["barriers"] * 32 / problem.threads, further["waits"], hmma=further.get("hmma", 0),
                       ends=model.LINEAR_GROUP if problem.linear else model.GROUP)
     figures |= {"name": title, "kernel": kernel.name, "tile": tile, "rows": problem.rows, "keys": problem.keys,
                 **cycles}

@@ -53,6 +53,7 @@ MATRIX_SPILLS = {
     ("backward-softmax-bf16-64-wgmma", "backward"): 16, ("backward-softmax-f16-64-wgmma", "backward"): 16,
     ("backward-softmax-bf16-128-wgmma", "backward"): 292, ("backward-softmax-f16-128-wgmma", "backward"): 320,
     ("backward-smgk2-bf16-64-wgmma", "backward"): 220, ("backward-smgk2-bf16-128-wgmma", "backward"): 224,
+    ("backward-smlk2-favor-tf32-64", "forward"): 40, ("backward-smlk2-favor-tf32-64", "backward_keys"): 36,
     ("mgk2-bf16-128", "forward"): 116, ("smgk2-bf16-128", "forward"): 80, ("hard-fish2-bf16-64", "forward"): 60,
     ("hard-fish2-bf16-128", "forward"): 84, ("backward-softmax-bf16-64", "backward"): 336,
     ("backward-softmax-f16-64", "backward"): 508, ("backward-softmax-bf16-64", "backward_queries"): 16,
@@ -81,6 +82,7 @@ MATRIX_SPILLS = {
 }
 # The same by CUDA's compiler, where it is more than CUDA_LIMIT.
 MATRIX_CUDA_SPILLS = {
+    ("backward-smlk2-favor-tf32-64", "forward"): 200,
     ("smgk2-bf16-128", "forward"): 68, ("hard-fish2-bf16-128", "forward"): 100, ("product-f32-nn", "fragments"): 104,
     ("product-f32x4-nn", "fragments"): 140, ("product-f32x4-tt", "fragments"): 156,
     ("backward-softmax-bf16-128-wgmma", "backward"): 108, ("backward-softmax-bf16-64", "backward"): 92,

@@ -23,6 +23,7 @@ import tempfile
 import traceback
 
 try:
+    import linear
     import numpy
     import passes
     import predictions
@@ -56,6 +57,10 @@ def strides(names, size, rows, heads):
 def edge(name, configuration, options=None, **fields):
     """Narrow, so that all have the same few programs."""
     return case(name, configuration, options, **{"head_size": 16, "value_size": 16, **fields})
+
+
+def linear_case(name, configuration, parameters, options=None, **fields):
+    return case(name, configuration, options, parameters, **fields)
 
 
 def group(name, configuration, options=None, parameters="splits=1", **fields):
@@ -93,6 +98,10 @@ CASES = [
     case("backward-64-causal", "backward-softmax-f16-64", length=40, length_k=70, causal=1),
     case("backward-mgk2-32", "backward-mgk2-bf16-64", length=40, length_k=70, head_size=32, value_size=16, components=2),
     case("singles-64", "softmax-f32-64", length=40, length_k=70),
+    linear_case("linear-64", "linear-tf32-64", "splits=2", length=70, length_k=90),
+    linear_case("linear-causal-64", "linear-causal-tf32-64", "splits=2", length=70, length_k=90),
+    linear_case("backward-linear-64", "backward-linear-tf32-64", "splits=2", length=40, length_k=50),
+    linear_case("backward-linear-causal-64", "backward-linear-causal-tf32-64", "splits=2", length=40, length_k=50),
     # a tile's keys are copied, and none of the block's rows sees them; the last tile has one key
     edge("tiles-hidden-by-a-window", FORWARD, **WINDOW),
     edge("dropout", FORWARD, length=33, length_k=65, **DROPOUT),
@@ -133,6 +142,15 @@ FULL = [
     case("backward-narrow-5", "backward-softmax-bf16-64", length=33, length_k=50, head_size=5, value_size=7, causal=1),
     case("backward-smgk3-32", "backward-smgk2-bf16-64", length=40, length_k=70, head_size=32, value_size=16,
          components=3),
+    linear_case("mlk2-unaligned-20-33", "linear-causal-tf32-64", "splits=4", variant=12, components=2, heads=2, kv_heads=1,
+                length=100, length_k=77, head_size=20, value_size=33),
+    linear_case("backward-mlk2-unaligned-20-33", "backward-linear-causal-tf32-64", "splits=2", variant=12, components=2,
+                heads=2, kv_heads=1, length=40, length_k=57, head_size=20, value_size=33),
+    linear_case("linear-lengths", "linear-tf32-64", "splits=2", {"lengths": [5, 0, 70]}, head_size=16, value_size=16, **LENGTHS),
+    linear_case("backward-linear-gaps", "backward-linear-tf32-64", "splits=2", head_size=16, value_size=16, **GRAD_GAPS),
+    linear_case("backward-linear-packed", "backward-linear-causal-tf32-64", "splits=2", PARTS, head_size=16, value_size=16,
+                **PACKED),
+    linear_case("linear-long-sums", "linear-tf32-64", "splits=1", length=33, length_k=4160, head_size=16, value_size=16),
     edge("backward-packed-neighbours", BACKWARD, PARTS, **PACKED),
     edge("backward-long-sums-of-queries", BACKWARD, length=4160, length_k=16),
     edge("backward-long-sums-of-keys", BACKWARD, length=16, length_k=4160),
@@ -283,7 +301,8 @@ def run_case(one, programs, plans):
     name, configuration, fields, given = one
     options = dict(given)
     may_spill = options.pop("may_spill", False)
-    run = passes.Pass(passes.Plan(plans, configuration, fields), **options)
+    plan = passes.Plan(plans, configuration, fields)
+    run = (linear.Linear if linear.is_linear(plan) else passes.Pass)(plan, **options)
     counts, lines = run.run(programs), []
     faults = run.faults()
     for step, program, _, last in counts:
@@ -377,9 +396,11 @@ def name_of(one):
 
 
 def configurations():
-    """Names of the engine's configurations."""
-    lines = (line.split() for line in (offline.HERE / "configurations.txt").read_text().splitlines())
-    return list(dict.fromkeys(words[1] for words in lines if words and words[0] == "matrix-nvidia" and words[1] not in PROBES))
+    """Names of the engine's configurations, but for the linear family's, of which bounds.py counts what a chunk takes."""
+    lines = [line.split() for line in (offline.HERE / "configurations.txt").read_text().splitlines()]
+    own = dict.fromkeys(words[1] for words in lines if words and words[0] == "matrix-nvidia")
+    others = {*PROBES, *(words[1] for words in lines if words[2:] and words[2].startswith("linear/"))}
+    return [name for name in own if name not in others]
 
 
 def in_parallel(chosen, jobs, tools, plans):

@@ -118,6 +118,7 @@ DEVICE int4 operator>(float4 a, float4 b) { return b < a; }
 DEVICE int4 operator<=(float4 a, float4 b) { EACH(int4, AT_MOST); }
 DEVICE int4 operator==(float4 a, float4 b) { EACH(int4, EQUAL); }
 DEVICE int4 operator!=(float4 a, float4 b) { EACH(int4, UNEQUAL); }
+DEVICE int4 operator&(int4 a, int4 b) { EACH_WORD(int4, AND); }
 DEVICE int4 operator||(int4 a, int4 b) { EACH_WORD(int4, OR); }
 DEVICE int4 operator+(int4 a, int4 b) { EACH_WORD(int4, ADD); }
 DEVICE int4 operator<(int4 a, int4 b) { EACH_WORD(int4, BELOW); }
@@ -135,6 +136,10 @@ DEVICE uint4 operator>>(uint4 a, uint4 b) { EACH_WORD(uint4, SHIFTED_DOWN); }
 DEVICE int4 operator==(uint4 a, uint4 b) { EACH_WORD(int4, EQUAL); }
 DEVICE uint4 mul_hi(uint4 a, uint4 b) { EACH_WORD(uint4, __umulhi); }
 DEVICE float4 copysign(float4 a, float4 b) { EACH(float4, copysign); }
+DEVICE float4 fmin(float4 a, float4 b) { EACH(float4, fmin); }
+DEVICE float4 fmax(float4 a, float4 b) { EACH(float4, fmax); }
+DEVICE float4 clamp(float4 x, float4 low, float4 high) { return fmin(fmax(x, low), high); }
+DEVICE int any(int4 x) { return (x.x | x.y | x.z | x.w) < 0; }
 #define OF_EACH(f) return float4(f(x.s0), f(x.s1), f(x.s2), f(x.s3))
 DEVICE float4 native_exp2(float4 x) { OF_EACH(native_exp2); }
 DEVICE float4 log2(float4 x) { OF_EACH(log2); }

@@ -18,6 +18,14 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Of f32 arrays; their products have the precision that their name states. */
+#define NAME_OF_TF32 "tf32"
+
+static clmgk_precision precision_of(const char *name)
+{
+    return strstr(name, NAME_OF_TF32) != NULL ? CLMGK_PRECISION_TF32 : CLMGK_PRECISION_EXACT;
+}
+
 typedef struct problem {
     const char *name;
     clmgk_variant variant;
@@ -177,9 +185,6 @@ static const problem matrices[] = {
      false},
 };
 
-/* Of f32 arrays; their products have the precision that their name states. */
-#define NAME_OF_TF32 "tf32"
-
 /* A configuration of the linear family; `arrays`: prior, w, an incoming state. */
 typedef struct linear_problem {
     const char *name;
@@ -189,6 +194,14 @@ typedef struct linear_problem {
     int64_t components, size;
     bool causal, arrays, packed;
 } linear_problem;
+
+/* The matrix engine's. */
+static const linear_problem rounded_linears[] = {
+    {"linear-tf32-64", CLMGK_VARIANT_LINEAR, CLMGK_FEATURE_ELU1, CLMGK_DTYPE_F32, 1, 64, false, false, false},
+    {"linear-causal-tf32-64", CLMGK_VARIANT_LINEAR, CLMGK_FEATURE_ELU1, CLMGK_DTYPE_F32, 1, 64, true, false, false},
+    {"smlk2-favor-tf32-64", CLMGK_VARIANT_SMLK, CLMGK_FEATURE_FAVOR, CLMGK_DTYPE_BF16, 2, 64, true, true, false},
+    {"lgfish2-tf32-32", CLMGK_VARIANT_LGFISH, CLMGK_FEATURE_EXP, CLMGK_DTYPE_F32, 2, 32, true, true, false},
+};
 
 static const linear_problem linears[] = {
     {"linear-64", CLMGK_VARIANT_LINEAR, CLMGK_FEATURE_ELU1, CLMGK_DTYPE_F32, 1, 64, false, false, false},
@@ -293,6 +306,10 @@ static const bench_shape bench_shapes[] = {
     {"linear-16k", CLMGK_VARIANT_LINEAR, 1, 8, 16384, 64, false, CLMGK_PASS_BACKWARD, false},
     {"linear-16k-causal", CLMGK_VARIANT_LINEAR, 1, 8, 16384, 64, true, CLMGK_PASS_FORWARD, false},
     {"linear-16k-causal", CLMGK_VARIANT_LINEAR, 1, 8, 16384, 64, true, CLMGK_PASS_BACKWARD, false},
+    {"linear-16k-tf32", CLMGK_VARIANT_LINEAR, 1, 8, 16384, 64, false, CLMGK_PASS_FORWARD, false},
+    {"linear-16k-tf32", CLMGK_VARIANT_LINEAR, 1, 8, 16384, 64, false, CLMGK_PASS_BACKWARD, false},
+    {"linear-16k-causal-tf32", CLMGK_VARIANT_LINEAR, 1, 8, 16384, 64, true, CLMGK_PASS_FORWARD, false},
+    {"linear-16k-causal-tf32", CLMGK_VARIANT_LINEAR, 1, 8, 16384, 64, true, CLMGK_PASS_BACKWARD, false},
     {"linear-step", CLMGK_VARIANT_LINEAR, 1, 8, 1, 64, true, CLMGK_PASS_FORWARD, true},
     {"linear-steps", CLMGK_VARIANT_LINEAR, 1, 512, 1, 64, true, CLMGK_PASS_FORWARD, true}, /* 8 heads of 64 sequences */
 };
@@ -444,7 +461,7 @@ static clmgk_attention_desc matrix_desc(const problem *p)
     enum { LENGTH = 4096, BATCH = 8 }; /* a block of rows has all keys */
     const mixed_problem x = {.problem = *p, .length = LENGTH};
     clmgk_attention_desc desc = desc_of(&x, BATCH);
-    desc.precision = strstr(p->name, NAME_OF_TF32) != NULL ? CLMGK_PRECISION_TF32 : CLMGK_PRECISION_EXACT;
+    desc.precision = precision_of(p->name);
     if (p->pass == CLMGK_PASS_BACKWARD)
         desc.gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V |
                          (p->variant == CLMGK_VARIANT_SMGK ? CLMGK_GRADIENT_SHIFT : 0) |
@@ -490,11 +507,38 @@ static int print_matrices(const mgk_device_facts *nvidia, const mgk_device_facts
     return failed;
 }
 
+static clmgk_attention_desc linear_desc(const linear_problem *p, clmgk_pass pass)
+{
+    clmgk_attention_desc desc = CLMGK_ATTENTION_DESC_INIT;
+    const uint32_t traits = clmgk_variant_traits(p->variant);
+    desc.variant = p->variant;
+    desc.dtype = p->dtype;
+    desc.components = p->components;
+    desc.head_size = desc.value_size = p->size;
+    desc.heads = 8;
+    desc.length = desc.length_k = 4096;
+    desc.feature = p->feature;
+    desc.features = p->feature == CLMGK_FEATURE_FAVOR ? 128 : 0;
+    desc.causal = p->causal;
+    desc.sequences = p->packed ? 4 : 0;
+    desc.use_state = p->arrays;
+    desc.prior_shape = p->arrays && (traits & CLMGK_TRAIT_PRIOR) != 0 ? CLMGK_PRIOR_HMS : CLMGK_PRIOR_UNIFORM;
+    desc.use_mix_weight = p->arrays && (traits & CLMGK_TRAIT_GENERALISED) != 0;
+    desc.precision = precision_of(p->name);
+    for (unsigned bit = 0; pass == CLMGK_PASS_BACKWARD && (CLMGK_GRADIENT_ALL >> bit) != 0; ++bit) {
+        clmgk_attention_desc wanted = desc; /* all gradients that the problem has */
+        wanted.gradients = 1U << bit;
+        if (clmgk_attention_validate(&wanted, &wanted, NULL) == CLMGK_OK)
+            desc.gradients |= 1U << bit;
+    }
+    return desc;
+}
+
 /* Whether a configuration of the pass has the name. */
-static bool has_name(const problem *p, clmgk_pass pass, const char *name)
+static bool has_name(const char *own, clmgk_pass pass, const char *name)
 {
     const size_t length = strlen(pass_names[pass]);
-    return strncmp(name, pass_names[pass], length) == 0 && strcmp(name + length, p->name) == 0;
+    return strncmp(name, pass_names[pass], length) == 0 && strcmp(name + length, own) == 0;
 }
 
 /* The steps of a problem like that of the configuration of this name; statistics-...: of a forward configuration's
@@ -507,11 +551,15 @@ static int print_steps(const char *full_name, int count, char **texts)
     (void)snprintf(name, sizeof(name), "%.*s", suffix != NULL ? (int)(suffix - full_name) : NAME_SIZE - 1, full_name);
     for (size_t i = 0; i < MGK_COUNT(matrices); ++i) {
         problem p = matrices[i];
-        if (p.pass == CLMGK_PASS_FORWARD && has_name(&p, CLMGK_PASS_STATISTICS, name))
+        if (p.pass == CLMGK_PASS_FORWARD && has_name(p.name, CLMGK_PASS_STATISTICS, name))
             p.pass = CLMGK_PASS_STATISTICS;
-        if (has_name(&p, p.pass, name))
+        if (has_name(p.name, p.pass, name))
             return offline_print_steps(matrix_desc(&p), p.pass, &facts, count, texts);
     }
+    for (size_t i = 0; i < MGK_COUNT(rounded_linears); ++i)
+        for (clmgk_pass pass = CLMGK_PASS_FORWARD; pass <= CLMGK_PASS_BACKWARD; ++pass)
+            if (has_name(rounded_linears[i].name, pass, name))
+                return offline_print_steps(linear_desc(&rounded_linears[i], pass), pass, &facts, count, texts);
     (void)fprintf(stderr, "%s: no configuration of the matrix engine\n", full_name);
     return 1;
 }
@@ -575,28 +623,7 @@ static int print_tiles(void)
 
 static int print_linear(const linear_problem *p, clmgk_pass pass, clmgk_engine engine, const mgk_device_facts *facts)
 {
-    clmgk_attention_desc desc = CLMGK_ATTENTION_DESC_INIT;
-    const uint32_t traits = clmgk_variant_traits(p->variant);
-    desc.variant = p->variant;
-    desc.dtype = p->dtype;
-    desc.components = p->components;
-    desc.head_size = desc.value_size = p->size;
-    desc.heads = 8;
-    desc.length = desc.length_k = 4096;
-    desc.feature = p->feature;
-    desc.features = p->feature == CLMGK_FEATURE_FAVOR ? 128 : 0;
-    desc.causal = p->causal;
-    desc.sequences = p->packed ? 4 : 0;
-    desc.use_state = p->arrays;
-    desc.prior_shape = p->arrays && (traits & CLMGK_TRAIT_PRIOR) != 0 ? CLMGK_PRIOR_HMS : CLMGK_PRIOR_UNIFORM;
-    desc.use_mix_weight = p->arrays && (traits & CLMGK_TRAIT_GENERALISED) != 0;
-    for (unsigned bit = 0; pass == CLMGK_PASS_BACKWARD && (CLMGK_GRADIENT_ALL >> bit) != 0; ++bit) {
-        clmgk_attention_desc wanted = desc; /* all gradients that the problem has */
-        wanted.gradients = 1U << bit;
-        if (clmgk_attention_validate(&wanted, &wanted, NULL) == CLMGK_OK)
-            desc.gradients |= 1U << bit;
-    }
-    return print_plan(p->name, desc, pass, engine, facts);
+    return print_plan(p->name, linear_desc(p, pass), pass, engine, facts);
 }
 
 /* The kernels of a layer's rows: their sizes are not compiled in. */
@@ -642,6 +669,8 @@ static int print_launches(const bench_shape *p, const mgk_device_facts *facts)
     desc.head_size = desc.value_size = p->size;
     desc.causal = p->causal;
     desc.use_state = desc.use_new_state = p->state;
+    desc.precision = precision_of(p->name);
+    const clmgk_engine engine = desc.precision == CLMGK_PRECISION_EXACT ? CLMGK_ENGINE_SIMT : CLMGK_ENGINE_MATRIX;
     if (p->pass == CLMGK_PASS_BACKWARD)
         desc.gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V;
     clmgk_error error = {0};
@@ -649,8 +678,7 @@ static int print_launches(const bench_shape *p, const mgk_device_facts *facts)
     mgk_pass_plan plan = {0};
     clmgk_status status = clmgk_attention_validate(&desc, &desc, &error);
     if (status == CLMGK_OK)
-        status = mgk_family_plan(mgk_family_of(desc.variant), &desc, facts, CLMGK_ENGINE_SIMT, defaults, p->pass, &plan,
-                                 &error);
+        status = mgk_family_plan(mgk_family_of(desc.variant), &desc, facts, engine, defaults, p->pass, &plan, &error);
     if (status != CLMGK_OK)
         (void)fprintf(stderr, "%s: %s\n", p->name, error.message);
     for (size_t i = 0; status == CLMGK_OK && i < plan.steps.count; ++i) {
@@ -669,12 +697,15 @@ static int print_bench(void)
     mgk_device_facts h200 = facts_of(CLMGK_DEVICE_GPU, "NVIDIA Corporation");
     h200.info.global_memory_bytes = UINT64_C(139) << 30;
     h200.info.max_allocation_bytes = UINT64_C(34) << 30;
+    mgk_device_facts with_unit = facts_with_ptx(MATRIX_WGMMA);
+    with_unit.info = h200.info;
     int failed = 0;
     (void)puts("# Made by tests/offline/plans.c: kernels that plans launch on an NVIDIA H200. Shape, heads, queries, "
                "keys, mask,\n"
                "# file, kernel, work-groups, options.");
     for (size_t i = 0; i < MGK_COUNT(bench_shapes); ++i)
-        failed |= print_launches(&bench_shapes[i], &h200);
+        failed |= print_launches(&bench_shapes[i],
+                                 precision_of(bench_shapes[i].name) == CLMGK_PRECISION_EXACT ? &h200 : &with_unit);
     return failed;
 }
 
@@ -724,6 +755,9 @@ int main(int count, char **arguments)
             failed |= print_linear(&linears[i], (clmgk_pass)pass, CLMGK_ENGINE_LANE, &cpu);
         }
     }
+    for (size_t i = 0; i < MGK_COUNT(rounded_linears); ++i)
+        for (clmgk_pass pass = CLMGK_PASS_FORWARD; pass <= CLMGK_PASS_BACKWARD; ++pass)
+            failed |= print_linear(&rounded_linears[i], pass, CLMGK_ENGINE_MATRIX, &with_ptx);
     failed |= print_matrices(&with_ptx, &gpu);
     failed |= offline_print_fragments(&gpu, &with_ptx, &hopper);
     failed |= print_tiles();

@@ -27,7 +27,7 @@ import compile as offline
 
 PRODUCTS = 8  # FFMA of an iteration, from which on a loop is listed
 CLASSES = {
-    "FFMA": r"FFMA\b", "MUFU": r"MUFU", "FADD/FMUL": r"FADD|FMUL|FMNMX|FSETP|FSEL|FSET",
+    "FFMA": r"FFMA\b", "HMMA": r"HMMA", "MUFU": r"MUFU", "FADD/FMUL": r"FADD|FMUL|FMNMX|FSETP|FSEL|FSET",
     "LDS.128": r"LDS\.128", "LDS.64": r"LDS\.64", "LDS.32": r"LDS", "STS.128": r"STS\.128", "STS.64": r"STS\.64",
     "STS.32": r"STS", "LDG.128": r"LDG?\.E\.128", "LDG.64": r"LDG?\.E\.64", "LDG.32": r"LDG?\.E(?!\.[US]\d)",
     "LDG.16": r"LDG?\.E", "STG": r"STG?\.E", "stack": r"LDL|STL", "SHFL": r"SHFL", "BAR": r"BAR",

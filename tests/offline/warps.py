@@ -471,6 +471,8 @@ class Warps:
                 left, right = signed(left).astype(np.uint64), signed(right).astype(np.uint64)
             added = self.wide(rest[2])
             total = left * right + added
+            if "X" in modifiers:
+                total = total + self.predicate(rest[3]).astype(np.uint64)
             for name in written:
                 self.write_predicate(name, total < added, mask)
             self.write_wide(to, total, mask)
@@ -562,10 +564,10 @@ class Warps:
         self.write_predicate(x[1], joined(~out, other), mask)
 
     def SGXT(self, one, modifiers, x, mask):
-        kept = np.uint64((1 << int(x[2], 0)) - 1)
-        if "U32" not in modifiers:
-            raise NotImplementedError(one)
-        self.write(x[0], self.integer(x[1]) & kept, mask)
+        bits, sign = int(x[2], 0), 0 if "U32" in modifiers else 1 << int(x[2], 0) - 1
+        kept = self.integer(x[1]).astype(np.uint64) & np.uint64((1 << bits) - 1)
+        extended = (kept ^ np.uint64(sign)) + np.uint64(2 ** 32 - sign)
+        self.write(x[0], (extended & np.uint64(2 ** 32 - 1)).astype(np.uint32), mask)
 
     def SEL(self, one, modifiers, x, mask):
         self.write(x[0], np.where(self.predicate(x[3]), self.integer(x[1]), self.integer(x[2])), mask)

@@ -326,9 +326,34 @@ static rd_configuration random_matrix_configuration(uint64_t seed, uint64_t inde
     return out;
 }
 
+/* For the matrix engine, of the linear family, whose products there are of tf32. Where terms nearly cancel, as in
+ * gradients of parameters, only rounding is left. */
+static rd_configuration random_matrix_linear_configuration(uint64_t seed, uint64_t index)
+{
+    static const char *const parameters[] = {"", "chunk=16,feature-block=16,warps=2", "chunk=32", "warps=1"};
+    uint64_t state = seed ^ index;
+    rd_configuration out = random_configuration(seed, 4 * index + 3);
+    clmgk_attention_desc *const d = &out.desc;
+    out.engine = CLMGK_ENGINE_MATRIX;
+    out.parameters = parameters[th_pick(&state, 0, TH_COUNT(parameters) - 1)];
+    d->precision = th_chance(&state, 4) ? CLMGK_PRECISION_BF16 : CLMGK_PRECISION_TF32;
+    d->gradients &=
+        CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V | CLMGK_GRADIENT_STATE_C | CLMGK_GRADIENT_STATE_Z;
+    return out;
+}
+
 /* ---- broad ones -------------------------------------------------------------------------------------------------- */
 
-typedef enum { BROAD_LANE, BROAD_AMX, BROAD_SIMT, BROAD_MATRIX, BROAD_SINGLES, BROAD_LINEAR, BROADS } broad_kind;
+typedef enum {
+    BROAD_LANE,
+    BROAD_AMX,
+    BROAD_SIMT,
+    BROAD_MATRIX,
+    BROAD_SINGLES,
+    BROAD_LINEAR,
+    BROAD_LINEAR_AMX,
+    BROADS
+} broad_kind;
 
 /* "": those that a plan chooses. */
 static const char *broad_parameters(broad_kind kind, bool few, bool mixed, uint64_t *state)
@@ -340,7 +365,9 @@ static const char *broad_parameters(broad_kind kind, bool few, bool mixed, uint6
         [BROAD_SIMT] = {"", "rows=4,keys=1,row-threads=4", "row-threads=2,key-threads=8,rows=1,keys=4",
                         "rows=1,keys=2,features=8,values=4"},
         [BROAD_MATRIX] = {"", "warps=2,row-tiles=2,key-tiles=4", "key-tiles=4", "warps=4,row-tiles=1,key-tiles=8"},
-        [BROAD_LINEAR] = {"", "chunk=16,feature-block=16", "chunk=32,feature-block=32", "chunk=64"}};
+        [BROAD_LINEAR] = {"", "chunk=16,feature-block=16", "chunk=32,feature-block=32", "chunk=64"},
+        [BROAD_LINEAR_AMX] = {"unit=3", "unit=3,chunk=16,feature-block=16", "unit=3,chunk=32,feature-block=32",
+                              "unit=3,chunk=64"}};
     static const char *const fews[CHOICES] = {"", "tile=16", "lanes=8", "block=4,unroll=8"};
     static const char *const mixtures[BROADS][CHOICES] = {
         [BROAD_LANE] = {"heads=1", "lanes=8,heads=2", "heads=4,vectors=1", "heads=1,tile=32"},
@@ -376,6 +403,11 @@ static const char *without_unit(const char *parameters)
     return comma ? comma + 1 : "";
 }
 
+static bool is_linear(broad_kind kind)
+{
+    return kind == BROAD_LINEAR || kind == BROAD_LINEAR_AMX;
+}
+
 static void broaden(rd_configuration *out, broad_kind kind, uint64_t *state)
 {
     static const int64_t sizes[] = {8, 16, 32, 48, 64, 80, 96, 128};
@@ -385,21 +417,24 @@ static void broaden(rd_configuration *out, broad_kind kind, uint64_t *state)
     if (kind == BROAD_AMX) {
         suit_amx(out, state);
         out->few = 0;
+    } else if (kind == BROAD_LINEAR_AMX) {
+        allow_bf16(out);
+        out->splits = (int64_t)1 << th_pick(state, 0, 2);
     } else if (kind != BROAD_LINEAR) {
         d->head_size = sizes[th_pick(state, 0, TH_COUNT(sizes) - 1)];
         d->value_size = sizes[th_pick(state, 0, TH_COUNT(sizes) - 1)];
     }
-    if (d->components > 1 && kind != BROAD_LINEAR && th_chance(state, 4))
+    if (d->components > 1 && !is_linear(kind) && th_chance(state, 4))
         d->components = th_pick(state, 5, mixed ? 6 : 9);
-    d->use_lse_low = kind != BROAD_LINEAR && th_chance(state, 3);
-    if (kind != BROAD_LINEAR && kind != BROAD_AMX && !mixed && th_chance(state, 3)) {
+    d->use_lse_low = !is_linear(kind) && th_chance(state, 3);
+    if (!is_linear(kind) && kind != BROAD_AMX && !mixed && th_chance(state, 3)) {
         out->few = 4;
         out->splits = (int64_t)1 << th_pick(state, 0, 2);
         d->gradients = 0;
     }
     if (d->statistics != 0 && th_chance(state, 2))
         d->statistics &= (uint32_t)th_random(state);
-    out->parameters = broad_parameters(kind, out->few > 0, mixed && kind != BROAD_LINEAR, state);
+    out->parameters = broad_parameters(kind, out->few > 0, mixed && !is_linear(kind), state);
     if (kind == BROAD_AMX && d->dtype == CLMGK_DTYPE_F16 && d->precision == CLMGK_PRECISION_EXACT)
         out->parameters = without_unit(out->parameters);
 }
@@ -409,11 +444,10 @@ static rd_configuration broad_configuration(uint64_t seed, uint64_t index)
     const broad_kind kind = (broad_kind)(index % BROADS);
     const uint64_t other = seed + 1;
     uint64_t state = (seed + 2) ^ (index * 0x9e3779b97f4a7c15U);
-    rd_configuration out = kind == BROAD_MATRIX ? random_matrix_configuration(other, index)
-                           : kind == BROAD_SINGLES
-                               ? random_singles_configuration(other, index)
-                               : random_configuration(other, 4 * index + (kind == BROAD_LINEAR ? 3 : 0));
-    if (kind == BROAD_LANE || kind == BROAD_AMX)
+    rd_configuration out = kind == BROAD_MATRIX    ? random_matrix_configuration(other, index)
+                           : kind == BROAD_SINGLES ? random_singles_configuration(other, index)
+                                                   : random_configuration(other, 4 * index + (is_linear(kind) ? 3 : 0));
+    if (kind == BROAD_LANE || kind == BROAD_AMX || kind == BROAD_LINEAR_AMX)
         out.engine = CLMGK_ENGINE_LANE;
     if (kind == BROAD_SIMT)
         out.engine = CLMGK_ENGINE_SIMT;
@@ -425,6 +459,8 @@ rd_configuration rd_configuration_of(uint64_t seed, uint64_t number)
 {
     if (number >= RD_BROAD)
         return broad_configuration(seed, (number - RD_BROAD) / RD_SHARED);
+    if (number >= RD_MATRIX_LINEAR && number < RD_LISTED)
+        return random_matrix_linear_configuration(seed, (number - RD_MATRIX_LINEAR) / RD_SHARED);
     if (number >= RD_MATRIX_SINGLES && number < RD_LISTED)
         return random_singles_configuration(seed, (number - RD_MATRIX_SINGLES) / RD_SHARED);
     if (number >= RD_MATRIX_RANDOM && number < RD_LISTED)

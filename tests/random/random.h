@@ -41,8 +41,8 @@ uint32_t rd_options_of(const rd_configuration *configuration);
  * Configuration of problem number `number`: up to RD_LINEAR one of a list, in turn, that holds every pair of options;
  * up to RD_MATRIX one of the linear family's, which has few of them;
  * up to RD_MATRIX_RANDOM one of the matrix engine's, of all families that it has; up to RD_MATRIX_SINGLES a random one
- * for that engine, with 16-bit types, and up to RD_LISTED one with f32 arrays, which RD_SHARED consecutive problems
- * share;
+ * for that engine, with 16-bit types, up to RD_MATRIX_LINEAR one with f32 arrays, and up to RD_LISTED one of the linear
+ * family, which RD_SHARED consecutive problems share;
  * up to RD_OPTIMISED one of a few that are worth a compiler's optimisation; up to RD_BROAD a random one, which
  * RD_SHARED consecutive problems share; from there on a random one with what those lack: the parameters that plans
  * choose themselves, and others; AMX; forms for few rows on all engines; wide heads; many components; L's low part.
@@ -52,6 +52,7 @@ enum {
     RD_MATRIX = 37500,
     RD_MATRIX_RANDOM = 43750,
     RD_MATRIX_SINGLES = 46875,
+    RD_MATRIX_LINEAR = 48500,
     RD_LISTED = 50000,
     RD_OPTIMISED = 100000,
     RD_BROAD = 1000000,

@@ -10,6 +10,7 @@
  * other configurations lack (RD_BROAD); --list only says what is drawn; --keep-going tells of every draw that fails and
  * makes none smaller.
  */
+#define _DEFAULT_SOURCE /* the signal() that tests/x86/tile_unit.c replaces */
 #include "random/random.h"
 
 #include "harness/scratch.h"
@@ -126,6 +127,7 @@ TH_TEST(draws)
         draw_range(session, RD_MATRIX, 100 * matrices);
         draw_range(session, RD_MATRIX_RANDOM, UINT64_C(20) * RD_SHARED);
         draw_range(session, RD_MATRIX_SINGLES, UINT64_C(20) * RD_SHARED);
+        draw_range(session, RD_MATRIX_LINEAR, UINT64_C(20) * RD_SHARED);
     } else if (arguments.broad) {
         draw_range(session, RD_BROAD, UINT64_C(36) * RD_SHARED);
     } else if (session->full) {

@@ -97,12 +97,19 @@ static void hide(th_problem *problem, uint64_t *state)
     }
 }
 
-/* Denominators that are differences have few digits. */
+/* Denominators that are differences have few digits, and none where factors are rounded: there noise would be one, too,
+ * beside features that may be small. */
 static void mix_without_signs(th_problem *problem)
 {
-    const th_array *const mix = &problem->array[TH_MIX];
-    for (size_t n = 0; mix->used && n < mix->count; n++)
-        mix->values[n] = fabs(mix->values[n]);
+    static const th_name names[] = {TH_MIX, TH_MIX_WEIGHT, TH_STATE_Z};
+    const bool rounded = problem->desc.precision != CLMGK_PRECISION_EXACT;
+    for (size_t i = 0; i < (rounded ? TH_COUNT(names) : 1); i++) {
+        const th_array *const array = &problem->array[names[i]];
+        for (size_t n = 0; array->used && n < array->count; n++)
+            array->values[n] = fabs(array->values[n]);
+    }
+    if (rounded)
+        th_scale(problem, TH_NOISE, 0.0);
 }
 
 /* With an alignment by lengths, lengths may lie beyond the keys. */

@@ -180,17 +180,24 @@ TH_HOST_TEST(sets_are_checked)
 /* The linear family's tables lack parameters that its kernels ignore; constraints that name these hold. */
 TH_HOST_TEST(unused_parameters_are_not_listed)
 {
-    clmgk_tunable list[MGK_MAX_TUNABLES] = {CLMGK_TUNABLE_INIT};
-    size_t count = 0;
-    th_expect_ok(clmgk_tunable_list("lane-linear", list, MGK_MAX_TUNABLES, &count, &th_error));
-    static const char *const names[] = {"lanes", "splits", "chunk", "feature-block"};
-    assert_int_equal(count, TH_COUNT(names));
-    for (size_t i = 0; i < count; i++)
-        assert_string_equal(list[i].name, names[i]);
-    th_expect_ok(clmgk_tunable_check("lane-linear", "lanes=8,splits=2,chunk=16,feature-block=32", &th_error));
+    static const struct {
+        const char *table, *names[6];
+    } tables[] = {{"lane-linear", {"lanes", "splits", "unit", "chunk", "feature-block"}},
+                  {"simt-linear", {"row-threads", "key-threads", "splits", "chunk", "feature-block"}},
+                  {"matrix-linear", {"warps", "splits", "unit", "chunk", "feature-block"}}};
+    for (size_t n = 0; n < TH_COUNT(tables); n++) {
+        clmgk_tunable list[MGK_MAX_TUNABLES] = {CLMGK_TUNABLE_INIT};
+        size_t count = 0;
+        th_expect_ok(clmgk_tunable_list(tables[n].table, list, MGK_MAX_TUNABLES, &count, &th_error));
+        assert_int_equal(count, 5);
+        for (size_t i = 0; i < count; i++)
+            assert_string_equal(list[i].name, tables[n].names[i]);
+    }
+    th_expect_ok(clmgk_tunable_check("lane-linear", "lanes=8,splits=2,unit=0,chunk=16,feature-block=32", &th_error));
     th_expect_ok(clmgk_tunable_check("simt-linear", "row-threads=8,key-threads=16,splits=2,chunk=16,feature-block=32",
                                      &th_error));
-    th_expect_error(clmgk_tunable_check("lane-linear", "lanes=8,splits=2,chunk=16", &th_error),
+    th_expect_ok(clmgk_tunable_check("matrix-linear", "warps=2,splits=2,unit=1,chunk=16,feature-block=32", &th_error));
+    th_expect_error(clmgk_tunable_check("lane-linear", "lanes=8,splits=2,unit=0,chunk=16", &th_error),
                     CLMGK_ERROR_INVALID_VALUE, "feature-block");
 }
 

@@ -21,7 +21,7 @@ static int64_t tiles_of(const mgk_linear_pass *x)
     const int64_t chunk = x->chunk, components = d->components, pad = private_tiles ? 0 : MGK_LINEAR_PAD;
     const int64_t features = x->feature_block + pad, head = x->request->traits.head_size + pad;
     const int64_t values = x->request->traits.value_size + (private_tiles ? 16 : 12);
-    const int64_t of_pairs = private_tiles ? 0 : 2 * (chunk + pad);
+    const int64_t of_pairs = mgk_linear_by_steps(x) ? 0 : 2 * (chunk + pad);
     const int64_t of_causal = d->causal ? chunk * (values + features + of_pairs) : 0;
     const int64_t of_map = d->feature == CLMGK_FEATURE_FAVOR ? chunk * (features + 1) : 16;
     const int64_t kept = private_tiles && components <= MGK_LINEAR_KEPT ? components : 1;

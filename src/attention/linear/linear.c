@@ -133,8 +133,8 @@ static const mgk_tunable tunables[] = {MGK_LINEAR_TUNABLES(MGK_TUNABLE_ROW)};
 #define TABLE(NAME, value, name) [value] = #name "-linear",
 static const char *const tables[] = {CLMGK_ENGINE_LIST(TABLE)};
 /* Of its engines it has vectors or work-items, not their blocks of softmax. */
-static const char *const unused[] = {"unit", "vectors", "panels",   "tile",   "block",      "unroll",
-                                     "rows", "keys",    "features", "values", "split-from", NULL};
+static const char *const unused[] = {"vectors",  "panels", "tile",      "block",     "unroll",     "rows", "keys",
+                                     "features", "values", "row-tiles", "key-tiles", "split-from", NULL};
 static const mgk_added_tunables added = {tables, tunables, MGK_COUNT(tunables), unused};
 
 /* The backward pass makes its features as the forward pass does, and takes the denominators from it. */

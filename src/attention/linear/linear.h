@@ -21,7 +21,14 @@ typedef struct mgk_linear_pass {
     int64_t problems; /* (b, h) */
 } mgk_linear_pass;
 
-/* Floats between the rows of local tiles (TILE_ROW of engine/simt/product.clh). */
+/* Whether keys join a causal pass's state one by one: where vectors make that faster than products (STEPS_FASTER of
+ * cl/engine/product.clh). */
+static inline bool mgk_linear_by_steps(const mgk_linear_pass *pass)
+{
+    return pass->request->desc->causal && pass->request->engine->private_tiles && pass->block.unit == 0;
+}
+
+/* Floats between the rows of local tiles (TILE_ROW of engine/local_product.clh). */
 #define MGK_LINEAR_PAD 4
 
 /* What a pass's kernels take. */
@@ -36,6 +43,9 @@ typedef struct mgk_linear_costs {
  * UNSUPPORTED if they don't fit. */
 clmgk_status mgk_linear_begin(const mgk_attention_request *request, const mgk_linear_costs *costs, mgk_pass_plan *plan,
                               mgk_linear_pass *pass, clmgk_error *error);
+
+/* Whether the map reads its inputs from a tile (MAP_TILE of linear/features.clh). */
+bool mgk_linear_has_inputs(const mgk_linear_pass *pass);
 
 /* Numbers of a state: STATE_WIDTH, STATE_FLOATS, SLOT_FLOATS of linear/block.clh. */
 int64_t mgk_linear_state_width(const mgk_linear_pass *pass);

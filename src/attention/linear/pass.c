@@ -17,12 +17,22 @@ static int64_t rounded(int64_t count, int64_t to)
 
 /* ---- parameters --------------------------------------------------------------------------------------------- */
 
+/* The others are maps of one number to one feature. */
+static bool has_inputs(clmgk_feature feature)
+{
+    return feature == CLMGK_FEATURE_DPFP || feature == CLMGK_FEATURE_FAVOR;
+}
+
 /* F; the maps of one number to one feature have one for each of the class of D. */
 static int64_t features_of(const mgk_attention_request *request)
 {
     const clmgk_attention_desc *const d = request->desc;
-    const bool elementwise = d->feature != CLMGK_FEATURE_DPFP && d->feature != CLMGK_FEATURE_FAVOR;
-    return elementwise ? request->traits.head_size : d->features;
+    return has_inputs(d->feature) ? d->features : request->traits.head_size;
+}
+
+bool mgk_linear_has_inputs(const mgk_linear_pass *x)
+{
+    return has_inputs(x->request->desc->feature);
 }
 
 /* The largest that pads features by a third at most. */
@@ -91,11 +101,25 @@ static int64_t work_items_of(const mgk_linear_pass *x)
     return blocks > LEAST ? blocks : LEAST;
 }
 
+/* Tokens of a sequence, on average. */
+static int64_t longest_of(const clmgk_attention_desc *d)
+{
+    return (d->length > d->length_k ? d->length : d->length_k) / (d->sequences > 0 ? d->sequences : 1);
+}
+
 /* Fits the engine's work-group to the chunk, whose size is chosen first. */
 static clmgk_status fit(mgk_linear_pass *x, const mgk_linear_costs *costs, clmgk_error *error)
 {
-    /* no block of rows that a larger work-group could share */
-    mgk_footprint footprint = {.forward = true, .rows = 1};
+    const clmgk_attention_desc *const d = x->request->desc;
+    /* no block of rows that a larger work-group could share; features are f32, whatever the arrays are */
+    mgk_footprint footprint = {.forward = true,
+                               .causal = d->causal,
+                               .rows = 1,
+                               .streamed = longest_of(d),
+                               .unit = d->precision >= CLMGK_PRECISION_BF16,
+                               .singles = mgk_attention_footprint(x->request).singles,
+                               .dtypes = 1U << CLMGK_DTYPE_F32,
+                               .precision = d->precision};
     MGK_TRY(mgk_attention_fit(x->request, &footprint, &x->tunables, &x->block, error));
     MGK_TRY(choose_tiles(x, costs, error));
     footprint.work_items = work_items_of(x);
@@ -123,12 +147,13 @@ static int usual_splits(const mgk_linear_pass *x, int64_t groups, int64_t length
  * numbers follow from the machine code for an H200 (tests/offline), as those of the engine do. */
 static mgk_pace pace_of(const mgk_linear_pass *x, const mgk_unit *unit, int kernels, int products, bool pairs)
 {
-    enum { LANES = 128, REGISTERS = 128, LATENCY = 2500, LATENCY_OF_PAIRS = 3500, ENDS = 5000 };
+    enum { LANES = 128, REGISTERS = 128, OF_UNIT = 168, LATENCY = 2500, LATENCY_OF_PAIRS = 3500, ENDS = 5000 };
     const double chunk = x->chunk, features = (double)mgk_linear_state_width(x), values = x->value_block;
     const double all =
         products * chunk * features * values + (pairs ? kernels * chunk * chunk * (features + values) : 0);
-    return (mgk_pace){.resident = mgk_resident_groups(unit, (int64_t)x->block.threads, REGISTERS, x->block.local_bytes),
-                      .work = 1.7 * all / LANES,
+    const int registers = x->block.unit > 0 ? OF_UNIT : REGISTERS;
+    return (mgk_pace){.resident = mgk_resident_groups(unit, (int64_t)x->block.threads, registers, x->block.local_bytes),
+                      .work = (x->block.unit > 0 ? 0.9 : 1.7) * all / LANES,
                       .latency = kernels * (LATENCY + (pairs ? LATENCY_OF_PAIRS : 0)),
                       .ends = kernels * ENDS};
 }
@@ -166,7 +191,7 @@ static int choose_splits(const mgk_linear_pass *x, const mgk_linear_costs *costs
 {
     const clmgk_attention_desc *const d = x->request->desc;
     const int64_t groups = x->problems * (x->request->traits.value_size / x->value_block);
-    const int64_t length = (d->length > d->length_k ? d->length : d->length_k) / (d->sequences > 0 ? d->sequences : 1);
+    const int64_t length = longest_of(d);
     if (groups == 0 || x->block.pace.resident == 0)
         return usual_splits(x, groups, length);
     const int64_t chunks = (length + x->chunk - 1) / x->chunk;
