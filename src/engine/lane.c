@@ -227,7 +227,8 @@ static int few_rows(const mgk_footprint *f, const mgk_tunables *p)
 }
 
 /* Whether the linear family is faster on the unit. Rounding and packing of factors take a part of what products save:
- * AVX512-BF16 gains only with wide heads, and not with a causal mask, where f32 lanes need fewer products (measured). */
+ * AVX512-BF16 gains only with wide heads, and not with a causal mask, where f32 lanes need fewer products (measured).
+ */
 static bool products_gain(const mgk_footprint *f, const bool dots)
 {
     enum { LEAST_TOKENS = 128, WIDE = 64, WIDE_SINGLES = 128 };
