@@ -327,7 +327,7 @@ static rd_configuration random_matrix_configuration(uint64_t seed, uint64_t inde
 }
 
 /* For the matrix engine, of the linear family, whose products there are of tf32. Where terms nearly cancel, as in
- * gradients of parameters, only rounding is left. */
+ * gradients of parameters and states, only rounding is left. */
 static rd_configuration random_matrix_linear_configuration(uint64_t seed, uint64_t index)
 {
     static const char *const parameters[] = {"", "chunk=16,feature-block=16,warps=2", "chunk=32", "warps=1"};
@@ -337,8 +337,7 @@ static rd_configuration random_matrix_linear_configuration(uint64_t seed, uint64
     out.engine = CLMGK_ENGINE_MATRIX;
     out.parameters = parameters[th_pick(&state, 0, TH_COUNT(parameters) - 1)];
     d->precision = th_chance(&state, 4) ? CLMGK_PRECISION_BF16 : CLMGK_PRECISION_TF32;
-    d->gradients &=
-        CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V | CLMGK_GRADIENT_STATE_C | CLMGK_GRADIENT_STATE_Z;
+    d->gradients &= CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V;
     return out;
 }
 
