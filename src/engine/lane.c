@@ -227,13 +227,12 @@ static int few_rows(const mgk_footprint *f, const mgk_tunables *p)
 }
 
 /* Whether the linear family is faster on the unit. Rounding and packing of factors take a part of what products save:
- * AVX512-BF16 gains only with wide heads, and not with a causal mask, where f32 lanes need fewer products (measured).
- */
+ * AVX512-BF16 gains only with wide heads, not with arrays in f32, for which memory is too slow, and not with a causal
+ * mask, where f32 lanes need fewer products (measured). */
 static bool products_gain(const mgk_footprint *f, const bool dots)
 {
-    enum { LEAST_TOKENS = 128, WIDE = 64, WIDE_SINGLES = 128 };
-    const bool wide = f->narrowest >= (f->singles ? WIDE_SINGLES : WIDE);
-    return f->streamed >= LEAST_TOKENS && (!dots || (wide && !f->causal));
+    enum { LEAST_TOKENS = 128, WIDE = 64 };
+    return f->streamed >= LEAST_TOKENS && (!dots || (f->narrowest >= WIDE && !f->singles && !f->causal));
 }
 
 /* Whether AMX is faster. It multiplies 32 rows and 32 keys at once, and transposes as many values, however few there
