@@ -263,12 +263,6 @@ __attribute__((visibility("default"))) void (*signal(int number, void (*handler)
     return sigaction(number, &action, &before) == 0 ? before.sa_handler : SIG_ERR;
 }
 
-/* What signal is in files that ask for no extensions. */
-__attribute__((visibility("default"))) void (*__sysv_signal(int number, void (*handler)(int)))(int)
-{
-    return signal(number, handler);
-}
-
 bool __wrap_mgk_cpu_has_amx(void)
 {
     return emulates() ? !__real_mgk_cpu_has_amx() && mgk_cpu_has_dots() : __real_mgk_cpu_has_amx();
