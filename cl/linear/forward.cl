@@ -131,8 +131,7 @@ KERNEL(linear_states)
     held_state_put(held, own.c);
 #endif
 #if SHIFTED
-    if (is_empty(&range))
-        state_settle(&own, &scales, factor);
+    state_settle(&own, &scales, factor);
     ITEMS_FOR(i, 1)
         scales.m[0] = m;
 #endif
