@@ -166,7 +166,8 @@ class Context:
         Programs compiled ahead, by `save_programs` or ``clmgk-tune --programs``.
     no_amx : bool
         Does not use AMX, the matrix unit of x86 CPUs. Plans with bfloat16 arrays, or with precision="bf16", use it, on CPUs
-        with AMX-FP16 also plans with float16 arrays. They ask Linux for its registers once per process. ``CLMGK_AMX=0`` in the environment has the same effect.
+        with AMX-FP16 also plans with float16 arrays. They ask Linux for its registers once per process. ``CLMGK_AMX=0`` in
+        the environment has the same effect.
 
     Raises
     ------
