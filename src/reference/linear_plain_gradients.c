@@ -25,9 +25,8 @@ static void fill_grad_phi(ref_plain_head *head, const float *grad_o, float t)
     ref_plain_linear_sum(head, width, grad_w, 1, head->count, head->psi + first * head->count, head->grad);
     for (int64_t n = 0; n < head->count; n++) {
         const float *const c = head->state_c + n * desc->value_size;
-        const ref_terms of_state = {ref_plain_linear_product(head), desc->value_size, 1, c, 1, grad_o, 1, NULL};
         float x = 0.0F;
-        ref_sum(&of_state, head->order, &x);
+        ref_plain_linear_sum(head, desc->value_size, c, 1, 1, grad_o, &x);
         head->grad[n] += ref_plain_times(head->state_w[n], x + t * head->state_z[n]);
         head->phis[row + n] = head->phi[n];
         head->ms[row + n] = head->m[n];
@@ -112,8 +111,6 @@ static float grad_feature(ref_plain_head *head, int64_t j, int64_t r, int64_t n)
     const clmgk_attention_desc *const desc = ref_plain_linear_desc(head);
     const float y = ref_plain_linear_y(head, j, r)[n % head->map.features];
     const bool shifted = head->map.shifted;
-    const ref_terms terms = {
-        ref_plain_linear_product(head), desc->length, 1, head->grad_w + j, desc->length_k, head->terms, 1, NULL};
     float total = 0.0F;
     for (int64_t i = 0; i < desc->length; i++) {
         const float phi = head->phis[i * head->count + n];
@@ -121,7 +118,7 @@ static float grad_feature(ref_plain_head *head, int64_t j, int64_t r, int64_t n)
         head->terms[i] =
             seen && shifted ? ref_plain_times(phi, ref_plain_linear_unit(head, y, head->ms[i * head->count + n])) : phi;
     }
-    ref_sum(&terms, head->order, &total);
+    ref_plain_linear_sum(head, desc->length, head->grad_w + j, desc->length_k, 1, head->terms, &total);
     if (in_new_state(head, j))
         total += (head->out[n] + head->new_z[n]) * (shifted ? ref_plain_linear_unit(head, y, head->new_m) : 1.0F);
     return total;
@@ -183,10 +180,8 @@ static void give_state(ref_plain_head *head, int64_t n)
     const clmgk_attention_desc *const desc = ref_plain_linear_desc(head);
     const int64_t q = n / head->map.features, f = n % head->map.features, size = desc->value_size;
     const float passed = desc->use_new_state ? expf(head->state_m - head->new_m) : 0.0F;
-    const ref_terms terms = {
-        ref_plain_linear_product(head), desc->length, 1, head->carried + n, head->count, head->t, 1, NULL};
     float z = 0.0F;
-    ref_sum(&terms, head->order, &z);
+    ref_plain_linear_sum(head, desc->length, head->carried + n, head->count, 1, head->t, &z);
     z += passed * head->new_z[n];
     ref_plain_linear_sum(head, desc->length, head->carried + n, head->count, size, head->grad_o, head->out);
     for (int64_t e = 0; e < size; e++)

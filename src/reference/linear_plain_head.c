@@ -298,8 +298,7 @@ void ref_plain_linear_solve_row(ref_plain_head *head, ref_row at)
         head->terms[n] = ref_plain_times(head->state_w[n], head->phi[n]);
     head->den = ref_sum_of(width, head->weight + first, head->order);
     float of_state = 0.0F;
-    const ref_terms sums = {ref_plain_linear_product(head), head->count, 1, head->terms, 1, head->state_z, 1, NULL};
-    ref_sum(&sums, head->order, &of_state);
+    ref_plain_linear_sum(head, head->count, head->terms, 1, 1, head->state_z, &of_state);
     head->den += of_state;
     if (desc->guard != 0.0)
         head->den += (float)desc->guard * expf(-head->scale);

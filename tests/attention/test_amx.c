@@ -209,6 +209,38 @@ TH_FULL_TEST(modifiers)
 
 #define TRAINING (CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V)
 
+/* Problems of both kinds of numbers. */
+static const clmgk_attention_desc with_components = {.variant = CLMGK_VARIANT_MGK,
+                                                     .components = 2,
+                                                     .variance_shape = CLMGK_VARIANCE_HM,
+                                                     .prior_shape = CLMGK_PRIOR_HMS,
+                                                     .head_size = 32,
+                                                     .value_size = 64,
+                                                     .gradients =
+                                                         TRAINING | CLMGK_GRADIENT_PRIOR | CLMGK_GRADIENT_VARIANCE};
+static const clmgk_attention_desc with_mixed_heads = {.variant = CLMGK_VARIANT_HARD_FISH,
+                                                      .components = 2,
+                                                      .head_size = 40,
+                                                      .value_size = 32,
+                                                      .gradients = TRAINING | CLMGK_GRADIENT_MIX};
+static const clmgk_attention_desc with_mixed_modifiers = {.variant = CLMGK_VARIANT_GFISH,
+                                                          .components = 3,
+                                                          .head_size = 32,
+                                                          .value_size = 64,
+                                                          .use_mix_weight = 1,
+                                                          .use_mix_offset = 1,
+                                                          .use_alibi = 1,
+                                                          .use_sinks = 1,
+                                                          .softcap = 3.0,
+                                                          .dropout = 0.25,
+                                                          .gradients = TRAINING | CLMGK_GRADIENT_MIX};
+
+static clmgk_attention_desc in_f16(clmgk_attention_desc desc)
+{
+    desc.dtype = CLMGK_DTYPE_F16;
+    return desc;
+}
+
 /* The products for dQ and dK nearly cancel what rows and keys add themselves. */
 static void expect_far(th_session *session, clmgk_attention_desc desc, const char *parameters)
 {
@@ -242,16 +274,9 @@ TH_TEST(gradients_of_components)
 {
     if (!has_unit(session))
         skip();
-    const clmgk_attention_desc several = {.variant = CLMGK_VARIANT_MGK,
-                                          .components = 2,
-                                          .variance_shape = CLMGK_VARIANCE_HM,
-                                          .prior_shape = CLMGK_PRIOR_HMS,
-                                          .head_size = 32,
-                                          .value_size = 64,
-                                          .gradients = TRAINING | CLMGK_GRADIENT_PRIOR | CLMGK_GRADIENT_VARIANCE};
     const char *const of_several = "unit=3,lanes=16,vectors=2,panels=2,tile=32,block=16";
-    expect_shapes(session, several, of_several, 3, 6);
-    expect_far(session, several, of_several);
+    expect_shapes(session, with_components, of_several, 3, 6);
+    expect_far(session, with_components, of_several);
     const clmgk_attention_desc shifted = {.variant = CLMGK_VARIANT_SMGK,
                                           .components = 2,
                                           .head_size = 64,
@@ -310,30 +335,14 @@ TH_TEST(mixed_heads)
 {
     if (!has_unit(session))
         skip();
-    const clmgk_attention_desc desc = {.variant = CLMGK_VARIANT_HARD_FISH,
-                                       .components = 2,
-                                       .head_size = 40,
-                                       .value_size = 32,
-                                       .gradients = TRAINING | CLMGK_GRADIENT_MIX};
-    expect_shapes(session, desc, "unit=3,lanes=16,vectors=2,panels=2,tile=32,heads=2", 0, 8);
+    expect_shapes(session, with_mixed_heads, "unit=3,lanes=16,vectors=2,panels=2,tile=32,heads=2", 0, 8);
 }
 
 TH_FULL_TEST(mixed_heads_with_modifiers)
 {
     if (!has_unit(session))
         skip();
-    const clmgk_attention_desc desc = {.variant = CLMGK_VARIANT_GFISH,
-                                       .components = 3,
-                                       .head_size = 32,
-                                       .value_size = 64,
-                                       .use_mix_weight = 1,
-                                       .use_mix_offset = 1,
-                                       .use_alibi = 1,
-                                       .use_sinks = 1,
-                                       .softcap = 3.0,
-                                       .dropout = 0.25,
-                                       .gradients = TRAINING | CLMGK_GRADIENT_MIX};
-    expect_shapes(session, desc, "unit=3,lanes=16,vectors=2,panels=2,tile=32,heads=2", 2, 6);
+    expect_shapes(session, with_mixed_modifiers, "unit=3,lanes=16,vectors=2,panels=2,tile=32,heads=2", 2, 6);
 }
 
 /* ---- the linear family ------------------------------------------------------------------------------------------ */
@@ -596,14 +605,7 @@ TH_TEST(f16_components)
 {
     if (!has_f16_unit(session))
         skip();
-    const clmgk_attention_desc several = {.variant = CLMGK_VARIANT_MGK,
-                                          .components = 2,
-                                          .variance_shape = CLMGK_VARIANCE_HM,
-                                          .prior_shape = CLMGK_PRIOR_HMS,
-                                          .dtype = CLMGK_DTYPE_F16,
-                                          .head_size = 32,
-                                          .value_size = 64,
-                                          .gradients = TRAINING | CLMGK_GRADIENT_PRIOR | CLMGK_GRADIENT_VARIANCE};
+    const clmgk_attention_desc several = in_f16(with_components);
     const char *const of_several = "unit=4,lanes=16,vectors=2,panels=2,tile=32,block=16";
     expect_shapes(session, several, of_several, 3, 6);
     expect_far(session, several, of_several);
@@ -626,12 +628,7 @@ TH_TEST(f16_mixed_heads)
 {
     if (!has_f16_unit(session))
         skip();
-    const clmgk_attention_desc desc = {.variant = CLMGK_VARIANT_HARD_FISH,
-                                       .components = 2,
-                                       .dtype = CLMGK_DTYPE_F16,
-                                       .head_size = 40,
-                                       .value_size = 32,
-                                       .gradients = TRAINING | CLMGK_GRADIENT_MIX};
+    const clmgk_attention_desc desc = in_f16(with_mixed_heads);
     const char *const parameters = "unit=4,lanes=16,vectors=2,panels=2,tile=32,heads=2";
     expect_shapes(session, desc, parameters, 0, 8);
     expect_sizes(session, desc, parameters);
@@ -651,19 +648,7 @@ TH_FULL_TEST(f16_modifiers)
                                        .softcap = 3.0,
                                        .dropout = 0.25};
     expect_shapes(session, desc, "unit=4,lanes=16,vectors=2,panels=2,tile=32", 2, 6);
-    const clmgk_attention_desc mixed = {.variant = CLMGK_VARIANT_GFISH,
-                                        .components = 3,
-                                        .dtype = CLMGK_DTYPE_F16,
-                                        .head_size = 32,
-                                        .value_size = 64,
-                                        .use_mix_weight = 1,
-                                        .use_mix_offset = 1,
-                                        .use_alibi = 1,
-                                        .use_sinks = 1,
-                                        .softcap = 3.0,
-                                        .dropout = 0.25,
-                                        .gradients = TRAINING | CLMGK_GRADIENT_MIX};
-    expect_shapes(session, mixed, "unit=4,lanes=16,vectors=2,panels=2,tile=32,heads=2", 2, 6);
+    expect_shapes(session, in_f16(with_mixed_modifiers), "unit=4,lanes=16,vectors=2,panels=2,tile=32,heads=2", 2, 6);
 }
 
 TH_FULL_TEST(f16_sizes_of_heads)
