@@ -5,9 +5,10 @@
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-{
-    "$root/tools/install-packages.sh" build
-    cmake -S "$root" -B "$root/build" -G Ninja
-    cmake --build "$root/build"
-} >&2
+(
+    cd "$root"
+    tools/install-packages.sh build
+    cmake --preset programs # as tools/test.sh configures build/, without the tests' packages
+    cmake --build --preset programs
+) >&2
 exec "$root/build/bin/clmgk-bench" "$@"

@@ -59,7 +59,7 @@ prepare() {
     root=$(dirname "$here")
     if [[ -z $build ]]; then
         build=$root/build
-        if ! { cmake -S "$root" -B "$build" -G Ninja -DCLMGK_BUILD_TESTS=ON && cmake --build "$build"; } >&2; then
+        if ! (cd "$root" && cmake --preset gcc && cmake --build --preset gcc) >&2; then
             fail 4 "prepare: the build failed"
         fi
     fi

@@ -84,7 +84,7 @@ cp -r "$prefix/share/doc/clmgk/examples" "$work/examples"
 cmake -S "$work/examples" -B "$work/examples/build" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_COMPILER=gcc \
     -DCMAKE_CXX_COMPILER=g++ -DCMAKE_C_FLAGS="${warnings[*]}" -DCMAKE_CXX_FLAGS="${warnings[*]}" >"$work/cmake.log" || { cat "$work/cmake.log"; exit 1; }
 cmake --build "$work/examples/build" >"$work/build.log" || { cat "$work/build.log"; exit 1; }
-ctest --test-dir "$work/examples/build" --verbose
+ctest --test-dir "$work/examples/build" --no-tests=error --verbose
 make -C "$work/examples" CC=clang CXX=clang++ CFLAGS="${warnings[*]}" CXXFLAGS="${warnings[*]}" \
     LDFLAGS="-Wl,-rpath,$lib_folder" all raii.checked
 for example in "$work"/examples/*.{c,cpp,h,hpp}; do
