@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Rewrites JSON results for results/: still the same object, which table.py, bound.py and `clmgk-bench --compare` read,
+"""Rewrites JSON results for results/: still the same object, which table.py and `clmgk-bench --compare` read,
 but one line per case, with medians, spread and conditions.
 
 Left out: nulls and empty texts (an absent key means null); times of compiling and of first calls, and sizes of memory, of
