@@ -79,6 +79,12 @@ tool_exit run_execute(const run_arguments *arguments, const tool_problem *proble
     return TOOL_DONE;
 }
 
+tool_exit run_time(const tool_problem *problem, int64_t repeat, run_execution *execution, tool_error *error)
+{
+    (void)problem, (void)repeat, (void)execution;
+    return tool_fail(error, TOOL_BAD_INPUT, "--repeat: nothing runs here");
+}
+
 tool_exit run_map(const run_execution *execution, clmgk_array array, size_t bytes, const void **elements,
                   tool_error *error)
 {

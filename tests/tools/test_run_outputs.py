@@ -184,16 +184,36 @@ class Outputs(RunTest):
         self.assertEqual(program.returncode, -number)
         return True
 
-    def test_signals_before_anything_is_written(self):
-        self.save_large()
-        before = self.snapshot()
-        program = subprocess.Popen([str(BIN / "clmgk-run")] + self.arguments(repeat="1000000"), cwd=self.folder,
-                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=QUICK)
-        time.sleep(1)
+    def start(self, *args):
+        return subprocess.Popen([str(BIN / "clmgk-run"), *args], cwd=self.folder, stdout=subprocess.DEVNULL,
+                                stderr=subprocess.DEVNULL, env=QUICK)
+
+    def end(self, program):
         program.send_signal(signal.SIGINT)
-        program.wait(LIMIT_S)
-        self.assertEqual(program.returncode, -signal.SIGINT)
+        self.assertEqual(program.wait(LIMIT_S), -signal.SIGINT)
+
+    def test_signal_during_a_kernel(self):
+        """The kernel alone would take longer than the test may."""
+        for name in ("q", "k", "v"):
+            self.save(name, np.zeros((1, 1, 1 << 22, 4), np.float32))
+        before = self.snapshot()
+        program = self.start(*self.arguments())
+        time.sleep(2)
+        self.end(program)
         self.assertEqual(self.snapshot(), before)
+
+    def test_signal_after_the_results(self):
+        """Outputs are there when the first run is done: neither timing nor checking, which take long, can lose them."""
+        for name in ("q", "k", "v"):
+            self.save(name, np.zeros((1, 1, 1 << 15, 4), np.float32))
+        for option in ({"repeat": "1000000"}, {"check": True}):
+            with self.subTest(option=option):
+                program = self.start(*self.arguments(**option))
+                while program.poll() is None and not (self.folder / "o.npy").exists():
+                    time.sleep(0.01)
+                self.end(program)
+                self.assertEqual(self.load("o.npy").shape, (1, 1, 1 << 15, 4))
+                os.remove(self.folder / "o.npy")
 
 
 if __name__ == "__main__":

@@ -111,17 +111,23 @@ static tool_exit make_plan(const run_arguments *arguments, const clmgk_attention
     return TOOL_DONE;
 }
 
-/* One run of a pass, and `repeat` timed ones. */
-static tool_exit run_and_time(const run_execution *execution, clmgk_pass pass, const clmgk_attention_args *args,
-                              int64_t repeat, tool_spread *spread, tool_error *error)
+static tool_exit run_once(const run_execution *execution, clmgk_pass pass, const clmgk_attention_args *args,
+                          tool_error *error)
 {
-    double *const times = calloc((size_t)repeat + 1, sizeof *times);
+    double milliseconds = 0.0;
+    return tool_time_pass(&execution->device, execution->plan, pass, args, &milliseconds, error);
+}
+
+/* After one run more. */
+static tool_exit time_runs(const run_execution *execution, clmgk_pass pass, const clmgk_attention_args *args,
+                           int64_t repeat, tool_spread *spread, tool_error *error)
+{
+    double *const times = calloc((size_t)repeat, sizeof *times);
     TOOL_TRY(tool_check_memory(times, "the times", error));
-    const tool_device *const device = &execution->device;
-    tool_exit status = tool_time_pass(device, execution->plan, pass, args, &times[repeat], error); /* stays apart */
+    tool_exit status = run_once(execution, pass, args, error);
     for (int64_t run = 0; run < repeat && status == TOOL_DONE; run++)
-        status = tool_time_pass(device, execution->plan, pass, args, &times[run], error);
-    if (status == TOOL_DONE && repeat > 0)
+        status = tool_time_pass(&execution->device, execution->plan, pass, args, &times[run], error);
+    if (status == TOOL_DONE)
         *spread = tool_spread_of(times, (size_t)repeat);
     free(times);
     return status;
@@ -150,13 +156,19 @@ tool_exit run_execute(const run_arguments *arguments, const tool_problem *proble
     TOOL_TRY(create_arrays(problem, execution, error));
     count_work(problem, execution);
     const clmgk_attention_args args = bind(problem, execution);
-    const int64_t repeat = arguments->repeat;
-    TOOL_TRY(run_and_time(execution, CLMGK_PASS_FORWARD, &args, repeat, &execution->forward_ms, error));
+    TOOL_TRY(run_once(execution, CLMGK_PASS_FORWARD, &args, error));
     if (desc->gradients != 0)
-        TOOL_TRY(run_and_time(execution, CLMGK_PASS_BACKWARD, &args, repeat, &execution->backward_ms, error));
-    if (desc->statistics != 0)
-        TOOL_TRY(run_and_time(execution, CLMGK_PASS_STATISTICS, &args, 0, NULL, error));
-    return TOOL_DONE;
+        TOOL_TRY(run_once(execution, CLMGK_PASS_BACKWARD, &args, error));
+    return desc->statistics != 0 ? run_once(execution, CLMGK_PASS_STATISTICS, &args, error) : TOOL_DONE;
+}
+
+tool_exit run_time(const tool_problem *problem, int64_t repeat, run_execution *execution, tool_error *error)
+{
+    const clmgk_attention_args args = bind(problem, execution);
+    TOOL_TRY(time_runs(execution, CLMGK_PASS_FORWARD, &args, repeat, &execution->forward_ms, error));
+    return problem->desc.gradients != 0
+               ? time_runs(execution, CLMGK_PASS_BACKWARD, &args, repeat, &execution->backward_ms, error)
+               : TOOL_DONE;
 }
 
 void run_close(run_execution *execution)

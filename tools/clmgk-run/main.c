@@ -11,9 +11,12 @@ static tool_exit run(const run_arguments *arguments, run_outputs *outputs, tool_
     TOOL_TRY_GOTO(status, run_problem_open(arguments, &problem, error), done);
     TOOL_TRY_GOTO(status, run_announce(arguments, outputs, error), done);
     TOOL_TRY_GOTO(status, run_execute(arguments, &problem, &execution, error), done);
+    /* First of all: checking and timing may take long, and be interrupted. */
+    TOOL_TRY_GOTO(status, run_write(arguments, &problem, &execution, outputs, error), done);
     if (arguments->check)
         TOOL_TRY_GOTO(status, run_check(&problem, &execution, &check, error), done);
-    TOOL_TRY_GOTO(status, run_write(arguments, &problem, &execution, outputs, error), done);
+    if (arguments->repeat > 0)
+        TOOL_TRY_GOTO(status, run_time(&problem, arguments->repeat, &execution, error), done);
     status = run_report(arguments, &problem, &execution, arguments->check ? &check : NULL, error);
 done:
     run_close(&execution);

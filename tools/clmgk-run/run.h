@@ -50,9 +50,11 @@ typedef struct run_execution {
     double backward_flops;
 } run_execution;
 
-/* Plans, loads, runs and times. Call run_close on `execution` even if this fails. */
+/* Plans, loads and runs. Call run_close on `execution` even if this fails. */
 tool_exit run_execute(const run_arguments *arguments, const tool_problem *problem, run_execution *execution,
                       tool_error *error);
+/* Times `repeat` runs of each pass that is timed; they write what run_execute wrote. */
+tool_exit run_time(const tool_problem *problem, int64_t repeat, run_execution *execution, tool_error *error);
 void run_close(run_execution *execution);
 
 /* Makes the first `bytes` of an array readable by the host, until run_unmap. */
