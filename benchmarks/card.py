@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Prints the tables of docs/gpu-bounds.md about what a card measured (results/h200-matrix.json): the matrix engine's cases of
+"""Prints the tables of docs/gpu.md about what a card measured (results/h200-matrix.json): the matrix engine's cases of
 the first and of the last version that ran, beside PyTorch's of the same day, and the forms that were tried."""
 import argparse
 import json

@@ -278,7 +278,7 @@ static int64_t registers_of(const mgk_footprint *f, const mgk_tunables *p)
     return registers < MOST ? registers : MOST;
 }
 
-/* Of the forward pass, on an H200: what docs/gpu-bounds.md counts. A fragment of keys or values that a
+/* Of the forward pass, on an H200: by counts of machine code. A fragment of keys or values that a
  * warp loads serves all of its rows. With few rows a tile is read from global memory once, its keys first, and then its
  * values. */
 static mgk_pace pace_of(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)

@@ -26,9 +26,8 @@ try:
     import linear
     import numpy
     import passes
-    import predictions
     import products
-    import rates
+    import tiles
     import warps
 except ModuleNotFoundError as missing:
     print(f"skipped: {missing.name} is not there")
@@ -311,9 +310,9 @@ def run_case(one, programs, plans):
             faults.append(f"{step.source}: planned for another unit")
         if not may_spill and any(program.figures[figure] > most[figure] for figure in ("B spilled", "B stack")):
             faults.append(f"{step.source}: spills or a stack")
-        if last["hmma"] + last["hgmma"]:
+        if last["products"]:
             lines.append(f"{step.kernel.removeprefix('mixture_')}: {program.figures['registers']} registers, "
-                         f"{last['hmma'] + last['hgmma']} products, {last['slots']} slots, {last['barriers']} barriers")
+                         f"{last['products']} products, {last['slots']} slots, {last['BAR']} barriers of warps")
     text = f"{name:28s} {'; '.join(lines)} in the last group"
     return f"{text}  {'FAILED: ' + '; '.join(faults) if faults else 'right'}", not faults
 
@@ -337,10 +336,8 @@ def run_probe(name, programs, plans):
 def run_configuration(name, programs, plans):
     if programs.saved and not programs.has(passes.Plan(plans, name, {"parameters": "splits=1"})):
         return f"{name}: no driver's programs of it", True
-    tiles, faults = rates.measure(name, programs, plans)
-    for tile in tiles:
-        faults += tile.over_limits()
-    lines = [f"{name + ', ' + tile.kernel:50s} {tile.summary()}" for tile in tiles]
+    own, faults = tiles.measure(name, programs, plans)
+    lines = [", ".join(f"{label} {cell}".strip() for label, cell in zip(["", *tiles.COLUMNS[1:]], tile.row())) for tile in own]
     return "\n".join(lines) + f"  {'FAILED: ' + '; '.join(faults) if faults else 'right'}", not faults
 
 
@@ -361,18 +358,12 @@ def share(job):
 
 
 def print_table(names, tools, plans):
-    """The tables of docs/gpu-bounds.md: counts and times, then kinds of instructions."""
+    """What a tile, or a product's step along K, takes."""
     with tempfile.TemporaryDirectory() as work:
         programs = passes.Programs(ARCHITECTURE, tools[0], tools[1], work, *tools[2:])
-        own = [products.Rate(name, programs, plans) for name in names if name.startswith("product-")]
-        print_rows(predictions.PRODUCT_COLUMNS, [rate.row() for rate in own])
-        tiles = [tile for name in names if not name.startswith("product-") for tile in rates.measure(name, programs, plans)[0]]
-    if not tiles:
-        return
-    for by_four, columns in ((False, predictions.MATRIX_COLUMNS), (True, predictions.WGMMA_COLUMNS)):
-        print_rows(columns, [tile.row() for tile in tiles if tile.by_four == by_four])
-    print_rows(["configuration, kernel", *tiles[0].kinds()],
-               [[f"{tile.name}, {tile.kernel}", *(f"{x:.2f}" for x in tile.kinds().values())] for tile in tiles])
+        print_rows(products.COLUMNS, [products.Step(name, programs, plans).row() for name in names if name.startswith("product-")])
+        print_rows(tiles.COLUMNS, [tile.row() for name in names if not name.startswith("product-")
+                                   for tile in tiles.measure(name, programs, plans)[0]])
 
 
 def print_rows(columns, rows):
@@ -396,7 +387,7 @@ def name_of(one):
 
 
 def configurations():
-    """Names of the engine's configurations, but for the linear family's, of which bounds.py counts what a chunk takes."""
+    """Names of the engine's configurations, but for the linear family's, whose kernels have no tiles."""
     lines = [line.split() for line in (offline.HERE / "configurations.txt").read_text().splitlines()]
     own = dict.fromkeys(words[1] for words in lines if words and words[0] == "matrix-nvidia")
     others = {*PROBES, *(words[1] for words in lines if words[2:] and words[2].startswith("linear/"))}
@@ -426,7 +417,7 @@ def main():
     parser.add_argument("--only", default="")
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--ptxas", help="in place of the toolkit's")
-    parser.add_argument("--table", help="print the tables of docs/gpu-bounds.md for configurations, with commas")
+    parser.add_argument("--table", help="print what a tile of these configurations takes, with commas")
     parser.add_argument("--saved", help="the folder gpu-results/programs")
     parser.add_argument("--nvcc", action="store_true", help="PTX by nvcc, nearly that of the OpenCL driver, instead of clang's")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Prints the kernel configurations that plans make for the problems below, on a GPU and a CPU that need not be here:
- * the text of configurations.txt, which the test compares and compile.py compiles. With the argument `launches`: the
- * kernels that plans launch on an NVIDIA H200 for shapes of clmgk-bench, the text of launches.txt, for bounds.py. With
- * the arguments `steps`, a name of the matrix engine's configurations and fields of the descriptor: steps.h, for
- * matrix.py.
+ * the text of configurations.txt, which the test compares and compile.py compiles. With the arguments `steps`, a name
+ * of the matrix engine's configurations and fields of the descriptor: steps.h, for matrix.py.
  */
 #include "attention/core/family.h"
 #include "engine/shuffles.clh"
@@ -271,47 +269,6 @@ static const mixed_problem several_types[] = {
      CLMGK_STORAGE_F32,
      CLMGK_STORAGE_F32,
      2},
-};
-
-/* A shape of clmgk-bench, whose time on an H200 docs/gpu-bounds.md predicts. */
-typedef struct bench_shape {
-    const char *name;
-    clmgk_variant variant;
-    int64_t components, heads, length, size;
-    bool causal;
-    clmgk_pass pass;
-    bool state; /* with an incoming and a new state */
-} bench_shape;
-
-static const bench_shape bench_shapes[] = {
-    {"square-32-softmax", CLMGK_VARIANT_SOFTMAX, 1, 8, 4096, 32, false, CLMGK_PASS_FORWARD, false},
-    {"square-32-softmax-causal", CLMGK_VARIANT_SOFTMAX, 1, 8, 4096, 32, true, CLMGK_PASS_FORWARD, false},
-    {"square-32-mgk", CLMGK_VARIANT_MGK, 2, 4, 4096, 32, false, CLMGK_PASS_FORWARD, false},
-    {"square-32-smgk", CLMGK_VARIANT_SMGK, 2, 4, 4096, 32, false, CLMGK_PASS_FORWARD, false},
-    {"square-64-softmax", CLMGK_VARIANT_SOFTMAX, 1, 8, 4096, 64, false, CLMGK_PASS_FORWARD, false},
-    {"square-64-softmax-causal", CLMGK_VARIANT_SOFTMAX, 1, 8, 4096, 64, true, CLMGK_PASS_FORWARD, false},
-    {"square-64-mgk", CLMGK_VARIANT_MGK, 2, 4, 4096, 64, false, CLMGK_PASS_FORWARD, false},
-    {"square-64-smgk", CLMGK_VARIANT_SMGK, 2, 4, 4096, 64, false, CLMGK_PASS_FORWARD, false},
-    {"square-64-hard-fish", CLMGK_VARIANT_HARD_FISH, 2, 8, 4096, 64, false, CLMGK_PASS_FORWARD, false},
-    {"square-64-softmax", CLMGK_VARIANT_SOFTMAX, 1, 8, 4096, 64, false, CLMGK_PASS_BACKWARD, false},
-    {"square-64-mgk", CLMGK_VARIANT_MGK, 2, 4, 4096, 64, false, CLMGK_PASS_BACKWARD, false},
-    {"square-128-softmax", CLMGK_VARIANT_SOFTMAX, 1, 8, 4096, 128, false, CLMGK_PASS_FORWARD, false},
-    {"square-128-softmax-causal", CLMGK_VARIANT_SOFTMAX, 1, 8, 4096, 128, true, CLMGK_PASS_FORWARD, false},
-    {"square-128-mgk", CLMGK_VARIANT_MGK, 2, 4, 4096, 128, false, CLMGK_PASS_FORWARD, false},
-    {"square-128-smgk", CLMGK_VARIANT_SMGK, 2, 4, 4096, 128, false, CLMGK_PASS_FORWARD, false},
-    {"long-softmax", CLMGK_VARIANT_SOFTMAX, 1, 8, 16384, 64, false, CLMGK_PASS_FORWARD, false},
-    {"long-mgk", CLMGK_VARIANT_MGK, 2, 4, 16384, 64, false, CLMGK_PASS_FORWARD, false},
-    {"long-smgk", CLMGK_VARIANT_SMGK, 2, 4, 16384, 64, false, CLMGK_PASS_FORWARD, false},
-    {"linear-16k", CLMGK_VARIANT_LINEAR, 1, 8, 16384, 64, false, CLMGK_PASS_FORWARD, false},
-    {"linear-16k", CLMGK_VARIANT_LINEAR, 1, 8, 16384, 64, false, CLMGK_PASS_BACKWARD, false},
-    {"linear-16k-causal", CLMGK_VARIANT_LINEAR, 1, 8, 16384, 64, true, CLMGK_PASS_FORWARD, false},
-    {"linear-16k-causal", CLMGK_VARIANT_LINEAR, 1, 8, 16384, 64, true, CLMGK_PASS_BACKWARD, false},
-    {"linear-16k-tf32", CLMGK_VARIANT_LINEAR, 1, 8, 16384, 64, false, CLMGK_PASS_FORWARD, false},
-    {"linear-16k-tf32", CLMGK_VARIANT_LINEAR, 1, 8, 16384, 64, false, CLMGK_PASS_BACKWARD, false},
-    {"linear-16k-causal-tf32", CLMGK_VARIANT_LINEAR, 1, 8, 16384, 64, true, CLMGK_PASS_FORWARD, false},
-    {"linear-16k-causal-tf32", CLMGK_VARIANT_LINEAR, 1, 8, 16384, 64, true, CLMGK_PASS_BACKWARD, false},
-    {"linear-step", CLMGK_VARIANT_LINEAR, 1, 8, 1, 64, true, CLMGK_PASS_FORWARD, true},
-    {"linear-steps", CLMGK_VARIANT_LINEAR, 1, 512, 1, 64, true, CLMGK_PASS_FORWARD, true}, /* 8 heads of 64 sequences */
 };
 
 static const char *const pass_names[CLMGK_PASSES] = {[CLMGK_PASS_FORWARD] = "",
@@ -658,61 +615,8 @@ static void print_product(clmgk_engine engine, clmgk_dtype dtype, const mgk_devi
     mgk_steps_clear(&steps, NULL);
 }
 
-/* What a plan launches: name, heads, queries, keys, mask, the kernel's file, its name, work-groups, options. */
-static int print_launches(const bench_shape *p, const mgk_device_facts *facts)
-{
-    clmgk_attention_desc desc = CLMGK_ATTENTION_DESC_INIT;
-    desc.variant = p->variant;
-    desc.components = p->components;
-    desc.heads = p->heads;
-    desc.length = desc.length_k = p->length;
-    desc.head_size = desc.value_size = p->size;
-    desc.causal = p->causal;
-    desc.use_state = desc.use_new_state = p->state;
-    desc.precision = precision_of(p->name);
-    const clmgk_engine engine = desc.precision == CLMGK_PRECISION_EXACT ? CLMGK_ENGINE_SIMT : CLMGK_ENGINE_MATRIX;
-    if (p->pass == CLMGK_PASS_BACKWARD)
-        desc.gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V;
-    clmgk_error error = {0};
-    const mgk_parameters defaults = {.text = NULL};
-    mgk_pass_plan plan = {0};
-    clmgk_status status = clmgk_attention_validate(&desc, &desc, &error);
-    if (status == CLMGK_OK)
-        status = mgk_family_plan(mgk_family_of(desc.variant), &desc, facts, engine, defaults, p->pass, &plan, &error);
-    if (status != CLMGK_OK)
-        (void)fprintf(stderr, "%s: %s\n", p->name, error.message);
-    for (size_t i = 0; status == CLMGK_OK && i < plan.steps.count; ++i) {
-        const mgk_step *const step = &plan.steps.step[i];
-        if (step->launch.global[0] != 0)
-            (void)printf("%s%s %" PRId64 " %" PRId64 " %" PRId64 " %s %s %s %zu %s\n", pass_names[p->pass], p->name,
-                         p->heads, p->length, p->length, p->causal ? "causal" : "full", step->file, step->name,
-                         step->launch.global[0] / step->launch.local[0], step->options.data);
-    }
-    mgk_steps_clear(&plan.steps, NULL);
-    return status == CLMGK_OK ? 0 : 1;
-}
-
-static int print_bench(void)
-{
-    mgk_device_facts h200 = facts_of(CLMGK_DEVICE_GPU, "NVIDIA Corporation");
-    h200.info.global_memory_bytes = UINT64_C(139) << 30;
-    h200.info.max_allocation_bytes = UINT64_C(34) << 30;
-    mgk_device_facts with_unit = facts_with_ptx(MATRIX_WGMMA);
-    with_unit.info = h200.info;
-    int failed = 0;
-    (void)puts("# Made by tests/offline/plans.c: kernels that plans launch on an NVIDIA H200. Shape, heads, queries, "
-               "keys, mask,\n"
-               "# file, kernel, work-groups, options.");
-    for (size_t i = 0; i < MGK_COUNT(bench_shapes); ++i)
-        failed |= print_launches(&bench_shapes[i],
-                                 precision_of(bench_shapes[i].name) == CLMGK_PRECISION_EXACT ? &h200 : &with_unit);
-    return failed;
-}
-
 int main(int count, char **arguments)
 {
-    if (count == 2 && strcmp(arguments[1], "launches") == 0)
-        return print_bench();
     if (count >= 3 && strcmp(arguments[1], "steps") == 0)
         return print_steps(arguments[2], count - 3, arguments + 3);
     const mgk_device_facts with_ptx = facts_with_ptx(MATRIX_MMA), hopper = facts_with_ptx(MATRIX_WGMMA);

@@ -7,16 +7,16 @@ import dataclasses
 import numpy as np
 
 import compile as offline
-import model
 import passes
-import predictions
 import warps
 
 SMALL = "unit=1,warps=2,column-warps=1,row-tiles=1,column-tiles=4,depth=32,stages=3"  # blocks of 32 x 32
 GROUP = "unit=2,row-tiles=1,column-tiles=8"  # of 64 x 64
 PARAMETERS = {"unit": "MATRIX_UNIT", "warps": "WARPS", "column-warps": "COLUMN_WARPS", "row-tiles": "ROW_TILES",
               "column-tiles": "COLUMN_TILES", "depth": "DEPTH", "stages": "STAGES", "slices": "BF16_SLICES"}
-BLOCK, STEPS = 128, (5, 8)  # of the products that are executed for a prediction
+BLOCK, STEPS = 128, (5, 8)  # of the products of which a step is counted
+PRODUCT_SIZE = 4096
+COLUMNS = ["product", "groups", "resident", "registers", "spilled", "instructions", "products", "passes", "copied", "loaded", "barriers"]
 FEW = "f32x4"  # of four products of tf32, which plans have for up to so many numbers of K
 FEW_NUMBERS, FEW_STEPS = 64, (2, 4)
 
@@ -164,8 +164,8 @@ def run_case(one, programs, plans):
     product = Product(plans, one)
     program, counts = product.run(programs)
     faults = product.faults() + over_limits(one.limits or one.name, product.step, program, programs.target.kind)
-    text = (f"{one.name:28s} {program.figures['registers']} registers, {counts['hmma'] + counts['hgmma']} products, "
-            f"{counts['slots']} slots, {counts['barriers']} barriers in the first group")
+    text = (f"{one.name:28s} {program.figures['registers']} registers, {counts['products']} products, "
+            f"{counts['slots']} slots, {counts['BAR']} barriers of warps in the first group")
     return f"{text}  {'FAILED: ' + '; '.join(faults) if faults else 'right'}", not faults
 
 
@@ -192,8 +192,8 @@ def fields_of(name):
 
 
 def step_of(name, plans):
-    """Of the product of predictions.PRODUCT_SIZE."""
-    size = predictions.PRODUCT_SIZE
+    """Of the product of PRODUCT_SIZE."""
+    size = PRODUCT_SIZE
     return passes.Plan(plans, None, {**fields_of(name), "m": size, "n": size, "k": FEW_NUMBERS if is_few(name) else size}).steps[0]
 
 
@@ -209,8 +209,8 @@ def short_product(name, step, steps, plans):
                                             "parameters": own}.items())))
 
 
-class Rate:
-    """What a step along K takes of a configuration's work-group, and how long a product of predictions.PRODUCT_SIZE."""
+class Step:
+    """What a step along K takes of a configuration's work-group, in a product of PRODUCT_SIZE."""
 
     def __init__(self, name, programs, plans):
         lengths = FEW_STEPS if is_few(name) else STEPS
@@ -228,25 +228,14 @@ class Rate:
         self.counts = {key: (more[key] - fewer[key]) / (lengths[1] - lengths[0]) for key in more}
         self.figures, self.depth = program.figures, depth_of(name, self.step)
 
-    def tile(self):
-        """What is loaded to registers passes the first-level cache, which is the same memory as the banks."""
-        c = self.counts
-        return model.Tile(slots=c["slots"] / 4, fma=0, banks=c["passes"] + c.get("load bytes", 0) / model.LINE, load_bytes=0,
-                          barriers=c["barriers"] * 32 / self.step.threads, waits=c.get("waits", 0), hmma=c.get("hmma", 0),
-                          hgmma=c.get("hgmma", 0), copied=c.get("copied bytes", 0) + c.get("load bytes", 0))
-
-    def milliseconds(self):
-        return predictions.product_ms(self.tile(), self.figures["groups"], self.groups, self.depth)
-
     def row(self):
-        """A table's cells, under predictions.PRODUCT_COLUMNS."""
-        tile, c, ms = self.tile(), self.counts, self.milliseconds()
-        return [self.name, self.groups, self.figures["groups"], self.figures["registers"],
-                *(f"{x:.0f}" for x in (tile.slots, c.get("hmma", 0) + c.get("hgmma", 0), tile.banks, tile.barriers, tile.waits,
-                                       tile.copied)), f"{ms:.3f}", f"{predictions.product_tflops(ms):.0f}"]
+        """A table's cells, under COLUMNS."""
+        names = ("slots", "products", "passes", "copied bytes", "load bytes", "BAR")
+        return [self.name, self.groups, *(self.figures[name] for name in ("groups", "registers", "B spilled")),
+                *(f"{self.counts.get(name, 0):.0f}" for name in names)]
 
 
 def run_configuration(name, programs, plans):
-    rate = Rate(name, programs, plans)
-    line = ", ".join(f"{label} {cell}" for label, cell in zip(predictions.PRODUCT_COLUMNS[1:], rate.row()[1:]))
-    return f"{name:28s} {line}  {'FAILED: ' + '; '.join(rate.faults) if rate.faults else 'right'}", not rate.faults
+    one = Step(name, programs, plans)
+    line = ", ".join(f"{label} {cell}" for label, cell in zip(COLUMNS[1:], one.row()[1:]))
+    return f"{name:28s} {line}  {'FAILED: ' + '; '.join(one.faults) if one.faults else 'right'}", not one.faults

@@ -8,8 +8,8 @@ Compiles configurations of configurations.txt by nvcc (compile.py's target cuda_
 stack, local memory and the work-items that fit a multiprocessor, the instructions that spill registers or load them again
 inside loops with products (FFMA) and outside, and for each such loop the instructions of one iteration, without those of
 loops inside it. An instruction of a warp takes one issue slot.
-Fails on spills inside a loop with products. A loop over tiles holds these loops: bounds.py counts its spills. Needs a CUDA toolkit (PATH or CUDA_HOME); nvdisasm is taken from there, or from PyPI into
-a cache. Without them it says so and ends with status 77.
+Fails on spills inside a loop with products. Needs a CUDA toolkit (PATH or CUDA_HOME); nvdisasm is taken from there, or from
+PyPI into a cache. Without them it says so and ends with status 77.
 """
 import argparse
 import concurrent.futures

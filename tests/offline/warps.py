@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Executes a work-group of NVIDIA's machine code (as nvdisasm prints it, sm_90), for bounds.py and matrix.py: results, and
-what each instruction costs. As much of the instruction set as the kernels use; an unknown one is an error. Asynchronous
+"""Executes a work-group of NVIDIA's machine code (as nvdisasm prints it, sm_90), for matrix.py: results, and
+how much of what it executes. As much of the instruction set as the kernels use; an unknown one is an error. Asynchronous
 copies to local memory arrive when the warp waits for them, and not before. Products of four warps (HGMMA) are
 warpgroup.py's.
 
@@ -23,7 +23,6 @@ import re
 
 import numpy as np
 
-import model
 import warpgroup
 from warpgroup import Fault
 
@@ -32,13 +31,8 @@ LOCAL = 0x400       # first address of local memory in its window
 GLOBAL = 1 << 32    # first address of global memory here
 STACK = 1 << 15     # bytes of a work-item's
 WINDOW = 0x7f       # upper half of the addresses of local memory for instructions that take any
-LATENCY = 300       # cycles from a load of global memory to its first use; of bytes that were loaded before:
-LATENCY_AGAIN = 100
-LINE, LINES = 128, 8  # bytes of a line of the first-level cache. Loads of more lines stand in line there:
-LINE_CYCLES = 1       # cycles for each further line
-PIECE = 16            # bytes of a lane's largest load
-BANK_BYTES = 128      # of a pass through the banks of local memory
-SCHEDULERS = 4      # each issues an instruction of one of its warps in a cycle
+PIECE = 16          # bytes of a lane's largest copy
+BANK_BYTES = 128    # of a pass through the banks of local memory
 np.seterr(all="ignore")
 
 
@@ -183,9 +177,8 @@ class Warps:
         # to be chosen)
         self.pc = np.zeros(self.lanes, np.int64)
         self.going, self.now, self.here, self.place, self.until = self.everyone, np.arange(count), self.everyone, 0, FAR
-        # by a clock on which all warps issue in turn, since the last barrier: now, and when loaded registers arrive;
-        # instructions that those of `now` have issued and their clocks have yet to count
-        self.clock, self.issued, self.arrival, self.late = np.zeros(count), np.zeros(count), {}, 0
+        # instructions of each warp since the last barrier, and those that the warps of `now` have executed since
+        self.issued, self.late = np.zeros(count, int), 0
         # of each warp (addresses in local memory, their bytes) of copies that have not arrived: groups, the last one is open
         self.copies = [[[]] for _ in range(count)]
         self.products = [warpgroup.Products() for _ in range(count)] if group.agreement else None
@@ -311,7 +304,7 @@ class Warps:
         mask, place = self.going, self.place
         one = self.group.code[place]
         taken = mask & self.predicate(one.guard) if one.guard else mask
-        self.book(one)
+        self.late += 1
         self.group.count(one, self, taken)
         self.place = place + 16
         if not one.guard or taken.any():
@@ -333,7 +326,7 @@ class Warps:
         if not some.any():
             self.group.meet()
             return False
-        self.place = int(places[np.where(some, self.clock, np.inf).argmin()])
+        self.place = int(places[np.where(some, self.issued, FAR).argmin()])
         chosen = places == self.place
         self.now, self.here = chosen.nonzero()[0], self.everyone if chosen.all() else self.spread(chosen)
         self.going = ready & self.here & (self.pc == self.place)
@@ -345,7 +338,8 @@ class Warps:
 
     def part(self):
         """The next step chooses again."""
-        self.book_late()
+        self.issued[self.now] += self.late
+        self.late = 0
         self.pc[self.going] = self.place
         self.place = None
 
@@ -357,23 +351,6 @@ class Warps:
             return
         self.part()
         self.pc[mask] = target
-
-    def book(self, one):
-        """Moves the warps' clocks to where the instruction can issue: its registers have arrived."""
-        self.late += 1
-        if self.arrival and not one.registers.isdisjoint(self.arrival):
-            self.book_late()
-            for row in one.registers & self.arrival.keys():
-                times = self.arrival[row]
-                self.clock[self.now] = np.maximum(self.clock, times)[self.now]
-                times[self.now] = 0
-                if not times.any():
-                    del self.arrival[row]
-
-    def book_late(self):
-        self.clock[self.now] += self.late * (self.count / SCHEDULERS)
-        self.issued[self.now] += self.late
-        self.late = 0
 
     def nothing(self, one, modifiers, x, mask):
         pass
@@ -856,21 +833,14 @@ class Warps:
         self.summed = set().union(*(products.results for products in self.products))
         self.used = self.summed.union(*(products.operands for products in self.products))
 
-    def pass_time(self, number, cycles):
-        """While a warp waits for its products, what it loads comes nearer. These cycles are counted as the products'."""
-        for times in self.arrival.values():
-            times[number] -= cycles
-
     def WARPGROUP(self, one, modifiers, x, mask):
         if modifiers == ["ARRIVE"]:
             for number in self.now:
                 self.products[number].arrive()
         elif modifiers == ["DEPBAR", "LE"] and x[0] == "gsb0":
             for number in self.now:
-                ended = self.products[number].wait(int(x[1], 0))
-                for _, words in ended:
+                for _, words in self.products[number].wait(int(x[1], 0)):
                     self.group.reading[words] -= 1
-                self.pass_time(number, model.HGMMA * sum(form.columns // 8 for form, _ in ended) * warpgroup.WARPS)
             self.note_products()
         else:
             raise NotImplementedError(one)
@@ -982,19 +952,6 @@ class Warps:
         self.store(self.group.private, self.address(x[0]) + self.thread * STACK, modifiers, x[1], mask)
 
 
-def registers_of(one):
-    """Numbers of the registers that an instruction reads or writes."""
-    rows = set()
-    if one.base == "HGMMA":
-        return {*one.form.operands, *one.form.accumulators}
-    width = max({"64": 2, "128": 4, "WIDE": 2}.get(part, 1) for part in one.name.split("."))
-    for part in one.parts:
-        for row, pair in re.findall(r"\bR(\d+)(\.64)?", part):
-            count = 2 if pair else 1 if "[" in part else width
-            rows |= set(range(int(row), int(row) + count))
-    return rows
-
-
 def plain_product(one):
     """(result's register, operands' registers, their signs) where all are vectors' registers, else None; for speed."""
     operands = [re.fullmatch(r"(-?)R(\d+)(\.reuse)?", part) for part in one.parts]
@@ -1006,15 +963,11 @@ def plain_product(one):
 def tally_of(one):
     """What each execution by a warp adds to the counts."""
     tally = {"slots": 1, one.base: 1}
-    if one.name.startswith(("FFMA", "FADD", "FMUL")):
-        tally["fma" if one.name.startswith("FFMA") else "float"] = 1
-    elif one.base in ("MUFU", "HMMA"):
-        tally[one.base.lower()] = 1
+    if one.base == "HMMA":
+        tally["products"] = 1
     elif one.base == "HGMMA":
-        tally["hgmma"] = one.form.columns // 8  # as many as HMMA would take
+        tally["products"] = one.form.columns // 8  # as many as HMMA would take
         tally["passes"] = one.form.local_bytes / warpgroup.WARPS / BANK_BYTES
-    elif one.name.startswith("BAR"):
-        tally["barriers"] = 1
     elif one.base in ("LDL", "STL"):
         tally["stack"] = 1
     return tally
@@ -1041,7 +994,6 @@ def parsed(kernel):
             target = re.search(r"`\(([^)]*)\)", text)
             one.parts = tuple(part.strip() for part in re.sub(r"`\([^)]*\)", target[1] if target else "", text).split(","))
             one.form = warpgroup.form_of(one) if one.base == "HGMMA" else None
-            one.registers = registers_of(one)
             one.plain = plain_product(one) if one.name == "FFMA" else None
             one.tally, one.action = tally_of(one), action_of(one)
             one.cost = next((cost for names, cost in COSTS if one.name.startswith(names)), None)
@@ -1075,8 +1027,6 @@ class Group:
         self.warps = Warps(self, threads // 32)
         self.counts = collections.Counter()
         self.times = collections.Counter()  # executions by warps of instructions, by their addresses
-        self.loaded = set()  # pieces of global memory
-        self.free = 0.0      # when the first-level cache is
 
     def constant(self, at):
         if at not in self.constants:
@@ -1177,20 +1127,15 @@ class Group:
     # ---- costs ----
 
     def meet(self):
-        """A barrier, or the end: the last warp decides, whose time is more than the issue slots of all."""
+        """A barrier, or the end."""
         warps = self.warps
-        last = warps.clock.max()
-        self.counts["waits"] += last - warps.issued.sum() / SCHEDULERS
-        self.free = max(self.free - last, 0)
         self.barriers += 1
         votes = [warps.votes[number] for number in warps.waits.nonzero()[0]]
         if any(vote is not None for vote in votes):
             if any(vote is None for vote in votes):
                 raise Fault("warps meet at a barrier with a vote and at one without")
             self.voted = any(votes)
-        later = {row: np.maximum(times - last, 0) for row, times in warps.arrival.items()}
-        warps.arrival = {row: times for row, times in later.items() if times.any()}
-        warps.waits[:], warps.clock[:], warps.issued[:] = False, 0, 0
+        warps.waits[:], warps.issued[:] = False, 0
 
     def count(self, one, warps, mask):
         """Adds the cost of an instruction of the warps; its mnemonic is counted, too."""
@@ -1205,7 +1150,6 @@ class Group:
         relative = np.where(at == FAR, -1, at - base)
         count = sum(passes(relative[number].tobytes(), size) for number in warps.now)
         self.counts["passes"] += count
-        return count
 
     def count_matrices(self, one, warps, mask):
         at = warps.address(one.parts[1])
@@ -1216,43 +1160,18 @@ class Group:
         if mask.any():
             size = warps.width(one.modifiers)
             self.count_passes(warps, warps.address(one.parts[0]), mask, size)
-            self.counts["copies"] += int(warps.by_warp(mask).any(1).sum())
             self.counts["copied bytes"] += size * int(mask.sum())
 
     def count_local(self, one, warps, mask):
         if mask.any():
-            load = one.name.startswith("LDS")
-            count = self.count_passes(warps, warps.address(one.parts[1 if load else 0]), mask, warps.width(one.modifiers))
-            if load:
-                self.counts["load passes"] += count
+            place = one.parts[1 if one.name.startswith("LDS") else 0]
+            self.count_passes(warps, warps.address(place), mask, warps.width(one.modifiers))
 
-    def count_global(self, one, warps, mask):
-        if not mask.any():
-            return
-        load, size = one.name.startswith("LDG"), warps.width(one.modifiers)
-        place = warps.global_place(one.parts[1 if load else 0])
-        warps.book_late()
-        for number in warps.now:
-            own = slice(32 * number, 32 * number + 32)
-            at = place[own][mask[own]]
-            if len(at) == 0:
-                continue
-            sectors = {*(at // 32).tolist(), *((at + size - 1) // 32).tolist()}
-            self.counts["sectors"] += len(sectors)
-            if load:
-                self.counts["load bytes"] += size * len(at)
-                self.counts["narrow loads"] += size < 16
-                lines = len({sector // (LINE // 32) for sector in sectors})
-                self.free = max(self.free, warps.clock[number]) + LINE_CYCLES * max(lines - LINES, 0)
-                pieces = set((at // PIECE).tolist())
-                time = self.free + (LATENCY_AGAIN if pieces <= self.loaded else LATENCY)
-                self.loaded |= pieces
-                first = register_of(one.parts[0])[1]
-                for row in range(first, first + max(1, size // 4)):
-                    warps.arrival.setdefault(row, np.zeros(warps.count))[number] = time
+    def count_load(self, one, warps, mask):
+        self.counts["load bytes"] += warps.width(one.modifiers) * int(mask.sum())
 
     def run(self):
-        """Counts; the warps' clocks decide which is next."""
+        """Counts; the warp that has executed least since the last barrier is next."""
         while self.warps.live.any():
             self.warps.step()
         self.meet()
@@ -1266,4 +1185,4 @@ class Group:
 
 # Of instructions, by how their names begin, what counts their cost.
 COSTS = [("LDSM", Group.count_matrices), ("LDGSTS", Group.count_copy), (("LDS", "STS"), Group.count_local),
-         (("LDG.", "STG."), Group.count_global)]
+         ("LDG.", Group.count_load)]

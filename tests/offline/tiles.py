@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a tile of the matrix engine's kernels takes on an NVIDIA GPU, by its machine code: for matrix.py."""
+import compile as offline
+import passes
+
+ARCHITECTURE = "sm_90"
+TILE_KEYS, FRAGMENT_ROWS = 8, 16
+# Of a tile: instructions of all warps, products of 16 x 8 x 16, exponentials and reciprocals, passes through the banks of local
+# memory, bytes copied there and bytes loaded to registers, barriers of all warps, and accesses of spilled registers.
+COUNTED = ["slots", "products", "MUFU", "passes", "copied bytes", "load bytes", "BAR", "stack"]
+COLUMNS = ["configuration, kernel", "tile", "resident", "registers", "spilled", "instructions", *COUNTED[1:4], "copied", "loaded",
+           "barriers", "stack"]
+EDGE = 8  # rows, or keys, of a block or tile that is not whole
+
+
+class Tile:
+    """The counts of a further tile of a kernel's work-group."""
+
+    def __init__(self, name, step, program, counts, tiles):
+        self.name, self.step, self.figures = name, step, program.figures
+        more, fewer = counts
+        self.counts = {key: (more[key] - fewer[key]) / tiles for key in more}
+        self.rows = FRAGMENT_ROWS * get(step, "WARPS") * get(step, "ROW_TILES")
+        self.keys = TILE_KEYS * get(step, "KEY_TILES")
+
+    @property
+    def kernel(self):
+        return self.step.kernel.removeprefix("mixture_")
+
+    def row(self):
+        """A table's cells, under COLUMNS."""
+        c, figures = self.counts, self.figures
+        return [f"{self.name}, {self.kernel}", f"{self.rows} x {self.keys}", figures["groups"], figures["registers"],
+                figures["B spilled"], *(f"{c.get(name, 0):.0f}" for name in COUNTED)]
+
+
+def get(step, name):
+    return offline.tunable(step.options, name, 0)
+
+
+def heads_of(name):
+    """Mixed heads: as many as a block holds."""
+    return 4 if "fish" in name or "mish" in name else 1
+
+
+def lengths_of(name, parameters, plans):
+    """N and S of two problems, which differ by whole tiles or blocks. Each has a block of few rows and a tile of few keys,
+    too."""
+    plan = passes.Plan(plans, name, {"batch": 1, "heads": heads_of(name), "parameters": parameters})
+    main = next(step for step in plan.steps if get(step, "KEY_TILES"))
+    rows, keys = FRAGMENT_ROWS * get(main, "WARPS") * get(main, "ROW_TILES"), TILE_KEYS * get(main, "KEY_TILES")
+    if "backward" not in name:
+        return [(rows + EDGE, count * keys + EDGE) for count in (2, 4)]
+    block = max(rows, keys)
+    return [(count * block + EDGE, count * block + EDGE) for count in (1, 2)]
+
+
+def programs_of(name):
+    """(File, options) of a configuration's lines; of a program with several lines, the first one has it."""
+    return [key for key, line in passes.configurations().items() if line.split()[1] == name]
+
+
+def own_parameters(name):
+    """Those with which short problems have the blocks of a configuration."""
+    tiles = [offline.tunable(options, "ROW_TILES", 0) for _, options in programs_of(name)]
+    return f"splits=1,row-tiles={max(tiles)}"
+
+
+def measure(name, programs, plans, parameters=None):
+    """(Tiles of a configuration's kernels, faults of the results of the smaller problem)."""
+    parameters = parameters or own_parameters(name)
+    lengths = lengths_of(name, parameters, plans)
+    short, long = (passes.Pass(passes.Plan(plans, name, {"batch": 1, "heads": heads_of(name), "length": n, "length_k": s,
+                                                          "parameters": parameters})) for n, s in lengths)
+    few = short.run(programs)
+    known, executed = passes.configurations(), {(step.source, tuple(step.options)) for step in short.plan.steps}
+    faults = short.faults()
+    faults += [f"{source} has other options than in configurations.txt" for source, options in executed
+               if (source, options) not in known]
+    faults += [f"{source} is in configurations.txt and was not executed" for source, options in programs_of(name)
+               if (source, options) not in executed and source != "attention/reduce.cl"]  # its form depends on lengths
+    # the first or the last work-group has the block of few rows, and stores less than the other
+    whole = [0 if first["STG"] >= last["STG"] else -1 for _, _, first, last in few]
+    tiles = []
+    for place, (_, _, *fewer), (step, program, more, _) in zip(whole, few, long.run(programs, only=whole)):
+        if more["products"]:
+            further = (lengths[1][1] - lengths[0][1]) / (TILE_KEYS * get(step, "KEY_TILES"))
+            tiles.append(Tile(name, step, program, (more, fewer[place]), further))
+    return tiles, faults
