@@ -9,11 +9,13 @@ install(TARGETS clmgk_shared clmgk_static EXPORT clmgkTargets
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 # The programs install themselves; they find the shared library beside them.
 file(RELATIVE_PATH libdir_from_bin ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
-foreach(program clmgk-run clmgk-analyze clmgk-info clmgk-bench clmgk-tune)
+foreach(program clmgk-run clmgk-info clmgk-bench clmgk-tune)
   if(TARGET ${program})
     set_target_properties(${program} PROPERTIES INSTALL_RPATH $ORIGIN/${libdir_from_bin})
   endif()
 endforeach()
+file(RELATIVE_PATH libdir_from_libexec ${CMAKE_INSTALL_FULL_LIBEXECDIR}/clmgk ${CMAKE_INSTALL_FULL_LIBDIR})
+set_target_properties(clmgk-analyze-rows PROPERTIES INSTALL_RPATH $ORIGIN/${libdir_from_libexec})
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/clmgk)
 install(EXPORT clmgkTargets NAMESPACE clmgk:: DESTINATION ${package_dir})
@@ -43,19 +45,22 @@ install(DIRECTORY python/examples DESTINATION ${CMAKE_INSTALL_DOCDIR}/python FIL
 install(FILES tests/models/README.md DESTINATION ${CMAKE_INSTALL_DOCDIR}/tests/models)
 install(FILES benchmarks/results/epyc-zen4-listops.json DESTINATION ${CMAKE_INSTALL_DOCDIR}/benchmarks/results)
 
-# Manual pages are the programs' --help, so a build for another machine has none.
+# Manual pages are the programs' --help, so a build for another machine has none. clmgk-analyze-rows prints clmgk-analyze's.
 set(program_names clmgk-run clmgk-analyze clmgk-info clmgk-bench clmgk-tune)
 foreach(program ${program_names})
-  if(NOT TARGET ${program})
+  set(target ${program})
+  if(program STREQUAL clmgk-analyze)
+    set(target clmgk-analyze-rows)
+  elseif(NOT TARGET ${program})
     continue()
   endif()
   install(FILES cmake/completion.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME ${program})
   if(NOT CMAKE_CROSSCOMPILING AND NOT CLMGK_SANITIZE)
     set(manual ${PROJECT_BINARY_DIR}/man/${program}.1)
     add_custom_command(OUTPUT ${manual}
-                       COMMAND ${CMAKE_COMMAND} -DPROGRAM=$<TARGET_FILE:${program}> -DMANUAL=${manual}
+                       COMMAND ${CMAKE_COMMAND} -DPROGRAM=$<TARGET_FILE:${target}> -DMANUAL=${manual}
                                -P ${PROJECT_SOURCE_DIR}/cmake/manual.cmake
-                       DEPENDS ${program} cmake/manual.cmake VERBATIM)
+                       DEPENDS ${target} cmake/manual.cmake VERBATIM)
     list(APPEND manuals ${manual})
   endif()
 endforeach()
@@ -79,7 +84,7 @@ set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${CMAKE_LIBRARY_OUTPUT_DIRECTORY})
 set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON) # with it the package runs ldconfig
 set(CPACK_DEBIAN_PACKAGE_DEPENDS "ocl-icd-opencl-dev | opencl-dev")
-set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "pocl-opencl-icd | opencl-icd, libclblast1, gnuplot-nox | gnuplot")
+set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "pocl-opencl-icd | opencl-icd, libclblast1, gnuplot-nox | gnuplot, python3-numpy, python3-matplotlib")
 # All that is installed, named as the one component there is: so cpack leaves install_manifest.txt as the last
 # `cmake --install` wrote it, for the target uninstall.
 set(CPACK_INSTALL_CMAKE_PROJECTS "${CMAKE_BINARY_DIR};${PROJECT_NAME};Unspecified;/")

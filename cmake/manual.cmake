@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Writes MANUAL, the manual page of PROGRAM: its --help, with the lines as they are.
-get_filename_component(name ${PROGRAM} NAME)
+get_filename_component(name ${MANUAL} NAME_WE)
 execute_process(COMMAND ${PROGRAM} --help OUTPUT_VARIABLE help RESULT_VARIABLE status)
 execute_process(COMMAND ${PROGRAM} --version OUTPUT_VARIABLE version OUTPUT_STRIP_TRAILING_WHITESPACE)
 if(NOT status EQUAL 0)

@@ -17,9 +17,9 @@ if [[ ${1:-} == --full ]]; then
     packages+=(mypy pocl-binary-distribution torch)
     name="python-full"
 else
-    # The library is not compiled a second time.
+    # The library and the program of clmgk.analyze are not compiled a second time.
     [[ -e build/build.ninja ]] || cmake --preset gcc
-    cmake --build build --target clmgk_static
+    cmake --build build --target clmgk_static clmgk-analyze-rows
     build=(--config-settings=build-dir="$PWD/build/python"
         --config-settings=cmake.define.CLMGK_STATIC_LIBRARY="$PWD/build/lib/libclmgk.a")
 fi

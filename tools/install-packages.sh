@@ -8,7 +8,7 @@ set -euo pipefail
 
 build=(gcc libc6-dev cmake ninja-build pkg-config ocl-icd-opencl-dev pocl-opencl-icd libxxhash-dev libjansson-dev
     gnuplot-nox libclblast-dev libopenblas-dev)
-test=("${build[@]}" g++ make git libcmocka-dev python3 python3-numpy python3-venv python3-dev
+test=("${build[@]}" g++ make git libcmocka-dev python3 python3-numpy python3-matplotlib python3-venv python3-dev
     clang libclang-rt-14-dev clang-format clang-tidy shellcheck
     libdnnl-dev
     mesa-opencl-icd oclgrind

@@ -18,6 +18,7 @@ cmake --install "$build" --prefix "$prefix" >"$work/install.log" || { cat "$work
 for program in clmgk-run clmgk-analyze clmgk-info clmgk-bench; do
     "$prefix/bin/$program" --version
 done
+"$prefix/bin/clmgk-analyze" --theorems --tokens 2 --trials 1 >"$work/theorems" || { cat "$work/theorems"; exit 1; }
 
 echo "== documents, manual pages, completion"
 for file in doc/clmgk/LICENSE doc/clmgk/docs/training.md doc/clmgk/examples/training.c; do
@@ -26,7 +27,7 @@ done
 while IFS=: read -r file link; do
     [[ -e $(dirname "$file")/$link ]] || { echo "$file links to $link, which is not installed" >&2; exit 1; }
 done < <(grep -roP --include='*.md' '\]\(\K(?!https?:)[^)#\s]+(?=[)#])' "$prefix/share/doc/clmgk")
-for program in clmgk-run clmgk-info clmgk-bench clmgk-tune; do
+for program in clmgk-run clmgk-analyze clmgk-info clmgk-bench clmgk-tune; do
     completion=$prefix/share/bash-completion/completions/$program
     PATH=$prefix/bin:$PATH bash -c "source $completion; COMP_WORDS=($program --dev); COMP_CWORD=1; _clmgk $program
         [[ \${COMPREPLY[*]} == --device ]]" || { echo "$program: completion does not find --device" >&2; exit 1; }
