@@ -86,6 +86,8 @@ typedef struct session {
     tool_outputs *outputs;
     picture picture[PICTURES];
     size_t pictures;
+    void *answer; /* of `room` bytes */
+    size_t room;
 } session;
 
 /* ---- the first line --------------------------------------------------------------------------------------------- */
@@ -232,27 +234,33 @@ static bool weigh(const session *own, int64_t count, const int64_t *row, const c
     return ok;
 }
 
-static tool_exit answer_rows(const session *own, int64_t count, bool gamma, bool likelihood, tool_error *error)
+/* Makes room for an answer. */
+static tool_exit make_room(session *own, size_t bytes, tool_error *error)
+{
+    if (bytes <= own->room)
+        return TOOL_DONE;
+    free(own->answer);
+    own->answer = malloc(bytes);
+    own->room = own->answer ? bytes : 0;
+    return tool_check_memory(own->answer, "rows of the attention matrix", error);
+}
+
+static tool_exit answer_rows(session *own, int64_t count, bool gamma, bool likelihood, tool_error *error)
 {
     const size_t rows = (size_t)count, weights = rows * (size_t)own->problem.desc.length_k;
-    const size_t gammas = gamma ? weights * (size_t)own->problem.desc.components : 0,
-                 likelihoods = likelihood ? rows : 0;
-    const size_t numbers = weights + gammas + likelihoods;
-    int64_t *const row = malloc(rows * sizeof *row);
-    double *const values = malloc(numbers * sizeof *values);
-    tool_exit status = row && values ? TOOL_DONE : tool_fail_memory(error, "rows of the attention matrix");
-    if (status != TOOL_DONE || fread(row, sizeof *row, rows, stdin) != rows)
-        goto done;
+    const size_t gammas = gamma ? weights * (size_t)own->problem.desc.components : 0;
+    const size_t numbers = weights + gammas + (likelihood ? rows : 0);
+    TOOL_TRY(make_room(own, numbers * sizeof(double) + rows * sizeof(int64_t), error));
+    double *const values = own->answer;
+    int64_t *const row = (int64_t *)(values + numbers);
     const clmgk_ref_weight_rows out = {values, gamma ? values + weights : NULL,
                                        likelihood ? values + weights + gammas : NULL};
-    if (weigh(own, count, row, &out))
-        (void)fwrite(values, sizeof *values, numbers, stdout); /* serve() flushes */
-    else
-        status = tool_fail_memory(error, "rows of the attention matrix");
-done:
-    free(row);
-    free(values);
-    return status;
+    if (fread(row, sizeof *row, rows, stdin) != rows)
+        return TOOL_DONE; /* nobody asks any more */
+    if (!weigh(own, count, row, &out))
+        return tool_fail_memory(error, "rows of the attention matrix");
+    (void)fwrite(values, sizeof *values, numbers, stdout); /* serve() flushes */
+    return TOOL_DONE;
 }
 
 /* ---- pictures --------------------------------------------------------------------------------------------------- */
@@ -317,6 +325,7 @@ static tool_exit serve(session *own, tool_error *error)
     while (status == TOOL_DONE && fflush(stdout) == 0 && fread(request, sizeof request, 1, stdin) == 1)
         status = answer(own, request, error);
     tool_outputs_destroy(own->outputs);
+    free(own->answer);
     for (clmgk_array array = 0; array < TOOL_FILES; array++) {
         if (clmgk_array_get_info(array)->element != CLMGK_ELEMENT_I32)
             free(own->arrays[array]);
