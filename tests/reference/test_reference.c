@@ -123,6 +123,35 @@ TH_HOST_TEST(rounding_is_to_nearest_even)
     }
 }
 
+static uint32_t stored_bits(clmgk_dtype dtype, double value)
+{
+    uint16_t bits = 0;
+    clmgk_ref_store(dtype, &value, 1, &bits);
+    return bits;
+}
+
+/* Doubles so near to the middle of two neighbours, or to 0, that their nearest float is that number. */
+TH_HOST_TEST(doubles_are_rounded_once)
+{
+    static const clmgk_dtype dtypes[] = {CLMGK_DTYPE_F16, CLMGK_DTYPE_BF16};
+    static const uint32_t ends[] = {0x7c00, 0x7f80}; /* infinity */
+    for (size_t t = 0; t < TH_COUNT(dtypes); t++) {
+        const uint32_t end = ends[t];
+        for (uint32_t low = 0; low < end; low++) {
+            const double last = (double)value_of(dtypes[t], low), lower = (double)value_of(dtypes[t], low - (low > 0));
+            const double next = low + 1 < end ? (double)value_of(dtypes[t], low + 1) : 2.0 * last - lower;
+            const double middle = (last + next) / 2.0, beyond = nextafter(middle, INFINITY);
+            assert_int_equal(stored_bits(dtypes[t], beyond), low + 1);
+            assert_int_equal(stored_bits(dtypes[t], -beyond), 0x8000U | (low + 1));
+            assert_int_equal(stored_bits(dtypes[t], nextafter(middle, 0.0)), low);
+            assert_int_equal(stored_bits(dtypes[t], middle), low + low % 2);
+        }
+        assert_int_equal(stored_bits(dtypes[t], -1e-300), 0x8000);
+        assert_int_equal(stored_bits(dtypes[t], 1e300), end);
+        assert_true(isnan((double)value_of(dtypes[t], stored_bits(dtypes[t], (double)NAN))));
+    }
+}
+
 TH_HOST_TEST(rounding_at_the_ends)
 {
     assert_int_equal(bits_of(CLMGK_DTYPE_F16, 65519.99F), 0x7bff);

@@ -355,7 +355,7 @@ class Values(RunTest):
             self.save(name, np.zeros((1, 1, 1, 8)))
         half, single = 65520.0, 2.0**128 - 2.0**103
         for dtype, least, below, largest in (
-            ("f16", half, np.nextafter(np.float32(half), np.float32(0)), 65504.0),
+            ("f16", half, np.nextafter(half, 0), 65504.0),
             ("f32", single, np.nextafter(single, 0), np.finfo(np.float32).max),
             ("bf16", 2.0**128 - 2.0**119, None, None),
         ):

@@ -155,10 +155,21 @@ void clmgk_ref_load(clmgk_dtype dtype, const void *elements, size_t count, doubl
         values[n] = (double)clmgk_ref_decode(format, read_element(elements, bytes, n));
 }
 
+/* A float that rounds to fewer bits as x does: x, or of its two neighbours the one with an odd pattern. */
+static float rounded_to_odd(double x)
+{
+    const float nearest = (float)x;
+    if (isnan(x) || (double)nearest == x || (bits_of(nearest) & 1U) != 0)
+        return nearest;
+    return nextafterf(nearest, (double)nearest < x ? INFINITY : -INFINITY);
+}
+
 void clmgk_ref_store(clmgk_dtype dtype, const double *values, size_t count, void *elements)
 {
     const clmgk_ref_format format = clmgk_ref_format_of(dtype);
     const size_t bytes = clmgk_ref_dtype_size(dtype);
-    for (size_t n = 0; n < count; n++)
-        write_element(elements, bytes, n, clmgk_ref_encode(format, (float)values[n]));
+    for (size_t n = 0; n < count; n++) {
+        const float value = is_f32(format) ? (float)values[n] : rounded_to_odd(values[n]);
+        write_element(elements, bytes, n, clmgk_ref_encode(format, value));
+    }
 }
