@@ -78,6 +78,16 @@ class Outputs(RunTest):
         self.accept(*self.arguments(), preexec_fn=lambda: os.umask(0o027))
         self.assertEqual((self.folder / "o.npy").stat().st_mode & 0o777, 0o640)
 
+    def test_replaced_files_keep_their_permissions(self):
+        target = self.folder / "o.npy"
+        target.touch()
+        for mode in (0o600, 0o640, 0o664):
+            with self.subTest(mode=oct(mode)):
+                target.chmod(mode)
+                self.accept(*self.arguments(), preexec_fn=lambda: os.umask(0o022))
+                self.assertEqual(target.stat().st_mode & 0o7777, mode)
+                self.assertGreater(target.stat().st_size, 0)
+
     def test_targets_that_cannot_be_written(self):
         (self.folder / "folder").mkdir()
         os.mkfifo(self.folder / "fifo")

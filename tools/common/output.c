@@ -324,11 +324,22 @@ tool_exit tool_outputs_refuse_input(const tool_outputs *outputs, const char *opt
 
 #define NAME_ATTEMPTS 100
 
-/* Creates a file beside the target that nobody else has; its name goes to *name. -1: errno tells. */
+/* The permissions of the target; a new one's are the umask's business. */
+static mode_t mode_of(const char *target, bool *exists)
+{
+    struct stat facts;
+    *exists = stat(target, &facts) == 0;
+    return *exists ? facts.st_mode & 0777 : 0666;
+}
+
+/* Creates a file beside the target that nobody else has, with the target's permissions; its name goes to *name. -1:
+ * errno tells. */
 static int create_beside(const char *target, char **name)
 {
     char suffix[64];
     int descriptor = -1;
+    bool exists = false;
+    const mode_t mode = mode_of(target, &exists);
     char *const folder = folder_of(target);
     errno = ENOMEM;
     for (int attempt = 0; folder && attempt < NAME_ATTEMPTS; attempt++) {
@@ -336,13 +347,15 @@ static int create_beside(const char *target, char **name)
         *name = join(folder, ".clmgk-", suffix);
         if (!*name)
             break;
-        descriptor = open(*name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        descriptor = open(*name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
         if (descriptor >= 0 || errno != EEXIST)
             break;
         free(*name);
         *name = NULL;
     }
     const int code = errno;
+    if (descriptor >= 0 && exists)
+        (void)fchmod(descriptor, mode); /* the umask may have taken some of them */
     if (descriptor < 0) {
         free(*name);
         *name = NULL;
