@@ -4,7 +4,7 @@
 # The wheel (default folder: build-wheels) serves every CPython from 3.11 on (stable ABI) and every glibc that has the symbols
 # which this machine's compiler used: auditwheel finds the oldest and names the wheel after it. Build on an old system to serve
 # old systems. It needs PyPI. The test installs the wheel with the CPU runtime of PyPI into a new environment, hides the
-# machine's OpenCL drivers, and runs the tests of NumPy there.
+# machine's OpenCL drivers, and runs the tests of NumPy and clmgk-analyze there.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 folder=$(realpath -m "${1:-build-wheels}")
@@ -25,4 +25,4 @@ echo "built $wheel"
 mkdir "$work/drivers"
 cd python/tests
 OCL_ICD_VENDORS=$work/drivers POCL_CACHE_DIR=$work/cache CLMGK_CACHE_DIR=$work/cache \
-    POCL_EXTRA_BUILD_FLAGS="-cl-opt-disable -DFUNCTION=static" "$work/test/bin/python" -m pytest -q -p no:cacheprovider test_numpy.py test_info.py
+    POCL_EXTRA_BUILD_FLAGS="-cl-opt-disable -DFUNCTION=static" "$work/test/bin/python" -m pytest -q -p no:cacheprovider test_numpy.py test_info.py test_analyze.py
