@@ -462,6 +462,17 @@ def test_grouped_queries(heads_k, heads_v):
         close(a, e, 2e-4)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_scales_of_16_bits(dtype):
+    """Both signs of a scale give the same bits for keys of both signs: it is not rounded in the type of the queries."""
+    q, k, v = (normal(1, 2, 9, 16, grad=False).to(dtype) for _ in range(3))
+    q[0, 0, 0, 0] = 60000.0
+    actual, expected = (ct.scaled_dot_product_attention(q, keys, v, scale=scale) for keys, scale in ((k, -1.3), (-k, 1.3)))
+    close(actual, expected, 0)
+    mean = v.float().mean(-2, keepdim=True).expand(v.shape)
+    close(ct.scaled_dot_product_attention(q, k, v, scale=0).float(), mean, 1e-2)
+
+
 @pytest.mark.parametrize("shape", [(), (9,), (7, 1), (1, 9), (4, 1, 9), (2, 1, 7, 9), (1, 4, 7, 1), (2, 4, 7, 9)])
 def test_masks_broadcast(shape):
     q, k, v = normal(2, 4, 7, 16), normal(2, 4, 9, 16), normal(2, 4, 9, 16)
@@ -473,6 +484,51 @@ def test_masks_broadcast(shape):
                                                    (F.scaled_dot_product_attention, mask.expand(2, 4, 7, 9))))
     close(actual, expected)
     close(*(torch.autograd.grad(o.square().sum(), mask)[0] for o in (actual, expected)), 2e-4)
+
+
+class Largest(torch.utils._python_dispatch.TorchDispatchMode):
+    """The most bytes of memory behind a tensor that an operation returns."""
+
+    bytes = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        results = function(*args, **(kwargs or {}))
+        for result in results if isinstance(results, (tuple, list)) else [results]:
+            if isinstance(result, torch.Tensor):
+                self.bytes = max(self.bytes, result.untyped_storage().nbytes())
+        return results
+
+
+@pytest.mark.parametrize("kind", ["bool", "float"])
+def test_expanded_masks(kind):
+    """Axes that a mask repeats by strides of 0 count as axes of size 1: nothing is written out."""
+    n, module = 65, ct.MultiheadAttention(16, 4, batch_first=True)
+    q, five, x = normal(2, 4, n, 4, grad=False), normal(1, 2, 4, n, 4, grad=False), normal(2, n, 16, grad=False)
+    one = torch.rand(n, n) > 0.3 if kind == "bool" else torch.randn(n, n)
+    keys, full, all_ = one[0].expand(n, n), one.expand(2, 4, n, n), one.expand(1, 2, 4, n, n)
+    as_numbers = torch.zeros(n, n).masked_fill(~one, -torch.inf) if kind == "bool" else one
+    with torch.no_grad(), Largest() as largest:
+        results = [(ct.scaled_dot_product_attention(q, q, q, full), ct.scaled_dot_product_attention(q, q, q, one)),
+                   (ct.scaled_dot_product_attention(five, five, five, all_), ct.scaled_dot_product_attention(five, five, five, one)),
+                   (ct.attention(q, q, q, bias=as_numbers.expand(2, 4, n, n)), ct.attention(q, q, q, bias=as_numbers)),
+                   (module(x, x, x, attn_mask=one.expand(8, n, n))[0], module(x, x, x, attn_mask=one)[0]),
+                   (module(x, x, x, key_padding_mask=one[0].expand(2, n))[0], module(x, x, x, attn_mask=keys)[0])]
+    for actual, expected in results:
+        close(actual, expected, 0)
+    assert largest.bytes < 2 * 4 * n * n * 4
+
+
+def test_gradients_of_expanded_masks():
+    """Every element of a mask that repeats rows by strides of 0 has a gradient of its own."""
+    q = normal(2, 4, 7, 4, grad=False)
+    one = normal(7, 7)
+    whole = one.expand(2, 4, 7, 7)
+    whole.retain_grad()
+    ct.scaled_dot_product_attention(q, q, q, whole).square().sum().backward()
+    copied = one.detach().expand(2, 4, 7, 7).clone().requires_grad_()
+    ct.scaled_dot_product_attention(q, q, q, copied).square().sum().backward()
+    close(whole.grad, copied.grad, 0)
+    close(one.grad, copied.grad.sum((0, 1)))
 
 
 def test_numbers_of_other_types():
@@ -494,6 +550,28 @@ def test_empty_batches(attention):
     prior = torch.ones(2, 2, requires_grad=True)
     ct.attention(q, normal(0, 2, 2, 9, 16), v, variant="mgk", prior=prior).sum().backward()
     assert torch.equal(prior.grad, torch.zeros(2, 2))
+
+
+@pytest.mark.parametrize("attention", [ct.attention, ct.linear_attention])
+def test_rows_outside_packed_sequences(attention):
+    """Outputs and gradients are 0 there, L is -inf, whatever memory they get."""
+    q, k, v = (normal(1, 2, 9, 16) for _ in range(3))
+    offsets, rows = torch.tensor([2, 4, 7]), slice(2, 7)
+    freed = [torch.full((n,), torch.nan) for n in (18, 36, 288, 576) for _ in range(20)]
+    del freed
+    options = {"return_lse": True} if attention is ct.attention else {}
+    results = attention(q, k, v, offsets=offsets, causal=True, **options)
+    o = results[0] if options else results
+    inside = [t[:, :, rows].detach().requires_grad_() for t in (q, k, v)]
+    expected = attention(*inside, offsets=offsets - 2, causal=True)
+    outside = torch.ones(9, dtype=torch.bool)
+    outside[rows] = False
+    assert (o[:, :, outside] == 0).all()
+    close(o[:, :, rows], expected, 0)
+    assert not options or torch.equal(results[1].isneginf(), outside.expand(1, 2, 9))
+    for a, e in zip(*(torch.autograd.grad(t.square().sum(), inputs) for t, inputs in ((o, (q, k, v)), (expected, inside)))):
+        assert (a[:, :, outside] == 0).all()
+        close(a[:, :, rows], e, 1e-6)
 
 
 def test_derivatives_in_forward_mode_are_refused():

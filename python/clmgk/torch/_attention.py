@@ -133,8 +133,10 @@ def _extra(name: str, tensor: Tensor) -> Tensor:
     if not tensor.is_floating_point():
         advice = ": torch.where(visible, 0.0, -torch.inf) hides keys" if name == "bias" else ""
         raise TypeError(f"{name}: a tensor of {tensor.dtype}: expected floating-point numbers{advice}")
-    found = tensor.float().contiguous()
-    return found.reshape((1,) * (4 - found.ndim) + tuple(found.shape)) if name == "bias" and found.ndim < 4 else found
+    if name == "bias":
+        tensor = once(tensor)
+        tensor = tensor.reshape((1,) * (4 - tensor.ndim) + tuple(tensor.shape))
+    return tensor.float().contiguous()
 
 
 def _number(name: str, value: Any) -> Any:
@@ -191,7 +193,8 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     options: dict[str, Any] = {"causal": is_causal, "alignment": "top-left", "dropout": dropout_p}
     if scale is not None:
         scale = float(scale)  # PyTorch takes a tensor, too
-        q, options["variance"] = (q, 1.0 / scale) if scale > 0 else (q * scale, 1.0)
+        q = q if scale > 0 else -q if scale < 0 else q * 0  # exact in every type
+        options["variance"] = 1.0 / abs(scale) if scale else 1.0
     if attn_mask is not None:
         options["bias"] = as_bias(check_mask("attn_mask", attn_mask, (*lead, query.shape[-2], key.shape[-2])), lead)
     o: Tensor = attention(q, k, v, **options)
@@ -231,9 +234,24 @@ def check_mask(name: str, mask: Any, shape: Sequence[int]) -> Tensor:
 
 def as_bias(mask: Tensor, lead: Sequence[int]) -> Tensor:
     """A mask as a bias [B or 1,H or 1,N or 1,S or 1]; True takes part."""
-    if mask.dtype == torch.bool:
-        mask = torch.zeros(mask.shape, dtype=torch.float32, device=mask.device).masked_fill(~mask, -torch.inf)
-    if mask.ndim <= 4 and len(lead) <= 2:
-        return mask.reshape((1,) * (4 - mask.ndim) + tuple(mask.shape))
-    mask = mask.reshape((1,) * (2 - mask.ndim) + tuple(mask.shape))
-    return mask.expand(*lead, *mask.shape[-2:]).reshape(-1, lead[-1], *mask.shape[-2:])
+    mask = as_numbers(once(mask))
+    mask = mask.reshape((1,) * (max(4, len(lead) + 2) - mask.ndim) + tuple(mask.shape))
+    if mask.ndim > 4:
+        batch = lead[:-1] if any(size != 1 for size in mask.shape[:-3]) else mask.shape[:-3]
+        mask = mask.expand(*batch, *mask.shape[-3:]).flatten(0, -4)
+    return mask
+
+
+def once(mask: Tensor) -> Tensor:
+    """A mask with axes of size 1 in the place of expanded ones (strides of 0), unless each element has a gradient."""
+    if mask.requires_grad and torch.is_grad_enabled():
+        return mask
+    for axis, (size, stride) in enumerate(zip(mask.shape, mask.stride())):
+        if stride == 0 and size > 1:
+            mask = mask.narrow(axis, 0, 1)
+    return mask
+
+
+def as_numbers(mask: Tensor) -> Tensor:
+    """What a mask adds to scores; True takes part."""
+    return torch.where(mask, 0.0, -torch.inf).float() if mask.dtype == torch.bool else mask
