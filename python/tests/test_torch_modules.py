@@ -72,6 +72,21 @@ def test_module_without_a_batch():
         close(of_ours, weights)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_weights_of_rows_without_keys(causal):
+    """They are 0, and gradients of other rows' weights stay finite."""
+    module = ct.MultiheadAttention(32, 4, batch_first=True)
+    x, hidden = normal(2, 7, 32), torch.zeros(8, 7, 7, dtype=torch.bool)
+    hidden[4:, 3] = True
+    padding = torch.tensor([[0], [1]]).expand(2, 7) > 0 if causal else None
+    mask = {"is_causal": True, "key_padding_mask": padding} if causal else {"attn_mask": hidden}
+    y, weights = module(x, x, x, need_weights=True, **mask)
+    rows = slice(0, 7) if causal else slice(3, 4)
+    assert (weights[1, rows] == 0).all() and weights.isfinite().all()
+    (y.square().sum() + weights[0].square().sum()).backward()
+    assert x.grad.isfinite().all() and module.in_proj_weight.grad.isfinite().all()
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_module_of_16_bits(dtype):
     theirs, ours = torch.nn.MultiheadAttention(32, 4, dtype=dtype), ct.MultiheadAttention(32, 4, dtype=dtype)

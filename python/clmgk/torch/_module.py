@@ -11,7 +11,7 @@ from .._descriptor import validate
 from .._functions import draw_projection, statistics
 from .._library import lib
 from .._options import traits_of
-from ._attention import as_bias, attention, check_mask, check_tensor
+from ._attention import as_bias, attention, check_mask, check_tensor, once
 from ._linear import linear_attention
 from ._operators import cpu_context
 
@@ -238,13 +238,13 @@ class MultiheadAttention(nn.Module):
             if self._is_linear:
                 masks["lengths"] = _lengths(mask).reshape(batch)
             else:
-                biases.append(as_bias(_visible(mask), ()).reshape(batch, 1, 1, length_k))
+                biases.append(as_bias(_visible(mask), ()).transpose(0, 2))
         if attn_mask is not None and not is_causal:
             if self._is_linear:
                 raise ValueError(f"attn_mask: given, but variant {self.variant!r} takes is_causal=True in its place, or none")
             mask = _exact("attn_mask", attn_mask, ((length, length_k), (batch * self.num_heads, length, length_k)))
             bias = as_bias(_visible(mask), ())
-            biases.append(bias.reshape(batch, self.num_heads, length, length_k) if mask.ndim == 3 else bias)
+            biases.append(bias.unflatten(1, (batch, self.num_heads)).squeeze(0) if bias.shape[1] != 1 else bias)
         if biases:
             masks["bias"] = sum(biases[1:], biases[0])
         return masks
@@ -318,7 +318,8 @@ class MultiheadAttention(nn.Module):
         if options["causal"]:
             visible = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
             scores = scores.masked_fill(~visible, -torch.inf)
-        weights = torch.softmax(scores, -1).to(q.dtype)
+        hidden = (scores == -torch.inf).all(-1, keepdim=True)  # rows without keys: 0, and no NaN on the way back
+        weights = torch.softmax(scores.masked_fill(hidden, 0), -1).masked_fill(hidden, 0).to(q.dtype)
         return weights.mean(1) if average else weights
 
     @torch.no_grad()
@@ -359,6 +360,7 @@ def _exact(name: str, mask: Any, shapes: tuple[tuple[int, ...], ...]) -> Tensor:
 
 def _visible(mask: Tensor) -> Tensor:
     """A mask whose True takes part; numbers are added to the scores as they are."""
+    mask = once(mask)
     return ~mask if mask.dtype == torch.bool else mask
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import math
 import os
 from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence
 
@@ -126,15 +127,20 @@ class _Prepared:
             elif slot.required and slot.bytes > 0:
                 raise ValueError(f"{slot.name}: missing: variant {name_of('variant', self.plan._resolved.variant)} needs it")
         self.inputs = [(places[name], i) for i, name in enumerate(names) if name in tensors]
-        self.outputs = [(places.get(name), output.shape, output.stride(), output.dtype) for name, output in outputs.items()]
+        # Rows outside every packed sequence are not written.
+        rest = {"lse": -math.inf} if "offsets" in tensors else None
+        self.outputs = [(places.get(name), output.shape, output.stride(), output.dtype, None if rest is None else rest.get(name, 0))
+                        for name, output in outputs.items()]
 
     def run(self, inputs: Sequence[Any], seed: Optional[Tensor]) -> list[Tensor]:
         addresses = [0] * len(self.pass_.slots)
         for place, i in self.inputs:
             addresses[place] = inputs[i].data_ptr()
         made = []
-        for to, shape, strides, dtype in self.outputs:
+        for to, shape, strides, dtype, rest in self.outputs:
             output = torch.empty_strided(shape, strides, dtype=dtype, device=self.device)
+            if rest is not None:
+                output.fill_(rest)
             if to is not None:
                 addresses[to] = output.data_ptr()
             made.append(output)
