@@ -241,7 +241,7 @@ KERNEL(mixture_backward)
                     at.row_sums = work + a.region[MGK_REGION_ROW_SUMS] + (split * rows + at.bh * a.length) * ROW_SUMS +
                                   p.row_base;
                     at.bias = HAS_BIAS ? bias_of(&a, &p, h, bias) : 0;
-                    at.slope = HAS_ALIBI ? slopes[h] * UNITS_PER_NAT : 0.0f;
+                    at.slope = HAS_ALIBI ? slopes[h] : 0.0f;
 #if KEY_TERMS_GIVEN
                     at.betas =
                         work + a.region[MGK_REGION_KEY_TERMS] + beta_row(&a, p.batch, h, kv_head, turn) + p.key_base;

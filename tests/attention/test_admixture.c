@@ -837,6 +837,17 @@ TH_TEST(offsets_reach_only_lse)
     expect_on(session, session->engines, &changed, &answer);
 }
 
+/* Offsets that are floats in nats, but not in powers of two. */
+TH_TEST(huge_offsets)
+{
+    clmgk_attention_desc desc = small_desc(CLMGK_VARIANT_HARD_GFISH, N, S);
+    desc.head_size = 1;
+    TH_PROBLEM problem = th_problem_make(&desc, 1);
+    th_fill(&problem, TH_MIX_OFFSET, 3e38);
+    th_set(&problem, TH_MIX_OFFSET, 0, 0, 0, 0, 0, -3e38);
+    expect(session, &problem);
+}
+
 /* Repeated runs give the same bits, and so does O of a plan without L. */
 TH_TEST(repeated_runs_are_bit_equal)
 {

@@ -478,10 +478,11 @@ TH_TEST(components_without_scores)
     }
 }
 
-/* A sink that has nearly all the weight, and scores that are much larger than the sink. */
+/* A sink that has nearly or quite all the weight, and scores that are much larger than the sink. */
 TH_TEST(sinks_and_gaussian_scores)
 {
-    static const double values[][2] = {{1.0, 0.3}, {1.0, 10.0}, {1.0, 20.0}, {10.0, 0.3}, {30.0, 0.3}, {1e-3, 5.0}};
+    static const double values[][2] = {{1.0, 0.3},  {1.0, 10.0}, {1.0, 20.0},   {10.0, 0.3},
+                                       {30.0, 0.3}, {1e-3, 5.0}, {1.0, 2.5e38}, {1.0, -2.5e38}};
     for (size_t n = 0; n < TH_COUNT(values); n++) {
         clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_GAUSSIAN, 40, 64);
         desc.use_sinks = 1;

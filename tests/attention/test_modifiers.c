@@ -159,6 +159,19 @@ TH_TEST(alibi)
     }
 }
 
+/* With ALiBi's term every score is a float in nats, but not in powers of two. */
+TH_TEST(huge_slopes)
+{
+    for (size_t n = 0; n < 2; n++) {
+        clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 3, n == 0 ? 1 : 3);
+        desc.use_alibi = 1;
+        desc.alignment = CLMGK_ALIGN_TOP_LEFT;
+        TH_PROBLEM problem = th_problem_make(&desc, n);
+        th_fill(&problem, TH_SLOPES, n == 0 ? 1.6e38 : -1.6e38);
+        th_expect(session, &problem);
+    }
+}
+
 /* ---- soft-cap and sinks ------------------------------------------------------------------------------------------ */
 
 TH_TEST(softcaps)
@@ -226,6 +239,8 @@ static void split_problem(th_session *session, const clmgk_attention_desc *desc,
     static const char *const simt[] = {"rows=1,keys=1,splits=2", "rows=1,keys=1,splits=4,split-from=1",
                                        "rows=1,keys=1,splits=32"};
     TH_PROBLEM problem = th_problem_make(desc, n);
+    if (desc->use_sinks)
+        th_set(&problem, TH_SINKS, 0, 1, 0, 0, 0, n % 2 == 1 ? 2.5e38 : -2.5e38);
     const size_t cut = session->full ? n % 3 : (n / 5 + n % 2) % 3; /* of each variant two numbers of parts */
     for (size_t e = 0; e < (n == 0 || session->full ? session->engines : 1); e++) {
         const clmgk_engine engine = session->engine[e];

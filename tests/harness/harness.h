@@ -256,7 +256,7 @@ void th_set_split(clmgk_attention_desc *desc, size_t n);
 void th_set_random_masks(clmgk_attention_desc *desc, int64_t most_kv_heads, uint64_t *state);
 
 /* Number n of a sweep over the sink of one head: below, among and above the logits, and none. Some rows have no key. */
-enum { TH_SINK_LOGITS = 4 };
+enum { TH_SINK_LOGITS = 6 };
 th_problem th_sinks_problem(clmgk_attention_desc desc, int64_t head, size_t n);
 /* Three components and the hard E-step, which ties: component 1 has the keys of component 0. */
 th_problem th_tied_problem(clmgk_attention_desc desc);

@@ -98,7 +98,7 @@ void th_set_random_masks(clmgk_attention_desc *desc, int64_t most_kv_heads, uint
 
 th_problem th_sinks_problem(clmgk_attention_desc desc, int64_t head, size_t n)
 {
-    static const double logits[TH_SINK_LOGITS] = {-INFINITY, -200.0, 0.5, 200.0};
+    static const double logits[TH_SINK_LOGITS] = {-INFINITY, -200.0, 0.5, 200.0, 2.5e38, -2.5e38};
     desc.use_sinks = 1;
     desc.causal = 1;
     desc.batch = 2;

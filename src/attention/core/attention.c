@@ -8,10 +8,15 @@
 
 MGK_TUNABLE_NAMES(MGK_COMMON_TUNABLES)
 
+static bool in_nats(const clmgk_attention_desc *desc)
+{
+    return desc->use_bias || desc->use_alibi || desc->use_mix_offset;
+}
+
 double mgk_attention_unit(const clmgk_attention_desc *desc)
 {
     const double log2_e = 1.4426950408889634;
-    return desc->use_bias ? 1.0 : log2_e;
+    return in_nats(desc) ? 1.0 : log2_e;
 }
 
 /* D and E are rounded up to a class, so that programs are few. All but the first are multiples of 16. */
@@ -172,6 +177,7 @@ mgk_flags mgk_attention_flags(const mgk_attention_request *request)
     MGK_ARRAY_FLAG_LIST(SET_FLAG)
 #undef SET_FLAG
     flags.HAS_ALIBI = d->use_alibi;
+    flags.SCORES_IN_NATS = in_nats(d);
     flags.HAS_SOFTCAP = d->softcap > 0.0;
     flags.HAS_DROPOUT = d->dropout > 0.0;
     request->family->set_flags(request, &flags);

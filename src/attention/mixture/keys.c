@@ -36,7 +36,7 @@ static mgk_flags flags_of(const mgk_attention_request *request, const mgk_tunabl
                        .SCORE_GAUSSIAN = all.SCORE_GAUSSIAN,
                        .KEYS_SHIFTED = all.KEYS_SHIFTED,
                        .HAS_VARIANCE = all.HAS_VARIANCE && all.KEYS_SHIFTED};
-    flags.HAS_BIAS = flags.HAS_VARIANCE && all.HAS_BIAS; /* the unit in which variances become scales */
+    flags.SCORES_IN_NATS = flags.HAS_VARIANCE && all.SCORES_IN_NATS; /* the unit in which variances become scales */
     request->engine->set_flags(request->facts, tunables, block, &flags);
     flags.RING_AHEAD = 0;
     return flags;
