@@ -69,8 +69,8 @@ static void print_variant(const bench_options *options, const bench_device *devi
     print_name(options, c, stream);
     fprintf(stream, " takes %.2f of softmax's time", exp(found.logs / (double)found.count));
     if (found.count > 1)
-        fprintf(stream, " (%.2f to %.2f over %zu sizes), fastest at %zu", found.least, found.most, found.count,
-                found.fastest);
+        fprintf(stream, " (%.2f to %.2f), fastest at %zu of %zu sizes", found.least, found.most, found.fastest,
+                found.count);
     fputs(".\n", stream);
 }
 

@@ -12,7 +12,7 @@ from ._context import Context, Device, context_of
 from ._descriptor import Layout
 from ._library import from_name, lib
 from ._plan import Plan, Prepared, signature
-from ._slots import Array, Pass, check_array, dtype_name
+from ._slots import Array, Pass, check_array, check_range, dtype_name
 
 
 class Options(TypedDict, total=False):
@@ -118,8 +118,8 @@ def _converted(name: str, array: Array, target: np.dtype[Any]) -> Array:
         return array.astype(target)
     if not np.can_cast(array.dtype, target, "same_kind"):
         raise TypeError(f"{name}: elements of type {array.dtype}: expected {target}")
-    if target == np.int32 and (array.min() < -2**31 or array.max() >= 2**31):
-        raise ValueError(f"{name}: a value is out of range: expected numbers that int32 can hold")
+    if target == np.int32:
+        check_range(name, array, -2**31, 2**31 - 1, "numbers that int32 can hold")
     return array.astype(target)
 
 

@@ -47,8 +47,13 @@ def dtype_name(argument: str, array: Array) -> str:
                     f"convert it by {argument}.astype(numpy.float32)")
 
 
-def _out_of_range(array: Array, low: float, high: float) -> bool:
-    return bool(array.size) and not bool(((array >= low) & (array <= high)).all())
+def check_range(name: str, array: Array, low: float, high: float, words: str) -> None:
+    """Raises for the first element that is not in the range, which `words` describe."""
+    inside = (array >= low) & (array <= high)
+    if not inside.all():
+        index = tuple(int(i) for i in np.unravel_index(np.argmin(inside), array.shape))
+        place = f"[{', '.join(map(str, index))}]" if index else ""
+        raise ValueError(f"{name}{place}: {array[index]}: expected {words}")
 
 
 def _check_ascending(name: str, array: Array, end: int) -> None:
@@ -74,12 +79,7 @@ def _value_check(name: str, values: int, end: int) -> Callable[[Array], None] | 
     if values == lib.CLMGK_VALUES_OFFSETS:
         return lambda array: _check_ascending(name, array, end)
     low, high, words = (0, end, f"0 to {end}") if values == lib.CLMGK_VALUES_LENGTHS else _RANGES[values]
-
-    def check_range(array: Array) -> None:
-        if _out_of_range(array, low, high):
-            raise ValueError(f"{name}: a value is out of range: expected {words}")
-
-    return check_range
+    return lambda array: check_range(name, array, low, high, words)
 
 
 class Slot:

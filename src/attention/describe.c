@@ -155,8 +155,7 @@ static clmgk_status resolve_variance(clmgk_attention_desc *d, clmgk_error *error
     /* the kernels take it as an f32 */
     const float single = (float)d->variance;
     if (single == 0.0f || isinf(single) || isinf(1.4427f / single))
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "variance: %g: expected a number in the range of f32",
-                        d->variance);
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "variance: %g: expected 4.24e-39 to 3.4e+38", d->variance);
     return CLMGK_OK;
 }
 
@@ -267,8 +266,7 @@ static clmgk_status check_softcap(const clmgk_attention_desc *d, clmgk_error *er
     /* the kernels take it, in units of log2, and its inverse as f32 */
     const float single = (float)(d->softcap * 1.4426950408889634);
     if (single == 0.0F || isinf(single) || isinf(1.0F / single))
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "softcap: %g: expected a number in the range of f32",
-                        d->softcap);
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "softcap: %g: expected 2.04e-39 to 2.35e+38", d->softcap);
     const bool one_score = mgk_has_trait(d, CLMGK_TRAIT_ADMIXTURE) || d->components == 1;
     if (!one_score || d->score != CLMGK_SCORE_DOT)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "softcap: %g: expected 0, or dot scores of one component",

@@ -827,7 +827,7 @@ class Refusals(BenchTest):
             (["--gradients"], ["--pass", "backward", "--gradients", "noise"]),
             (["--gradients", "shift"], ["--pass", "backward", "--gradients", "shift", "--variants", "mgk"]),
             (["--backward-parameters", "--pass"], ["--backward-parameters", "tile=64"]),
-            (["--window"], ["--length", 8, "--head-size", 8, "--window", "-2,3"]),
+            (["--window", "left,right"], ["--length", 8, "--head-size", 8, "--window", "-2,3"]),
             (["--packed"], ["--length", 8, "--head-size", 8, "--packed", 0]),
             (["--bias"], ["--length", 8, "--head-size", 8, "--bias", "hn"]),
             (["dropout"], ["--length", 8, "--head-size", 8, "--dropout", 1]),

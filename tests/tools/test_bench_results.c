@@ -105,6 +105,26 @@ TH_HOST_TEST(faster_than_the_peak)
     }
 }
 
+/* At their rates MGK and sMGK with half the heads take less and more time than softmax, at every size. */
+TH_HOST_TEST(closing_sentences)
+{
+    made_up all;
+    char *text = NULL, words[64];
+    size_t size = 0;
+    make(&all, "quick", false, 125);
+    FILE *const stream = open_memstream(&text, &size);
+    assert_non_null(stream);
+    bench_print_closing(&all.options, &all.device, stream);
+    assert_int_equal(fclose(stream), 0);
+    for (int mgk = 0; mgk < 2; mgk++) {
+        const int shapes = (int)all.options.request.shape_count;
+        snprintf(words, sizeof(words), "), fastest at %d of %d sizes.\n", mgk ? shapes : 0, shapes);
+        assert_int_equal(count_words(text, words), 1);
+    }
+    free(text);
+    release(&all);
+}
+
 /* A figure's text by one of these, for free(). */
 static char *figure_text(const figure_results *results, bool csv)
 {

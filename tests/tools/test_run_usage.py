@@ -216,6 +216,7 @@ class Usage(RunTest):
         for value in ("0", "-4", "", "4.0", "1073741825"):
             with self.subTest(heads=value):
                 self.refuse_run("--heads", f"'{value}'", variant="hard-mish", heads=value)
+        self.refuse_run("--window '5': expected left,right: two whole numbers", window="5")
         self.refuse_run("--score", "'cosine'", variant="mgk", score="cosine")
         self.refuse_run("nonsense", parameters="nonsense=3")
         self.refuse_run("--backward-parameters", "--grad-out", backward_parameters="splits=1")

@@ -170,6 +170,15 @@ tool_exit tool_parse_integer(const char *option, const char *text, int64_t low, 
                      text, low, high);
 }
 
+tool_exit tool_parse_window(const char *text, int64_t high, int64_t sides[2], tool_error *error)
+{
+    if (tool_parse_integers("window", text, -1, high, 2, sides, error) == TOOL_DONE)
+        return TOOL_DONE;
+    return tool_fail(error, TOOL_BAD_INPUT,
+                     "--window '%s': expected left,right: two whole numbers from -1 (no limit) to %" PRId64, text,
+                     high);
+}
+
 tool_exit tool_parse_u64(const char *option, const char *text, uint64_t *value, tool_error *error)
 {
     char *end = NULL;

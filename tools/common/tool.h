@@ -116,6 +116,8 @@ tool_exit tool_parse_integer(const char *option, const char *text, int64_t low, 
 /* Exactly `count` of them, separated by commas. */
 tool_exit tool_parse_integers(const char *option, const char *text, int64_t low, int64_t high, size_t count,
                               int64_t *values, tool_error *error);
+/* How far a window goes to the left and to the right, -1 for no limit. */
+tool_exit tool_parse_window(const char *text, int64_t high, int64_t sides[2], tool_error *error);
 tool_exit tool_parse_u64(const char *option, const char *text, uint64_t *value, tool_error *error);
 tool_exit tool_parse_number(const char *option, const char *text, double *value, tool_error *error);
 

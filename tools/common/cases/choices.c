@@ -144,7 +144,7 @@ static tool_exit parse_bias(const char *text, bench_modifiers *modifiers, tool_e
 static tool_exit parse_window(const char *text, bench_modifiers *modifiers, tool_error *error)
 {
     int64_t sides[2];
-    TOOL_TRY(tool_parse_integers("window", text, -1, INT32_MAX, TOOL_COUNT(sides), sides, error));
+    TOOL_TRY(tool_parse_window(text, INT32_MAX, sides, error));
     modifiers->window = true;
     modifiers->window_left = sides[0];
     modifiers->window_right = sides[1];

@@ -321,10 +321,13 @@ bench_label bench_case_label(const bench_case *one)
     const tool_dtypes types = tool_dtypes_text(desc);
     const bool plain =
         strcmp(types.text, clmgk_dtype_name(CLMGK_DTYPE_F32)) == 0; /* the table's type if it says none */
-    snprintf(label.text, sizeof(label.text), "%s %s%s%s%s%s%s%s", clmgk_variant_name(desc->variant), heads, feature,
-             plain ? "" : " ", plain ? "" : types.text, desc->causal && !one->shape->causal ? " causal" : "",
-             one->shape->modifiers.window && !desc->use_window ? " full" : "",
-             one->pass == BENCH_BACKWARD ? " backward" : "");
+    const int length =
+        snprintf(label.text, sizeof(label.text), "%s %s%s%s%s%s%s%s", clmgk_variant_name(desc->variant), heads, feature,
+                 plain ? "" : " ", plain ? "" : types.text, desc->causal && !one->shape->causal ? " causal" : "",
+                 one->shape->modifiers.window && !desc->use_window ? " full" : "",
+                 one->pass == BENCH_BACKWARD ? " backward" : "");
+    if (length >= (int)sizeof(label.text))
+        memcpy(&label.text[sizeof(label.text) - 4], "...", 4);
     return label;
 }
 

@@ -255,8 +255,7 @@ static tool_exit parse_choices(const char *const *values, tool_problem_arguments
 
 static tool_exit parse_modifiers(const char *const *values, tool_problem_arguments *arguments, tool_error *error)
 {
-    TOOL_TRY(tool_parse_integers("window", values[TOOL_OPTION_WINDOW], -1, INT64_MAX, TOOL_COUNT(arguments->window),
-                                 arguments->window, error));
+    TOOL_TRY(tool_parse_window(values[TOOL_OPTION_WINDOW], INT64_MAX, arguments->window, error));
     TOOL_TRY(tool_parse_number("softcap", values[TOOL_OPTION_SOFTCAP], &arguments->softcap, error));
     if (values[TOOL_OPTION_SOFTCAP] && arguments->softcap <= 0.0)
         return tool_fail(error, TOOL_BAD_INPUT, "--softcap %s: expected a number above 0", values[TOOL_OPTION_SOFTCAP]);
