@@ -152,17 +152,17 @@ typedef struct clmgk_attention_desc {
     clmgk_storage dtype_v;
     clmgk_storage dtype_o;
 
-    /* Precision of the products of f32 or f16 arrays that the plan may use for speed. EXACT: an output may be off by
-     * 3 e + c m, where e is the error of the formula computed with whole matrices in f32 (rounded where arrays are), m
-     * the largest exact element, and c = 3e-6 in f32, 5e-4 in f16 and 4e-3 in bf16; a gradient by 5 e + 2 c m (f32: 5 e
-     * + 1e-5 m). TF32 and BF16: both the formula that defines e and the plan first round the factors of products, and
-     * the vectors whose distances are computed, to that type (the plan may round less coarsely); c is then at least
-     * 1e-3 (TF32) or 4e-3 (BF16). A plan uses the lower precision only where a unit of the device is faster with it
-     * (TF32: NVIDIA's GPUs, f32 arrays, in the linear family all; BF16: AMX of x86 CPUs, or AVX512-BF16 of AMD's, also
-     * where the arrays have several types; of f16 arrays alone AMX-FP16 multiplies the numbers themselves, also with
-     * EXACT); else it is as exact as without this field. All passes of a plan use the same. In the linear family the
-     * factors are features, states and gradients, which are f32 whatever the arrays are; exponents of FAVOR are never
-     * rounded. */
+    /* Precision of the products of f32 or f16 arrays that the plan may use for speed. EXACT: an output may be off
+     * by 3 e + c m, where e is the error of the formula computed with whole matrices in f32 (rounded where arrays
+     * are), m the largest exact element, and c = 3e-6 in f32, 5e-4 in f16 and 4e-3 in bf16; a gradient by 5 e + 2 c
+     * m (f32: 5 e + 1e-5 m). TF32 and BF16: both the formula that defines e and the plan first round the factors of
+     * products, and the vectors whose distances are computed, to that type (the plan may round less coarsely); c is
+     * then at least 1e-3 (TF32) or 4e-3 (BF16). A plan uses the lower precision only where a unit of the device is
+     * faster with it (TF32: NVIDIA's GPUs, f32 arrays, but not of mixed heads, in the linear family all; BF16: AMX
+     * of x86 CPUs, or AVX512-BF16 of AMD's, also where the arrays have several types; of f16 arrays alone AMX-FP16
+     * multiplies the numbers themselves, also with EXACT); else it is as exact as without this field. All passes of
+     * a plan use the same. In the linear family the factors are features, states and gradients, which are f32
+     * whatever the arrays are; exponents of FAVOR are never rounded. */
     clmgk_precision precision;
 } clmgk_attention_desc;
 

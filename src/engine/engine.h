@@ -92,8 +92,8 @@ typedef struct mgk_block {
     int most_keys;     /* with lanes: keys of a register block; the copy is padded to a multiple of them */
     uint64_t local_bytes, private_bytes;
     int unit;          /* the matrix unit of its kernels; 0: none */
-    int tf32_products; /* for a product of f32 factors on matrix units; 0: other factors, slices, or no such units */
-    int bf16_slices;   /* whose sum an f32 factor is on matrix units; 0: other factors, tf32, or no such units */
+    int tf32_products; /* for a product of a block without scores on matrix units; 0: other factors, or no such units */
+    int bf16_slices;   /* whose sum an f32 factor is on matrix units; 0: other factors, or no such units */
     bool ring_ahead;   /* the kernel copies keys and values a whole tile ahead */
     bool turns;        /* the backward pass takes components one after the other (cl/mixture/block.clh) */
     clmgk_precision precision; /* of the products, where it is the descriptor's and not the arrays' */

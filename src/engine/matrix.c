@@ -34,20 +34,11 @@ static bool uses_wgmma(const mgk_tunables *p)
     return mgk_tunable_get(p, MGK_NAMED(unit)) == MATRIX_WGMMA;
 }
 
-/* Slices of bf16 whose sum an f32 factor is (cl/engine/matrix/slices.clh). Scores and sums of mixed heads leave no
- * registers for slices: there factors are tf32. */
+/* Slices of bf16 whose sum an f32 factor is (cl/engine/matrix/slices.clh). */
 static int bf16_slices_of(const mgk_footprint *f)
 {
     enum { EXACT = 3, ROUNDED = 2 };
-    const bool sliced = f->singles && f->held_heads == 0;
-    return !sliced ? 0 : f->precision == CLMGK_PRECISION_EXACT ? EXACT : ROUNDED;
-}
-
-/* A number is the sum of two of tf32, so a product takes three, without that of the low parts. */
-static int tf32_products_of(const mgk_footprint *f)
-{
-    enum { EXACT = 3, ROUNDED = 1 };
-    return !f->singles || bf16_slices_of(f) > 0 ? 0 : f->precision == CLMGK_PRECISION_EXACT ? EXACT : ROUNDED;
+    return !f->singles ? 0 : f->precision == CLMGK_PRECISION_EXACT ? EXACT : ROUNDED;
 }
 
 /* That of the products, where it is the descriptor's: f32 factors are rounded unless the descriptor wants them exact.
@@ -57,11 +48,9 @@ static clmgk_precision precision_of(const mgk_footprint *f)
     return f->singles && f->precision != CLMGK_PRECISION_EXACT ? CLMGK_PRECISION_TF32 : CLMGK_PRECISION_EXACT;
 }
 
-/* Bytes of a row of a tile: 16-bit numbers and a piece of padding, f32 and two; wgmma: whole parts. */
-static int64_t row_bytes(int64_t size, const mgk_footprint *f, const mgk_tunables *p)
+/* Bytes of a row of a tile: 16-bit numbers and a piece of padding; wgmma: whole parts. */
+static int64_t row_bytes(int64_t size, const mgk_tunables *p)
 {
-    if (tf32_products_of(f) > 0)
-        return width_of(size) * (int64_t)sizeof(float) + (int64_t)2 * PIECE_BYTES;
     const int64_t parts = (width_of(size) + PART_SIZE - 1) / PART_SIZE;
     return uses_wgmma(p) ? parts * PART_SIZE * HALF_BYTES : width_of(size) * HALF_BYTES + PIECE_BYTES;
 }
@@ -82,7 +71,7 @@ static int64_t slices_bytes_of(const mgk_footprint *f, const mgk_tunables *p, co
 {
     const int64_t keys = (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles)) * TILE_KEYS;
     const int64_t head_size = f->narrowest + f->widest - f->value_size;
-    const int64_t head = f->products * row_bytes(head_size, f, p), value = row_bytes(f->value_size, f, p);
+    const int64_t head = f->products * row_bytes(head_size, p), value = row_bytes(f->value_size, p);
     const int64_t copied_head = f->products * width_of(head_size), copied_value = width_of(f->value_size);
     const int64_t sliced = turns ? larger(head, value) : head + value;
     const int64_t copied = turns ? larger(copied_head, copied_value) : copied_head + copied_value;
@@ -99,7 +88,7 @@ static int64_t backward_bytes_of(const mgk_footprint *f, const mgk_tunables *p)
     const int64_t most_held_words = f->components == 1 ? 64 : 32;
     const int64_t keys = (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles)) * TILE_KEYS, rows = rows_of(p);
     const int64_t head_size = f->narrowest + f->widest - f->value_size;
-    const int64_t head = row_bytes(head_size, f, p), value = row_bytes(f->value_size, f, p);
+    const int64_t head = row_bytes(head_size, p), value = row_bytes(f->value_size, p);
     const int64_t steps = mgk_tunable_get(p, MGK_NAMED(row_tiles)) * (width_of(head_size) + width_of(f->value_size));
     const bool apart = uses_wgmma(p) || (f->products == 1 && steps * STEP_WORDS <= most_held_words * STEP);
     const int64_t of_keys = apart ? larger(STAGES * keys * (head + value), rows * larger(head, value))
@@ -111,8 +100,8 @@ static int64_t backward_bytes_of(const mgk_footprint *f, const mgk_tunables *p)
 static int64_t ring_bytes_of(const mgk_footprint *f, const mgk_tunables *p)
 {
     const int64_t keys = (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles)) * TILE_KEYS;
-    const int64_t head = row_bytes(f->narrowest + f->widest - f->value_size, f, p);
-    return keys * (2 * f->products + 1) * larger(head, row_bytes(f->value_size, f, p));
+    const int64_t head = row_bytes(f->narrowest + f->widest - f->value_size, p);
+    return keys * (2 * f->products + 1) * larger(head, row_bytes(f->value_size, p));
 }
 
 /* Whether the forward pass copies keys and values a whole tile ahead: where a kernel has the memory. The terms of keys
@@ -135,8 +124,8 @@ static int64_t mixed_keys_bytes_of(const mgk_footprint *f, const mgk_device_fact
     const bool is_cpu = facts->info.device_class == CLMGK_DEVICE_CPU;
     const int64_t keys = (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles)) * TILE_KEYS, rows = rows_of(p);
     const int64_t heads = mgk_tunable_get(p, MGK_NAMED(heads));
-    const int64_t head = f->products * row_bytes(f->narrowest + f->widest - f->value_size, f, p);
-    const int64_t value = row_bytes(f->value_size, f, p);
+    const int64_t head = f->products * row_bytes(f->narrowest + f->widest - f->value_size, p);
+    const int64_t value = row_bytes(f->value_size, p);
     const int64_t own = uses_wgmma(p) ? 0 : rows * head, tiles = keys * (head + 2 * value);
     const int64_t of_keys = rows * value + keys * (head + (f->tile_heads > 1 ? 2 : 1) * value);
     return own + (is_cpu ? rows * heads * value + tiles : larger(of_keys, tiles));
@@ -151,7 +140,7 @@ static uint64_t local_bytes_of(const mgk_footprint *f, const mgk_device_facts *f
     const int64_t threads = (int64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * WARP;
     const int64_t rows = rows_of(p), heads = mixed ? mgk_tunable_get(p, MGK_NAMED(heads)) : 1;
     const int64_t head_size = f->narrowest + f->widest - f->value_size;
-    const int64_t head = row_bytes(head_size, f, p), value = row_bytes(f->value_size, f, p);
+    const int64_t head = row_bytes(head_size, p), value = row_bytes(f->value_size, p);
     const bool in_memory = uses_wgmma(p) && f->products * width_of(head_size) > MOST_STAGED;
     const int64_t queries = in_memory ? 0 : f->products * head; /* of a row */
     const int64_t staged = mixed ? rows * (queries + (f->forward ? 0 : value)) : 0;
@@ -303,14 +292,12 @@ static mgk_pace pace_of(const mgk_footprint *f, const mgk_device_facts *facts, c
                            heads * (double)width_of(f->value_size);
     const double products = scores * (columns + heads * TILE_KEYS) / OF_PRODUCT; /* with the sums of rounded weights */
     const double of_scores = scores * heads * (double)f->components;
-    const int parts = tf32_products_of(f); /* each of two instructions; splitting takes others */
     const int slices = bf16_slices_of(f), pairs = slices > 0 ? slices * (slices + 1) / 2 : 1; /* of slices */
     const double numbers = keys * columns, bytes = numbers * (f->singles ? 4.0 : 2.0);
-    const double of_tf32 = parts > 1 ? 5.4 : 3.6, of_slices = 0.25 * pairs + 0.125 * slices;
-    const double of_product = parts > 0 ? of_tf32 : slices > 0 ? of_slices : 0.48 / row_tiles;
+    const double of_product = slices > 0 ? 0.25 * pairs + 0.125 * slices : 0.48 / row_tiles;
     const double splitting = slices > 0 ? 0.028 * (slices - 1) * (numbers + of_scores) : 0.0;
     const double slots = splitting + (uses_wgmma(p) ? 0.09 * of_scores : of_product * products + 0.075 * of_scores);
-    const double of_unit = pairs * (uses_wgmma(p) ? 1.15 : 1.66 * (parts > 0 ? 2.0 * parts : 1.0));
+    const double of_unit = pairs * (uses_wgmma(p) ? 1.15 : 1.66);
     const double units = slots + of_unit * products; /* wgmma: partly at the same time */
     const double loads = uses_wgmma(p) ? 1.0 : warps;
     const double of_slice = numbers * HALF_BYTES * (slices + loads * (uses_wgmma(p) ? pairs : slices));
@@ -436,9 +423,8 @@ static int unit_of(const mgk_footprint *f, const mgk_device_facts *facts, const 
 {
     const int64_t few = (int64_t)GROUP_WARPS * TILE_ROWS / 2;
     const bool gradients_suit = f->any_order || f->streamed > few;
-    const bool suits = gradients_suit && !f->two_types && tf32_products_of(f) == 0 && f->rows > few &&
-                       has_room(f, facts, p) && !is_given(p, MGK_NAMED(warps), GROUP_WARPS) &&
-                       !is_given(p, MGK_NAMED(row_tiles), 1);
+    const bool suits = gradients_suit && !f->two_types && f->rows > few && has_room(f, facts, p) &&
+                       !is_given(p, MGK_NAMED(warps), GROUP_WARPS) && !is_given(p, MGK_NAMED(row_tiles), 1);
     const int unit = facts->matrix_unit.unit;
     return unit == MATRIX_WGMMA && !suits ? MATRIX_MMA : unit;
 }
@@ -534,9 +520,8 @@ static clmgk_status fit(const mgk_footprint *whole, const mgk_device_facts *fact
     choose(f, facts, p);
     if (mgk_tunable_get(p, MGK_NAMED(unit)) > facts->matrix_unit.unit)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "engine matrix: the device has no such matrix unit");
-    if (uses_wgmma(p) && (f->two_types || tf32_products_of(f) > 0))
-        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
-                        "engine matrix: wgmma needs one type for Q and K, and has no f32 arrays of mixed heads");
+    if (uses_wgmma(p) && f->two_types)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "engine matrix: wgmma needs one type for Q and K");
     MGK_TRY(mgk_tunables_check(p, true, error));
     const uint64_t threads = (uint64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * WARP;
     const uint64_t local = local_bytes_of(f, facts, p);
@@ -550,7 +535,6 @@ static clmgk_status fit(const mgk_footprint *whole, const mgk_device_facts *fact
                          .registers = most_registers(f, p),
                          .pace = pace_of(f, facts, p),
                          .unit = mgk_tunable_get(p, MGK_NAMED(unit)),
-                         .tf32_products = tf32_products_of(f),
                          .bf16_slices = bf16_slices_of(f),
                          .ring_ahead = has_ring_ahead(f, p),
                          .turns = turns,
@@ -584,6 +568,8 @@ static const char *why_not_types(const clmgk_attention_desc *desc)
     const bool singles = desc->dtype == CLMGK_DTYPE_F32 && k == CLMGK_DTYPE_F32 && v == CLMGK_DTYPE_F32;
     if (any_single && !singles)
         return "it multiplies f32 only where Q, K and V are all f32";
+    if (any_single && (clmgk_variant_traits(desc->variant) & CLMGK_TRAIT_ADMIXTURE) != 0)
+        return "the scores of mixed heads leave no registers for slices of f32";
     if (v == CLMGK_DTYPE_BF16 && o == CLMGK_DTYPE_F16)
         return "O in f16 needs finer weights than those that multiply V in bf16";
     const bool backward = desc->gradients != 0 || desc->statistics != 0;
@@ -611,14 +597,6 @@ static bool copies_pieces(const clmgk_attention_desc *desc)
            (!backward || (are_pieces(&desc->q, head, piece) && are_pieces(&desc->grad_o, value, piece)));
 }
 
-/* f32 arrays of mixed heads, whose numbers each warp splits for three products: on an H200 the other engine took 1.16
- * ms for 8 heads of 4,096 tokens and 64 numbers, and this one 1.81. */
-static bool splits_mixed_heads(const clmgk_attention_desc *desc)
-{
-    return desc->dtype == CLMGK_DTYPE_F32 && desc->precision == CLMGK_PRECISION_EXACT &&
-           (clmgk_variant_traits(desc->variant) & CLMGK_TRAIT_ADMIXTURE) != 0;
-}
-
 static bool is_linear(const clmgk_attention_desc *desc)
 {
     return (clmgk_variant_traits(desc->variant) & CLMGK_TRAIT_LINEAR) != 0;
@@ -643,8 +621,6 @@ static mgk_rank rank(const mgk_device_facts *facts, const clmgk_attention_desc *
         return (mgk_rank){BELOW, "its matrix units multiply f16, bf16 and tf32"};
     if (desc->length < TILE_ROWS && (linear || mgk_packed_heads(&mgk_engine_matrix, desc) < HEADS_WORTH))
         return (mgk_rank){BELOW, "there are fewer queries than a fragment has rows"};
-    if (splits_mixed_heads(desc))
-        return (mgk_rank){BELOW, "f32 numbers of mixed heads take three products each, and time to split"};
     if (!linear && !copies_pieces(desc))
         return (mgk_rank){ABOVE,
                           "its products run on matrix units, but rows are copied number by number, because their "

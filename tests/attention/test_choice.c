@@ -238,17 +238,17 @@ TH_HOST_TEST(ranks)
             assert_true(i == 0 || ranked[i].rank.points <= ranked[i - 1].rank.points);
         }
     }
-    /* matrix units need arrays of 16 bits, or all of f32 (of mixed heads only if rounding is allowed, as in the linear
-     * family with any arrays), and rows for a fragment, or four query heads to a head of keys */
+    /* matrix units need arrays of 16 bits, or all of f32 (not of mixed heads), in the linear family leave to round, and
+     * rows for a fragment, or four query heads to a head of keys */
     mgk_device_facts facts = th_facts(CLMGK_DEVICE_GPU);
     const clmgk_attention_desc problems[] = {
         {.dtype = CLMGK_DTYPE_BF16, .length = 16},
         {.dtype = CLMGK_DTYPE_F16, .length = 16},
         {.dtype = CLMGK_DTYPE_F16, .length = 1, .heads = 8, .kv_heads = 2},
         {.dtype = CLMGK_DTYPE_F32, .length = 16, .gradients = CLMGK_GRADIENT_Q},
-        {.variant = CLMGK_VARIANT_HARD_FISH, .dtype = CLMGK_DTYPE_F32, .length = 16, .precision = CLMGK_PRECISION_TF32},
         {.variant = CLMGK_VARIANT_MLK, .dtype = CLMGK_DTYPE_F16, .length = 16, .precision = CLMGK_PRECISION_TF32},
         {.variant = CLMGK_VARIANT_HARD_FISH, .dtype = CLMGK_DTYPE_F32, .length = 16},
+        {.variant = CLMGK_VARIANT_HARD_FISH, .dtype = CLMGK_DTYPE_F32, .length = 16, .precision = CLMGK_PRECISION_TF32},
         {.variant = CLMGK_VARIANT_MLK, .dtype = CLMGK_DTYPE_F16, .length = 16},
         {.variant = CLMGK_VARIANT_LINEAR, .length = 15, .heads = 8, .kv_heads = 2, .precision = CLMGK_PRECISION_TF32},
         {.dtype = CLMGK_DTYPE_BF16, .length = 15},
@@ -258,7 +258,7 @@ TH_HOST_TEST(ranks)
         mgk_ranked ranked[MGK_ENGINES];
         facts.matrix_unit = (mgk_matrix_unit){.known = true, .unit = 1};
         mgk_engines_rank(&facts, &problems[n], ranked);
-        assert_int_equal(ranked[0].engine->value, n < 6 ? CLMGK_ENGINE_MATRIX : CLMGK_ENGINE_SIMT);
+        assert_int_equal(ranked[0].engine->value, n < 5 ? CLMGK_ENGINE_MATRIX : CLMGK_ENGINE_SIMT);
         facts.matrix_unit.unit = 0;
         mgk_engines_rank(&facts, &problems[n], ranked);
         assert_int_equal(ranked[0].engine->value, CLMGK_ENGINE_SIMT);

@@ -214,17 +214,15 @@ TH_TEST(two_types_in_a_product)
     expect_shapes(session, desc, 5, 3);
 }
 
-/* f32 factors, which units multiply in parts of fewer bits, within the bound of f32: both softmax families. */
+/* f32 factors, which units multiply in parts of fewer bits, within the bound of f32. */
 TH_TEST(singles_forward)
 {
-    static const clmgk_attention_desc descs[] = {
-        {.head_size = 24, .value_size = 40},
-        {.variant = CLMGK_VARIANT_MGK,
-         .components = 3,
-         .prior_shape = CLMGK_PRIOR_HMS,
-         .head_size = 5,
-         .value_size = 7},
-        {.variant = CLMGK_VARIANT_HARD_FISH, .components = 2, .heads = 3, .head_size = 16, .value_size = 16}};
+    static const clmgk_attention_desc descs[] = {{.head_size = 24, .value_size = 40},
+                                                 {.variant = CLMGK_VARIANT_MGK,
+                                                  .components = 3,
+                                                  .prior_shape = CLMGK_PRIOR_HMS,
+                                                  .head_size = 5,
+                                                  .value_size = 7}};
     for (size_t n = 0; n < TH_COUNT(descs); n++)
         expect_shapes(session, descs[n], 4 * n, 4);
 }
@@ -249,7 +247,7 @@ TH_TEST(singles_far_from_the_origin)
     }
 }
 
-/* Plans with gradients: a factor is the sum of three bf16 (precision tf32: of two), of mixed heads that of two tf32. */
+/* Plans with gradients: a factor is the sum of three bf16 (precision tf32: of two). */
 TH_TEST(singles_in_both_passes)
 {
     enum { QKV = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V };
@@ -261,13 +259,7 @@ TH_TEST(singles_in_both_passes)
          .prior_shape = CLMGK_PRIOR_HMS,
          .head_size = 5,
          .value_size = 7,
-         .gradients = QKV | CLMGK_GRADIENT_PRIOR},
-        {.variant = CLMGK_VARIANT_HARD_FISH,
-         .components = 2,
-         .heads = 3,
-         .head_size = 16,
-         .value_size = 16,
-         .gradients = QKV | CLMGK_GRADIENT_MIX}};
+         .gradients = QKV | CLMGK_GRADIENT_PRIOR}};
     for (size_t n = 0; n < (session->full ? TH_COUNT(descs) : 2); n++)
         expect_shapes(session, descs[n], 4 * n, 4);
 }
@@ -542,6 +534,7 @@ TH_TEST(other_problems_are_refused)
         const char *words;
     } cases[] = {{{.value_size = 129}, "at most 128 numbers"},
                  {{.dtype = CLMGK_DTYPE_F16, .dtype_k = CLMGK_STORAGE_F32}, "all f32"},
+                 {{.variant = CLMGK_VARIANT_HARD_FISH, .precision = CLMGK_PRECISION_TF32}, "slices of f32"},
                  {{.dtype_o = CLMGK_STORAGE_F16, .gradients = CLMGK_GRADIENT_V}, "one for V and O"},
                  {{.dtype = CLMGK_DTYPE_F16, .dtype_k = CLMGK_STORAGE_BF16, .gradients = CLMGK_GRADIENT_Q}, "one type"},
                  {{.dtype = CLMGK_DTYPE_BF16, .dtype_v = CLMGK_STORAGE_F16, .gradients = CLMGK_GRADIENT_V}, "one type"},

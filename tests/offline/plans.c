@@ -167,8 +167,6 @@ static const problem matrices[] = {
      false},
     {"mgk4-f32-64", CLMGK_VARIANT_MGK, CLMGK_DTYPE_F32, 4, 64, 64, false, false, false, CLMGK_PASS_FORWARD, false},
     {"smgk2-f32-64", CLMGK_VARIANT_SMGK, CLMGK_DTYPE_F32, 2, 64, 64, false, false, false, CLMGK_PASS_FORWARD, false},
-    {"hard-fish2-f32-64", CLMGK_VARIANT_HARD_FISH, CLMGK_DTYPE_F32, 2, 64, 64, false, false, false, CLMGK_PASS_FORWARD,
-     false},
     {"softmax-tf32-64", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, 1, 64, 64, false, false, false, CLMGK_PASS_FORWARD,
      false},
     {"softmax-f32-64", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, 1, 64, 64, false, false, false, CLMGK_PASS_BACKWARD,
@@ -179,8 +177,6 @@ static const problem matrices[] = {
      false},
     {"mgk2-f32-64", CLMGK_VARIANT_MGK, CLMGK_DTYPE_F32, 2, 64, 64, false, false, false, CLMGK_PASS_BACKWARD, false},
     {"smgk2-f32-64", CLMGK_VARIANT_SMGK, CLMGK_DTYPE_F32, 2, 64, 64, false, false, false, CLMGK_PASS_BACKWARD, false},
-    {"hard-fish2-f32-64", CLMGK_VARIANT_HARD_FISH, CLMGK_DTYPE_F32, 2, 64, 64, false, false, false, CLMGK_PASS_BACKWARD,
-     false},
 };
 
 /* A configuration of the linear family; `arrays`: prior, w, an incoming state. */
@@ -430,14 +426,12 @@ static clmgk_attention_desc matrix_desc(const problem *p)
 #define WGMMA_SUFFIX "-wgmma"
 enum { NAME_SIZE = 64 };
 
-/* Not f32 arrays of mixed heads, and backward passes of these with more sums than registers hold. */
+/* Not backward passes of mixed heads with more sums than registers hold. */
 static bool takes_wgmma(const problem *p)
 {
     enum { MOST_COLUMNS = 256 };
-    if ((clmgk_variant_traits(p->variant) & CLMGK_TRAIT_ADMIXTURE) == 0)
-        return true;
-    return p->dtype != CLMGK_DTYPE_F32 &&
-           (p->pass == CLMGK_PASS_FORWARD || p->components * p->head_size <= MOST_COLUMNS);
+    return (clmgk_variant_traits(p->variant) & CLMGK_TRAIT_ADMIXTURE) == 0 || p->pass == CLMGK_PASS_FORWARD ||
+           p->components * p->head_size <= MOST_COLUMNS;
 }
 
 static int print_matrices(const mgk_device_facts *nvidia, const mgk_device_facts *gpu)

@@ -289,12 +289,15 @@ static rd_configuration random_configuration(uint64_t seed, uint64_t index)
     return out;
 }
 
-/* For the matrix engine, of f32 arrays: exact products, or those of factors that are rounded to tf32. */
+/* For the matrix engine, of f32 arrays (not of mixed heads): exact products, or those of factors that are rounded to
+ * tf32. */
 static rd_configuration random_singles_configuration(uint64_t seed, uint64_t index)
 {
     rd_configuration out = random_configuration(seed, 4 * index + 1); /* none of the linear family */
     clmgk_attention_desc *const d = &out.desc;
     uint64_t state = seed ^ index;
+    if ((clmgk_variant_traits(d->variant) & CLMGK_TRAIT_ADMIXTURE) != 0)
+        return out;                            /* of the engine that it has */
     const bool forward = th_chance(&state, 2); /* which has products of its own */
     out.engine = CLMGK_ENGINE_MATRIX;
     d->gradients = forward ? 0 : d->gradients;
