@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # cmake --install: headers, both libraries, the programs with manual pages and completion, the documents and examples, the
-# CMake package clmgk and the pkg-config file clmgk. The target `uninstall` removes what was installed.
+# CMake package clmgk and the pkg-config files clmgk and clmgk-static. The target `uninstall` removes what was installed.
 include(CMakePackageConfigHelpers)
 
 install(DIRECTORY include/clmgk DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
@@ -30,9 +30,18 @@ install(FILES ${PROJECT_BINARY_DIR}/clmgkConfig.cmake ${PROJECT_BINARY_DIR}/clmg
 file(RELATIVE_PATH CLMGK_PC_PREFIX ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
 file(RELATIVE_PATH CLMGK_PC_INCLUDEDIR ${CMAKE_INSTALL_PREFIX} ${CMAKE_INSTALL_FULL_INCLUDEDIR})
 file(RELATIVE_PATH CLMGK_PC_LIBDIR ${CMAKE_INSTALL_PREFIX} ${CMAKE_INSTALL_FULL_LIBDIR})
-list(TRANSFORM CMAKE_DL_LIBS PREPEND " -l" OUTPUT_VARIABLE CLMGK_PC_DL)
+list(TRANSFORM CMAKE_DL_LIBS PREPEND " -l" OUTPUT_VARIABLE dl)
+set(CLMGK_PC_NAME libclmgk)
+set(CLMGK_PC_LIBS "-L\${libdir} -lclmgk")
+set(CLMGK_PC_PRIVATE "-pthread -lm${dl}")
 configure_file(cmake/clmgk.pc.in ${PROJECT_BINARY_DIR}/clmgk.pc @ONLY)
-install(FILES ${PROJECT_BINARY_DIR}/clmgk.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+# -lclmgk is the shared library where there are both.
+set(CLMGK_PC_NAME "libclmgk, static")
+set(CLMGK_PC_LIBS "\${libdir}/libclmgk.a -pthread -lm${dl}")
+set(CLMGK_PC_PRIVATE)
+configure_file(cmake/clmgk.pc.in ${PROJECT_BINARY_DIR}/clmgk-static.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/clmgk.pc ${PROJECT_BINARY_DIR}/clmgk-static.pc
+        DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
 install(FILES LICENSE README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.md" PATTERN "*.svg")
@@ -85,7 +94,10 @@ set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${CMAKE_LIBRARY_OUTPUT_DIRECTORY
 set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON) # with it the package runs ldconfig
 set(CPACK_DEBIAN_PACKAGE_DEPENDS "ocl-icd-opencl-dev | opencl-dev")
 set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "pocl-opencl-icd | opencl-icd, libclblast1, gnuplot-nox | gnuplot, python3-numpy, python3-matplotlib")
-# All that is installed, named as the one component there is: so cpack leaves install_manifest.txt as the last
+install(FILES cmake/debian-copyright DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/libclmgk RENAME copyright
+        COMPONENT debian EXCLUDE_FROM_ALL)
+# Components by their names, of which all but Debian's file is the first: so cpack leaves install_manifest.txt as the last
 # `cmake --install` wrote it, for the target uninstall.
-set(CPACK_INSTALL_CMAKE_PROJECTS "${CMAKE_BINARY_DIR};${PROJECT_NAME};Unspecified;/")
+set(CPACK_INSTALL_CMAKE_PROJECTS "${CMAKE_BINARY_DIR};${PROJECT_NAME};Unspecified;/"
+                                 "${CMAKE_BINARY_DIR};${PROJECT_NAME};debian;/")
 include(CPack)

@@ -67,6 +67,12 @@ build_and_run() { # NAME COMPILER...
 }
 build_and_run pc_c_shared gcc -std=c11 "${flags[@]}" "$consumer.c" "${shared[@]}"
 build_and_run pc_cxx_shared g++ -std=c++11 "${flags[@]}" "$consumer.cpp" "${shared[@]}"
+read -ra inside <<<"$(pkg-config --libs clmgk-static)"
+build_and_run pc_c_inside gcc -std=c11 "${flags[@]}" "$consumer.c" "${inside[@]}"
+if readelf -d "$work/pc_c_inside" | grep -q libclmgk; then
+    echo "clmgk-static gives a program that needs libclmgk.so" >&2
+    exit 1
+fi
 
 echo "== code of the documents: every block of C compiles as it stands, the README's first one runs"
 mkdir "$work/blocks"
@@ -102,6 +108,8 @@ build_and_run pc_cxx_static g++ -std=c++11 "${flags[@]}" "$consumer.cpp" "${stat
 
 echo "== uninstall, after a package was made"
 (cd "$build" && cpack -G TGZ -D CPACK_STRIP_FILES=OFF -B "$work/package") >"$work/cpack.log" || { cat "$work/cpack.log"; exit 1; }
+tar -tf "$work"/package/*.tar.gz >"$work/packed"
+grep -q '/usr/share/doc/libclmgk/copyright$' "$work/packed" || { echo "the package lacks copyright" >&2; exit 1; }
 cmake --build "$build" --target uninstall >"$work/uninstall.log" || { cat "$work/uninstall.log"; exit 1; }
 if [[ -n $(find "$prefix" -not -type d) || -e $prefix/share/doc/clmgk ]]; then
     echo "uninstall leaves:" >&2
