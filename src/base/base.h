@@ -194,6 +194,10 @@ void mgk_folder_close(mgk_folder *folder);
  * make. ERROR_IO with the reason; for a missing folder, the obstacle above it. */
 clmgk_status mgk_folder_check_writable(const char *path, bool make, clmgk_error *error);
 
+/* Whether the folder's file system, or that of the first folder above that is there, has so many bytes left for this
+ * user. ERROR_IO if it has not. */
+clmgk_status mgk_folder_check_room(const char *path, uint64_t bytes, clmgk_error *error);
+
 /* Reads a file into *data (mgk_free), NULL if there is none; `touch` sets its time to now in a private folder. ERROR_IO
  * if the file can't be read, is larger than max_bytes, or is not a regular file that belongs to the user (shipped: or
  * root) and that nobody else may write. */

@@ -5,10 +5,12 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -188,6 +190,23 @@ clmgk_status mgk_folder_check_writable(const char *path, bool make, clmgk_error 
     }
     return make || strcmp(place, path) == 0 ? CLMGK_OK
                                             : mgk_fail(error, CLMGK_ERROR_IO, "%s: %s", path, strerror(ENOENT));
+}
+
+clmgk_status mgk_folder_check_room(const char *path, uint64_t bytes, clmgk_error *error)
+{
+    char place[MAX_PATH_BYTES];
+    struct statvfs facts;
+    int code;
+    (void)snprintf(place, sizeof(place), "%s", path);
+    do
+        code = statvfs(place, &facts) == 0 ? 0 : errno;
+    while (code == ENOENT && step_up(place));
+    if (code != 0 || facts.f_blocks == 0) /* unknown */
+        return CLMGK_OK;
+    const uint64_t left = (geteuid() == 0 ? facts.f_bfree : facts.f_bavail) * (uint64_t)facts.f_frsize;
+    return left >= bytes ? CLMGK_OK
+                         : mgk_fail(error, CLMGK_ERROR_IO, "%s: %s: %" PRIu64 " KiB left: expected at least %" PRIu64,
+                                    path, strerror(ENOSPC), left / 1024, bytes / 1024);
 }
 
 static clmgk_status fail_file(const mgk_folder *folder, const char *name, int code, clmgk_error *error)

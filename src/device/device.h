@@ -105,6 +105,9 @@ bool mgk_driver_keeps_programs(const mgk_device_facts *facts);
 /* ERROR_IO, with advice, where the driver offers no device or can't compile because it can't write its files. */
 clmgk_status mgk_driver_check_folder(mgk_runtime runtime, clmgk_error *error);
 
+/* ERROR_IO, with advice, where the file system of the driver's files is full: its compiler may then end the process. */
+clmgk_status mgk_driver_check_room(mgk_runtime runtime, clmgk_error *error);
+
 /* The keeper of the device's programs; our own cache is in `cache_path` (NULL: none). */
 clmgk_program_keeper mgk_program_keeper(const mgk_device_facts *facts, const char *cache_path);
 

@@ -16,6 +16,9 @@
 /* The first version that was measured; earlier versions may differ. */
 #define POCL_LEAST_MAJOR 3
 
+/* The largest program with all its kernels takes a third of it. */
+#define PROGRAM_BYTES ((uint64_t)4 << 20)
+
 /* "OpenCL 3.0 PoCL 3.1+debian ..." */
 static bool is_known_pocl(const mgk_device_facts *facts)
 {
@@ -59,6 +62,18 @@ clmgk_status mgk_driver_check_folder(mgk_runtime runtime, clmgk_error *error)
         (pocl_folder(path, sizeof(path)) && mgk_folder_check_writable(path, false, &cause) == CLMGK_OK))
         return CLMGK_OK;
     return mgk_fail(error, CLMGK_ERROR_IO, "PoCL can't write to its folder: %s (POCL_CACHE_DIR or HOME names another)",
+                    cause.message);
+}
+
+clmgk_status mgk_driver_check_room(mgk_runtime runtime, clmgk_error *error)
+{
+    char path[4096];
+    clmgk_error cause;
+    if (runtime != MGK_RUNTIME_POCL || !pocl_folder(path, sizeof(path)) ||
+        mgk_folder_check_room(path, PROGRAM_BYTES, &cause) == CLMGK_OK)
+        return CLMGK_OK;
+    return mgk_fail(error, CLMGK_ERROR_IO,
+                    "PoCL has no space for a program in its folder: %s (POCL_CACHE_DIR or HOME names another)",
                     cause.message);
 }
 

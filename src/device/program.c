@@ -123,15 +123,17 @@ static cl_int build(mgk_program *own, cl_program program)
 /* Builds, and releases the program after a failure. */
 static clmgk_status build_or_fail(mgk_program *own, const char *file, cl_program program, clmgk_error *error)
 {
-    const cl_int code = build(own, program);
-    if (code == CL_SUCCESS)
-        return CLMGK_OK;
+    clmgk_status status = mgk_driver_check_room(own->context->facts.runtime, error);
+    const cl_int code = status == CLMGK_OK ? build(own, program) : CL_SUCCESS;
     /* NVIDIA's driver returns CL_INVALID_BINARY if its assembler failed */
     const bool from_compiler =
         code == CL_BUILD_PROGRAM_FAILURE || code == CL_INVALID_BUILD_OPTIONS || code == CL_INVALID_BINARY;
-    const clmgk_status status = from_compiler ? fail_build(own->context, program, file, code, error)
-                                              : mgk_fail_cl(error, code, "clBuildProgram");
-    clReleaseProgram(program);
+    if (from_compiler)
+        status = fail_build(own->context, program, file, code, error);
+    else if (code != CL_SUCCESS)
+        status = mgk_fail_cl(error, code, "clBuildProgram");
+    if (status != CLMGK_OK)
+        clReleaseProgram(program);
     return status;
 }
 

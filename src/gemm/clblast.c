@@ -415,6 +415,7 @@ static clmgk_status plan_product(clmgk_gemm_plan *plan, const char *parameters, 
         clGetDeviceInfo(plan->context->device, CL_DEVICE_MEM_BASE_ADDR_ALIGN, sizeof(bits), &bits, NULL);
     MGK_TRY(mgk_check_cl(error, code, "clGetDeviceInfo"));
     state->alignment = bits >= 8 ? bits / 8 : 1;
+    MGK_TRY(mgk_driver_check_room(plan->context->facts.runtime, error));
     MGK_TRY(compile(plan, state, error));
 
     const mgk_device_facts *const facts = &plan->context->facts;

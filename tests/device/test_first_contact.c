@@ -14,7 +14,9 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/statvfs.h>
 
+static bool is_full;      /* the file system */
 static cl_int build_code; /* what clBuildProgram answers, if not success */
 static const char *build_log = "";
 static bool knows_registers = true;  /* the compiler takes MGK_MOST_REGISTERS and MGK_REGISTERS_LIMIT */
@@ -27,6 +29,8 @@ static const char *shuffle;          /* what its compiler takes for an extension
 static size_t probes;                /* programs that shuffle and were given to the compiler */
 
 /* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp): names that the linker's --wrap gives */
+int __real_statvfs(const char *path, struct statvfs *facts);
+int __wrap_statvfs(const char *path, struct statvfs *facts);
 cl_int __real_clBuildProgram(cl_program program, cl_uint count, const cl_device_id *devices, const char *options,
                              void(CL_CALLBACK *notify)(cl_program, void *), void *user);
 cl_int __wrap_clBuildProgram(cl_program program, cl_uint count, const cl_device_id *devices, const char *options,
@@ -41,9 +45,18 @@ cl_int __real_clGetKernelWorkGroupInfo(cl_kernel kernel, cl_device_id device, cl
 cl_int __wrap_clGetKernelWorkGroupInfo(cl_kernel kernel, cl_device_id device, cl_kernel_work_group_info name,
                                        size_t size, void *value, size_t *size_out);
 
+int __wrap_statvfs(const char *path, struct statvfs *facts)
+{
+    const int result = __real_statvfs(path, facts);
+    if (is_full)
+        facts->f_bfree = facts->f_bavail = 1;
+    return result;
+}
+
 cl_int __wrap_clBuildProgram(cl_program program, cl_uint count, const cl_device_id *devices, const char *options,
                              void(CL_CALLBACK *notify)(cl_program, void *), void *user)
 {
+    assert_false(is_full);
     char all[2048], known[1024];
     (void)snprintf(known, sizeof(known), "%s", options);
     char *const place = build_without ? strstr(known, build_without) : NULL;
@@ -129,6 +142,25 @@ TH_TEST(failed_builds)
         if (!strstr(error.message, builds[n].expected))
             fail_msg("%s", error.message);
     }
+}
+
+/* Nothing is given to PoCL's compiler, which could end the process. */
+TH_TEST(full_folders)
+{
+    const clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 5, 6);
+    const clmgk_plan_options options = th_options(session, 0);
+    clmgk_gemm_desc product = CLMGK_GEMM_DESC_INIT;
+    clmgk_gemm_options of_clblast = CLMGK_GEMM_OPTIONS_INIT;
+    clmgk_plan *plan = NULL;
+    clmgk_gemm_plan *gemm = NULL;
+    product.m = product.n = product.k = 16;
+    of_clblast.provider = "clblast";
+    is_full = true;
+    th_expect_error(clmgk_plan_create(session->context, &desc, &options, &plan, &th_error), CLMGK_ERROR_IO,
+                    "PoCL has no space");
+    th_expect_error(clmgk_gemm_plan_create(session->context, &product, &of_clblast, &gemm, &th_error), CLMGK_ERROR_IO,
+                    "POCL_CACHE_DIR or HOME names another");
+    is_full = false;
 }
 
 TH_TEST(compilers_without_the_options_for_registers)
