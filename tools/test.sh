@@ -78,7 +78,7 @@ for name in sorted({entry["file"] for entry in json.load(open("build/compile_com
 lint() {
     local status=0
     lint_format || status=1
-    shellcheck tools/*.sh tests/*/*.sh python/*.sh .ci/run || status=1
+    shellcheck tools/*.sh tests/*/*.sh python/*.sh cmake/completion.bash .ci/run || status=1
     lint_tidy || status=1
     tests/lint/circles.py || status=1
     return "$status"

@@ -27,13 +27,36 @@ done
 while IFS=: read -r file link; do
     [[ -e $(dirname "$file")/$link ]] || { echo "$file links to $link, which is not installed" >&2; exit 1; }
 done < <(grep -roP --include='*.md' '\]\(\K(?!https?:)[^)#\s]+(?=[)#])' "$prefix/share/doc/clmgk")
+expect_completion() { # EXPECTED PROGRAM WORDS...: of the last word
+    local found
+    # shellcheck disable=SC2016 # of the inner shell
+    found=$(cd "$work/empty" && PATH=$prefix/bin:$PATH bash -c 'source "$1"; COMP_WORDS=("${@:2}"); COMP_CWORD=$(($# - 2))
+        _clmgk "$2"; echo "${COMPREPLY[*]}"' bash "$prefix/share/bash-completion/completions/$2" "${@:2}")
+    [[ $found == "$1" ]] || { echo "${*:2}: completion gives '$found', expected '$1'" >&2; exit 1; }
+}
+mkdir "$work/empty"
 for program in clmgk-run clmgk-analyze clmgk-info clmgk-bench clmgk-tune; do
-    completion=$prefix/share/bash-completion/completions/$program
-    PATH=$prefix/bin:$PATH bash -c "source $completion; COMP_WORDS=($program --dev); COMP_CWORD=1; _clmgk $program
-        [[ \${COMPREPLY[*]} == --device ]]" || { echo "$program: completion does not find --device" >&2; exit 1; }
+    expect_completion "--device" "$program" --dev
+    expect_completion "pocl" "$program" --device poc
     manual=$prefix/share/man/man1/$program.1 # not where sanitizers or another machine's compiler build it
     [[ ! -e $manual ]] || grep -q '^  \\-\\-device' "$manual" || { echo "$manual lacks --device" >&2; exit 1; }
 done
+
+expect_completion "softmax" clmgk-run --variant so
+expect_completion "softmax" clmgk-run --variant = so
+expect_completion "elu1 relu exp dpfp favor" clmgk-run --feature ""
+expect_completion "dot" clmgk-run --q q.npy --score "do"
+expect_completion "f32 f16" clmgk-run --dtype-k f
+expect_completion "bottom-right" clmgk-run --causal-align b
+expect_completion "" clmgk-run --q ""
+expect_completion "" clmgk-run --window 1
+expect_completion "soft" clmgk-analyze --estep s
+expect_completion "svg" clmgk-analyze --plot-format s
+expect_completion "softmax,hard-fish" clmgk-bench --variants softmax,hard-fi
+expect_completion "mix mix-weight mix-offset" clmgk-bench --gradients mi
+expect_completion "quick" clmgk-tune --preset q
+expect_completion "" clmgk-tune --export ""
+[[ -z $(ls "$work/empty") ]] || { echo "completion writes files" >&2; exit 1; }
 
 echo "== CMake package"
 cmake -S "$source/tests/install/consumer" -B "$work/consumer" -DCMAKE_PREFIX_PATH="$prefix" >"$work/cmake.log" ||
