@@ -253,13 +253,15 @@ static clmgk_status describe_platform(cl_platform_id platform, cl_uint index, mg
     MGK_TRY(mgk_platform_get_facts(platform, &facts, error));
     MGK_TRY(mgk_platform_devices(platform, &devices, &count, error));
     mgk_free(NULL, devices);
-    const bool hint = count == 0 && mgk_driver_check_folder(facts.runtime, &folder) != CLMGK_OK;
+    const char *why = "";
+    if (count > 0)
+        why = " that has a compiler";
+    else if (mgk_driver_check_folder(facts.runtime, &folder) != CLMGK_OK)
+        why = ": ";
+    else if (facts.runtime == MGK_RUNTIME_RUSTICL)
+        why = ": RUSTICL_ENABLE names the drivers that it offers, such as llvmpipe, radeonsi or iris";
     mgk_text_printf(text, "; platform %u \"%s\" is there without a%s device%s%s", (unsigned)index, facts.info.platform,
-                    count > 0 ? "n available" : "",
-                    hint        ? ": "
-                    : count > 0 ? " that has a compiler"
-                                : "",
-                    folder.message);
+                    count > 0 ? "n available" : "", why, folder.message);
     return CLMGK_OK;
 }
 

@@ -283,6 +283,10 @@ MACHINE_TEST(test_no_device_says_why)
     platform_count = 0;
     th_expect_error(clmgk_select_device(NULL, &info, &th_error), CLMGK_ERROR_NO_DEVICE,
                     "no OpenCL device: no platform: expected a driver (such as pocl-opencl-icd)");
+    platforms[0] = (struct _cl_platform_id){"rusticl", NULL, 0, CL_DEVICE_NOT_FOUND};
+    platform_count = 1;
+    th_expect_error(clmgk_select_device(NULL, &info, &th_error), CLMGK_ERROR_NO_DEVICE,
+                    "platform 0 \"rusticl\" is there without a device: RUSTICL_ENABLE names the drivers");
     platforms[0] = pocl;
     platforms[1] = (struct _cl_platform_id){"Without compilers", &bare, 1, CL_SUCCESS};
     platform_count = 2;
