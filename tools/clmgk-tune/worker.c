@@ -1,146 +1,195 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The process in which candidates are compiled and run. A job names a case of the request by its numbers, and an answer
- * has "ok", and "message" where that is false:
+ * The process in which one candidate is compiled, run in turn with the defaults, and checked. A job has
  *
- *     {"job": "default", group, case}                       engine, parameters, ms
- *     {"job": "compile", …, engine, parameters}             (none: the defaults)
- *     {"job": "lookup", …, tuning_dir}                      tuning, engine, parameters: what a plan takes now
- *     {"job": "measure", …, engine, parameters, pairs, stop} ratio, ms, default_ms, parameters (all of them)
- *     {"job": "check", …, engine, parameters}               wrong
- *     {"job": "confirm", …, tuning_dir, pairs}              tuning, engine, parameters, ratios, ms, default_ms
+ *     kind, group, index      the case
+ *     choice, parameters      the candidate; null: what the library chooses, the values in use
+ *     tuning_dir              of the cache in which the candidate's plan finds its values; null: the given ones
+ *     pairs                   so many runs of both; 0: only compile; without a candidate the defaults are run once
+ *     stop, check_below       ratios of times: no second pair above the one, a check below the other
+ *     calls, event_clock      how a repetition is timed; calls 0: not known yet
  *
- * Ratios are of runs in turn with the defaults.
+ * and the answer "ok", with "message" where that is false, and
+ *
+ *     usual                   {choice, parameters} of the defaults
+ *     choice, parameters      of the candidate's plan
+ *     ms, default_ms, ratio, ratios, slow, wrong, calls, event_clock
  */
 #include "tune.h"
 
 #include <math.h>
-#include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #define MAX_PAIRS 31
 /* Workspace beyond this many times the arrays is no fair price for speed. */
 #define WORKSPACE_FACTOR 2
+#define PRODUCT_MS       40.0 /* a repetition of short products is several calls */
+
+/* One of the two that are compared: a plan of attention, or the case's products. */
+typedef struct contender {
+    bench_runner run;
+    clmgk_context *library;
+    tool_multiplier multiplier[TOOL_MAX_PRODUCTS];
+    int product_calls[TOOL_MAX_PRODUCTS];
+    double ms[MAX_PAIRS];
+} contender;
 
 typedef struct worker {
     const char *folder;
     tune_options options;
     tool_device device;
     bench_group *groups;
-    size_t group; /* whose arrays are there; SIZE_MAX: none */
+    const json_t *job;
+    tune_kind kind;
+    bench_case *item;
     bench_arrays arrays;
-    const bench_case *item; /* whose default plan is there; NULL: none */
-    bench_runner usual;     /* the defaults */
-    int calls;              /* a repetition */
+    tool_matrices matrices[TOOL_MAX_PRODUCTS];
+    size_t products;
+    int calls;
     bool event_clock;
+    contender usual, candidate;
 } worker;
 
-/* ---- state --------------------------------------------------------------------------------------------------- */
-
-static void close_case(worker *w)
+static const char *text_of(const worker *w, const char *key)
 {
-    bench_runner_close(&w->usual);
-    w->item = NULL;
+    return json_string_value(json_object_get(w->job, key));
 }
 
-static void close_group(worker *w)
+static double number_of(const worker *w, const char *key)
 {
-    close_case(w);
-    bench_arrays_release(&w->arrays);
-    w->group = SIZE_MAX;
+    return json_number_value(json_object_get(w->job, key));
 }
 
-static tool_exit use_group(worker *w, size_t index, tool_error *error)
-{
-    if (w->group == index)
-        return TOOL_DONE;
-    close_group(w);
-    bench_group *group = &w->groups[index];
-    if (!bench_fits(&w->device.info, group))
-        return tool_fail(error, TOOL_NO_DEVICE, "%s", group->cases[0].reason);
-    w->group = index;
-    return bench_arrays_create(&w->device, group, &w->arrays, error);
-}
+/* ---- contenders -------------------------------------------------------------------------------------------------- */
 
-/* `engine` and `parameters` of the case's pass; NULL: the defaults. */
-static bench_manner manner_of(const worker *w, const bench_case *item, const char *engine, const char *parameters)
+/* How a plan is made: the defaults', or the candidate's. */
+static bench_manner manner_of(const worker *w, bool candidate)
 {
-    bench_manner manner = {.cache_dir = w->folder, .untuned = true};
-    if (engine)
-        (void)clmgk_engine_from_name(engine, &manner.engine, NULL); /* from our own process */
-    if (item->pass == BENCH_BACKWARD)
+    const char *parameters = text_of(w, "parameters");
+    if (candidate && text_of(w, "tuning_dir")) /* as any program would, into the usual cache */
+        return (bench_manner){.tuning_dir = text_of(w, "tuning_dir")};
+    bench_manner manner = {.cache_dir = w->folder,
+                           .untuned =
+                               w->kind == TUNE_ATTENTION || (w->kind == TUNE_PRODUCT && (!candidate || parameters))};
+    if (!candidate)
+        return manner;
+    if (w->kind == TUNE_ATTENTION && text_of(w, "choice"))
+        (void)clmgk_engine_from_name(text_of(w, "choice"), &manner.engine, NULL); /* from our own process */
+    if (w->kind == TUNE_ATTENTION && w->item->pass == BENCH_BACKWARD)
         manner.backward_parameters = parameters;
     else
         manner.parameters = parameters;
     return manner;
 }
 
-static tool_exit open_runner(const worker *w, const bench_manner *manner, bench_runner *run, tool_error *error)
+static tool_exit open_attention(worker *w, const bench_manner *manner, contender *c, tool_error *error)
 {
     double plan_ms = 0;
-    TOOL_TRY(bench_runner_open(&w->device, manner, &w->arrays, &w->item->desc, w->item->pass, run, &plan_ms, error));
-    const uint64_t workspace = clmgk_plan_workspace_size(run->plan);
-    if (workspace > WORKSPACE_FACTOR * w->item->array_bytes && workspace > clmgk_plan_workspace_size(w->usual.plan) &&
-        w->usual.plan)
+    if (number_of(w, "pairs") < 1) { /* needs no arrays */
+        c->run.pass = w->item->pass;
+        return bench_runner_plan(&w->device, manner, &w->item->desc, &c->run, error);
+    }
+    TOOL_TRY(
+        bench_runner_open(&w->device, manner, &w->arrays, &w->item->desc, w->item->pass, &c->run, &plan_ms, error));
+    const uint64_t workspace = clmgk_plan_workspace_size(c->run.plan);
+    if (workspace > WORKSPACE_FACTOR * w->item->array_bytes && w->usual.run.plan &&
+        workspace > clmgk_plan_workspace_size(w->usual.run.plan))
         return tool_fail(error, TOOL_NO_DEVICE, "a workspace of %.1f MB, expected at most %.1f",
                          1e-6 * (double)workspace, 1e-6 * WORKSPACE_FACTOR * (double)w->item->array_bytes);
     return TOOL_DONE;
 }
 
-/* The case's plan with the defaults, ready to be timed. */
-static tool_exit use_case(worker *w, size_t group, size_t index, tool_error *error)
+static tool_exit open_product(const worker *w, const bench_manner *manner, const char *provider, size_t i, contender *c,
+                              tool_error *error)
 {
-    TOOL_TRY(use_group(w, group, error));
-    const bench_case *item = &w->groups[group].cases[index];
-    if (w->item == item)
-        return TOOL_DONE;
-    close_case(w);
-    w->item = item;
-    const bench_manner manner = manner_of(w, item, NULL, NULL);
-    tool_exit status = TOOL_DONE;
-    TOOL_TRY_GOTO(status, open_runner(w, &manner, &w->usual, error), failed);
-    TOOL_TRY_GOTO(status, bench_choose_calls(&w->device, &w->usual, &w->calls, &w->event_clock, error), failed);
+    double ms = 0;
+    TOOL_TRY(tool_multiplier_open(&w->device, c->library, &w->matrices[i], provider, manner->parameters,
+                                  &c->multiplier[i], error));
+    TOOL_TRY(tool_multiplier_run(&w->device, &c->multiplier[i], 1, &ms, error));
+    c->product_calls[i] = (int)fmax(1, fmin(100, PRODUCT_MS / fmax(ms, 1e-3)));
     return TOOL_DONE;
-failed:
-    close_case(w);
-    return status;
+}
+
+static tool_exit open_contender(worker *w, bool candidate, contender *c, tool_error *error)
+{
+    const bench_manner manner = manner_of(w, candidate);
+    clmgk_context_options options = CLMGK_CONTEXT_OPTIONS_INIT;
+    if (w->kind == TUNE_ATTENTION)
+        return open_attention(w, &manner, c, error);
+    options.untuned = manner.untuned;
+    options.cache_dir = manner.cache_dir;
+    options.tuning_dir = manner.tuning_dir;
+    TOOL_TRY(tool_check_library(
+        clmgk_context_create(w->device.context, w->device.info.device_id, &options, &c->library, &error->library),
+        error));
+    const char *provider = w->kind == TUNE_CLBLAST ? "clblast" : candidate ? text_of(w, "choice") : NULL;
+    for (size_t i = 0; i < w->products; i++)
+        TOOL_TRY(open_product(w, &manner, provider, i, c, error));
+    return TOOL_DONE;
+}
+
+static void close_contender(contender *c)
+{
+    bench_runner_close(&c->run);
+    for (size_t i = 0; i < TOOL_MAX_PRODUCTS; i++)
+        tool_multiplier_close(&c->multiplier[i]);
+    clmgk_context_release(c->library);
+    *c = (contender){.library = NULL};
+}
+
+/* {"choice", "parameters"} of the plan; NULL: out of memory. */
+static json_t *describe(const contender *c, tool_error *error)
+{
+    clmgk_plan_info plan = CLMGK_PLAN_INFO_INIT;
+    clmgk_gemm_info product = CLMGK_GEMM_INFO_INIT;
+    bench_pass_info info = {0};
+    if (!c->run.plan && clmgk_gemm_plan_get_info(c->multiplier[0].plan, &product, &error->library) == CLMGK_OK)
+        return json_pack("{s:s, s:s}", "choice", product.provider, "parameters", product.parameters);
+    if (!c->run.plan || bench_runner_info(&c->run, &plan, &info, error) != TOOL_DONE)
+        return NULL;
+    return json_pack("{s:s, s:s}", "choice", clmgk_engine_name(info.engine), "parameters", info.parameters);
 }
 
 /* ---- timing ---------------------------------------------------------------------------------------------------- */
 
-typedef struct pairs {
-    size_t count;
-    double ratio[MAX_PAIRS], ms[MAX_PAIRS], default_ms[MAX_PAIRS];
-} pairs;
-
-static tool_exit time_one(const worker *w, const bench_runner *run, double *ms, tool_error *error)
+/* Of products the geometric mean. */
+static tool_exit time_one(const worker *w, const contender *c, double *ms, tool_error *error)
 {
     bench_call_time time = {0, 0};
-    TOOL_TRY(bench_time_calls(&w->device, run, w->calls, &time, error));
-    *ms = w->event_clock ? time.device : time.host;
+    double logs = 0;
+    if (w->kind == TUNE_ATTENTION) {
+        TOOL_TRY(bench_time_calls(&w->device, &c->run, w->calls, &time, error));
+        *ms = w->event_clock ? time.device : time.host;
+        return TOOL_DONE;
+    }
+    for (size_t i = 0; i < w->products; i++) {
+        TOOL_TRY(tool_multiplier_run(&w->device, &c->multiplier[i], c->product_calls[i], ms, error));
+        logs += log(*ms);
+    }
+    *ms = exp(logs / (double)w->products);
     return TOOL_DONE;
 }
 
 /* Runs in turn: default, candidate, candidate, default, … Stops after the first pair where the candidate takes more
- * than `stop` times as long. */
-static tool_exit time_pairs(const worker *w, const bench_runner *run, size_t count, double stop, pairs *found,
-                            tool_error *error)
+ * than `stop` times as long. A process that has set CLBlast's parameters can't go back to others: one pair. */
+static tool_exit time_pairs(worker *w, size_t *count, double *ratios, tool_error *error)
 {
-    found->count = 0;
-    for (size_t i = 0; i < count && i < MAX_PAIRS; i++) {
-        const bool candidate_first = i % 2 == 1;
-        double ms[2] = {0, 0};
-        for (int k = 0; k < 2; k++) {
-            const bool candidate = (k == 0) == candidate_first;
-            TOOL_TRY(time_one(w, candidate ? run : &w->usual, &ms[candidate], error));
+    const size_t most = w->kind == TUNE_CLBLAST ? 1 : (size_t)fmin(MAX_PAIRS, number_of(w, "pairs"));
+    for (size_t i = 0; i < most; i++) {
+        for (size_t k = 0; k < 2; k++) {
+            const bool usual = k == i % 2;
+            contender *const one = usual ? &w->usual : &w->candidate;
+            if (!usual && w->kind == TUNE_CLBLAST)
+                TOOL_TRY(open_contender(w, true, one, error));
+            TOOL_TRY(time_one(w, one, &one->ms[i], error));
         }
-        found->default_ms[i] = ms[0];
-        found->ms[i] = ms[1];
-        found->ratio[i] = ms[1] / ms[0];
-        found->count++;
-        if (found->ratio[i] > stop)
+        ratios[i] = w->candidate.ms[i] / w->usual.ms[i];
+        *count = i + 1;
+        if (ratios[i] > number_of(w, "stop"))
             break;
     }
     return TOOL_DONE;
@@ -153,98 +202,7 @@ static double median_of(const double *numbers, size_t count)
     return tool_spread_of(copy, count).median;
 }
 
-/* ---- jobs ------------------------------------------------------------------------------------------------------ */
-
-static tool_exit do_default(worker *w, const json_t *job, json_t **answer, tool_error *error)
-{
-    clmgk_plan_info plan = CLMGK_PLAN_INFO_INIT;
-    bench_pass_info info;
-    double ms = 0;
-    (void)job;
-    TOOL_TRY(time_one(w, &w->usual, &ms, error));
-    TOOL_TRY(bench_runner_info(&w->usual, &plan, &info, error));
-    *answer = json_pack("{s:b, s:s, s:s, s:f}", "ok", 1, "engine", clmgk_engine_name(info.engine), "parameters",
-                        info.parameters, "ms", ms);
-    return TOOL_DONE;
-}
-
-static const char *text_of(const json_t *job, const char *key)
-{
-    return json_string_value(json_object_get(job, key));
-}
-
-/* Compiles it, too. */
-static tool_exit do_lookup(worker *w, const json_t *job, json_t **answer, tool_error *error)
-{
-    const bench_manner manner = {.cache_dir = w->folder, .tuning_dir = text_of(job, "tuning_dir")};
-    bench_runner run = {.pass = w->item->pass};
-    clmgk_plan_info plan = CLMGK_PLAN_INFO_INIT;
-    bench_pass_info info;
-    tool_exit status = TOOL_DONE;
-    TOOL_TRY_GOTO(status, bench_runner_plan(&w->device, &manner, &w->item->desc, &run, error), done);
-    TOOL_TRY_GOTO(status, bench_runner_info(&run, &plan, &info, error), done);
-    *answer = json_pack("{s:b, s:s, s:s, s:s}", "ok", 1, "tuning", clmgk_tuning_source_name(info.tuning), "engine",
-                        clmgk_engine_name(info.engine), "parameters", info.parameters);
-done:
-    bench_runner_close(&run);
-    return status;
-}
-
-/* Into the folder of programs, whence the process that measures takes it. */
-static tool_exit do_compile(worker *w, const json_t *job, const bench_case *item, json_t **answer, tool_error *error)
-{
-    const bench_manner manner = manner_of(w, item, text_of(job, "engine"), text_of(job, "parameters"));
-    bench_runner run = {.pass = item->pass};
-    const tool_exit status = bench_runner_plan(&w->device, &manner, &item->desc, &run, error);
-    bench_runner_close(&run);
-    if (status == TOOL_DONE)
-        *answer = json_pack("{s:b}", "ok", 1);
-    return status;
-}
-
-static json_t *numbers_json(const double *numbers, size_t count)
-{
-    json_t *list = json_array();
-    for (size_t i = 0; i < count; i++)
-        tool_json_append(&list, json_real(numbers[i]));
-    return list;
-}
-
-/* A plan made in this manner, in turn with the defaults. */
-static tool_exit compare(worker *w, const bench_manner *manner, const json_t *job, double stop, json_t **answer,
-                         tool_error *error)
-{
-    bench_runner run = {0};
-    pairs found = {.count = 0};
-    clmgk_plan_info plan = CLMGK_PLAN_INFO_INIT;
-    bench_pass_info info;
-    const size_t count = (size_t)json_integer_value(json_object_get(job, "pairs"));
-    tool_exit status = TOOL_DONE;
-    TOOL_TRY_GOTO(status, open_runner(w, manner, &run, error), done);
-    TOOL_TRY_GOTO(status, bench_runner_info(&run, &plan, &info, error), done);
-    TOOL_TRY_GOTO(status, time_pairs(w, &run, count, stop, &found, error), done);
-    *answer = json_pack("{s:b, s:s, s:s, s:s, s:f, s:o, s:f, s:f, s:b}", "ok", 1, "tuning",
-                        clmgk_tuning_source_name(info.tuning), "engine", clmgk_engine_name(info.engine), "parameters",
-                        info.parameters, "ratio", median_of(found.ratio, found.count), "ratios",
-                        numbers_json(found.ratio, found.count), "ms", median_of(found.ms, found.count), "default_ms",
-                        median_of(found.default_ms, found.count), "slow", (int)(found.ratio[found.count - 1] > stop));
-done:
-    bench_runner_close(&run);
-    return status;
-}
-
-static tool_exit do_measure(worker *w, const json_t *job, json_t **answer, tool_error *error)
-{
-    const bench_manner manner = manner_of(w, w->item, text_of(job, "engine"), text_of(job, "parameters"));
-    return compare(w, &manner, job, json_number_value(json_object_get(job, "stop")), answer, error);
-}
-
-/* As any program would: the plan finds the stored values by itself, and compiles into the usual cache. */
-static tool_exit do_confirm(worker *w, const json_t *job, json_t **answer, tool_error *error)
-{
-    const bench_manner manner = {.tuning_dir = text_of(job, "tuning_dir")};
-    return compare(w, &manner, job, HUGE_VAL, answer, error);
-}
+/* ---- the check --------------------------------------------------------------------------------------------------- */
 
 /* The case's problem made small and uneven; then, where that can be changed, with rows that see no key and sides
  * shorter than a tile. Each is valid. */
@@ -266,133 +224,179 @@ static tool_exit awkward_problems(const worker *w, clmgk_attention_desc problems
     return bench_make_dense(&problems[2], error);
 }
 
-static tool_exit do_check(worker *w, const json_t *job, json_t **answer, tool_error *error)
+static tool_exit check_attention(worker *w, bool *right, char *message, size_t size, tool_error *error)
 {
-    const bench_manner manner = manner_of(w, w->item, text_of(job, "engine"), text_of(job, "parameters"));
+    const bench_manner manner = manner_of(w, true);
     clmgk_attention_desc problems[3];
     bench_error_found found = {.ok = true};
     size_t count = 0;
     TOOL_TRY(awkward_problems(w, problems, &count, error));
-    for (size_t i = 0; i < count && found.ok; i++) {
+    for (size_t i = 0; i < count && found.ok; i++)
         TOOL_TRY(bench_check(&w->device, &manner, &w->arrays, &problems[i], w->item->pass, &found, error));
-    }
-    *answer = json_pack("{s:b, s:b, s:s}", "ok", 1, "wrong", (int)!found.ok, "message", found.message);
+    *right = found.ok;
+    snprintf(message, size, "%s", found.message);
     return TOOL_DONE;
 }
 
-static tool_exit do_job(worker *w, const json_t *job, json_t **answer, tool_error *error)
+static tool_exit check_product(const worker *w, const tool_product *shape, bool *right, char *message, size_t size,
+                               tool_error *error)
 {
-    static const struct {
-        const char *name;
-        tool_exit (*run)(worker *w, const json_t *job, json_t **answer, tool_error *error);
-    } jobs[] = {{"default", do_default},
-                {"lookup", do_lookup},
-                {"measure", do_measure},
-                {"check", do_check},
-                {"confirm", do_confirm}};
-    const char *name = text_of(job, "job");
-    if (name && strncmp(name, "product", strlen("product")) == 0)
-        return tune_product_job(&w->device, w->folder, job, answer, error);
-    const size_t group = (size_t)json_integer_value(json_object_get(job, "group"));
-    const size_t index = (size_t)json_integer_value(json_object_get(job, "case"));
-    if (!name || group >= w->options.request.shape_count || index >= w->groups[group].count)
-        return tool_fail(error, TOOL_BAD_INPUT, "not a job of this process");
-    if (strcmp(name, "compile") == 0) /* needs no arrays */
-        return bench_fits(&w->device.info, &w->groups[group])
-                   ? do_compile(w, job, &w->groups[group].cases[index], answer, error)
-                   : tool_fail(error, TOOL_NO_DEVICE, "%s", w->groups[group].cases[index].reason);
-    for (size_t i = 0; i < TOOL_COUNT(jobs); i++) {
-        if (strcmp(name, jobs[i].name) != 0)
-            continue;
-        TOOL_TRY(use_case(w, group, index, error));
-        return jobs[i].run(w, job, answer, error);
+    const bench_manner manner = manner_of(w, true);
+    const char *provider = json_string_value(json_object_get(w->job, "choice"));
+    clmgk_gemm_info info = CLMGK_GEMM_INFO_INIT;
+    tool_matrices matrices;
+    tool_multiplier multiplier = {.plan = NULL};
+    double ms = 0;
+    tool_exit status = TOOL_DONE;
+    TOOL_TRY_GOTO(status, tool_matrices_create(&w->device, shape, &matrices, error), done);
+    TOOL_TRY_GOTO(status,
+                  tool_multiplier_open(&w->device, w->candidate.library, &matrices, provider, manner.parameters,
+                                       &multiplier, error),
+                  done);
+    TOOL_TRY_GOTO(status, tool_multiplier_run(&w->device, &multiplier, 1, &ms, error), done);
+    TOOL_TRY_GOTO(status, tool_matrices_read(&w->device, &matrices, error), done);
+    TOOL_TRY_GOTO(status, tool_check_library(clmgk_gemm_plan_get_info(multiplier.plan, &info, &error->library), error),
+                  done);
+    *right = tool_matrices_check(&matrices, info.sums, info.precision, SIZE_MAX, message, size);
+done:
+    tool_multiplier_close(&multiplier);
+    tool_matrices_release(&matrices);
+    return status;
+}
+
+static tool_exit check_products(const worker *w, bool *right, char *message, size_t size, tool_error *error)
+{
+    static const tool_product shapes[] = {{.m = 1, .n = 1, .k = 1},
+                                          {.m = 3, .n = 129, .k = 5},
+                                          {.m = 65, .n = 33, .k = 17},
+                                          {.m = 130, .n = 66, .k = 257},
+                                          {.m = 257, .n = 191, .k = 129}};
+    for (size_t i = 0; i < TOOL_COUNT(shapes) * 4 && *right; i++) {
+        tool_product shape = shapes[i / 4];
+        shape.dtype = w->matrices[0].product.dtype;
+        shape.precision = w->matrices[0].product.precision;
+        shape.transpose_a = i % 2 == 1;
+        shape.transpose_b = i % 4 >= 2;
+        TOOL_TRY(check_product(w, &shape, right, message, size, error));
     }
-    return tool_fail(error, TOOL_BAD_INPUT, "not a job of this process");
+    return TOOL_DONE;
 }
 
-/* One line in, one line out; false at the end of either. */
-static bool serve(worker *w, const char *line)
+/* ---- the job ----------------------------------------------------------------------------------------------------- */
+
+static tool_exit add_matrices(worker *w, tool_product shape, bool transpose_a, bool transpose_b, tool_error *error)
 {
-    tool_error error = {.message = ""};
-    json_t *job = json_loads(line, 0, NULL);
-    json_t *answer = NULL;
-    const tool_exit status =
-        job ? do_job(w, job, &answer, &error) : tool_fail(&error, TOOL_BAD_INPUT, "a line that is no JSON");
-    json_decref(job);
-    if (status != TOOL_DONE) {
-        json_decref(answer);
-        answer = json_pack("{s:b, s:o}", "ok", 0, "message", tool_json_text(error.message));
-    }
-    char *text = answer ? json_dumps(answer, JSON_COMPACT) : NULL;
-    json_decref(answer);
-    const bool sent = text && printf("%s\n", text) > 0 && fflush(stdout) == 0;
-    free(text);
-    return sent;
+    shape.transpose_a = transpose_a;
+    shape.transpose_b = transpose_b;
+    return tool_matrices_create(&w->device, &shape, &w->matrices[w->products++], error);
 }
 
-/* A process that hangs in a kernel must not outlive its parent: this thread reads the jobs, and ends the process at the
- * end of the input, whatever the others do. */
-typedef struct mailbox {
-    pthread_mutex_t mutex;
-    pthread_cond_t filled;
-    char *line;
-} mailbox;
-
-static void *read_jobs(void *user)
+/* The case's arrays. CLBlast multiplies all shapes, with B transposed as layers mostly have it. */
+static tool_exit open_case(worker *w, tool_error *error)
 {
-    mailbox *const box = user;
-    char *line = NULL;
-    size_t capacity = 0;
-    while (getline(&line, &capacity, stdin) > 0) {
-        pthread_mutex_lock(&box->mutex);
-        free(box->line);
-        box->line = line;
-        pthread_cond_signal(&box->filled);
-        pthread_mutex_unlock(&box->mutex);
-        line = NULL;
-        capacity = 0;
-    }
-    _exit(TOOL_DONE);
+    const size_t group = (size_t)number_of(w, "group"), index = (size_t)number_of(w, "index");
+    const tool_product *products = w->options.products;
+    w->kind = (tune_kind)number_of(w, "kind");
+    for (size_t i = 0; w->kind == TUNE_CLBLAST && i < w->options.product_count; i++)
+        TOOL_TRY(add_matrices(w, products[i], false, true, error));
+    if (w->kind == TUNE_PRODUCT)
+        return add_matrices(w, products[group], index == 2, index == 1, error);
+    if (w->kind != TUNE_ATTENTION)
+        return TOOL_DONE;
+    TOOL_TRY(bench_make_groups(&w->options.request, false, &w->groups, error));
+    w->item = &w->groups[group].cases[index];
+    bench_group alone = w->groups[group];
+    alone.cases = w->item;
+    alone.count = 1;
+    if (!bench_fits(&w->device.info, &alone))
+        return tool_fail(error, TOOL_NO_DEVICE, "%s", w->item->reason);
+    return number_of(w, "pairs") < 1 ? TOOL_DONE : bench_arrays_create(&w->device, &alone, &w->arrays, error);
 }
 
-static char *wait_for_job(mailbox *box)
+/* What a plan takes from a cache may be the defaults: nothing is to be compared then. */
+static tool_exit find_candidate(worker *w, const json_t *usual, bool *compared, tool_error *error)
 {
-    pthread_mutex_lock(&box->mutex);
-    while (!box->line)
-        pthread_cond_wait(&box->filled, &box->mutex);
-    char *const line = box->line;
-    box->line = NULL;
-    pthread_mutex_unlock(&box->mutex);
-    return line;
+    *compared = text_of(w, "choice") || text_of(w, "tuning_dir");
+    if (!*compared || w->kind == TUNE_CLBLAST) /* which is opened when the defaults have been timed */
+        return TOOL_DONE;
+    TOOL_TRY(open_contender(w, true, &w->candidate, error));
+    json_t *found = describe(&w->candidate, error);
+    TOOL_TRY(tool_check_memory(found, "an answer", error));
+    *compared = !json_equal(found, usual);
+    json_decref(found);
+    return TOOL_DONE;
 }
 
-static void serve_all(worker *w)
+static tool_exit compare(worker *w, bool compared, json_t *answer, tool_error *error)
 {
-    static mailbox box = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, NULL};
-    pthread_t reader;
-    if (pthread_create(&reader, NULL, read_jobs, &box) != 0)
-        return;
-    for (bool more = true; more;) {
-        char *const line = wait_for_job(&box);
-        more = serve(w, line);
-        free(line);
-    }
+    double ratios[MAX_PAIRS] = {1};
+    size_t count = 1;
+    bool right = true;
+    char message[512] = "";
+    if (w->kind == TUNE_ATTENTION && w->calls == 0)
+        TOOL_TRY(bench_choose_calls(&w->device, &w->usual.run, &w->calls, &w->event_clock, error));
+    if (compared)
+        TOOL_TRY(time_pairs(w, &count, ratios, error));
+    else
+        TOOL_TRY(time_one(w, &w->usual, &w->usual.ms[0], error));
+    const double ratio = median_of(ratios, count);
+    if (compared && ratio < number_of(w, "check_below"))
+        TOOL_TRY(w->kind == TUNE_ATTENTION ? check_attention(w, &right, message, sizeof(message), error)
+                                           : check_products(w, &right, message, sizeof(message), error));
+    json_t *list = json_array();
+    for (size_t i = 0; i < count; i++)
+        tool_json_append(&list, json_real(ratios[i]));
+    json_t *found = json_pack("{s:f, s:f, s:f, s:o, s:b, s:b, s:s, s:i, s:b}", "ms",
+                              median_of(compared ? w->candidate.ms : w->usual.ms, count), "default_ms",
+                              median_of(w->usual.ms, count), "ratio", ratio, "ratios", list, "slow",
+                              (int)(compared && ratios[count - 1] > number_of(w, "stop")), "wrong", (int)!right,
+                              "message", message, "calls", w->calls, "event_clock", (int)w->event_clock);
+    return tool_json_merge(answer, found) ? TOOL_DONE : tool_fail_memory(error, "an answer");
 }
 
-int tune_worker(const char *folder, const char *selector, int argc, char **argv)
+static tool_exit do_job(worker *w, json_t *answer, tool_error *error)
 {
-    worker w = {.folder = folder, .group = SIZE_MAX};
+    bool compared = false;
+    w->calls = (int)number_of(w, "calls");
+    w->event_clock = json_is_true(json_object_get(w->job, "event_clock"));
+    TOOL_TRY(open_case(w, error));
+    if (number_of(w, "pairs") < 1) /* only compile */
+        return open_contender(w, true, &w->candidate, error);
+    TOOL_TRY(open_contender(w, false, &w->usual, error));
+    json_t *usual = describe(&w->usual, error);
+    if (!usual || json_object_set_new(answer, "usual", usual) != 0)
+        return tool_fail_memory(error, "an answer");
+    TOOL_TRY(find_candidate(w, usual, &compared, error));
+    TOOL_TRY(compare(w, compared, answer, error));
+    json_t *found = describe(compared ? &w->candidate : &w->usual, error);
+    return tool_json_merge(answer, found) ? TOOL_DONE : tool_fail_memory(error, "an answer");
+}
+
+int tune_worker(int argc, char **argv)
+{
+    static worker w; /* beyond a usual stack */
     tool_error error = {.message = ""};
     bool finished = false;
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* one that hangs must not outlive its parent */
+    w.folder = argv[2];
+    json_t *job = json_loads(argv[4], 0, NULL), *answer = json_object();
+    char *const selector = argv[3];
+    argv[4] = argv[0];
     /* the drivers' own caches: what is compiled for candidates does not fill the user's */
-    tool_exit status = setenv("POCL_CACHE_DIR", folder, 1) == 0 && setenv("CUDA_CACHE_PATH", folder, 1) == 0
-                           ? tune_parse_options(argc, argv, &w.options, &finished, &error)
+    tool_exit status = setenv("POCL_CACHE_DIR", w.folder, 1) == 0 && setenv("CUDA_CACHE_PATH", w.folder, 1) == 0
+                           ? tune_parse_options(argc - 4, argv + 4, &w.options, &finished, &error)
                            : tool_fail_memory(&error, "a process");
-    if (status == TOOL_DONE && !finished)
-        status = bench_make_groups(&w.options.request, false, &w.groups, &error);
-    if (status == TOOL_DONE && w.groups)
+    w.job = job;
+    if (status == TOOL_DONE)
         status = tool_device_open(selector, &w.device, &error);
-    if (status == TOOL_DONE && w.groups)
-        serve_all(&w);
-    return status;
+    if (status == TOOL_DONE)
+        status = do_job(&w, answer, &error);
+    close_contender(&w.candidate); /* which keeps what it compiled for the next process */
+    answer = tool_json_merge(answer, status == TOOL_DONE
+                                         ? json_pack("{s:b}", "ok", 1)
+                                         : json_pack("{s:b, s:o}", "ok", 0, "message", tool_json_text(error.message)));
+    char *text = answer ? json_dumps(answer, JSON_COMPACT) : NULL;
+    if (text && printf("%s\n", text) > 0)
+        (void)fflush(stdout);
+    _exit(TOOL_DONE); /* a driver's own end may take long, or fail */
 }
