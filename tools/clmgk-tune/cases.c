@@ -7,6 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Each product is measured with the three ways in which layers hold their matrices: as they are, B transposed (weights
+ * [out, in]), A transposed (the weights' gradient). */
+#define LAYOUTS      3
 #define CLBLAST      "clblast"
 #define UNITS        "matrix" /* the provider of products with a table of its own */
 #define MAX_FAMILIES 8        /* three of attention in each pass, products, CLBlast */
@@ -14,27 +17,30 @@
 
 /* ---- names ------------------------------------------------------------------------------------------------------- */
 
-void tune_case_name(const bench_case *item, char *name, size_t size)
+/* Measurements with another driver say nothing about this one. */
+static void make_key(const clmgk_device_info *device, tune_case *c)
 {
-    snprintf(name, size, "%s %s", item->shape->name ? item->shape->name : "given", bench_case_label(item).text);
-}
-
-static void make_key(const bench_case *item, char *key, size_t size)
-{
-    const clmgk_attention_desc *d = &item->desc;
-    char features[48] = "";
+    int length = snprintf(c->key, sizeof(c->key), "%s, %s, %" PRIu32 " units: ", device->driver, device->architecture,
+                          device->compute_units);
+    char *const rest = c->key + length;
+    const size_t size = sizeof(c->key) - (size_t)length;
+    if (c->kind != TUNE_ATTENTION) {
+        snprintf(rest, size, "%s", c->name);
+        return;
+    }
+    const clmgk_attention_desc *d = &c->item->desc;
+    length = snprintf(rest, size,
+                      "%s %s %s b%" PRId64 " h%" PRId64 " g%" PRId64 " m%" PRId64 " n%" PRId64 " s%" PRId64 " d%" PRId64
+                      " e%" PRId64 " causal%d window%d,%" PRId64 ",%" PRId64 " packed%" PRId64 " bias%d,%" PRId64
+                      ",%" PRId64 ",%" PRId64 ",%" PRId64 " alibi%d sinks%d dropout%g gradients%" PRIu32,
+                      bench_pass_name(c->item->pass), clmgk_variant_name(d->variant), tool_dtypes_text(d).text,
+                      d->batch, d->heads, d->kv_heads, d->components, d->length, d->length_k, d->head_size,
+                      d->value_size, (int)d->causal, (int)d->use_window, d->window_left, d->window_right, d->sequences,
+                      (int)d->use_bias, d->bias_batch, d->bias_heads, d->bias_length, d->bias_length_k,
+                      (int)d->use_alibi, (int)d->use_sinks, d->dropout, d->gradients);
     if (tool_is_linear(d->variant))
-        snprintf(features, sizeof(features), " %s-%" PRId64 " state%d", clmgk_feature_name(d->feature), d->features,
-                 (int)d->use_state);
-    snprintf(key, size,
-             "%s %s %s b%" PRId64 " h%" PRId64 " g%" PRId64 " m%" PRId64 " n%" PRId64 " s%" PRId64 " d%" PRId64
-             " e%" PRId64 " causal%d window%d,%" PRId64 ",%" PRId64 " packed%" PRId64 " bias%d,%" PRId64 ",%" PRId64
-             ",%" PRId64 ",%" PRId64 " alibi%d sinks%d dropout%g gradients%" PRIu32 "%s",
-             bench_pass_name(item->pass), clmgk_variant_name(d->variant), tool_dtypes_text(d).text, d->batch, d->heads,
-             d->kv_heads, d->components, d->length, d->length_k, d->head_size, d->value_size, (int)d->causal,
-             (int)d->use_window, d->window_left, d->window_right, d->sequences, (int)d->use_bias, d->bias_batch,
-             d->bias_heads, d->bias_length, d->bias_length_k, (int)d->use_alibi, (int)d->use_sinks, d->dropout,
-             d->gradients, features);
+        snprintf(rest + length, size - (size_t)length, " %s-%" PRId64 " state%d", clmgk_feature_name(d->feature),
+                 d->features, (int)d->use_state);
 }
 
 /* ---- points ------------------------------------------------------------------------------------------------------ */
@@ -273,8 +279,7 @@ static void add_pass(tune_report *report, bench_pass pass)
                 continue;
             tune_case *const c = &report->cases[report->count++];
             *c = (tune_case){.kind = TUNE_ATTENTION, .group = g, .index = i, .item = item};
-            make_key(item, c->key, sizeof(c->key));
-            tune_case_name(item, c->name, sizeof(c->name));
+            snprintf(c->name, sizeof(c->name), "%s %s", bench_shape_name(item->shape), bench_case_label(item).text);
         }
     }
     qsort(first, (size_t)(report->cases + report->count - first), sizeof(*first), by_cost);
@@ -283,24 +288,23 @@ static void add_pass(tune_report *report, bench_pass pass)
 /* The shapes in all layouts; CLBlast's parameters. */
 static void add_products(const tune_options *options, tune_report *report)
 {
-    for (size_t i = 0; i < TUNE_LAYOUTS * options->product_count; i++) {
+    for (size_t i = 0; i < LAYOUTS * options->product_count; i++) {
         tune_case *const c = &report->cases[report->count++];
-        *c = (tune_case){.kind = TUNE_PRODUCT, .group = i / TUNE_LAYOUTS, .index = i % TUNE_LAYOUTS};
+        *c = (tune_case){.kind = TUNE_PRODUCT, .group = i / LAYOUTS, .index = i % LAYOUTS};
         c->product = options->products[c->group];
         c->product.transpose_b = c->index == 1;
         c->product.transpose_a = c->index == 2;
         snprintf(c->name, sizeof(c->name), "product %s", tool_product_name(&c->product).text);
-        snprintf(c->key, sizeof(c->key), "%s", c->name);
     }
     if (options->product_count > 0 && options->products[0].dtype == CLMGK_DTYPE_F32)
-        report->cases[report->count++] = (tune_case){.kind = TUNE_CLBLAST, .key = CLBLAST, .name = CLBLAST};
+        report->cases[report->count++] = (tune_case){.kind = TUNE_CLBLAST, .name = CLBLAST};
 }
 
 /* Forward passes come before backward passes, which use the parameters found for their forward pass. Within each, the
  * cheapest cases come first, because they teach most in the same time. */
 tool_exit tune_make_cases(const tune_options *options, clmgk_context *library, tune_report *report, tool_error *error)
 {
-    size_t count = TUNE_LAYOUTS * options->product_count + 1;
+    size_t count = LAYOUTS * options->product_count + 1;
     report->request = options->request;
     TOOL_TRY(bench_make_groups(&report->request, false, &report->groups, error));
     for (size_t g = 0; g < report->request.shape_count; g++)
@@ -315,6 +319,7 @@ tool_exit tune_make_cases(const tune_options *options, clmgk_context *library, t
     for (size_t i = 0; i < report->count; i++) {
         report->cases[i].library = library;
         report->cases[i].ratio = 1;
+        make_key(&report->device, &report->cases[i]);
         set_axes(&report->cases[i]);
         TOOL_TRY(take_family(report, &report->cases[i], error));
     }

@@ -59,7 +59,7 @@ tool_exit tune_child_start(const tune_setup *setup, json_t *job, tune_child *chi
 }
 
 /* Reads until a line is there. */
-static tune_reply receive(const tune_child *child, double limit_ms, json_t **answer)
+static void receive(const tune_child *child, double limit_ms, bool *hung, json_t **answer)
 {
     const double end = tool_now_ms() + limit_ms;
     char text[MAX_ANSWER];
@@ -70,24 +70,23 @@ static tune_reply receive(const tune_child *child, double limit_ms, json_t **ans
         const int count = left > 0 ? poll(&ready, 1, 1 + (int)TOOL_MIN(left, MOST_MS)) : 0;
         if (count < 0 && errno == EINTR)
             continue;
-        if (count == 0)
-            return TUNE_HUNG;
-        const ssize_t got = read(child->from, text + length, sizeof(text) - length);
+        *hung = count == 0;
+        const ssize_t got = *hung ? 0 : read(child->from, text + length, sizeof(text) - length);
         if (got <= 0)
-            return TUNE_DIED;
+            return;
         length += (size_t)got;
     }
     *answer = json_loadb(text, length, 0, NULL);
-    return *answer ? TUNE_ANSWERED : TUNE_DIED;
 }
 
-tool_exit tune_child_finish(const tune_setup *setup, tune_child *child, double limit_ms, tune_reply *reply,
-                            json_t **answer, tool_error *error)
+tool_exit tune_child_finish(const tune_setup *setup, tune_child *child, double limit_ms, bool *hung, json_t **answer,
+                            tool_error *error)
 {
     const pid_t process = child->process;
     const struct timespec pause = {.tv_nsec = 2000000};
     *answer = NULL;
-    *reply = receive(child, limit_ms, answer);
+    *hung = false;
+    receive(child, limit_ms, hung, answer);
     close(child->from);
     child->process = 0;
     kill(-process, SIGKILL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * history-<device>-<driver>.jsonl in the tuning cache's folder: a JSON object a line, each written at once, in one
- * write. An incomplete last line, left by a crash, is cut off.
+ * history-<device>.jsonl in the tuning cache's folder: a JSON object a line, each written at once, in one write. An
+ * incomplete last line, left by a crash, is cut off.
  */
 #include "tune.h"
 
@@ -16,29 +16,17 @@
 #include <unistd.h>
 
 #define PREFIX    "history-"
-#define PATH_SIZE 1200
+#define NAME_SIZE 64
 
-/* FNV-1a */
-static uint64_t hash_of(uint64_t hash, const char *text)
+/* FNV-1a of platform and name. */
+static void make_name(const clmgk_device_info *device, char name[NAME_SIZE])
 {
-    for (; *text; text++)
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (const char *text = device->platform; *text; text++)
         hash = (hash ^ (unsigned char)*text) * UINT64_C(0x100000001b3);
-    return hash;
-}
-
-static uint64_t hash_device(const clmgk_device_info *device)
-{
-    return hash_of(hash_of(UINT64_C(0xcbf29ce484222325), device->platform), device->name);
-}
-
-/* Records of another driver, or of a device that changed, say nothing about this one. */
-static void make_path(const char *folder, const clmgk_device_info *device, char path[PATH_SIZE])
-{
-    char units[16];
-    snprintf(units, sizeof(units), "%" PRIu32, device->compute_units);
-    const uint64_t device_hash = hash_device(device);
-    const uint64_t hash = hash_of(hash_of(hash_of(device_hash, device->driver), device->architecture), units);
-    snprintf(path, PATH_SIZE, "%s/" PREFIX "%016" PRIx64 "-%016" PRIx64 ".jsonl", folder, device_hash, hash);
+    for (const char *text = device->name; *text; text++)
+        hash = (hash ^ (unsigned char)*text) * UINT64_C(0x100000001b3);
+    snprintf(name, NAME_SIZE, PREFIX "%016" PRIx64 ".jsonl", hash);
 }
 
 /* The length of the file up to its last whole line. */
@@ -51,10 +39,7 @@ static tool_exit read_records(const tune_history *history, off_t *good, tool_err
     ssize_t length = 0;
     TOOL_TRY(tool_check_memory(stream, "what was measured before", error));
     while ((length = getline(&line, &capacity, stream)) > 0 && line[length - 1] == '\n') {
-        json_t *record = json_loadb(line, (size_t)length, 0, NULL);
-        if (json_is_object(record))
-            json_array_append(history->records, record);
-        json_decref(record);
+        json_array_append_new(history->records, json_loadb(line, (size_t)length, 0, NULL));
         *good += length;
     }
     free(line);
@@ -65,9 +50,10 @@ static tool_exit read_records(const tune_history *history, off_t *good, tool_err
 tool_exit tune_history_open(const char *folder, const clmgk_device_info *device, bool resume, tune_history *history,
                             tool_error *error)
 {
-    char path[PATH_SIZE];
+    char name[NAME_SIZE], path[1200];
     off_t good = 0;
-    make_path(folder, device, path);
+    make_name(device, name);
+    snprintf(path, sizeof(path), "%s/%s", folder, name);
     history->records = json_array();
     TOOL_TRY(tool_check_memory(history->records, "the history", error));
     history->file = open(path, O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, S_IRUSR | S_IWUSR);
@@ -81,7 +67,7 @@ tool_exit tune_history_open(const char *folder, const clmgk_device_info *device,
                : tool_fail(error, TOOL_SYSTEM_ERROR, "%s: %s", path, strerror(errno));
 }
 
-tool_exit tune_history_add(tune_history *history, json_t *record, tool_error *error)
+tool_exit tune_history_add(const tune_history *history, json_t *record, tool_error *error)
 {
     char *const text = record ? json_dumps(record, JSON_COMPACT) : NULL;
     json_decref(record);
@@ -102,19 +88,19 @@ void tune_history_close(tune_history *history)
     json_decref(history->records);
 }
 
-tool_exit tune_history_remove(const char *path, const clmgk_device_info *device, tool_error *error)
+tool_exit tune_history_remove(const char *folder, const clmgk_device_info *device, tool_error *error)
 {
-    char wanted[64] = PREFIX;
+    char wanted[NAME_SIZE] = PREFIX;
     tool_exit status = TOOL_DONE;
     if (device)
-        snprintf(wanted, sizeof(wanted), PREFIX "%016" PRIx64, hash_device(device));
-    DIR *folder = opendir(path);
-    if (!folder)
-        return errno == ENOENT ? TOOL_DONE : tool_fail(error, TOOL_SYSTEM_ERROR, "%s: %s", path, strerror(errno));
-    for (const struct dirent *item = readdir(folder); item && status == TOOL_DONE; item = readdir(folder)) {
-        if (strncmp(item->d_name, wanted, strlen(wanted)) == 0 && unlinkat(dirfd(folder), item->d_name, 0) != 0)
-            status = tool_fail(error, TOOL_SYSTEM_ERROR, "%s/%s: %s", path, item->d_name, strerror(errno));
+        make_name(device, wanted);
+    DIR *files = opendir(folder);
+    if (!files)
+        return errno == ENOENT ? TOOL_DONE : tool_fail(error, TOOL_SYSTEM_ERROR, "%s: %s", folder, strerror(errno));
+    for (const struct dirent *item = readdir(files); item && status == TOOL_DONE; item = readdir(files)) {
+        if (strncmp(item->d_name, wanted, strlen(wanted)) == 0 && unlinkat(dirfd(files), item->d_name, 0) != 0)
+            status = tool_fail(error, TOOL_SYSTEM_ERROR, "%s/%s: %s", folder, item->d_name, strerror(errno));
     }
-    (void)closedir(folder);
+    (void)closedir(files);
     return status;
 }

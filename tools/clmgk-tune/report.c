@@ -42,7 +42,6 @@ static summary summarise(const tune_report *report)
 void tune_print_report(const tune_report *report, FILE *stream)
 {
     const summary sum = summarise(report);
-    const tune_counts *counts = &report->counts;
     fprintf(stream, "%s\n%s, driver %s, %" PRIu32 " compute units\n", report->device.name, report->device.platform,
             report->device.driver, report->device.compute_units);
     fprintf(stream, "  %-44s %10s %10s %9s  %-8s %s\n", "", "default ms", "tuned ms", "change", "choice", "parameters");
@@ -64,8 +63,9 @@ void tune_print_report(const tune_report *report, FILE *stream)
     fprintf(stream,
             "%zu %s in %.0f s: %zu stopped early, %zu failed, %zu hung, %zu crashed, %zu wrong, %zu not "
             "confirmed\n",
-            counts->tried, tool_plural(counts->tried, "candidate", "candidates"), report->spent_s, counts->slow,
-            counts->failed, counts->hung, counts->died, counts->wrong, counts->unconfirmed);
+            report->counts.tried, tool_plural(report->counts.tried, "candidate", "candidates"), report->spent_s,
+            report->counts.slow, report->counts.failed, report->counts.hung, report->counts.died, report->counts.wrong,
+            report->counts.unconfirmed);
     if (sum.outcomes[TUNE_UNMEASURED] > 0)
         fprintf(stream, "The budget was spent before all cases had their turn: go on with --resume.\n");
 }
@@ -109,7 +109,6 @@ static json_t *product_json(const tune_report *report, const tune_case *c)
 
 json_t *tune_report_json(const tune_report *report)
 {
-    const tune_counts *counts = &report->counts;
     json_t *cases = json_array(), *products = json_array(), *clblast = json_null();
     for (size_t i = 0; i < report->count; i++) {
         const tune_case *c = &report->cases[i];
@@ -126,8 +125,9 @@ json_t *tune_report_json(const tune_report *report)
                      tool_json_text(report->device.name), "platform", tool_json_text(report->device.platform), "driver",
                      tool_json_text(report->device.driver), "compute_units", (json_int_t)report->device.compute_units,
                      "cases", cases, "products", products, "clblast", clblast, "candidates", "tried",
-                     (json_int_t)counts->tried, "stopped_early", (json_int_t)counts->slow, "failed",
-                     (json_int_t)counts->failed, "hung", (json_int_t)counts->hung, "crashed", (json_int_t)counts->died,
-                     "wrong", (json_int_t)counts->wrong, "not_confirmed", (json_int_t)counts->unconfirmed,
-                     "geometric_mean_speedup", summarise(report).speedup, "seconds", report->spent_s);
+                     (json_int_t)report->counts.tried, "stopped_early", (json_int_t)report->counts.slow, "failed",
+                     (json_int_t)report->counts.failed, "hung", (json_int_t)report->counts.hung, "crashed",
+                     (json_int_t)report->counts.died, "wrong", (json_int_t)report->counts.wrong, "not_confirmed",
+                     (json_int_t)report->counts.unconfirmed, "geometric_mean_speedup", summarise(report).speedup,
+                     "seconds", report->spent_s);
 }

@@ -91,16 +91,14 @@ static tool_exit start(session *s, const tune_case *c, size_t child, const tune_
 static tool_exit finish(session *s, size_t child, double more_ms, double kill_ms, tool_error *error)
 {
     const double limit = 1e3 * s->options->candidate_s + more_ms, left = fmax(0, kill_ms - tool_now_ms());
-    tune_reply outcome = TUNE_DIED;
+    bool hung = false;
     json_decref(s->answer);
     s->answer = NULL;
-    TOOL_TRY(tune_child_finish(s->setup, &s->children[child], fmin(limit, left), &outcome, &s->answer, error));
-    s->ok = outcome == TUNE_ANSWERED && is_set(s->answer, "ok");
-    s->late = outcome == TUNE_HUNG && left < limit;
-    s->why = outcome == TUNE_HUNG ? "hung" : outcome == TUNE_DIED ? "died" : "refused";
-    s->message = outcome == TUNE_HUNG   ? "no answer in time"
-                 : outcome == TUNE_DIED ? "the process ended"
-                                        : text_of(s->answer, "message");
+    TOOL_TRY(tune_child_finish(s->setup, &s->children[child], fmin(limit, left), &hung, &s->answer, error));
+    s->ok = is_set(s->answer, "ok");
+    s->late = hung && left < limit;
+    s->why = hung ? "hung" : s->answer ? "refused" : "died";
+    s->message = hung ? "no answer in time" : s->answer ? text_of(s->answer, "message") : "the process ended";
     return TOOL_DONE;
 }
 
@@ -134,19 +132,18 @@ static tool_exit remember(session *s, const tune_case *c, const tune_candidate *
 /* The answer on a candidate. Where its time was cut it stays unknown. */
 static tool_exit judge(session *s, tune_case *c, tune_candidate *x, tool_error *error)
 {
-    tune_counts *counts = &s->report->counts;
+    tune_report *report = s->report;
     const char *why = !s->ok ? s->why : is_set(s->answer, "wrong") ? "wrong" : NULL;
     x->ratio = why ? -1 : number_of(s->answer, "ratio");
     if (s->late)
         return TOOL_DONE;
-    counts->tried++;
     c->tried++;
-    counts->slow += !why && is_set(s->answer, "slow");
-    if (why)
-        *(*why == 'h'   ? &counts->hung
-          : *why == 'd' ? &counts->died
-          : *why == 'w' ? &counts->wrong
-                        : &counts->failed) += 1;
+    report->counts.tried++;
+    report->counts.slow += !why && is_set(s->answer, "slow");
+    report->counts.hung += why && strcmp(why, "hung") == 0;
+    report->counts.died += why && strcmp(why, "died") == 0;
+    report->counts.wrong += why && strcmp(why, "wrong") == 0;
+    report->counts.failed += why && strcmp(why, "refused") == 0;
     return remember(s, c, x, why, error);
 }
 
@@ -524,7 +521,7 @@ tool_exit tune_device(const tune_options *options, tune_setup *setup, tune_repor
     const clmgk_device_info *info = &report->device;
     session s = {.options = options, .setup = setup, .report = report, .history = {.file = -1}};
     clmgk_tuning_info cache = CLMGK_TUNING_INFO_INIT;
-    tune_reply reply = TUNE_DIED;
+    bool hung = false;
     tool_error ignored;
     tool_exit status = TOOL_DONE;
     s.start_ms = tool_now_ms();
@@ -539,7 +536,7 @@ done:
     report->spent_s = 1e-3 * (tool_now_ms() - s.start_ms);
     for (size_t i = 0; i < MAX_COMPILERS; i++) {
         if (s.children[i].process) /* after a failure */
-            (void)tune_child_finish(setup, &s.children[i], 0, &reply, &s.answer, &ignored);
+            (void)tune_child_finish(setup, &s.children[i], 0, &hung, &s.answer, &ignored);
     }
     json_decref(s.answer);
     tool_device_close(&s.device);

@@ -22,12 +22,6 @@
 
 #include <jansson.h>
 
-/* ---- the command line --------------------------------------------------------------------------------------- */
-
-/* Each product is measured with the three ways in which layers hold their matrices: as they are, B transposed (weights
- * [out, in]), A transposed (the weights' gradient). */
-#define TUNE_LAYOUTS 3
-
 typedef struct tune_options {
     bench_request request;
     tool_product products[TOOL_MAX_PRODUCTS];
@@ -44,15 +38,15 @@ extern const tool_program tune_program;
 
 tool_exit tune_parse_options(int argc, char **argv, tune_options *options, bool *finished, tool_error *error);
 
-/* ---- actions that measure nothing ---------------------------------------------------------------------------- */
-
+/* Actions that measure nothing. */
 tool_exit tune_show(const tune_options *options, tool_error *error);
 tool_exit tune_reset(const tune_options *options, tool_error *error);
 tool_exit tune_export(const tune_options *options, tool_error *error);
-/* The entries of a device (NULL: of all) in *text (free). */
-tool_exit tune_export_text(cl_device_id device, char **text, size_t *length, tool_error *error);
 tool_exit tune_import(const tune_options *options, tool_error *error);
 tool_exit tune_make_programs(const tune_options *options, tool_error *error);
+
+/* The cache's entries of a device (NULL: of all) in *text (free). */
+tool_exit tune_export_text(cl_device_id device, char **text, size_t *length, tool_error *error);
 
 /* ---- cases and their results --------------------------------------------------------------------------------- */
 
@@ -87,10 +81,10 @@ typedef struct tune_case {
     size_t group, index;    /* its place in the request; of a product: its shape and its layout */
     const bench_case *item; /* of attention */
     tool_product product;   /* of a product */
-    char key[320];          /* in the history: words that tell it from all others */
+    char key[640];          /* in the history: words that tell it from all others, and the device's state */
     char name[128];         /* for people */
     tune_family *family;
-    clmgk_context *library;
+    clmgk_context *library; /* for questions about the device */
     tune_place place;
     size_t usual;         /* the space that is used without tuning */
     bool begun, finished; /* by this run; nothing is left to do */
@@ -106,10 +100,6 @@ typedef struct tune_case {
     char message[256];
 } tune_case;
 
-typedef struct tune_counts {
-    size_t tried, slow, failed, hung, died, wrong, unconfirmed;
-} tune_counts;
-
 /* What was found on a device. */
 typedef struct tune_report {
     clmgk_device_info device;
@@ -118,18 +108,16 @@ typedef struct tune_report {
     tune_family *families;
     size_t family_count;
     tune_measured measured;
-    tune_counts counts;
+    struct {
+        size_t tried, slow, failed, hung, died, wrong, unconfirmed;
+    } counts;
     double spent_s;
     bench_request request; /* of `groups` */
     bench_group *groups;
 } tune_report;
 
-/* Name of a case of attention for people: "square-64 mgk 4 backward". */
-void tune_case_name(const bench_case *item, char *name, size_t size);
-
-/* Lists all cases; `library` is for questions about the device. On failure `report` holds what the next takes. */
+/* Lists all cases of report->device. On failure `report` holds what tune_report_free takes. */
 tool_exit tune_make_cases(const tune_options *options, clmgk_context *library, tune_report *report, tool_error *error);
-void tune_report_free(tune_report *report);
 
 /* "name=value,..." of the first `count` values, of those that differ from `defaults` (NULL: all). */
 typedef struct tune_text {
@@ -141,7 +129,8 @@ tune_text tune_point_text(const tune_space *space, size_t count, const int32_t *
 bool tune_read(const tune_case *c, const json_t *object, tune_candidate *found);
 
 /* Sets the choice that is used without tuning, and its values; CLBlast's own are not known: the search begins
- * elsewhere. */
+ * elsewhere.
+ */
 bool tune_take_usual(tune_case *c, const json_t *object, clmgk_device_class device_class);
 
 /* Whether a space, with its defaults, may be compared with the usual one. */
@@ -149,6 +138,10 @@ bool tune_may_try(const tune_case *c, size_t space);
 
 /* Stores the result in a cache (NULL: the user's). */
 tool_exit tune_store(const tune_case *c, const char *cache_dir, tool_error *error);
+
+void tune_print_report(const tune_report *report, FILE *stream);
+json_t *tune_report_json(const tune_report *report);
+void tune_report_free(tune_report *report);
 
 /* ---- a candidate's process ------------------------------------------------------------------------------------- */
 
@@ -172,45 +165,37 @@ typedef struct tune_child {
     int from;
 } tune_child;
 
-typedef enum tune_reply {
-    TUNE_ANSWERED,
-    TUNE_DIED, /* the process ended: a crash, most likely the driver's */
-    TUNE_HUNG  /* no answer in time: the process was ended */
-} tune_reply;
-
 /* Starts a process for a job, whose reference is taken (NULL is out of memory). */
 tool_exit tune_child_start(const tune_setup *setup, json_t *job, tune_child *child, tool_error *error);
 
-/* Waits for its answer (json_decref; NULL unless ANSWERED), and ends it. */
-tool_exit tune_child_finish(const tune_setup *setup, tune_child *child, double limit_ms, tune_reply *reply,
-                            json_t **answer, tool_error *error);
+/* Waits for its answer, and ends it: *answer (json_decref) is NULL if the process died, most likely in the driver, or
+ * if there was no answer in time: then it is `hung`. */
+tool_exit tune_child_finish(const tune_setup *setup, tune_child *child, double limit_ms, bool *hung, json_t **answer,
+                            tool_error *error);
 
 /* ---- history ------------------------------------------------------------------------------------------------- */
 
 /* Everything measured on one device, kept beside the tuning cache so that a run that was cut off can go on. */
 typedef struct tune_history {
     int file;
-    json_t *records; /* an array of what was read when it was opened and added since */
+    json_t *records; /* an array of what was there when it was opened */
 } tune_history;
 
 /* Opens the device's file in the folder of the tuning cache; without `resume` it begins empty. Keeps a second
- * clmgk-tune out. `path` is the folder of clmgk_tuning_get_info. On failure `history` holds what the next takes. */
-tool_exit tune_history_open(const char *path, const clmgk_device_info *device, bool resume, tune_history *history,
+ * clmgk-tune out. On failure `history` holds what the next takes. */
+tool_exit tune_history_open(const char *folder, const clmgk_device_info *device, bool resume, tune_history *history,
                             tool_error *error);
 void tune_history_close(tune_history *history);
 
 /* Appends a record (its reference is taken; NULL is out of memory). */
-tool_exit tune_history_add(tune_history *history, json_t *record, tool_error *error);
+tool_exit tune_history_add(const tune_history *history, json_t *record, tool_error *error);
 
 /* Removes the histories of a device (NULL: of all). */
-tool_exit tune_history_remove(const char *path, const clmgk_device_info *device, tool_error *error);
+tool_exit tune_history_remove(const char *folder, const clmgk_device_info *device, tool_error *error);
 
 /* ---- a device --------------------------------------------------------------------------------------------------- */
 
 /* Goes through all cases of report->device. */
 tool_exit tune_device(const tune_options *options, tune_setup *setup, tune_report *report, tool_error *error);
-
-void tune_print_report(const tune_report *report, FILE *stream);
-json_t *tune_report_json(const tune_report *report);
 
 #endif

@@ -1,19 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The process in which one candidate is compiled, run in turn with the defaults, and checked. A job has
+ * The process in which one candidate is compiled, run in turn with the defaults, and checked. A job has the case (kind,
+ * group, index), the candidate (choice, parameters; null: what the library chooses), and
  *
- *     kind, group, index      the case
- *     choice, parameters      the candidate; null: what the library chooses, the values in use
- *     tuning_dir              of the cache in which the candidate's plan finds its values; null: the given ones
- *     pairs                   so many runs of both; 0: only compile; without a candidate the defaults are run once
+ *     tuning_dir              the candidate is what a plan finds in this cache
+ *     pairs                   so many runs of both; none: only compile
  *     stop, check_below       ratios of times: no second pair above the one, a check below the other
  *     calls, event_clock      how a repetition is timed; calls 0: not known yet
  *
- * and the answer "ok", with "message" where that is false, and
- *
- *     usual                   {choice, parameters} of the defaults
- *     choice, parameters      of the candidate's plan
- *     ms, default_ms, ratio, ratios, slow, wrong, calls, event_clock
+ * The answer has "ok", and "message" where that is false; choice and parameters of the candidate's plan, and of the
+ * defaults' (usual); default_ms, ratio, ratios, slow, wrong, calls, event_clock.
  */
 #include "tune.h"
 
@@ -35,7 +31,6 @@ typedef struct contender {
     clmgk_context *library;
     tool_multiplier multiplier[TOOL_MAX_PRODUCTS];
     int product_calls[TOOL_MAX_PRODUCTS];
-    double ms[MAX_PAIRS];
 } contender;
 
 typedef struct worker {
@@ -103,21 +98,16 @@ static tool_exit open_attention(worker *w, const bench_manner *manner, contender
     return TOOL_DONE;
 }
 
-static tool_exit open_product(const worker *w, const bench_manner *manner, const char *provider, size_t i, contender *c,
-                              tool_error *error)
+static const char *provider_of(const worker *w, bool candidate)
 {
-    double ms = 0;
-    TOOL_TRY(tool_multiplier_open(&w->device, c->library, &w->matrices[i], provider, manner->parameters,
-                                  &c->multiplier[i], error));
-    TOOL_TRY(tool_multiplier_run(&w->device, &c->multiplier[i], 1, &ms, error));
-    c->product_calls[i] = (int)fmax(1, fmin(100, PRODUCT_MS / fmax(ms, 1e-3)));
-    return TOOL_DONE;
+    return w->kind == TUNE_CLBLAST ? "clblast" : candidate ? text_of(w, "choice") : NULL;
 }
 
 static tool_exit open_contender(worker *w, bool candidate, contender *c, tool_error *error)
 {
     const bench_manner manner = manner_of(w, candidate);
     clmgk_context_options options = CLMGK_CONTEXT_OPTIONS_INIT;
+    double ms = 0;
     if (w->kind == TUNE_ATTENTION)
         return open_attention(w, &manner, c, error);
     options.untuned = manner.untuned;
@@ -126,9 +116,12 @@ static tool_exit open_contender(worker *w, bool candidate, contender *c, tool_er
     TOOL_TRY(tool_check_library(
         clmgk_context_create(w->device.context, w->device.info.device_id, &options, &c->library, &error->library),
         error));
-    const char *provider = w->kind == TUNE_CLBLAST ? "clblast" : candidate ? text_of(w, "choice") : NULL;
-    for (size_t i = 0; i < w->products; i++)
-        TOOL_TRY(open_product(w, &manner, provider, i, c, error));
+    for (size_t i = 0; i < w->products; i++) {
+        TOOL_TRY(tool_multiplier_open(&w->device, c->library, &w->matrices[i], provider_of(w, candidate),
+                                      manner.parameters, &c->multiplier[i], error));
+        TOOL_TRY(tool_multiplier_run(&w->device, &c->multiplier[i], 1, &ms, error));
+        c->product_calls[i] = (int)fmax(1, fmin(100, PRODUCT_MS / fmax(ms, 1e-3)));
+    }
     return TOOL_DONE;
 }
 
@@ -176,30 +169,21 @@ static tool_exit time_one(const worker *w, const contender *c, double *ms, tool_
 
 /* Runs in turn: default, candidate, candidate, default, … Stops after the first pair where the candidate takes more
  * than `stop` times as long. A process that has set CLBlast's parameters can't go back to others: one pair. */
-static tool_exit time_pairs(worker *w, size_t *count, double *ratios, tool_error *error)
+static tool_exit time_pairs(worker *w, size_t *count, double *default_ms, double *ratios, tool_error *error)
 {
     const size_t most = w->kind == TUNE_CLBLAST ? 1 : (size_t)fmin(MAX_PAIRS, number_of(w, "pairs"));
-    for (size_t i = 0; i < most; i++) {
+    for (*count = 0; *count < most && (*count == 0 || ratios[*count - 1] <= number_of(w, "stop")); ++*count) {
+        double ms[2] = {0, 0}; /* default, candidate */
         for (size_t k = 0; k < 2; k++) {
-            const bool usual = k == i % 2;
-            contender *const one = usual ? &w->usual : &w->candidate;
-            if (!usual && w->kind == TUNE_CLBLAST)
-                TOOL_TRY(open_contender(w, true, one, error));
-            TOOL_TRY(time_one(w, one, &one->ms[i], error));
+            const size_t which = k ^ (*count % 2);
+            if (which == 1 && w->kind == TUNE_CLBLAST)
+                TOOL_TRY(open_contender(w, true, &w->candidate, error));
+            TOOL_TRY(time_one(w, which == 1 ? &w->candidate : &w->usual, &ms[which], error));
         }
-        ratios[i] = w->candidate.ms[i] / w->usual.ms[i];
-        *count = i + 1;
-        if (ratios[i] > number_of(w, "stop"))
-            break;
+        default_ms[*count] = ms[0];
+        ratios[*count] = ms[1] / ms[0];
     }
     return TOOL_DONE;
-}
-
-static double median_of(const double *numbers, size_t count)
-{
-    double copy[MAX_PAIRS];
-    memcpy(copy, numbers, count * sizeof(*copy));
-    return tool_spread_of(copy, count).median;
 }
 
 /* ---- the check --------------------------------------------------------------------------------------------------- */
@@ -224,83 +208,69 @@ static tool_exit awkward_problems(const worker *w, clmgk_attention_desc problems
     return bench_make_dense(&problems[2], error);
 }
 
-static tool_exit check_attention(worker *w, bool *right, char *message, size_t size, tool_error *error)
+static tool_exit check_attention(worker *w, bench_error_found *found, tool_error *error)
 {
     const bench_manner manner = manner_of(w, true);
     clmgk_attention_desc problems[3];
-    bench_error_found found = {.ok = true};
     size_t count = 0;
     TOOL_TRY(awkward_problems(w, problems, &count, error));
-    for (size_t i = 0; i < count && found.ok; i++)
-        TOOL_TRY(bench_check(&w->device, &manner, &w->arrays, &problems[i], w->item->pass, &found, error));
-    *right = found.ok;
-    snprintf(message, size, "%s", found.message);
+    for (size_t i = 0; i < count && found->ok; i++)
+        TOOL_TRY(bench_check(&w->device, &manner, &w->arrays, &problems[i], w->item->pass, found, error));
     return TOOL_DONE;
 }
 
-static tool_exit check_product(const worker *w, const tool_product *shape, bool *right, char *message, size_t size,
-                               tool_error *error)
+static tool_exit check_product(const worker *w, const tool_product *shape, bench_error_found *found, tool_error *error)
 {
-    const bench_manner manner = manner_of(w, true);
-    const char *provider = json_string_value(json_object_get(w->job, "choice"));
     clmgk_gemm_info info = CLMGK_GEMM_INFO_INIT;
     tool_matrices matrices;
     tool_multiplier multiplier = {.plan = NULL};
     double ms = 0;
-    tool_exit status = TOOL_DONE;
-    TOOL_TRY_GOTO(status, tool_matrices_create(&w->device, shape, &matrices, error), done);
-    TOOL_TRY_GOTO(status,
-                  tool_multiplier_open(&w->device, w->candidate.library, &matrices, provider, manner.parameters,
-                                       &multiplier, error),
-                  done);
-    TOOL_TRY_GOTO(status, tool_multiplier_run(&w->device, &multiplier, 1, &ms, error), done);
-    TOOL_TRY_GOTO(status, tool_matrices_read(&w->device, &matrices, error), done);
-    TOOL_TRY_GOTO(status, tool_check_library(clmgk_gemm_plan_get_info(multiplier.plan, &info, &error->library), error),
-                  done);
-    *right = tool_matrices_check(&matrices, info.sums, info.precision, SIZE_MAX, message, size);
-done:
+    tool_exit status = tool_matrices_create(&w->device, shape, &matrices, error);
+    if (status == TOOL_DONE)
+        status = tool_multiplier_open(&w->device, w->candidate.library, &matrices, provider_of(w, true),
+                                      manner_of(w, true).parameters, &multiplier, error);
+    if (status == TOOL_DONE)
+        status = tool_multiplier_run(&w->device, &multiplier, 1, &ms, error);
+    if (status == TOOL_DONE)
+        status = tool_matrices_read(&w->device, &matrices, error);
+    if (status == TOOL_DONE)
+        status = tool_check_library(clmgk_gemm_plan_get_info(multiplier.plan, &info, &error->library), error);
+    found->ok = status == TOOL_DONE && tool_matrices_check(&matrices, info.sums, info.precision, SIZE_MAX,
+                                                           found->message, sizeof(found->message));
     tool_multiplier_close(&multiplier);
     tool_matrices_release(&matrices);
     return status;
 }
 
-static tool_exit check_products(const worker *w, bool *right, char *message, size_t size, tool_error *error)
+static tool_exit check_products(const worker *w, bench_error_found *found, tool_error *error)
 {
-    static const tool_product shapes[] = {{.m = 1, .n = 1, .k = 1},
-                                          {.m = 3, .n = 129, .k = 5},
-                                          {.m = 65, .n = 33, .k = 17},
-                                          {.m = 130, .n = 66, .k = 257},
-                                          {.m = 257, .n = 191, .k = 129}};
-    for (size_t i = 0; i < TOOL_COUNT(shapes) * 4 && *right; i++) {
-        tool_product shape = shapes[i / 4];
-        shape.dtype = w->matrices[0].product.dtype;
-        shape.precision = w->matrices[0].product.precision;
+    static const int64_t sizes[][3] = {{1, 1, 1}, {3, 129, 5}, {65, 33, 17}, {130, 66, 257}, {257, 191, 129}};
+    for (size_t i = 0; i < TOOL_COUNT(sizes) * 4 && found->ok; i++) {
+        tool_product shape = w->matrices[0].product;
+        shape.m = sizes[i / 4][0];
+        shape.n = sizes[i / 4][1];
+        shape.k = sizes[i / 4][2];
         shape.transpose_a = i % 2 == 1;
         shape.transpose_b = i % 4 >= 2;
-        TOOL_TRY(check_product(w, &shape, right, message, size, error));
+        TOOL_TRY(check_product(w, &shape, found, error));
     }
     return TOOL_DONE;
 }
 
 /* ---- the job ----------------------------------------------------------------------------------------------------- */
 
-static tool_exit add_matrices(worker *w, tool_product shape, bool transpose_a, bool transpose_b, tool_error *error)
-{
-    shape.transpose_a = transpose_a;
-    shape.transpose_b = transpose_b;
-    return tool_matrices_create(&w->device, &shape, &w->matrices[w->products++], error);
-}
-
 /* The case's arrays. CLBlast multiplies all shapes, with B transposed as layers mostly have it. */
 static tool_exit open_case(worker *w, tool_error *error)
 {
     const size_t group = (size_t)number_of(w, "group"), index = (size_t)number_of(w, "index");
-    const tool_product *products = w->options.products;
     w->kind = (tune_kind)number_of(w, "kind");
-    for (size_t i = 0; w->kind == TUNE_CLBLAST && i < w->options.product_count; i++)
-        TOOL_TRY(add_matrices(w, products[i], false, true, error));
-    if (w->kind == TUNE_PRODUCT)
-        return add_matrices(w, products[group], index == 2, index == 1, error);
+    for (size_t i = 0; w->kind != TUNE_ATTENTION && i < w->options.product_count; i++) {
+        tool_product shape = w->options.products[i];
+        shape.transpose_a = w->kind == TUNE_PRODUCT && index == 2;
+        shape.transpose_b = w->kind == TUNE_CLBLAST || index == 1;
+        if (w->kind == TUNE_CLBLAST || i == group)
+            TOOL_TRY(tool_matrices_create(&w->device, &shape, &w->matrices[w->products++], error));
+    }
     if (w->kind != TUNE_ATTENTION)
         return TOOL_DONE;
     TOOL_TRY(bench_make_groups(&w->options.request, false, &w->groups, error));
@@ -313,63 +283,50 @@ static tool_exit open_case(worker *w, tool_error *error)
     return number_of(w, "pairs") < 1 ? TOOL_DONE : bench_arrays_create(&w->device, &alone, &w->arrays, error);
 }
 
-/* What a plan takes from a cache may be the defaults: nothing is to be compared then. */
-static tool_exit find_candidate(worker *w, const json_t *usual, bool *compared, tool_error *error)
+/* Times the defaults, alone or with the candidate, which is checked if it is fast. */
+static tool_exit compare(worker *w, bool alone, json_t **answer, tool_error *error)
 {
-    *compared = text_of(w, "choice") || text_of(w, "tuning_dir");
-    if (!*compared || w->kind == TUNE_CLBLAST) /* which is opened when the defaults have been timed */
-        return TOOL_DONE;
-    TOOL_TRY(open_contender(w, true, &w->candidate, error));
-    json_t *found = describe(&w->candidate, error);
-    TOOL_TRY(tool_check_memory(found, "an answer", error));
-    *compared = !json_equal(found, usual);
-    json_decref(found);
+    double ratios[MAX_PAIRS] = {1}, default_ms[MAX_PAIRS], copy[MAX_PAIRS];
+    size_t count = 1;
+    bench_error_found found = {.ok = true};
+    json_t *list = json_array();
+    if (w->kind == TUNE_ATTENTION && w->calls == 0)
+        TOOL_TRY(bench_choose_calls(&w->device, &w->usual.run, &w->calls, &w->event_clock, error));
+    TOOL_TRY(alone ? time_one(w, &w->usual, default_ms, error) : time_pairs(w, &count, default_ms, ratios, error));
+    memcpy(copy, ratios, sizeof(copy));
+    const double ratio = tool_spread_of(copy, count).median;
+    if (!alone && ratio < number_of(w, "check_below"))
+        TOOL_TRY(w->kind == TUNE_ATTENTION ? check_attention(w, &found, error) : check_products(w, &found, error));
+    for (size_t i = 0; i < count; i++)
+        tool_json_append(&list, json_real(ratios[i]));
+    *answer = tool_json_merge(
+        *answer, json_pack("{s:f, s:f, s:o, s:b, s:b, s:s, s:i, s:b}", "default_ms",
+                           tool_spread_of(default_ms, count).median, "ratio", ratio, "ratios", list, "slow",
+                           (int)(!alone && ratios[count - 1] > number_of(w, "stop")), "wrong", (int)!found.ok,
+                           "message", found.message, "calls", w->calls, "event_clock", (int)w->event_clock));
     return TOOL_DONE;
 }
 
-static tool_exit compare(worker *w, bool compared, json_t *answer, tool_error *error)
+static tool_exit do_job(worker *w, json_t **answer, tool_error *error)
 {
-    double ratios[MAX_PAIRS] = {1};
-    size_t count = 1;
-    bool right = true;
-    char message[512] = "";
-    if (w->kind == TUNE_ATTENTION && w->calls == 0)
-        TOOL_TRY(bench_choose_calls(&w->device, &w->usual.run, &w->calls, &w->event_clock, error));
-    if (compared)
-        TOOL_TRY(time_pairs(w, &count, ratios, error));
-    else
-        TOOL_TRY(time_one(w, &w->usual, &w->usual.ms[0], error));
-    const double ratio = median_of(ratios, count);
-    if (compared && ratio < number_of(w, "check_below"))
-        TOOL_TRY(w->kind == TUNE_ATTENTION ? check_attention(w, &right, message, sizeof(message), error)
-                                           : check_products(w, &right, message, sizeof(message), error));
-    json_t *list = json_array();
-    for (size_t i = 0; i < count; i++)
-        tool_json_append(&list, json_real(ratios[i]));
-    json_t *found = json_pack("{s:f, s:f, s:f, s:o, s:b, s:b, s:s, s:i, s:b}", "ms",
-                              median_of(compared ? w->candidate.ms : w->usual.ms, count), "default_ms",
-                              median_of(w->usual.ms, count), "ratio", ratio, "ratios", list, "slow",
-                              (int)(compared && ratios[count - 1] > number_of(w, "stop")), "wrong", (int)!right,
-                              "message", message, "calls", w->calls, "event_clock", (int)w->event_clock);
-    return tool_json_merge(answer, found) ? TOOL_DONE : tool_fail_memory(error, "an answer");
-}
-
-static tool_exit do_job(worker *w, json_t *answer, tool_error *error)
-{
-    bool compared = false;
+    bool alone = !text_of(w, "choice") && !text_of(w, "tuning_dir");
     w->calls = (int)number_of(w, "calls");
     w->event_clock = json_is_true(json_object_get(w->job, "event_clock"));
     TOOL_TRY(open_case(w, error));
-    if (number_of(w, "pairs") < 1) /* only compile */
+    if (number_of(w, "pairs") < 1)
         return open_contender(w, true, &w->candidate, error);
     TOOL_TRY(open_contender(w, false, &w->usual, error));
     json_t *usual = describe(&w->usual, error);
-    if (!usual || json_object_set_new(answer, "usual", usual) != 0)
-        return tool_fail_memory(error, "an answer");
-    TOOL_TRY(find_candidate(w, usual, &compared, error));
-    TOOL_TRY(compare(w, compared, answer, error));
-    json_t *found = describe(compared ? &w->candidate : &w->usual, error);
-    return tool_json_merge(answer, found) ? TOOL_DONE : tool_fail_memory(error, "an answer");
+    if (!alone && w->kind != TUNE_CLBLAST) { /* which is opened when the defaults have been timed */
+        TOOL_TRY(open_contender(w, true, &w->candidate, error));
+        json_t *found = describe(&w->candidate, error);
+        alone = json_equal(found, usual); /* a plan may take the defaults from a cache, too */
+        json_decref(found);
+    }
+    TOOL_TRY(compare(w, alone, answer, error));
+    *answer = tool_json_merge(*answer, describe(alone ? &w->usual : &w->candidate, error));
+    return usual && *answer && json_object_set_new(*answer, "usual", usual) == 0 ? TOOL_DONE
+                                                                                 : tool_fail_memory(error, "an answer");
 }
 
 int tune_worker(int argc, char **argv)
@@ -390,7 +347,7 @@ int tune_worker(int argc, char **argv)
     if (status == TOOL_DONE)
         status = tool_device_open(selector, &w.device, &error);
     if (status == TOOL_DONE)
-        status = do_job(&w, answer, &error);
+        status = do_job(&w, &answer, &error);
     close_contender(&w.candidate); /* which keeps what it compiled for the next process */
     answer = tool_json_merge(answer, status == TOOL_DONE
                                          ? json_pack("{s:b}", "ok", 1)
