@@ -349,9 +349,19 @@ CLMGK_API size_t clmgk_plan_workspace_size(const clmgk_plan *plan);
  * S (0 .. N), offsets to their axis. A sequence whose end precedes its start is empty; rows outside every sequence are
  * not written. A negative or NaN prior or variance gives NaN in its rows. An infinite number of Q, K or V may give NaN
  * where the formula has an infinity or a weight of 0: f32 arrays on the engine MATRIX. Scores must be in the range of
- * f32: beyond it (|q| |k| above 1e38) rows are NaN or, with Gaussian scores, as if they saw no key. Only the diagonal
- * of alignment LENGTHS uses lengths beyond S (up to 2^29, or S if that is more): then the last lengths[b] - S tokens
- * are not among the keys, but every row keeps its position among all tokens.
+ * f32: beyond it (|q| |k| above 1e38) rows are NaN or, with Gaussian scores, as if they saw no key. Sums over keys are
+ * divided last, by a denominator of at most 2^16 for each key: a row may have infinities or NaN in O if a number of V
+ * that it sees exceeds FLT_MAX / (2^16 n), n the number of keys that it sees; then so may any gradient. In the linear
+ * family the sums of products of features and values must be in the range of f32.
+ *
+ * What lengths and packing hide is never used. What other masks hide has a weight of 0, which leaves a NaN or an
+ * infinity NaN. If K or V has one at key j, O and L may be NaN of rows from which a bias of -inf hides j, and of rows
+ * from which causality or the window hides it, but which would see it if they were moved by at most 2048 positions;
+ * no other row that does not see j is reached. With causality, a window or a bias, any element of a gradient may be NaN
+ * if such a row is reached, or if Q, dO or dL has a NaN or an infinity.
+ *
+ * Only the diagonal of alignment LENGTHS uses lengths beyond S (up to 2^29, or S if that is more): then the last
+ * lengths[b] - S tokens are not among the keys, but every row keeps its position among all tokens.
  *
  * Aliasing. Inputs may alias each other. Outputs and workspace may share a cl_mem with other arrays, but no element of
  * an output may belong to any other array of the call. Calls refuse an output that shares a byte with another array of

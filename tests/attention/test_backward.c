@@ -610,6 +610,20 @@ TH_TEST(padding_does_not_leak)
     }
 }
 
+/* NaN that a causal mask hides may reach gradients. */
+TH_TEST(nan_behind_masks)
+{
+    clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 70, 70);
+    desc.causal = 1;
+    desc.gradients = th_all_gradients(&desc);
+    TH_PROBLEM problem = th_problem_make(&desc, 1);
+    th_poison_row(&problem, TH_V, 0, 0, 69);
+    th_expect_gradients(session, &problem, false);
+    TH_PROBLEM queries = th_problem_make(&desc, 1);
+    th_poison_row(&queries, TH_Q, 0, 0, 0);
+    th_expect_gradients(session, &queries, false);
+}
+
 /* ---- layouts --------------------------------------------------------------------------------------------------- */
 
 enum { B = 2, H = 4, N = 45, D = 17 };

@@ -260,6 +260,37 @@ TH_TEST(nan_reaches_the_rows_that_see_it)
     }
 }
 
+/* What causality, a window or a bias hides may reach rows near by; everything else stays as it is. */
+TH_TEST(nan_behind_masks)
+{
+    for (size_t n = 0; n < 6; n++) {
+        clmgk_attention_desc desc = th_small_desc(th_variants[n / 3], 40, 40);
+        desc.causal = n % 3 == 0;
+        desc.use_window = n % 3 == 1;
+        desc.window_left = desc.window_right = desc.use_window ? 3 : 0;
+        if (n % 3 == 2)
+            th_set_bias_axes(&desc, 0);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
+        for (int64_t i = 0; i < desc.length && problem.array[TH_BIAS].used; i += 2)
+            th_set(&problem, TH_BIAS, 0, 0, 0, i, 39, -(double)INFINITY);
+        th_poison_row(&problem, n < 3 ? TH_V : TH_K, 0, 0, 39);
+        th_expect(session, &problem);
+    }
+}
+
+/* Values whose sums over all keys are beyond f32; values whose sums are not, in scores that grow from tile to tile. */
+TH_TEST(large_values)
+{
+    clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 20, 150);
+    TH_PROBLEM problem = th_problem_make(&desc, 1);
+    th_scale(&problem, TH_V, 1e38);
+    th_expect(session, &problem);
+    th_scale(&problem, TH_V, 1e-7);
+    for (int64_t j = 0; j < desc.length_k; j++)
+        th_set(&problem, TH_K, 0, 0, 0, j, 0, 0.3 * (double)j);
+    th_expect(session, &problem);
+}
+
 /* A NaN in one component only, which a maximum that ignores NaN would lose. */
 TH_TEST(nan_in_one_component)
 {

@@ -4,6 +4,7 @@
 #include "reference/reference.h"
 #include "reference/sums.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -874,6 +875,47 @@ TH_HOST_TEST(bound_wants_nan_and_infinity_in_place)
         memcpy(lse, answer.lse, sizeof(lse));
         lse[wrong[n].row] = wrong[n].lse;
         assert_false(clmgk_ref_check(&answer, answer.o, lse).ok);
+    }
+}
+
+/* NaN in O where a mask hides a NaN near by, or where values' sums leave f32; nowhere else. */
+TH_HOST_TEST(bound_allows_nan_that_attention_h_allows)
+{
+    enum { KEYS = 2060 };
+    static double q[KEYS], k[KEYS], v[KEYS];
+    irregular(q, KEYS);
+    irregular(k, KEYS);
+    irregular(v, KEYS);
+    v[KEYS - 1] = NAN;
+    clmgk_ref_problem p = {
+        .desc = {.variant = CLMGK_VARIANT_SOFTMAX, .batch = 1, .heads = 1, .kv_heads = 1}, .q = q, .k = k, .v = v};
+    p.desc.components = p.desc.head_size = p.desc.value_size = 1;
+    p.desc.length = p.desc.length_k = KEYS;
+    p.desc.variance = 1.0;
+    p.desc.causal = 1;
+    static const int64_t rows[] = {0, KEYS - 2050, KEYS - 2049, KEYS - 2, KEYS - 1};
+    TH_REF_ANSWER answer = {0};
+    assert_true(clmgk_ref_solve(&p, TH_COUNT(rows), rows, &answer));
+    assert_true(isfinite(answer.o[3]) && isnan(answer.o[4]));
+    for (size_t n = 0; n < TH_COUNT(rows); n++) {
+        double o[TH_COUNT(rows)];
+        memcpy(o, answer.o, sizeof(o));
+        o[n] = NAN;
+        assert_int_equal(clmgk_ref_check(&answer, o, NULL).ok, rows[n] > KEYS - 2050);
+        o[n] = 1.0;
+        assert_false(clmgk_ref_check(&answer, o, NULL).ok);
+    }
+    clmgk_ref_answer_free(&answer);
+
+    p.desc.length = 1;
+    p.desc.length_k = 8;
+    p.desc.causal = 0;
+    for (int64_t n = 0; n < 2; n++) {
+        v[0] = (n == 0 ? 0.99 : 1.01) * (double)FLT_MAX / 0x1p19;
+        assert_true(clmgk_ref_solve(&p, 1, NULL, &answer));
+        assert_true(clmgk_ref_check(&answer, answer.o, NULL).ok);
+        assert_int_equal(clmgk_ref_check(&answer, &(double){INFINITY}, NULL).ok, n);
+        clmgk_ref_answer_free(&answer);
     }
 }
 

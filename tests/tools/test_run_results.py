@@ -185,6 +185,15 @@ class Results(RunTest):
                 self.assertTrue((self.load("l.npy") == -np.inf).all())
                 self.assertEqual(result["flops"], 0)
 
+    def test_nan_behind_a_mask(self):
+        v = self.normal(2, 2, 5, 6)
+        v[:, :, -1] = np.nan
+        for name, array in (("q5", self.normal(2, 4, 5, 8)), ("k5", self.normal(2, 2, 5, 8)), ("v5", v)):
+            self.save(name, array)
+        result = self.result(q="q5.npy", k="k5.npy", v="v5.npy", causal=True, check=True)
+        self.assertTrue(result["check"]["ok"])
+        self.assertTrue(np.isnan(self.load("o.npy")[:, :, -1]).all())
+
     def test_no_queries_and_no_keys(self):
         self.save("q0", self.normal(2, 4, 0, 8))
         self.assertEqual(self.output(q="q0.npy", lse="l.npy", check=True).shape, (2, 4, 0, 6))

@@ -204,6 +204,8 @@ bool clmgk_ref_solve(const clmgk_ref_problem *problem, int64_t rows, const int64
     for (int64_t n = 0; ok && n < rows; n++)
         answer->row[n] = row ? row[n] : n;
     ok = ok && (ref_form_of(&problem->desc).linear ? ref_linear_rows(problem, answer) : solve_rows(problem, answer));
+    for (int64_t n = 0; ok && n < rows; n++)
+        answer->lost[n].may_leave = ref_row_may_leave(problem, ref_row_of(&problem->desc, answer->row[n]));
     ref_finish_bound(&answer->bound_o, tolerance);
     const ref_tolerance of_lse = ref_tolerance_of_outputs(ref_weight_type(&problem->desc));
     ref_finish_bound(&answer->bound_lse, ref_tolerance_of_products(of_lse, precision, 1.0));
@@ -258,7 +260,9 @@ static double compare(const clmgk_ref_answer *answer, const comparison *c, char 
             continue;
         int64_t wrong = -1;
         const int64_t at = n * c->width;
-        const double error = ref_compare(c->width, c->exact + at, c->given + at, c->bound, NULL, &wrong).error;
+        clmgk_ref_bound bound = *c->bound;
+        bound.may_leave = answer->lost[n].may_leave;
+        const double error = ref_compare(c->width, c->exact + at, c->given + at, &bound, NULL, &wrong).error;
         largest = fmax(largest, error);
         if (wrong >= 0 && message[0] == '\0')
             complain(answer, c, n, wrong, c->bound->bound, message, capacity);
@@ -274,7 +278,8 @@ static bool is_average(const clmgk_ref_answer *answer, int64_t n, const double *
     *wrong = -1;
     for (int64_t e = answer->value_size - 1; e >= 0; e--) {
         const double low = answer->low[first + e], high = answer->high[first + e];
-        const bool overflow = !isfinite(given[e]) && (isinf(low) || isinf(high)); /* NaN in types without infinity */
+        const bool may_leave = answer->lost[n].may_leave || isinf(low) || isinf(high);
+        const bool overflow = !isfinite(given[e]) && may_leave; /* NaN in types without infinity */
         const bool right =
             isfinite(answer->o[first + e]) ? (low <= given[e] && given[e] <= high) || overflow : !isfinite(given[e]);
         zero = zero && given[e] == 0.0;
@@ -304,7 +309,8 @@ static void check_lost_sums(const clmgk_ref_answer *answer, const comparison *c,
 {
     for (int64_t n = 0; n < answer->rows && message[0] == '\0'; n++) {
         const double error = fabs(c->given[n] - c->exact[n]), room = answer->lost[n].rounding;
-        const bool overflows = fabs(c->exact[n]) > (double)FLT_MAX && isinf(c->given[n]);
+        const bool overflows = (fabs(c->exact[n]) > (double)FLT_MAX && isinf(c->given[n])) ||
+                               (answer->lost[n].may_leave && !isfinite(c->given[n]));
         if (answer->lost[n].is && !(error <= room) && !overflows) /* NaN is wrong */
             complain(answer, c, n, 0, room, message, capacity);
     }

@@ -76,5 +76,10 @@ bool clmgk_ref_solve_gradients(const clmgk_ref_problem *problem, uint32_t set, c
     static const ref_solver solver = {names, true, false, count, tolerance_of, exact, rounded};
     for (int which = 0; which < CLMGK_REF_GRADIENTS; which++)
         set &= count(&problem->desc, which) > 0 ? ~0U : ~(1U << (unsigned)which);
-    return ref_solve_arrays(problem, set, &solver, out);
+    if (!ref_solve_arrays(problem, set, &solver, out))
+        return false;
+    const bool may_leave = ref_gradients_may_leave(problem);
+    for (int which = 0; which < CLMGK_REF_GRADIENTS; which++)
+        out->bound[which].may_leave = may_leave;
+    return true;
 }

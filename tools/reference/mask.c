@@ -84,6 +84,7 @@ ref_span ref_span_of(const clmgk_ref_problem *problem, int64_t b, int64_t i)
     ref_span span = {.sequence = seq.number, .position = i - seq.first_row, .origin = seq.first_key};
     span.diagonal = diagonal(problem, &seq, b, span.position);
     span.end = desc->use_lengths ? ref_key_limit(problem, b) : seq.keys;
+    span.limit = span.end + seq.first_key;
     narrow(desc, span.diagonal, &span.first, &span.end);
     span.first += seq.first_key;
     span.end += seq.first_key;

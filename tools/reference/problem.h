@@ -128,12 +128,17 @@ typedef struct ref_span {
     int64_t origin;     /* first key of the sequence */
     int64_t diagonal;   /* d(i), counted from the origin */
     int64_t first, end; /* it sees keys first .. end - 1 */
+    int64_t limit;      /* end of the sequence's keys, of which causality and window hide some */
 } ref_span;
 
 ref_span ref_span_of(const clmgk_ref_problem *problem, int64_t b, int64_t i);
 
 /* Number of keys of batch b by lengths: values beyond it are never used. */
 int64_t ref_key_limit(const clmgk_ref_problem *problem, int64_t b);
+
+/* Whether elements of a row, or of any gradient, may be infinite or NaN though the formula's are finite. */
+bool ref_row_may_leave(const clmgk_ref_problem *problem, ref_row row);
+bool ref_gradients_may_leave(const clmgk_ref_problem *problem);
 
 /* Elements of the bias. */
 int64_t ref_bias_count(const clmgk_attention_desc *desc);

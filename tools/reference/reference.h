@@ -113,13 +113,15 @@ typedef struct clmgk_ref_bound {
     double scale;   /* 0: not known, every bound will do */
     double most;    /* largest number of the array's storage type, if that is less than f32's; else 0 */
     double bound;
+    bool may_leave; /* whatever is not finite is right: numbers that masks hide, or too large ones, may reach it */
 } clmgk_ref_bound;
 
-/* Whether a row of an answer is lost. */
+/* Whether a row of an answer is lost, or may leave the range of f32. */
 typedef struct clmgk_ref_lost_row {
     bool is;
     bool may_be_zero; /* the plain formula's O is 0, or dropout may have dropped the key with the weight */
     double rounding;  /* the largest of a logit that may have weight: L's error */
+    bool may_leave;   /* of all rows: clmgk_ref_bound's */
 } clmgk_ref_lost_row;
 
 /* Exact values of chosen rows, and their bounds. */
