@@ -103,6 +103,16 @@ def call(change=None, **options):
     return module(**x, **options)
 
 
+def first(change, **options):
+    """A call with batch_first."""
+    x = {name: torch.ones(2, 7, 32) for name in ("query", "key", "value")} | change
+    return make(batch_first=True)(**x, **options)
+
+
+def nested(*lengths, **options):
+    return torch.nested.nested_tensor([torch.randn(n, 32) for n in lengths], **options)
+
+
 def make(**options):
     return ct.MultiheadAttention(32, 4, **options)
 
@@ -114,7 +124,15 @@ def make(**options):
      lambda: call({n: torch.ones(7, 3, 32) for n in ("key", "value")})),
     (ValueError, "value: shape (8, 2, 32): expected (7, 2)", lambda: call({"value": torch.ones(8, 2, 32)})),
     (TypeError, "query: ndarray", lambda: call({"query": np.ones((7, 2, 32))})),
-    (TypeError, "a nested tensor", lambda: call({"query": torch.nested.nested_tensor([torch.ones(3, 32)] * 2)})),
+    (TypeError, "key: a nested tensor", lambda: call({"key": nested(3, 4)})),
+    (ValueError, "query: a nested tensor: expected batch_first", lambda: call({"query": nested(3, 4)})),
+    (TypeError, "key: beside a nested query", lambda: first({"query": nested(3, 4)})),
+    (TypeError, "query: beside a nested query: expected nested tensors of layout torch.strided",
+     lambda: first(dict.fromkeys(("query", "key", "value"), nested(3, 4, layout=torch.jagged)))),
+    (ValueError, "no key_padding_mask", lambda: first(dict.fromkeys(("query", "key", "value"), nested(3, 4)),
+                                                     key_padding_mask=torch.ones(2, 4) > 0)),
+    (ValueError, "value: lengths [4, 3]: expected [3, 4]", lambda: first({"query": nested(3, 4), "key": nested(3, 4),
+                                                                          "value": nested(4, 3)})),
     (ValueError, "key_padding_mask: shape (7,): expected (2, 7)", lambda: call(key_padding_mask=torch.ones(7) > 0)),
     (ValueError, "key_padding_mask: shape (1, 7)", lambda: call(key_padding_mask=torch.ones(1, 7) > 0)),
     (ValueError, "attn_mask: shape (2, 7, 7): expected (7, 7) or (8, 7, 7)", lambda: call(attn_mask=torch.ones(2, 7, 7))),
@@ -352,3 +370,40 @@ def test_in_an_encoder_layer():
     close(layer.train()(x), expected)
     with torch.no_grad():
         close(layer.eval()(x), expected)
+
+
+@pytest.mark.parametrize("variant", ["softmax", "linear"])
+def test_in_an_encoder_that_nests(variant):
+    """Where the module is put into an encoder, PyTorch still makes nested tensors of padded input in eval mode."""
+    encoder = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True), 2)
+    for layer in encoder.layers:
+        layer.self_attn = ct.MultiheadAttention(32, 4, batch_first=True, variant=variant)
+    x, padding = normal(2, 7, 32, grad=False), torch.arange(7) >= torch.tensor([[7], [4]])
+    expected = encoder.train()(x, src_key_padding_mask=padding).masked_fill(padding[..., None], 0)
+    with torch.no_grad():
+        close(encoder.eval()(x, src_key_padding_mask=padding), expected)
+
+
+def test_nested_queries_and_keys():
+    """Each sequence alone gives the same output and gradients; queries may have other lengths than keys."""
+    module = make(batch_first=True)
+    x, y = nested(3, 7, requires_grad=True), nested(5, 2)
+    o, weights = module(x, y, y, need_weights=True)
+    for i, (rows, a, b) in enumerate(zip(o.unbind(), x.unbind(), y.unbind())):
+        expected, own = module(a, b, b, need_weights=True)
+        close(rows, expected)
+        close(weights[i, :len(a), :len(b)], own)
+    gradients = [torch.autograd.grad(sum(part.square().sum() for part in parts), module.in_proj_weight)[0]
+                 for parts in (module(x, y, y)[0].unbind(), [module(a, b, b)[0] for a, b in zip(x.unbind(), y.unbind())])]
+    close(*gradients, 2e-4)
+
+
+def test_is_an_instance_of_pytorchs_class():
+    """Code that looks for PyTorch's modules finds it, with all their attributes and its own parameters."""
+    theirs, ours = torch.nn.MultiheadAttention(32, 4), make(variant="mgk")
+    assert isinstance(ours, torch.nn.MultiheadAttention) and set(vars(theirs)) <= set(vars(ours))
+    assert set(dict(theirs.named_parameters())) <= set(dict(ours.named_parameters()))
+    assert not copy.deepcopy(ours)._qkv_same_embed_dim
+    before = ours.shift, ours.key_weight.clone()
+    ours._reset_parameters()
+    assert not torch.equal(before[1], ours.key_weight)

@@ -22,7 +22,7 @@ _DEFAULTS = {"score": "default", "estep": "soft", "softcap": 0.0, "guard": 0.0, 
              "batch_first": False}
 
 
-class MultiheadAttention(nn.Module):
+class MultiheadAttention(nn.MultiheadAttention):
     """Multi-head attention of any variant, as a replacement of ``torch.nn.MultiheadAttention``.
 
     Its parameters have the names and shapes of PyTorch's module, whose state_dict it loads; parameters of a variant that
@@ -30,8 +30,10 @@ class MultiheadAttention(nn.Module):
     normal, of standard deviation 1 and 1/√M; mixing of linear variants the softmax of normal numbers, because a positive p
     keeps denominators away from 0; w = 1, c = 0, noise σ = 0.1; further keys of "mgk" as the first one's.
 
+    It is a subclass, for code that looks for PyTorch's module by ``isinstance``, and computes everything itself.
+
     Differences from PyTorch's module: `need_weights` is False by default, because attention's weights are never stored, and
-    is offered for softmax alone; rows without visible keys give 0 before the output projection, not NaN; `is_causal` needs
+    is offered for softmax alone; the weights it returns are those before dropout, in training too; rows without visible keys give 0 before the output projection, not NaN; `is_causal` needs
     no `attn_mask`; add_bias_kv and add_zero_attn are not offered; `dropout` is below 1; there is no float64.
 
     The linear variants ("linear", "mlk", "smlk", "lfish", ...) need time and memory in proportion to the number of
@@ -63,14 +65,6 @@ class MultiheadAttention(nn.Module):
         add_bias_kv or add_zero_attn.
     """
 
-    # TransformerEncoderLayer then calls forward() instead of PyTorch's own kernel for softmax.
-    _qkv_same_embed_dim = False
-
-    in_proj_weight: nn.Parameter | None
-    q_proj_weight: nn.Parameter | None
-    k_proj_weight: nn.Parameter | None
-    v_proj_weight: nn.Parameter | None
-    in_proj_bias: nn.Parameter | None
     key_weight: nn.Parameter | None
     key_bias: nn.Parameter | None
     prior: nn.Parameter | None
@@ -86,7 +80,10 @@ class MultiheadAttention(nn.Module):
                  device: Any = None, dtype: Any = None, *, variant: str = "softmax", components: int | None = None,
                  score: str = "default", estep: str = "soft", softcap: float = 0.0, feature: str | None = None,
                  feature_order: int | None = None, features: int | None = None, guard: float = 0.0) -> None:
-        super().__init__()
+        nn.Module.__init__(self)  # the class in between would make its own parameters
+        # TransformerEncoderLayer then calls forward() instead of PyTorch's own kernel for softmax.
+        self._qkv_same_embed_dim = False
+        self.bias_k, self.bias_v, self.add_zero_attn = None, None, False
         traits = traits_of(variant)
         if embed_dim <= 0 or num_heads <= 0 or embed_dim % num_heads:
             raise ValueError(f"embed_dim: {embed_dim}: expected a positive multiple of num_heads, {num_heads}")
@@ -123,7 +120,7 @@ class MultiheadAttention(nn.Module):
             self.k_proj_weight = new(width, self.kdim)
             self.v_proj_weight = new(embed_dim, self.vdim)
             self.register_parameter("in_proj_weight", None)
-        self.in_proj_bias = new(sum(self._widths)) if bias else None
+        self.register_parameter("in_proj_bias", new(sum(self._widths)) if bias else None)
         self.out_proj = nn.modules.linear.NonDynamicallyQuantizableLinear(embed_dim, embed_dim, bias=bias, **made)
         self._add_extras(traits, bias, new)
         rows = features if self._is_linear and feature == "favor" else None
@@ -184,6 +181,8 @@ class MultiheadAttention(nn.Module):
         if self.projection is not None:
             seed = int(torch.randint(2**63 - 1, (), device="cpu").item())
             self.projection.copy_(torch.from_numpy(draw_projection(*self.projection.shape, seed=seed)))
+
+    _reset_parameters = reset_parameters
 
     def extra_repr(self) -> str:
         """The part of ``repr`` in parentheses: sizes, the variant, and options with another value than the default."""
@@ -270,6 +269,9 @@ class MultiheadAttention(nn.Module):
                 is_causal: bool = False) -> tuple[Tensor, Tensor | None]:
         """As ``torch.nn.MultiheadAttention.forward``; is_causal needs no attn_mask.
 
+        Query, key and value may be nested tensors of layout ``torch.strided``, as ``nn.TransformerEncoder`` makes them in
+        eval mode, with batch_first and without a key_padding_mask. The output is nested then; the weights are padded.
+
         Returns
         -------
         tuple of Tensor and (Tensor or None)
@@ -286,6 +288,9 @@ class MultiheadAttention(nn.Module):
         """
         if need_weights and self.variant != "softmax":
             raise NotImplementedError(f"need_weights: the weights of variant {self.variant!r} are not stored")
+        if isinstance(query, Tensor) and query.is_nested:
+            return self._forward_nested({"query": query, "key": key, "value": value}, key_padding_mask, need_weights, attn_mask,
+                                        average_attn_weights, is_causal)
         self._check_inputs({"query": query, "key": key, "value": value})
         batched = query.ndim == 3
         inputs = [x if batched else x.unsqueeze(0 if self.batch_first else 1) for x in (query, key, value)]
@@ -308,6 +313,23 @@ class MultiheadAttention(nn.Module):
             result = result.squeeze(0 if self.batch_first else 1)
             weights = weights if weights is None else weights.squeeze(0)
         return result, weights
+
+    def _forward_nested(self, inputs: dict[str, Tensor], key_padding_mask: Tensor | None,
+                        *options: Any) -> tuple[Tensor, Tensor | None]:
+        """The sequences padded, and the output nested again."""
+        if not self.batch_first or key_padding_mask is not None:
+            raise ValueError("query: a nested tensor: expected batch_first=True, and no key_padding_mask")
+        for name, x in inputs.items():
+            if not isinstance(x, Tensor) or not x.is_nested or x.layout is not torch.strided:
+                raise TypeError(f"{name}: beside a nested query: expected nested tensors of layout torch.strided")
+        lengths = {name: [part.shape[0] for part in x.unbind()] for name, x in inputs.items()}
+        if lengths["value"] != lengths["key"]:
+            raise ValueError(f"value: lengths {lengths['value']}: expected {lengths['key']}, as in key")
+        padded = {x: x.to_padded_tensor(0.0) for x in inputs.values()}
+        query, key, value = (padded[x] for x in inputs.values())
+        positions, ends = torch.arange(key.shape[1], device=key.device), torch.tensor(lengths["key"], device=key.device)
+        result, weights = self.forward(query, key, value, positions >= ends[:, None], *options)
+        return torch.nested.as_nested_tensor([row[:n] for row, n in zip(result, lengths["query"])]), weights
 
     def _weights(self, q: Tensor, k: Tensor, options: dict[str, Any], average: bool) -> Tensor:
         scores = q.float() @ k.float().transpose(-1, -2) * self.head_dim ** -0.5
