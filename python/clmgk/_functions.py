@@ -69,6 +69,8 @@ def attention(q: Array, k: Array, v: Array, *, return_lse: bool = False, out: Ar
         π ≥ 0. Default: 1/M.
     variance : float, or array [M] or [H,M], optional
         σ² > 0. Default: √D.
+    scale : float, optional
+        1/σ², in the place of `variance`: the factor of q·k. The variants with mixed heads have 1/√D alone.
     shift : array [H,M,D]
         b of "smgk", whose keys are k_jr = k_j + b_r.
     causal : bool
@@ -83,7 +85,8 @@ def attention(q: Array, k: Array, v: Array, *, return_lse: bool = False, out: Ar
     offsets, offsets_k : array [T+1] of int, optional
         Packed sequences: where each begins along N (and S), and the end. The batch is 1.
     bias : array [B,H,N,S], or any axis 1 or missing, optional
-        Is added to the scores; -inf hides a key.
+        Is added to the scores; -inf hides a key. An array of bool is a mask: True takes part. Axes that are repeated by
+        strides of 0 (``numpy.broadcast_to``) count as axes of size 1.
     slopes : array [H], optional
         ALiBi: adds -slope |j - i|.
     sinks : array [H], optional
@@ -153,7 +156,8 @@ def _wanted(field: str, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _backward(made: Call, gradients: Iterable[str] | None, *fields: tuple[str, Any]) -> dict[str, Array]:
-    names = tuple([name for name in GRADIENTS if name in made.arrays]) if gradients is None else _wanted("gradients", gradients)
+    given = [name for name in GRADIENTS if name in made.arrays and not (name == "bias" and made.has_mask)]
+    names = tuple(given) if gradients is None else _wanted("gradients", gradients)
     outputs = made.run("backward", (("gradients", names), *fields))
     return {name.removeprefix("grad_"): array for name, array in outputs.items()}
 
@@ -182,7 +186,7 @@ def attention_backward(grad_o: Array, q: Array, k: Array, v: Array, o: Array, ls
         The gradient of lse.
     gradients : iterable of str, optional
         Names among "q", "k", "v", "prior", "variance", "shift", "bias", "sinks", "mix", "mix_weight", "mix_offset",
-        "noise". Default: those of all arrays that are given.
+        "noise". Default: those of all arrays that are given, without a bias of bool.
     **options
         As in the call of `attention`, including the seed.
 

@@ -23,6 +23,7 @@ class Options(TypedDict, total=False):
     estep: str
     prior: ArrayLike | None
     variance: ArrayLike | None
+    scale: float | None
     shift: ArrayLike | None
     causal: bool
     alignment: str
@@ -99,21 +100,26 @@ _BROADCAST = frozenset(("prior", "variance", "shift", "lengths", "lengths_q", "s
 def parameter(name: str, value: ArrayLike) -> Array:
     """An array of parameters as C takes it: dense, f32 or int32. Copies only if it is something else."""
     target = np.int32 if name in _INTEGERS else np.float32
-    if isinstance(value, np.ma.MaskedArray):
-        check_array(name, value)
-    try:
-        array = np.asarray(value)
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"{name}: {error}") from None
+    array = _as_array(name, value)
     if array.dtype != target:
         array = _converted(name, array, np.dtype(target))
     return np.ascontiguousarray(array) if not array.flags.c_contiguous else array
 
 
+def _as_array(name: str, value: ArrayLike) -> Array:
+    if isinstance(value, np.ma.MaskedArray):
+        check_array(name, value)
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{name}: {error}") from None
+
+
 def _converted(name: str, array: Array, target: np.dtype[Any]) -> Array:
+    if array.dtype == bool and name == "bias":
+        return np.where(array, np.float32(0), np.float32(-np.inf))
     if array.dtype == bool:
-        advice = ": numpy.where(visible, 0.0, -numpy.inf) hides keys" if name == "bias" else ""
-        raise TypeError(f"{name}: elements of type bool: expected {target}{advice}")
+        raise TypeError(f"{name}: elements of type bool: expected {target}")
     if not array.size:
         return array.astype(target)
     if not np.can_cast(array.dtype, target, "same_kind"):
@@ -203,10 +209,11 @@ class Call:
         self.arrays = {**storage, **others} if others else dict(storage)
         self.scalars: dict[str, Any] = {}
         self.seed, self.device = 0, None
+        self.has_mask = False  # the bias was given as bool, which has no gradient
+        self._bias_shape: tuple[int, ...] = ()
         self._key: list[Any] = [linear]
         for name, value in options.items():
             self._add(name, value)
-        self._key += signature(self.arrays)
 
     def _add(self, name: str, value: Any) -> None:
         """Adds an option."""
@@ -218,15 +225,29 @@ class Call:
         elif value is None:
             return
         elif name in _PARAMETERS and not (name == "variance" and np.ndim(value) == 0):
-            array = parameter(name, value)
-            if name == "bias":
-                if array.ndim > 4:
-                    raise ValueError(f"bias: shape {array.shape}: expected [B,H,N,S], with any axis 1 or missing")
-                array = array.reshape((1,) * (4 - array.ndim) + array.shape)
-            self.arrays[name] = array
+            self.arrays[name] = self._bias(value) if name == "bias" else parameter(name, value)
         else:
             self.scalars[name] = value = scalar(name, value)
             self._key += (name, type(value), value)
+
+    def _bias(self, value: ArrayLike) -> Array:
+        """A bias [B,H,N,S], with axes of size 1 in the place of those that it repeats by strides of 0."""
+        array = _as_array("bias", value)
+        if array.ndim > 4:
+            raise ValueError(f"bias: shape {array.shape}: expected [B,H,N,S], with any axis 1 or missing")
+        array = array.reshape((1,) * (4 - array.ndim) + array.shape)
+        self.has_mask, self._bias_shape = array.dtype == bool, array.shape
+        return parameter("bias", array[tuple([slice(None) if stride else slice(1) for stride in array.strides])])
+
+    def _settle_bias(self, has_gradient: bool) -> None:
+        """Gives the bias the shape that the pass takes."""
+        bias = self.arrays["bias"]
+        if has_gradient:  # each element has its own
+            bias = np.ascontiguousarray(np.broadcast_to(bias, self._bias_shape))
+        for axis, name in ((2, "q"), (3, "k")):  # C has no axes of size 0
+            if bias.shape[axis] == 0 and np.shape(self.storage[name])[-2:-1] == (0,):
+                bias = bias.sum(axis, keepdims=True)
+        self.arrays["bias"] = bias
 
     def _broadcast(self, pass_: Pass) -> list[tuple[str, tuple[int, ...]]]:
         """The parameters that the pass expects in another shape, to which they broadcast, and this shape."""
@@ -241,7 +262,9 @@ class Call:
     def run(self, pass_name: str, fields: tuple[tuple[str, Any], ...] = (), unwanted: str = "") -> dict[str, Array]:
         """Runs a pass of the plan of the call, with these fields besides; does not make the output `unwanted`."""
         context = context_of(self.device)
-        key = (pass_name, fields, unwanted, *self._key)
+        if self._bias_shape:
+            self._settle_bias("bias" in dict(fields).get("gradients", ()))
+        key = (pass_name, fields, unwanted, *self._key, *signature(self.arrays))
         found: tuple[Plan, Prepared, Any] | None = context._kept.find(key)
         arrays = self.arrays
         if found is None:
@@ -257,6 +280,8 @@ class Call:
         for name, _ in broadcast:
             if f"grad_{name}" in outputs:
                 outputs[f"grad_{name}"] = _sum_to(self.arrays[name], outputs[f"grad_{name}"])
+        if "grad_bias" in outputs and 0 in self._bias_shape:
+            outputs["grad_bias"] = np.zeros(self._bias_shape, np.float32)
         return outputs
 
     def plan(self, context: Context, fields: Mapping[str, Any]) -> Plan:
@@ -276,7 +301,7 @@ class Call:
         v = self.storage.get("v")
         batched = self._batched(traits)
         fields: dict[str, Any] = {name: value for name, value in self.scalars.items()
-                                  if name not in ("window_left", "window_right", "variance", "engine")}
+                                  if name not in ("window_left", "window_right", "variance", "scale", "engine")}
         head = 1 if batched else 0
         fields.update(variant=variant, dtype=dtype_name("q", q), dtype_k=dtype_name("k", k), length=q.shape[-2],
                       length_k=k.shape[-2] or lib.CLMGK_NO_KEYS, head_size=q.shape[-1],
@@ -346,6 +371,8 @@ class Call:
                 raise TypeError(f"variance: {variance!r}: expected a number") from None
             if not fields["variance"] > 0:
                 raise ValueError(f"variance: {variance}: expected a positive number")
+        if "scale" in self.scalars:
+            self._scale(fields, self.scalars["scale"])
         for name, ranks in (("prior", (None, "m", "hm", "hms")), ("variance", (None, "m", "hm"))):
             if name in self.arrays:
                 rank = max(1, self.arrays[name].ndim)
@@ -368,3 +395,19 @@ class Call:
         if "window_left" in self.scalars or "window_right" in self.scalars:
             fields.update(use_window=True, window_left=self.scalars.get("window_left", -1),
                           window_right=self.scalars.get("window_right", -1))
+
+    def _scale(self, fields: dict[str, Any], scale: Any) -> None:
+        """The factor of scores as the field `variance`."""
+        if "variance" in self.scalars or "variance" in self.arrays:
+            raise ValueError("scale: given beside variance: expected one of them")
+        if isinstance(scale, str):
+            raise TypeError(f"scale: {scale!r}: expected a number")
+        if not 1e-38 <= scale <= 1e38:
+            raise ValueError(f"scale: {scale}: expected a number from 1e-38 to 1e38")
+        if traits_of(fields["variant"]) & lib.CLMGK_TRAIT_ADMIXTURE:
+            usual = fields["head_size"] ** -0.5
+            if abs(scale / usual - 1) > 1e-6:
+                raise ValueError(f"scale: {scale}: expected {usual:.9g} or None with variant {fields['variant']} (to change the "
+                                 f"scale, multiply the mixing)")
+        else:
+            fields["variance"] = 1 / scale

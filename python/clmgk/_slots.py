@@ -43,8 +43,8 @@ def dtype_name(argument: str, array: Array) -> str:
     for name, known in _NAMES.items():
         if array.dtype.name == known and array.dtype.isnative:
             return name
-    raise TypeError(f"{argument}: elements of type {array.dtype}: expected float32, float16 or bfloat16 (ml_dtypes): "
-                    f"convert it by {argument}.astype(numpy.float32)")
+    advice = "" if array.dtype.kind == "c" else f": convert it by {argument}.astype(numpy.float32)"
+    raise TypeError(f"{argument}: elements of type {array.dtype}: expected float32, float16 or bfloat16 (ml_dtypes){advice}")
 
 
 def check_range(name: str, array: Array, low: float, high: float, words: str) -> None:

@@ -36,6 +36,8 @@ MISUSES = [
     # arrays
     (TypeError, "q: list", lambda: attend(lambda q, k, v: (q.tolist(), k, v))),
     (TypeError, "q: elements of type float64", lambda: attend(lambda q, k, v: (q.astype(float), k, v))),
+    (TypeError, "q: elements of type complex64: expected float32, float16 or bfloat16 (ml_dtypes)$",
+     lambda: attend(lambda q, k, v: (q.astype(np.complex64), k, v))),
     (TypeError, "k: elements of type int32", lambda: attend(lambda q, k, v: (q, k.astype(int).astype(np.int32), v))),
     (TypeError, "v: elements of type >f4", lambda: attend(lambda q, k, v: (q, k, v.astype(">f4")))),
     (ValueError, "q: shape", lambda: attend(lambda q, k, v: (q[0, 0], k, v))),
@@ -76,8 +78,15 @@ MISUSES = [
     (TypeError, "variant: list", lambda: attend(variant=["mgk"])),
     (ValueError, "variant: 'mgk\\x00'", lambda: attend(variant="mgk\0")),
     (ValueError, "heads: 4: expected 2, as in q", lambda: attend(heads=4)),
+    (ValueError, "scale: -0.5: expected a number from 1e-38", lambda: attend(scale=-0.5)),
+    (ValueError, "scale: inf", lambda: attend(scale=np.inf)),
+    (TypeError, "scale: 'much'", lambda: attend(scale="much")),
+    (ValueError, "scale: given beside variance", lambda: attend(scale=0.5, variance=2.0)),
+    (ValueError, "scale: 0.5: expected 0.25 or None with variant hard-fish (to change the scale, multiply the mixing)",
+     lambda: attend(scale=0.5, variant="hard-fish", mix=np.ones((2, 2)))),
+    (TypeError, "scale", lambda: clmgk.linear_attention(*arrays(), scale=0.5)),
     (TypeError, "variance: 'much'", lambda: attend(variance="much")),
-    (TypeError, "bias: elements of type bool", lambda: attend(bias=np.ones((9, 9), bool))),
+    (TypeError, "slopes: elements of type bool", lambda: attend(slopes=[True, False])),
     (ValueError, "bias: shape", lambda: attend(bias=np.ones((1, 1, 1, 9, 9)))),
     (ValueError, r"lengths[0]: 1099511627776: expected", lambda: attend(lengths=[2**40])),
     (ValueError, "prior: ", lambda: attend(variant="mgk", prior=[[1], [1, 2]])),
@@ -166,7 +175,7 @@ def plan():
 def test_misuse(exception, words, call):
     with pytest.raises(exception) as caught:
         call()
-    assert words in str(caught.value)
+    assert words in str(caught.value) + "$"  # "$": the message's end
     # The next call works.
     assert np.isfinite(attend()).all()
 

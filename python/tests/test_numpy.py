@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions and plans on NumPy arrays: formulas in double precision, types, layouts, outputs."""
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -165,6 +167,11 @@ def test_sizes_without_elements(rng):
     o, lse = clmgk.attention(q, k, v, return_lse=True)
     assert (o == 0).all() and np.isneginf(lse).all()
     assert clmgk.attention(q[:, :, :0], q, q).shape == (1, 2, 0, 16)
+    bias = np.zeros((5, 0))
+    np.testing.assert_array_equal(clmgk.attention(q, k, v, bias=bias), o)
+    assert clmgk.attention_backward(o, q, k, v, o, lse, bias=bias)["bias"].shape == (1, 1, 5, 0)
+    with pytest.raises(ValueError, match="bias"):
+        clmgk.attention(q, q, q, bias=bias)
 
 
 def test_bias_broadcasts(rng):
@@ -174,6 +181,52 @@ def test_bias_broadcasts(rng):
     np.testing.assert_array_equal(clmgk.attention(q, k, v, bias=bias), clmgk.attention(q, k, v, bias=full))
     np.testing.assert_array_equal(clmgk.attention(q, k, v, bias=full.astype(np.float64)),
                                   clmgk.attention(q, k, v, bias=full))
+
+
+def test_masks_of_bool(rng):
+    """True takes part; such a mask has no gradient of its own."""
+    q, k, v = (normal(rng, 2, 3, 9, 16) for _ in range(3))
+    visible = rng.random((9, 9)) > 0.3
+    numbers = np.where(visible, 0.0, -np.inf)
+    o, lse = clmgk.attention(q, k, v, bias=visible.tolist(), return_lse=True)
+    np.testing.assert_array_equal(o, clmgk.attention(q, k, v, bias=numbers))
+    gradients = clmgk.attention_backward(o, q, k, v, o, lse, bias=visible)
+    assert list(gradients) == ["q", "k", "v"]
+    expected = clmgk.attention_backward(o, q, k, v, o, lse, bias=numbers)
+    np.testing.assert_array_equal(gradients["q"], expected["q"])
+
+
+@pytest.mark.parametrize("kind", ["bool", "float"])
+def test_repeated_masks(rng, kind):
+    """Axes that a mask repeats by strides of 0 count as axes of size 1, but where each element has a gradient of its own."""
+    q = normal(rng, 2, 3, 65, 4)
+    one = rng.random((65, 65)) > 0.3 if kind == "bool" else normal(rng, 65, 65)
+    full = np.broadcast_to(one, (2, 3, 65, 65))
+    o, lse = clmgk.attention(q, q, q, bias=one, return_lse=True)
+    tracemalloc.start()
+    try:
+        np.testing.assert_array_equal(clmgk.attention(q, q, q, bias=full), o)
+        assert tracemalloc.get_traced_memory()[1] < full.size * 4
+    finally:
+        tracemalloc.stop()
+    options = dict(gradients=["bias"])
+    own = clmgk.attention_backward(o, q, q, q, o, lse, bias=full, **options)["bias"]
+    copied = clmgk.attention_backward(o, q, q, q, o, lse, bias=full.copy(), **options)["bias"]
+    np.testing.assert_array_equal(own, copied)
+    summed = clmgk.attention_backward(o, q, q, q, o, lse, bias=one, **options)["bias"]
+    np.testing.assert_allclose(own.sum((0, 1)), summed[0, 0], **TOLERANCE)
+
+
+def test_scale(rng):
+    """It is 1/σ²; mixed heads take their own."""
+    q, k, v = (normal(rng, 1, 2, 9, 16) for _ in range(3))
+    w = q.astype(float) @ k.swapaxes(-1, -2) * 0.3
+    np.testing.assert_allclose(clmgk.attention(q, k, v, scale=0.3), softmax(w) @ v, **TOLERANCE)
+    for options in (dict(variant="gaussian"), dict(variant="softmax")):
+        np.testing.assert_array_equal(clmgk.attention(q, k, v, scale=0.5, **options),
+                                      clmgk.attention(q, k, v, variance=2.0, **options))
+    mixed = dict(variant="hard-fish", mix=rng.standard_normal((2, 2)))
+    np.testing.assert_array_equal(clmgk.attention(q, k, v, scale=16**-0.5, **mixed), clmgk.attention(q, k, v, **mixed))
 
 
 def test_parameters_broadcast(rng):

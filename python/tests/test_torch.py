@@ -320,7 +320,10 @@ def test_threads():
     (ValueError, "q: shape", lambda q: ct.linear_attention(q[0, 0], q, q)),
     (ValueError, "mix: missing", lambda q: ct.attention(q, q, q, variant="hard-fish")),
     (TypeError, "q: a sparse tensor", lambda q: ct.attention(q.detach().to_sparse(), q, q)),
-    (TypeError, "bias: a tensor of torch.bool", lambda q: ct.attention(q, q, q, bias=torch.ones(7, 7, dtype=torch.bool))),
+    (TypeError, "sinks: a tensor of torch.bool", lambda q: ct.attention(q, q, q, sinks=torch.ones(2, dtype=torch.bool))),
+    (TypeError, "q: a tensor of torch.complex64: expected torch.float32, float16 or bfloat16$",
+     lambda q: ct.attention(*[q.to(torch.complex64)] * 3)),
+    (ValueError, "scale: given beside variance", lambda q: ct.attention(q, q, q, scale=0.5, variance=2.0)),
     (TypeError, "lengths: a tensor of torch.float32", lambda q: ct.attention(q, q, q, lengths=torch.tensor([3.7]))),
     (TypeError, "seed: 'now'", lambda q: ct.attention(q, q, q, dropout=0.5, seed="now")),
     (ValueError, "seed: -1", lambda q: ct.attention(q, q, q, dropout=0.5, seed=-1)),
@@ -346,13 +349,30 @@ def test_threads():
      lambda q: ct.scaled_dot_product_attention(q, q, q, torch.ones(7, 7).long())),
     (TypeError, "attn_mask: list", lambda q: ct.scaled_dot_product_attention(q, q, q, [[1.0]])),
     (TypeError, "query: list", lambda q: ct.scaled_dot_product_attention([1.0], q, q)),
+    (TypeError, "value: a tensor of torch.float64", lambda q: ct.scaled_dot_product_attention(q, q, q.double())),
+    (ValueError, "key: shape (1, 2, 7, 8): expected 16 on the last axis",
+     lambda q: ct.scaled_dot_product_attention(q, q[..., :8], q)),
+    (ValueError, "value: shape (1, 2, 5, 16): expected 7 on the last axis but one",
+     lambda q: ct.scaled_dot_product_attention(q, q, q[:, :, :5])),
+    (ValueError, "value: shape (1, 3, 7, 16): expected heads that divide query's, 2",
+     lambda q: ct.scaled_dot_product_attention(q, q, normal(1, 3, 7, 16), enable_gqa=True)),
+    (ValueError, "key: shape (1, 0, 7, 16): expected heads",
+     lambda q: ct.scaled_dot_product_attention(q, q[:, :0], q[:, :0], enable_gqa=True)),
+    (ValueError, "query, key, value: shapes", lambda q: ct.scaled_dot_product_attention(q, normal(1, 3, 7, 16), q)),
+    (RuntimeError, "value: a tensor on meta", lambda q: ct.scaled_dot_product_attention(q, q, q.to("meta"))),
+    (ValueError, "dropout_p: 1.0: expected 0 to below 1", lambda q: ct.scaled_dot_product_attention(q, q, q, None, 1.0)),
+    (ValueError, "dropout_p: nan", lambda q: ct.scaled_dot_product_attention(q, q, q, None, float("nan"))),
+    (TypeError, "dropout_p: list", lambda q: ct.scaled_dot_product_attention(q, q, q, None, [0.5])),
+    (ValueError, "scale: 1e-40: expected a number", lambda q: ct.scaled_dot_product_attention(q, q, q, scale=1e-40)),
+    (ValueError, "scale: inf: expected a finite", lambda q: ct.scaled_dot_product_attention(q, q, q, scale=float("inf"))),
+    (TypeError, "scale: 'much'", lambda q: ct.scaled_dot_product_attention(q, q, q, scale="much")),
     (ValueError, "key: shape (7,)", lambda q: ct.scaled_dot_product_attention(q, q[0, 0, :, 0], q)),
     (ValueError, "query: shape (7, 16)", lambda q: ct.scaled_dot_product_attention(*[q[0, 0]] * 3, enable_gqa=True)),
 ])
 def test_misuse(exception, words, call):
     with pytest.raises(exception) as caught:
         call(normal(1, 2, 7, 16))
-    assert words in str(caught.value)
+    assert words in str(caught.value) + "$"  # "$": the message's end
 
 
 def test_devices_other_than_the_cpu():
@@ -537,6 +557,38 @@ def test_numbers_of_other_types():
     expected = ct.attention(q, q, q, variance=4.0, window_left=2)
     close(ct.attention(q, q, q, variance=torch.tensor(4.0), window_left=np.int64(2)), expected, 0)
     close(ct.scaled_dot_product_attention(q, q, q, scale=torch.tensor(0.25)), ct.attention(q, q, q, variance=4.0), 0)
+
+
+def test_scales_and_masks_of_bool():
+    q, visible = normal(1, 2, 7, 16), torch.rand(7, 7) > 0.3
+    close(ct.attention(q, q, q, scale=0.5, bias=visible), F.scaled_dot_product_attention(q, q, q, visible, scale=0.5))
+    mixed = dict(variant="hard-fish", mix=normal(2, 2))
+    close(ct.attention(q, q, q, scale=16**-0.5, **mixed), ct.attention(q, q, q, **mixed), 0)
+
+
+EMPTY = [((2, 3, 5, 0), (2, 3, 7, 0), 4, False), ((2, 3, 5, 4), (2, 3, 7, 4), 0, False), ((3, 5, 0), (3, 7, 0), 0, False),
+         ((2, 0, 5, 4), (2, 0, 7, 4), 4, False), ((0, 5, 4), (0, 7, 4), 4, False), ((2, 0, 5, 4), (2, 1, 7, 4), 4, False),
+         ((2, 0, 5, 4), (2, 0, 7, 4), 4, True), ((2, 0, 5, 4), (2, 3, 7, 4), 4, True), ((2, 3, 0, 4), (2, 3, 7, 4), 4, False),
+         ((3, 0, 4), (3, 7, 4), 4, False), ((2, 3, 5, 4), (2, 3, 0, 4), 4, False), ((2, 3, 5, 0), (2, 3, 0, 0), 0, False)]
+
+
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"scale": 0.5}, {"attn_mask": True}])
+@pytest.mark.parametrize("queries, keys, size, grouped", EMPTY)
+def test_empty_axes(queries, keys, size, grouped, options):
+    """Heads, rows, keys and head sizes of 0 give PyTorch's results and gradients."""
+    q, k, v = normal(*queries), normal(*keys), normal(*keys[:-1], size)
+    if "attn_mask" in options:
+        options = {"attn_mask": normal(queries[-2], keys[-2])}
+    actual = ct.scaled_dot_product_attention(q, k, v, enable_gqa=grouped, **options)
+    if 0 in queries[:-2]:  # of its grouped heads PyTorch accepts not all that are empty
+        expected = torch.zeros(*queries[:-1], size)
+    else:
+        expected = F.scaled_dot_product_attention(q, k, v, **options)
+        close(*(torch.autograd.grad(o.square().sum(), v, retain_graph=True)[0] for o in (actual, expected)))
+    close(actual, expected)
+    actual.sum().backward()
+    assert options.get("attn_mask") is None or options["attn_mask"].grad.shape == (queries[-2], keys[-2])
+    assert all(t.grad.shape == t.shape for t in (q, k, v))
 
 
 @pytest.mark.parametrize("attention", [ct.attention, ct.linear_attention, ct.scaled_dot_product_attention])

@@ -6,12 +6,12 @@ import math
 from typing import Any, Container, Mapping, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from .._options import OPTIONS, Call, scalar
 from .._slots import Array
-from ._operators import INTEGERS, Family, Inputs, draw_seed, prepare
+from ._operators import INTEGERS, Family, Inputs, check_devices, check_dtype, draw_seed, prepare
 
 
 def _keeps_low(gradients: str, extras: Container[str]) -> bool:
@@ -99,6 +99,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, return_lse: bool = False, seed
         return (results[0][0], results[1][0]) if return_lse else results[0][0]
     q, k, v = prepare(q, k, v)
     extras, scalars = split(options, _FAMILY, OPTIONS) if options else ({}, {})
+    for axis, size in ((2, q.shape[2]), (3, k.shape[-2])) if "bias" in extras else ():  # C has no axes of size 0
+        if size == 0 and extras["bias"].shape[axis:axis + 1] == (0,):
+            extras["bias"] = extras["bias"].sum(axis, keepdim=True)
     drawn = draw_seed(seed, bool(scalars.get("dropout")) or "noise" in extras)
     o, lse, _ = _FAMILY(q, k, v, scalars, extras, drawn)
     return (o, lse) if return_lse else o
@@ -130,11 +133,10 @@ def _extra(name: str, tensor: Tensor) -> Tensor:
         if tensor.dtype == torch.int64:  # numbers beyond int32 must not wrap around: kernels take them as beyond the axis
             tensor = tensor.clamp(-2**31, 2**31 - 1)
         return tensor.to(torch.int32).contiguous()
-    if not tensor.is_floating_point():
-        advice = ": torch.where(visible, 0.0, -torch.inf) hides keys" if name == "bias" else ""
-        raise TypeError(f"{name}: a tensor of {tensor.dtype}: expected floating-point numbers{advice}")
+    if not tensor.is_floating_point() and not (name == "bias" and tensor.dtype == torch.bool):
+        raise TypeError(f"{name}: a tensor of {tensor.dtype}: expected floating-point numbers")
     if name == "bias":
-        tensor = once(tensor)
+        tensor = as_numbers(once(tensor))
         tensor = tensor.reshape((1,) * (4 - tensor.ndim) + tuple(tensor.shape))
     return tensor.float().contiguous()
 
@@ -185,24 +187,58 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     """
     if attn_mask is not None and is_causal:
         raise RuntimeError("attn_mask: expected None with is_causal=True")
-    for name, tensor in (("query", query), ("key", key), ("value", value)):
-        check_tensor(name, tensor)
-        if tensor.ndim < 2 + enable_gqa:
-            raise ValueError(f"{name}: shape {tuple(tensor.shape)}: expected {'[...,H,L,E]' if enable_gqa else '[...,L,E]'}")
+    _check_shapes({"query": query, "key": key, "value": value}, attn_mask, enable_gqa)
+    options: dict[str, Any] = {"causal": is_causal, "alignment": "top-left", "dropout": _real("dropout_p", dropout_p)}
+    if not 0 <= options["dropout"] < 1:
+        raise ValueError(f"dropout_p: {options['dropout']}: expected 0 to below 1")
+    value_size = value.shape[-1]
+    if value_size == 0:
+        value = nn.functional.pad(value, (0, 1))
+    if query.shape[-1] == 0:  # all scores are 0, with any scale
+        query, key, scale = nn.functional.pad(query, (0, 1)), nn.functional.pad(key, (0, 1)), 1.0
     lead, (q, k, v) = _heads_first((query, key, value), enable_gqa)
-    options: dict[str, Any] = {"causal": is_causal, "alignment": "top-left", "dropout": dropout_p}
     if scale is not None:
-        scale = float(scale)  # PyTorch takes a tensor, too
+        scale = _real("scale", scale)
         q = q if scale > 0 else -q if scale < 0 else q * 0  # exact in every type
-        options["variance"] = 1.0 / abs(scale) if scale else 1.0
+        options["scale"] = abs(scale) if scale else 1.0
     if attn_mask is not None:
         options["bias"] = as_bias(check_mask("attn_mask", attn_mask, (*lead, query.shape[-2], key.shape[-2])), lead)
     o: Tensor = attention(q, k, v, **options)
-    return o.reshape(*lead, *o.shape[-2:])
+    return o.reshape(*lead, *o.shape[-2:])[..., :value_size]
+
+
+def _real(name: str, value: Any) -> float:
+    number = _number(name, value)
+    if isinstance(number, str):
+        raise TypeError(f"{name}: {number!r}: expected a number")
+    return float(number)
+
+
+def _check_shapes(tensors: dict[str, Tensor], mask: Tensor | None, grouped: bool) -> None:
+    """Raises for tensors that do not fit together."""
+    for name, tensor in tensors.items():
+        check_tensor(name, tensor)
+        check_dtype(name, tensor)
+        if tensor.ndim < 2 + grouped:
+            raise ValueError(f"{name}: shape {tuple(tensor.shape)}: expected {'[...,H,L,E]' if grouped else '[...,L,E]'}")
+    check_devices({**tensors, "attn_mask": mask if isinstance(mask, Tensor) else None}, "query")
+    query, key, value = (tuple(tensor.shape) for tensor in tensors.values())
+    if key[-1] != query[-1]:
+        raise ValueError(f"key: shape {key}: expected {query[-1]} on the last axis, as in query")
+    if value[-2] != key[-2]:
+        raise ValueError(f"value: shape {value}: expected {key[-2]} on the last axis but one, as in key")
+    for name, shape in (("key", key), ("value", value)) if grouped else ():
+        if query[-3] % shape[-3] if shape[-3] else query[-3]:
+            raise ValueError(f"{name}: shape {shape}: expected heads that divide query's, {query[-3]}")
+    last = -3 if grouped else -2
+    try:
+        torch.broadcast_shapes(query[:last], key[:last], value[:last])
+    except RuntimeError:
+        raise ValueError(f"query, key, value: shapes {query}, {key}, {value}: expected leading axes that broadcast") from None
 
 
 def _heads_first(tensors: Sequence[Tensor], grouped: bool) -> tuple[tuple[int, ...], list[Tensor]]:
-    """The leading axes of the result, and the tensors as [B,H,N,D]."""
+    """The leading axes of the result, and the tensors as [B,H,N,D]; without heads or batches [0,1,N,D]."""
     if grouped and tensors[1].shape[-3] != tensors[2].shape[-3]:  # the library has one number of heads for both
         heads = tensors[0].shape[-3]
         tensors = (tensors[0], *[t.repeat_interleave(heads // max(1, t.shape[-3]), -3) for t in tensors[1:]])
@@ -215,8 +251,11 @@ def _heads_first(tensors: Sequence[Tensor], grouped: bool) -> tuple[tuple[int, .
     four = []
     for tensor, lead in zip(tensors, full):
         whole = tensor.expand(*lead, *tensor.shape[-2:])
-        heads = lead[-1] if lead else 1
-        four.append(whole.reshape(-1, heads, *tensor.shape[-2:]) if whole.ndim != 4 else whole)
+        if 0 in full[0]:
+            whole = whole.flatten(0, -3)[:0].unsqueeze(1)
+        elif whole.ndim != 4:
+            whole = whole.reshape(math.prod(lead[:-1]), lead[-1] if lead else 1, *tensor.shape[-2:])
+        four.append(whole)
     return full[0], four
 
 

@@ -91,11 +91,15 @@ class Inputs(NamedTuple):
         return self.q.new_empty((batch, self.heads, length, size))
 
 
+def check_dtype(name: str, tensor: Tensor) -> None:
+    if tensor.dtype not in _DTYPES:
+        advice = "" if tensor.is_complex() else f": convert it by {name}.float()"
+        raise TypeError(f"{name}: a tensor of {tensor.dtype}: expected torch.float32, float16 or bfloat16{advice}")
+
+
 def _like(name: str, tensor: Tensor) -> Array:
     """An array of a tensor's shape, strides and type, without its memory."""
-    if tensor.dtype not in _DTYPES:
-        raise TypeError(f"{name}: a tensor of {tensor.dtype}: expected torch.float32, float16 or bfloat16: convert it by "
-                        f"{name}.float()")
+    check_dtype(name, tensor)
     dtype = numpy_dtype(_DTYPES[tensor.dtype])
     strides = [stride * dtype.itemsize for stride in tensor.stride()]
     return np.lib.stride_tricks.as_strided(np.zeros(1, dtype), tuple(tensor.shape), strides)
@@ -152,9 +156,11 @@ class _Prepared:
         return made
 
 
-def _check_devices(tensors: Mapping[str, Tensor]) -> None:
-    device = tensors["q"].device
-    for name, tensor in tensors.items():
+def check_devices(tensors: Mapping[str, Tensor | None], beside: str = "q") -> None:
+    """Raises for a tensor on another device than the tensor of the name `beside`."""
+    given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    device = given[beside].device
+    for name, tensor in given.items():
         if tensor.device != device:
             raise RuntimeError(f"{name}: a tensor on {tensor.device}: expected all tensors of a call on one device, here {device}")
 
@@ -249,7 +255,7 @@ class Family:
     def _outputs(self, q: Tensor, k: Tensor, v: Tensor, options: str, gradients: str,
                  extras: Sequence[Optional[Tensor]]) -> dict[str, Tensor]:
         given = {name: tensor for name, tensor in zip(self.extras, extras) if tensor is not None}
-        _check_devices({"q": q, "k": k, "v": v, **given})
+        check_devices({"q": q, "k": k, "v": v, **given})
         return self._new_outputs(Inputs(q, v, given, from_string(options), traits_in(options, self._variant), gradients))
 
     def _run_forward(self, q: Tensor, k: Tensor, v: Tensor, options: str, gradients: str, seed: Optional[Tensor] = None,
@@ -288,7 +294,7 @@ class Family:
 
     def _new_gradients(self, gradients: str, inputs: Sequence[Any]) -> dict[str, Tensor]:
         tensors = dict(zip((*self._seen, *self._inputs), inputs))
-        _check_devices({name: tensor for name, tensor in tensors.items() if tensor is not None})
+        check_devices(tensors)
         return {f"grad_{name}": torch.empty_like(tensors[name]) for name in gradients.split(",")}
 
     def _fake_backward(self, *arguments: Any) -> list[Tensor]:
