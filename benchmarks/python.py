@@ -34,10 +34,10 @@ def c_call(plan, arrays):
     pass_, handle = plan._pass("forward"), plan._handle
     pointers = ffi.new("void *[]", [ffi.from_buffer(arrays[slot.name]) if slot.name in arrays else ffi.NULL
                                     for slot in pass_.slots])
-    workspace, error = handle.take()
+    workspace, error, pending = handle.take()
 
     def call():
-        status = lib.binding_run(handle.opened.native, handle.pointer, pass_.native, pointers, 0, 0, workspace, error)
+        status = lib.binding_run(handle.opened.native, handle.pointer, pass_.native, pointers, 0, 0, workspace, -1, pending, error)
         assert status == lib.CLMGK_OK
 
     return call

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from threading import get_ident, main_thread
 from typing import Any, Container, Iterable, Mapping, NamedTuple, Unpack
 
 import numpy as np
@@ -15,6 +16,8 @@ from ._library import (ARRAYS, GRADIENTS, NULL, begin_call, bits, c_string, call
 from ._slots import Array, Pass, check_array
 
 from_buffer = ffi.from_buffer
+_PENDING = ffi.typeof("binding_pending **")
+_PATIENCE_MS = 100  # between two looks for signals
 _MOST_PREPARED = 64  # kinds of calls that a plan keeps
 
 
@@ -77,24 +80,38 @@ class Handle:
     def __init__(self, pointer: Any, opened: Opened) -> None:
         self.pointer, self.opened = pointer, opened
         self.workspace_bytes = lib.clmgk_plan_workspace_size(pointer)
-        self.idle: list[tuple[Any, Any]] = []  # what `take` gives
+        self.idle: list[tuple[Any, Any, Any]] = []  # what `take` gives
         weakref.finalize(self, _release, pointer, opened)
 
-    def take(self) -> tuple[Any, Any]:
-        """A workspace and an error record that no other call uses; append both to `idle` after a call without an error."""
+    def take(self) -> tuple[Any, Any, Any]:
+        """A workspace, an error record and a place for a pass that is not over, which no other call uses; append all to
+        `idle` after a call without an error."""
         try:
             return self.idle.pop()
         except IndexError:
             if self.workspace_bytes == 0:
-                return NULL, new_error()
+                return NULL, new_error(), ffi.new(_PENDING)
             memory = ffi.new("cl_mem *")
             call(lib.binding_create_buffer, self.opened.native, self.workspace_bytes, memory)
-            return ffi.gc(memory[0], _release_buffer), new_error()
+            return ffi.gc(memory[0], _release_buffer), new_error(), ffi.new(_PENDING)
 
 
 def _release_buffer(memory: Any) -> None:
     if is_usable():
         lib.binding_release_buffer(memory)
+
+
+def _leave(pending: Any, error: Any, token: object, held: Any) -> None:
+    """Lets a pass whose caller was interrupted end by itself: a thread waits, and holds what it uses."""
+    def finish() -> None:
+        lib.binding_finish(pending, error)
+        end_call(token)
+        held  # until here
+
+    try:
+        threading.Thread(target=finish, name="clmgk-run").start()
+    except RuntimeError:  # the interpreter is ending
+        finish()
 
 
 def _create(opened: Opened, desc: Any, options: Any) -> Handle:
@@ -212,15 +229,26 @@ class Plan:
             found = self._passes[name, parts] = Pass(self._resolved, name, self._batched, parts)
         return found
 
-    def _run(self, pass_: Pass, pointers: list[Any], seed: int, accumulate: int = 0) -> None:
-        """Runs a pass on memory at these pointers, in the order of ``pass_.slots``; NULL: no array."""
+    def _run(self, pass_: Pass, pointers: list[Any], seed: int, accumulate: int = 0, arrays: Any = None) -> None:
+        """Runs a pass on memory at these pointers, in the order of ``pass_.slots``; NULL: no array. `arrays` own the memory,
+        if the pointers do not. Ctrl-C ends the wait; what the pass uses lives until it is over."""
         handle = self._use()
         seed = check_seed(seed)
-        token = begin_call()
+        patience = _PATIENCE_MS if get_ident() == main_thread().ident else -1  # signals come to the main thread
+        pending: Any = None
+        token: object = begin_call()
         try:
-            workspace, error = resources = handle.take()
+            workspace, error, pending = resources = handle.take()
             status = lib.binding_run(handle.opened.native, handle.pointer, pass_.native, pointers, seed, accumulate, workspace,
-                                     error)
+                                     patience, pending, error)
+            while pending[0] != NULL:
+                if lib.binding_wait(pending[0], _PATIENCE_MS):
+                    status = lib.binding_finish(pending, error)
+        except BaseException:
+            if pending is not None and pending[0] != NULL:
+                _leave(pending, error, token, (handle, pass_, pointers, arrays, resources))
+                token = None
+            raise
         finally:
             end_call(token)
         if status:

@@ -45,14 +45,28 @@ clmgk_status binding_adopt(cl_context context, cl_device_id id, const clmgk_cont
 
 void binding_close(binding_device *device);
 
+/* A pass that has begun, and is not over. */
+typedef struct binding_pending binding_pending;
+
 /*
  * Runs a pass on host memory and waits for it. arrays[i] is the first element of the array pass->slots[i], NULL if it
  * is not given. Outputs are read too: gradients may be added to them, and gaps between strides keep their values.
  * `workspace`, of clmgk_plan_workspace_size bytes, may be NULL if that is 0; the call uses it alone. `seed` and
  * `accumulate` are as in clmgk_attention_args.
+ *
+ * The call waits for `patience` milliseconds (less than 0: for the end). If the pass is not over by then, *pending is
+ * set (it is NULL before the call), and binding_finish must follow. Until then all that the pass uses stays as it is:
+ * the device, the plan, `pass` (but not `arrays` itself), the workspace and the memory of the arrays.
  */
 clmgk_status binding_run(const binding_device *device, clmgk_plan *plan, const binding_pass *pass, void *const *arrays,
-                         uint64_t seed, uint32_t accumulate, cl_mem workspace, clmgk_error *error);
+                         uint64_t seed, uint32_t accumulate, cl_mem workspace, int32_t patience,
+                         binding_pending **pending, clmgk_error *error);
+
+/* Waits for this time at most; 1: the pass is over. */
+int32_t binding_wait(binding_pending *pending, int32_t milliseconds);
+
+/* Waits for the end, releases *pending and sets it to NULL. Returns the pass's status. */
+clmgk_status binding_finish(binding_pending **pending, clmgk_error *error);
 
 clmgk_status binding_create_buffer(const binding_device *device, size_t bytes, cl_mem *memory, clmgk_error *error);
 void binding_release_buffer(cl_mem memory);

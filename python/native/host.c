@@ -2,9 +2,12 @@
 /* Devices opened by name, and passes on arrays in host memory. */
 #include "binding.h"
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static clmgk_status fail_cl(clmgk_error *error, cl_int code, const char *call)
 {
@@ -119,109 +122,194 @@ static enqueue_function *const enqueue_functions[CLMGK_PASSES] = {
     [CLMGK_PASS_COMBINE] = clmgk_enqueue_combine,
 };
 
-typedef struct call {
+/* A pass, from its buffers to its end. */
+struct binding_pending {
     const binding_device *device;
-    clmgk_attention_args *args;
     const binding_pass *pass;
-    void *const *arrays;
-} call;
+    void *const *arrays; /* while binding_run enqueues */
+    clmgk_attention_args args;
+    cl_event done; /* of the last command; NULL: nothing to wait for */
+    pthread_mutex_t lock;
+    pthread_cond_t ended;
+    bool is_over;
+    cl_int code; /* of the end */
+};
 
-static clmgk_buffer *buffer_of(const call *c, size_t i)
+static clmgk_buffer *buffer_of(binding_pending *p, size_t i)
 {
-    return clmgk_array_buffer(c->args, c->pass->slots[i].array);
+    return clmgk_array_buffer(&p->args, p->pass->slots[i].array);
 }
 
-static clmgk_status create_buffer(const call *c, size_t i, clmgk_error *error)
+static clmgk_status create_buffer(binding_pending *p, size_t i, clmgk_error *error)
 {
-    const binding_slot *const slot = &c->pass->slots[i];
-    if ((uintptr_t)c->arrays[i] % slot->element_bytes != 0)
+    const binding_slot *const slot = &p->pass->slots[i];
+    if ((uintptr_t)p->arrays[i] % slot->element_bytes != 0)
         return refuse(error, CLMGK_ERROR_INVALID_BUFFER, clmgk_array_name(slot->array),
                       "its elements are not aligned in memory: copy it");
-    const cl_mem_flags host = c->device->in_place ? CL_MEM_USE_HOST_PTR : CL_MEM_COPY_HOST_PTR;
+    const cl_mem_flags host = p->device->in_place ? CL_MEM_USE_HOST_PTR : CL_MEM_COPY_HOST_PTR;
     const cl_mem_flags access = slot->is_output ? CL_MEM_READ_WRITE : CL_MEM_READ_ONLY;
     cl_int code = CL_SUCCESS;
-    buffer_of(c, i)->memory = clCreateBuffer(c->device->context, access | host, slot->bytes, c->arrays[i], &code);
-    return buffer_of(c, i)->memory != NULL ? CLMGK_OK : fail_cl(error, code, "clCreateBuffer");
+    buffer_of(p, i)->memory = clCreateBuffer(p->device->context, access | host, slot->bytes, p->arrays[i], &code);
+    return buffer_of(p, i)->memory != NULL ? CLMGK_OK : fail_cl(error, code, "clCreateBuffer");
 }
 
-static clmgk_status create_buffers(const call *c, clmgk_error *error)
+static clmgk_status create_buffers(binding_pending *p, clmgk_error *error)
 {
     clmgk_status status = CLMGK_OK;
-    for (size_t i = 0; i < c->pass->count && status == CLMGK_OK; ++i)
-        if (c->arrays[i] != NULL && c->pass->slots[i].bytes > 0)
-            status = create_buffer(c, i, error);
+    for (size_t i = 0; i < p->pass->count && status == CLMGK_OK; ++i)
+        if (p->arrays[i] != NULL && p->pass->slots[i].bytes > 0)
+            status = create_buffer(p, i, error);
     return status;
 }
 
 /* Mapping makes the device's writes visible in the caller's memory. */
-static clmgk_status map_output(const call *c, size_t i, cl_event *unmapped, clmgk_error *error)
+static clmgk_status map_output(binding_pending *p, size_t i, cl_event *unmapped, clmgk_error *error)
 {
-    const cl_mem memory = buffer_of(c, i)->memory;
-    const cl_command_queue queue = c->device->queue;
+    const cl_mem memory = buffer_of(p, i)->memory;
+    const cl_command_queue queue = p->device->queue;
     cl_int code = CL_SUCCESS;
     void *const mapped =
-        clEnqueueMapBuffer(queue, memory, CL_FALSE, CL_MAP_READ, 0, c->pass->slots[i].bytes, 0, NULL, NULL, &code);
+        clEnqueueMapBuffer(queue, memory, CL_FALSE, CL_MAP_READ, 0, p->pass->slots[i].bytes, 0, NULL, NULL, &code);
     if (mapped == NULL)
         return fail_cl(error, code, "clEnqueueMapBuffer");
     code = clEnqueueUnmapMemObject(queue, memory, mapped, 0, NULL, unmapped);
     return code == CL_SUCCESS ? CLMGK_OK : fail_cl(error, code, "clEnqueueUnmapMemObject");
 }
 
-static clmgk_status read_output(const call *c, size_t i, cl_event *done, clmgk_error *error)
+static clmgk_status read_output(binding_pending *p, size_t i, cl_event *done, clmgk_error *error)
 {
-    if (c->device->in_place)
-        return map_output(c, i, done, error);
-    const cl_int code = clEnqueueReadBuffer(c->device->queue, buffer_of(c, i)->memory, CL_FALSE, 0,
-                                            c->pass->slots[i].bytes, c->arrays[i], 0, NULL, done);
+    if (p->device->in_place)
+        return map_output(p, i, done, error);
+    const cl_int code = clEnqueueReadBuffer(p->device->queue, buffer_of(p, i)->memory, CL_FALSE, 0,
+                                            p->pass->slots[i].bytes, p->arrays[i], 0, NULL, done);
     return code == CL_SUCCESS ? CLMGK_OK : fail_cl(error, code, "clEnqueueReadBuffer");
 }
 
-static bool is_written(const call *c, size_t i)
+static bool is_written(binding_pending *p, size_t i)
 {
-    return c->pass->slots[i].is_output && buffer_of(c, i)->memory != NULL;
+    return p->pass->slots[i].is_output && buffer_of(p, i)->memory != NULL;
 }
 
 /* The queue is in order: with the last command all are done. */
-static clmgk_status read_outputs(const call *c, clmgk_error *error)
+static clmgk_status read_outputs(binding_pending *p, clmgk_error *error)
 {
-    const size_t count = c->pass->count;
+    const size_t count = p->pass->count;
     size_t last = count;
     for (size_t i = 0; i < count; ++i)
-        if (is_written(c, i))
+        if (is_written(p, i))
             last = i;
-    cl_event done = NULL;
     clmgk_status status = CLMGK_OK;
     for (size_t i = 0; i < count && status == CLMGK_OK; ++i)
-        if (is_written(c, i))
-            status = read_output(c, i, i == last ? &done : NULL, error);
-    if (done == NULL)
-        return status;
-    const cl_int code = clWaitForEvents(1, &done);
-    (void)clReleaseEvent(done);
-    return code == CL_SUCCESS ? CLMGK_OK : fail_cl(error, code, "clWaitForEvents");
+        if (is_written(p, i))
+            status = read_output(p, i, i == last ? &p->done : NULL, error);
+    return status;
+}
+
+static clmgk_status enqueue(binding_pending *p, clmgk_plan *plan, clmgk_error *error)
+{
+    clmgk_status status = create_buffers(p, error);
+    if (status == CLMGK_OK)
+        status = enqueue_functions[p->pass->number](plan, p->device->queue, &p->args, 0, NULL, NULL, error);
+    if (status == CLMGK_OK)
+        status = read_outputs(p, error);
+    if (status != CLMGK_OK) /* the caller may free the arrays when this call returns */
+        (void)clFinish(p->device->queue);
+    return status;
+}
+
+/* ---- waiting with a time limit, which OpenCL does not have ----------------------------------------------------- */
+
+static void CL_CALLBACK end(cl_event event, cl_int code, void *data)
+{
+    (void)event;
+    binding_pending *const p = data;
+    (void)pthread_mutex_lock(&p->lock);
+    p->is_over = true;
+    p->code = code;
+    (void)pthread_cond_signal(&p->ended);
+    (void)pthread_mutex_unlock(&p->lock);
+}
+
+/* Waits at most this time; less than 0: for the end. */
+static bool wait_for(binding_pending *p, int32_t milliseconds)
+{
+    struct timespec until;
+    (void)clock_gettime(CLOCK_MONOTONIC, &until);
+    const int64_t nanoseconds = until.tv_nsec + milliseconds % 1000 * (int64_t)1000000;
+    until.tv_sec += milliseconds / 1000 + nanoseconds / 1000000000;
+    until.tv_nsec = nanoseconds % 1000000000;
+    (void)pthread_mutex_lock(&p->lock);
+    int timed_out = 0;
+    while (!p->is_over && timed_out == 0)
+        timed_out = milliseconds < 0 ? pthread_cond_wait(&p->ended, &p->lock)
+                                     : pthread_cond_timedwait(&p->ended, &p->lock, &until);
+    const bool is_over = p->is_over;
+    (void)pthread_mutex_unlock(&p->lock);
+    return is_over;
+}
+
+static void watch(binding_pending *p)
+{
+    pthread_condattr_t clock;
+    (void)pthread_condattr_init(&clock);
+    (void)pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    (void)pthread_mutex_init(&p->lock, NULL);
+    (void)pthread_cond_init(&p->ended, &clock);
+    (void)pthread_condattr_destroy(&clock);
+}
+
+static clmgk_status release(binding_pending *p, clmgk_status status)
+{
+    for (size_t i = 0; i < p->pass->count; ++i)
+        if (buffer_of(p, i)->memory != NULL)
+            (void)clReleaseMemObject(buffer_of(p, i)->memory);
+    if (p->done != NULL)
+        (void)clReleaseEvent(p->done);
+    (void)pthread_cond_destroy(&p->ended);
+    (void)pthread_mutex_destroy(&p->lock);
+    free(p);
+    return status;
+}
+
+int32_t binding_wait(binding_pending *pending, int32_t milliseconds)
+{
+    return wait_for(pending, milliseconds);
+}
+
+clmgk_status binding_finish(binding_pending **pending, clmgk_error *error)
+{
+    binding_pending *const p = *pending;
+    (void)wait_for(p, -1);
+    *pending = NULL;
+    return release(p, p->code == CL_COMPLETE ? CLMGK_OK : fail_cl(error, p->code, "a command of the pass"));
 }
 
 clmgk_status binding_run(const binding_device *device, clmgk_plan *plan, const binding_pass *pass, void *const *arrays,
-                         uint64_t seed, uint32_t accumulate, cl_mem workspace, clmgk_error *error)
+                         uint64_t seed, uint32_t accumulate, cl_mem workspace, int32_t patience,
+                         binding_pending **pending, clmgk_error *error)
 {
     if (device->queue == NULL)
         return refuse(error, CLMGK_ERROR_INVALID_VALUE, "device",
                       "an adopted context has no queue of its own: expected a call of clmgk.opencl");
-    clmgk_attention_args args = CLMGK_ATTENTION_ARGS_INIT;
-    args.seed = seed;
-    args.accumulate = accumulate;
-    args.parts = pass->parts;
-    args.workspace.memory = workspace;
-    const call c = {.device = device, .args = &args, .pass = pass, .arrays = arrays};
-    clmgk_status status = create_buffers(&c, error);
-    if (status == CLMGK_OK)
-        status = enqueue_functions[pass->number](plan, device->queue, &args, 0, NULL, NULL, error);
-    if (status == CLMGK_OK)
-        status = read_outputs(&c, error);
-    if (status != CLMGK_OK) /* the caller may free the arrays when this call returns */
-        (void)clFinish(device->queue);
-    for (size_t i = 0; i < pass->count; ++i)
-        if (buffer_of(&c, i)->memory != NULL)
-            (void)clReleaseMemObject(buffer_of(&c, i)->memory);
-    return status;
+    binding_pending *const p = malloc(sizeof(*p));
+    if (p == NULL)
+        return refuse(error, CLMGK_ERROR_OUT_OF_HOST_MEMORY, "pass", "no memory");
+    *p = (binding_pending){.device = device, .pass = pass, .arrays = arrays, .args = CLMGK_ATTENTION_ARGS_INIT};
+    p->args.seed = seed;
+    p->args.accumulate = accumulate;
+    p->args.parts = pass->parts;
+    p->args.workspace.memory = workspace;
+    watch(p);
+    const clmgk_status status = enqueue(p, plan, error);
+    if (status != CLMGK_OK || p->done == NULL)
+        return release(p, status);
+    /* A thread that nobody interrupts waits in OpenCL. */
+    cl_int code = patience < 0 ? CL_INVALID_OPERATION : clSetEventCallback(p->done, CL_COMPLETE, end, p);
+    if (code != CL_SUCCESS) {
+        code = clWaitForEvents(1, &p->done);
+        return release(p, code == CL_SUCCESS ? CLMGK_OK : fail_cl(error, code, "clWaitForEvents"));
+    }
+    (void)clFlush(device->queue); /* a callback does not start the commands before it */
+    *pending = p;
+    return wait_for(p, patience) ? binding_finish(pending, error) : CLMGK_OK;
 }

@@ -165,6 +165,73 @@ clmgk.attention(q, q, q)
 """, POCL_CACHE_DIR=str(tmp_path), CLMGK_CACHE_DIR="")
 
 
+GATE = """
+import ctypes, gc, weakref
+import pyopencl as cl
+from clmgk import _library
+context = clmgk.Context()
+attend = lambda q: clmgk.attention(q, q, q, device=context)
+expected = attend(q)
+native = context._opened.native
+queue = cl.CommandQueue.from_int_ptr(int(_library.ffi.cast("intptr_t", native.queue)))
+gate = cl.UserEvent(queue.context)
+cl.enqueue_marker(queue, wait_for=[gate])  # in an ordered queue nothing behind it begins
+is_open = []
+
+def open_gate():
+    is_open.append(True)
+    gate.set_status(cl.command_execution_status.COMPLETE)
+
+def interrupt():
+    while not _library._calls:
+        time.sleep(0.001)
+    os.kill(os.getpid(), signal.SIGINT)
+
+late = threading.Timer(60, open_gate)  # ends a call that Ctrl-C did not
+late.start()
+threading.Thread(target=interrupt).start()
+"""
+INTERRUPTED = """
+try:
+    attend(x)
+except KeyboardInterrupt:
+    print("too late" if is_open else "interrupted")
+del x
+gc.collect()
+assert lives() is not None
+threads = [t for t in threading.enumerate() if t.name == "clmgk-run"]
+assert len(threads) == 1 and threads[0].is_alive()
+late.cancel()
+open_gate()
+again = attend(q)
+assert (again == expected).all()
+threads[0].join()
+del threads
+gc.collect()
+assert lives() is None and not _library._calls
+print("ok")
+"""
+
+
+def test_interrupted_in_a_kernel():
+    """The exception comes while the kernel runs; its arrays live until it ends, and the process goes on."""
+    pytest.importorskip("pyopencl")
+    check(GATE + "x = q.copy()\nlives = weakref.ref(x)" + INTERRUPTED, "interrupted\nok")
+
+
+def test_torch_interrupted_in_a_kernel():
+    pytest.importorskip("pyopencl")
+    pytest.importorskip("torch")
+    check("import torch, clmgk.torch" + GATE + """
+clmgk.torch._operators.cpu_context = lambda: context
+attend = lambda q: clmgk.torch.attention(q, q, q)
+q = torch.from_numpy(q)
+x = q.clone()
+lives = weakref.ref(x.untyped_storage())
+expected = torch.from_numpy(expected)
+""" + INTERRUPTED, "interrupted\nok")
+
+
 def test_no_growth(rng):
     """1,000 calls keep nothing, neither in Python nor in C."""
     q = normal(rng, 1, 2, 9, 16)

@@ -152,7 +152,7 @@ class _Prepared:
         if self.is_cuda:
             _cuda.run(self.plan, self.pass_, self.device, addresses, number)
         else:
-            self.plan._run(self.pass_, [_cast(_POINTER, address) for address in addresses], number)
+            self.plan._run(self.pass_, [_cast(_POINTER, address) for address in addresses], number, arrays=(inputs, made))
         return made
 
 
