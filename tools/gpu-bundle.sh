@@ -82,7 +82,7 @@ prepare() {
     strip -o "$bundle/lib/record_layer.so" "$build/lib/record_layer.so"
     cp -r "$root"/tests/golden/*/ "$bundle/golden/"
     list_golden "$root/tests/golden" >"$bundle/golden.txt"
-    grep -E '^(simt|simt-nvidia|matrix-nvidia) ' "$root/tests/offline/configurations.txt" | awk '!seen[$1, $3, substr($0, index($0, $4))]++' \
+    "$build/bin/offline_plans" | grep -E '^(simt|simt-nvidia|matrix-nvidia) ' | awk '!seen[$1, $3, substr($0, index($0, $4))]++' \
         >"$bundle/configurations.txt"
     cp "$self" "$root/tools/gpu-tables.sh" "$root/benchmarks/peers/gpu.py" "$root/docs/gpu.md" "$root/LICENSE" "$bundle/"
     {

@@ -22,7 +22,7 @@ static const tool_option options_table[OPTION_COUNT] = {
     TOOL_STANDARD_OPTIONS,
     {"list", NULL, "print the names of the facts"},
     {"fact", "NAME", "find out one fact"},
-    {"builds", "LIST", "build the configurations of a file, lines of tests/offline/configurations.txt"},
+    {"builds", "LIST", "build the configurations of a file, lines of offline_plans"},
     {"binaries", "DIR", "with --builds: write the binaries there"},
     {"patterns", NULL, "measure patterns of reading"},
     {"bytes", "N", "with --patterns: of the buffer; default as much as a GPU's copies take, 1 GiB"},

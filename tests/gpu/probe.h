@@ -38,7 +38,7 @@ char *probe_binary(cl_program program, size_t *size);
 tool_exit probe_fact(const probe_context *probe, const char *name, tool_error *error);
 void probe_list_facts(void);
 
-/* Builds the lines of tests/offline/configurations.txt in the file `list`, one after another. */
+/* Builds configurations, lines of offline_plans in the file `list`, one after another. */
 tool_exit probe_builds(const probe_context *probe, const char *list, tool_error *error);
 
 /* Rates of reading rows of 64 floats, for several patterns of access. */

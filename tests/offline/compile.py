@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles the configurations of configurations.txt for devices that need not be here, and prints what they take.
+"""Compiles the configurations that plans make (offline_plans prints them) for devices that need not be here, and prints
+what they take.
 
 The SIMT engine's kernels exchange numbers in sub-groups as each target can (cl/engine/shuffle.clh; lint: not at all).
 Fails on a compile error, a warning of clang (drivers print them), and where a work-item's registers spill, or its
@@ -12,6 +13,7 @@ packages have no nvcc.
 """
 import argparse
 import concurrent.futures
+import functools
 import itertools
 import os
 import pathlib
@@ -22,6 +24,7 @@ import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
+PLANS = HERE.parent.parent / "build/bin/offline_plans"
 KERNELS = HERE.parent.parent / "cl"
 CLANG = "clang-19"
 OLDER_CLANG = "clang"  # the system's, near those of installed drivers: it warns of other things
@@ -315,18 +318,18 @@ class Nvidia:
         options = registers_of(given)[0]
         if self.with_nvcc:
             Cuda(self.architecture).build(source, given, folder, "ptx")
-            return self.assemble(None, given, folder)
+            return self.assemble(given, folder)
         run(clang("nvptx64-nvidia-nvcl") + ["-Xclang", "-target-cpu", "-Xclang", self.architecture, "-Xclang",
                                             "-target-feature", "-Xclang", "+ptx78", "-O3", "-Xclang",
                                             "-mlink-builtin-bitcode", "-Xclang", libclc_folder() / "nvptx64--nvidiacl.bc",
                                             "-Wno-linker-warnings", *options, *self.sub_groups, "-S",
                                             whole(source, options, folder), "-o", "k.ptx"], folder)
-        return self.assemble(None, given, folder)
+        return self.assemble(given, folder)
 
-    def assemble(self, text, options, folder):
-        """Machine code of k.ptx, or of `text`: k.cubin."""
+    def assemble(self, options, folder):
+        """Machine code of k.ptx: k.cubin."""
         options, limit = registers_of(options)
-        architecture, text = self.architecture, (folder / "k.ptx").read_text() if text is None else text
+        architecture, text = self.architecture, (folder / "k.ptx").read_text()
         if MARK in text and architecture == "sm_90":
             architecture, text = "sm_90a", unmarked(text)
         (folder / "k.ptx").write_text(text)
@@ -443,22 +446,27 @@ def make_target(name, work):
     return Intel(name)
 
 
-def read_configurations():
+@functools.lru_cache(None)
+def configuration_lines(program):
+    """What the program offline_plans prints: engine, name, file, options."""
+    return run([program], None).splitlines()
+
+
+def read_configurations(program):
     """Each program once, by the name of the first configuration that has it."""
     seen = set()
-    for line in (HERE / "configurations.txt").read_text().splitlines():
-        if line and not line.startswith("#"):
-            engine, name, source, *options = line.split()
-            program = (engine, source, *options)
-            if program not in seen:
-                seen.add(program)
-                yield engine, name, source, options
+    for line in configuration_lines(program):
+        engine, name, source, *options = line.split()
+        key = (engine, source, *options)
+        if key not in seen:
+            seen.add(key)
+            yield engine, name, source, options
 
 
-def configurations_of(target):
+def configurations_of(target, plans):
     """Those of its engines; instructions of sm_90a would be comments on older NVIDIA GPUs."""
     by_four = "-DMATRIX_UNIT=2"
-    return [one for one in read_configurations()
+    return [one for one in read_configurations(plans)
             if one[0] in target.engines and (by_four not in one[3] or getattr(target, "architecture", "sm_90") == "sm_90")]
 
 
@@ -559,7 +567,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--targets", help="names separated by commas; default: " + ",".join(QUICK))
     parser.add_argument("--full", action="store_true", help="all targets: " + ",".join(FULL))
-    parser.add_argument("--engine", help="alone, as configurations.txt names it")
+    parser.add_argument("--engine", help="alone, as offline_plans names it")
+    parser.add_argument("--plans", type=pathlib.Path, default=PLANS, help="the program offline_plans")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
     require = bool(os.environ.get("CLMGK_TEST_REQUIRE_ALL"))
@@ -571,9 +580,9 @@ def main():
         jobs, failed, samples = [], 0, {}
         if not chosen:
             targets = {name: make_target(name, work) for name in QUICK_GPU}
-            samples = share({name: configurations_of(target)
+            samples = share({name: configurations_of(target, arguments.plans)
                              for name, target in targets.items() if target.missing() is None}, parts)
-            samples |= share({"lint": [one for one in read_configurations() if one[0] in Lint.engines]}, pairs)
+            samples |= share({"lint": [one for one in read_configurations(arguments.plans) if one[0] in Lint.engines]}, pairs)
         for name in names:
             target = make_target(name, work)
             missing = target.missing()
@@ -584,7 +593,7 @@ def main():
                 continue
             if isinstance(target, Amd):
                 target.prepare()
-            mine = samples.get(name) or configurations_of(target)
+            mine = samples.get(name) or configurations_of(target, arguments.plans)
             mine = [one for one in mine if not one[2].startswith(getattr(target, "left_out", ())) and
                     arguments.engine in (None, one[0])]
             if not chosen and name == "x86":

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 
-from compile import CLANG, KERNELS, read_configurations
+from compile import CLANG, KERNELS, PLANS, read_configurations
 
 NEW_NAME = "renamed"
 CONDITION = re.compile(r"^\s*#\s*(?:el)?if\b.*\bENGINE\b", re.MULTILINE)
@@ -59,7 +59,7 @@ def main():
             engine, copy = folder.name, pathlib.Path(work) / folder.name
             rename(folder, copy)
             first = {}
-            for _, _, source, options in read_configurations():
+            for _, _, source, options in read_configurations(sys.argv[1] if len(sys.argv) > 1 else PLANS):
                 # an engine with units also has emulated configurations, which compile for any device
                 if f"-DENGINE={engine}" in options and not any(x.startswith("-DMATRIX_UNIT=") for x in options):
                     first.setdefault(source, options)

@@ -2,16 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Executes the matrix engine's machine code for NVIDIA's sm_90, without a card, and compares results with numpy's.
 
-    matrix.py [--plans PROGRAM] [--only WORDS] [--full] [--ptxas PROGRAM] [--saved FOLDER] [--nvcc]
+    matrix.py [--plans PROGRAM] [--only WORDS] [--full] [--ptxas PROGRAM] [--nvcc]
     matrix.py --table NAME,...
 
 Each case is a pass of a problem, which the library plans (offline_plans steps); clang makes PTX of its kernels
-(compile.py), ptxas makes machine code, and warps.py executes all of their work-groups: fragments, their loads from local
-memory, asynchronous copies, exchanges. Fails on wrong numbers, accesses outside the arrays, copies that are read before
-they have arrived, unordered accesses to local memory, spills and a stack. --full: also all matrix configurations of
-configurations.txt, with their own blocks. --saved: those configurations whose programs a driver made and gpu-check.sh
-brought back. --nvcc: PTX by CUDA's compiler, whose optimizer is that of the OpenCL driver. Needs clang, libclc and numpy, ptxas and
-nvdisasm (of a CUDA toolkit, or from PyPI into a cache); without them it says so and ends with status 77.
+(compile.py), ptxas makes machine code, and warps.py executes all of their work-groups: fragments, their loads from
+local memory, asynchronous copies, exchanges. Fails on wrong numbers, accesses outside the arrays, copies that are
+read before they have arrived, unordered accesses to local memory, spills and a stack. --full: also all matrix
+configurations that offline_plans prints, with their own blocks. --nvcc: PTX by CUDA's compiler, whose optimizer is
+that of the OpenCL driver. Needs clang, libclc and numpy, ptxas and nvdisasm (of a CUDA toolkit, or from PyPI into a
+cache); without them it says so and ends with status 77.
 """
 import argparse
 import concurrent.futures
@@ -35,7 +35,6 @@ except ModuleNotFoundError as missing:
 import compile as offline
 
 ARCHITECTURE = "sm_90"
-PLANS = offline.HERE.parent.parent / "build/bin/offline_plans"
 ONE = {"batch": 1, "heads": 1}
 SMALL = "splits=1,warps=2,key-tiles=4"  # smaller blocks, so that short problems have several
 SHORT = "splits=1,warps=2,key-tiles=2"  # for which f32 arrays have local memory
@@ -317,7 +316,7 @@ def run_case(one, programs, plans):
 def run_probe(name, programs, plans):
     """The probe of a unit, whose numbers are those of src/device/matrix_unit.c."""
     kernel, items, types, size, forms = PROBES[name]
-    source, options = next(key for key, line in passes.configurations().items() if line.split()[1] == name)
+    source, options = next(key for key, own in passes.configurations(plans).items() if own == name)
     program = programs.get(source, options)
     memory = numpy.full(types * len(forms) * size * size * 4, 0xff, numpy.uint8)
     bank = bytearray(1 << 12)
@@ -331,8 +330,6 @@ def run_probe(name, programs, plans):
 
 
 def run_configuration(name, programs, plans):
-    if programs.saved and not programs.has(passes.Plan(plans, name, {"parameters": "splits=1"})):
-        return f"{name}: no driver's programs of it", True
     own, faults = tiles.measure(name, programs, plans)
     lines = [", ".join(f"{label} {cell}".strip() for label, cell in zip(["", *tiles.COLUMNS[1:]], tile.row())) for tile in own]
     return "\n".join(lines) + f"  {'FAILED: ' + '; '.join(faults) if faults else 'right'}", not faults
@@ -383,12 +380,11 @@ def name_of(one):
     return one if isinstance(one, str) else one.name if isinstance(one, products.Case) else one[0]
 
 
-def configurations():
+def configurations(plans):
     """Names of the engine's configurations, but for the linear family's, whose kernels have no tiles."""
-    lines = [line.split() for line in (offline.HERE / "configurations.txt").read_text().splitlines()]
-    own = dict.fromkeys(words[1] for words in lines if words and words[0] == "matrix-nvidia")
-    others = {*PROBES, *(words[1] for words in lines if words[2:] and words[2].startswith("linear/"))}
-    return [name for name in own if name not in others]
+    own = passes.configurations(plans)
+    others = {*PROBES, *(name for (source, _), name in own.items() if source.startswith("linear/"))}
+    return [name for name in dict.fromkeys(own.values()) if name not in others]
 
 
 def in_parallel(chosen, jobs, tools, plans):
@@ -410,12 +406,11 @@ def find_tools(ptxas):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--plans", type=pathlib.Path, default=PLANS)
+    parser.add_argument("--plans", type=pathlib.Path, default=offline.PLANS)
     parser.add_argument("--only", default="")
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--ptxas", help="in place of the toolkit's")
     parser.add_argument("--table", help="print what a tile of these configurations takes, with commas")
-    parser.add_argument("--saved", help="the folder gpu-results/programs")
     parser.add_argument("--nvcc", action="store_true", help="PTX by nvcc, nearly that of the OpenCL driver, instead of clang's")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
@@ -426,16 +421,14 @@ def main():
         print(f"skipped: {missing} is not there")
         return 77
     if arguments.table:
-        print_table(arguments.table.split(","), [*tools, arguments.saved, arguments.nvcc], arguments.plans)
+        print_table(arguments.table.split(","), [*tools, arguments.nvcc], arguments.plans)
         return 0
     chosen = [*PROBES] + CASES + products.CASES
     if arguments.full or arguments.only:
-        chosen += FULL + products.FULL + configurations()
+        chosen += FULL + products.FULL + configurations(arguments.plans)
     chosen = [one for one in chosen if arguments.only in name_of(one)]
     failed = 0
-    if arguments.saved:
-        chosen = [name for name in configurations() if arguments.only in name]
-    for line, good in in_parallel(chosen, arguments.jobs, [*tools, arguments.saved, arguments.nvcc], arguments.plans):
+    for line, good in in_parallel(chosen, arguments.jobs, [*tools, arguments.nvcc], arguments.plans):
         print(line, flush=True)
         failed += not good
     print(f"{len(chosen)} executed, {failed} failed")

@@ -8,7 +8,6 @@ a batch's length, packed neighbours (Inf), outputs.
 """
 import dataclasses
 import pathlib
-import re
 import struct
 import tempfile
 
@@ -465,54 +464,28 @@ class Pass:
 
 
 class Programs:
-    """Compiles each program once. `saved`: a folder of programs that a driver made (gpu-check.sh builds: binaries), in
-    place of clang's."""
+    """Compiles each program once."""
 
-    def __init__(self, architecture, ptxas, nvdisasm, work, saved=None, with_nvcc=False):
+    def __init__(self, architecture, ptxas, nvdisasm, work, with_nvcc=False):
         self.target = offline.Nvidia(architecture, ptxas, with_nvcc)
         self.nvdisasm, self.work, self.known = nvdisasm, work, {}
-        self.saved = {} if saved is None else saved_programs(pathlib.Path(saved))
 
     def get(self, source, options):
         key = source, tuple(options)
         if key not in self.known:
-            folder = pathlib.Path(tempfile.mkdtemp(dir=self.work))
-            self.known[key] = Program(self, source, options, folder, self.saved.get(key))
+            self.known[key] = Program(self, source, options, pathlib.Path(tempfile.mkdtemp(dir=self.work)))
         return self.known[key]
 
-    def has(self, plan):
-        """Whether a driver made all of a plan's programs."""
-        return all((step.source, tuple(step.options)) in self.saved for step in plan.steps)
 
-
-def hash_of(line):
-    """As tests/gpu/builds.c names a configuration's file."""
-    value = 2166136261
-    for byte in line.encode():
-        value = (value ^ byte) * 16777619 & 0xffffffff
-    return f"{value:08x}.bin"
-
-
-def configurations():
-    """{(file, options): line} of the matrix engine's configurations; of a program with several lines the first, as in the
-    bundle of gpu-check.sh."""
-    lines = (offline.HERE / "configurations.txt").read_text().splitlines()
-    return {(line.split()[2], tuple(line.split()[3:])): line
-            for line in reversed(lines) if line.startswith("matrix-nvidia ")}
-
-
-def saved_programs(folder):
-    """{(file, options): path} of the configurations whose programs the folder has."""
-    found = {key: folder / hash_of(line) for key, line in configurations().items()}
-    return {key: path for key, path in found.items() if path.is_file()}
+def configurations(plans):
+    """{(file, options): name} of the matrix engine's configurations; of a program with several names the first."""
+    lines = [line.split() for line in offline.configuration_lines(plans)]
+    return {(words[2], tuple(words[3:])): words[1] for words in reversed(lines) if words[0] == "matrix-nvidia"}
 
 
 class Program:
-    def __init__(self, programs, source, options, folder, saved):
-        if saved is None:
-            self.figures = programs.target.compile(offline.KERNELS / source, list(options), folder)
-        else:
-            self.figures = programs.target.assemble(driver_text(saved), options, folder)
+    def __init__(self, programs, source, options, folder):
+        self.figures = programs.target.compile(offline.KERNELS / source, list(options), folder)
         self.cubin = folder / "k.cubin"
         listing = offline.run([programs.nvdisasm, "-c", self.cubin], folder)
         self.kernels = {kernel.name: kernel for kernel in sass.read_kernels(listing)}
@@ -520,9 +493,3 @@ class Program:
 
     def has_products(self, kernel):
         return any(one.name.startswith(("HMMA", "HGMMA")) for one in self.kernels[kernel].instructions)
-
-
-def driver_text(path):
-    """PTX of NVIDIA's OpenCL as ptxas takes it: without OpenCL's textures, and without offsets of the launch (%envreg)."""
-    text = path.read_bytes().rstrip(b"\0").decode()
-    return re.sub(r"%envreg\d+", "0", text.replace(", texmode_independent", ""))

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Prints the kernel configurations that plans make for the problems below, on a GPU and a CPU that need not be here:
- * the text of configurations.txt, which the test compares and compile.py compiles. With the arguments `steps`, a name
- * of the matrix engine's configurations and fields of the descriptor: steps.h, for matrix.py.
+ * Prints the kernel configurations that plans make for the problems below, on a GPU and a CPU that need not be here,
+ * a line each: engine, name, file, options. compile.py compiles them, and configurations.txt has some, which a test
+ * compares. With the arguments `steps`, a name of the matrix engine's configurations and fields of the descriptor:
+ * steps.h, for matrix.py.
  */
 #include "attention/core/family.h"
 #include "engine/shuffles.clh"
@@ -621,7 +622,6 @@ int main(int count, char **arguments)
     const mgk_device_facts intel = facts_of(CLMGK_DEVICE_GPU, "Intel(R) Corporation");
     const mgk_device_facts cpu = facts_of(CLMGK_DEVICE_CPU, "");
     int failed = 0;
-    (void)puts("# Made by tests/offline/plans.c: kernel configurations that plans make.");
     for (size_t i = 0; i < MGK_COUNT(problems); ++i) {
         failed |= print(&problems[i], 1, 4096, CLMGK_ENGINE_SIMT, &gpu);
         failed |= print(&problems[i], 1, 4096, CLMGK_ENGINE_SIMT, &nvidia);

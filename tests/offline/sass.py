@@ -4,7 +4,7 @@
 
     sass.py --configurations softmax-64,backward-softmax-64 [--architectures sm_80,sm_90] [--kernels FOLDER]
 
-Compiles configurations of configurations.txt by nvcc (compile.py's target cuda_*) and prints, for each kernel, registers,
+Compiles configurations of offline_plans by nvcc (compile.py's target cuda_*) and prints, for each kernel, registers,
 stack, local memory and the work-items that fit a multiprocessor, the instructions that spill registers or load them again
 inside loops with products (FFMA) and outside, and for each such loop the instructions of one iteration, without those of
 loops inside it. An instruction of a warp takes one issue slot.
@@ -147,6 +147,7 @@ def main():
                         help="names separated by commas, `all`, or a regular expression of a whole name")
     parser.add_argument("--architectures", default="sm_80,sm_90")
     parser.add_argument("--kernels", type=pathlib.Path, default=offline.KERNELS, help="another folder of kernels")
+    parser.add_argument("--plans", type=pathlib.Path, default=offline.PLANS, help="the program offline_plans")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
     offline.KERNELS = arguments.kernels.resolve()
@@ -155,7 +156,7 @@ def main():
         return 77
 
     names = [re.compile(".*" if name == "all" else name) for name in arguments.configurations.split(",")]
-    chosen = [one[1:] for one in offline.read_configurations()
+    chosen = [one[1:] for one in offline.read_configurations(arguments.plans)
               if one[0] == "simt-nvidia" and any(name.fullmatch(one[1]) for name in names)]
     failed = 0
     with tempfile.TemporaryDirectory() as work, concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:

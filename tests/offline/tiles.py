@@ -55,29 +55,29 @@ def lengths_of(name, parameters, plans):
     return [(count * block + EDGE, count * block + EDGE) for count in (1, 2)]
 
 
-def programs_of(name):
+def programs_of(name, plans):
     """(File, options) of a configuration's lines; of a program with several lines, the first one has it."""
-    return [key for key, line in passes.configurations().items() if line.split()[1] == name]
+    return [key for key, own in passes.configurations(plans).items() if own == name]
 
 
-def own_parameters(name):
+def own_parameters(name, plans):
     """Those with which short problems have the blocks of a configuration."""
-    tiles = [offline.tunable(options, "ROW_TILES", 0) for _, options in programs_of(name)]
+    tiles = [offline.tunable(options, "ROW_TILES", 0) for _, options in programs_of(name, plans)]
     return f"splits=1,row-tiles={max(tiles)}"
 
 
 def measure(name, programs, plans, parameters=None):
     """(Tiles of a configuration's kernels, faults of the results of the smaller problem)."""
-    parameters = parameters or own_parameters(name)
+    parameters = parameters or own_parameters(name, plans)
     lengths = lengths_of(name, parameters, plans)
     short, long = (passes.Pass(passes.Plan(plans, name, {"batch": 1, "heads": heads_of(name), "length": n, "length_k": s,
                                                           "parameters": parameters})) for n, s in lengths)
     few = short.run(programs)
-    known, executed = passes.configurations(), {(step.source, tuple(step.options)) for step in short.plan.steps}
+    known, executed = passes.configurations(plans), {(step.source, tuple(step.options)) for step in short.plan.steps}
     faults = short.faults()
-    faults += [f"{source} has other options than in configurations.txt" for source, options in executed
+    faults += [f"{source} is no configuration of the engine" for source, options in executed
                if (source, options) not in known]
-    faults += [f"{source} is in configurations.txt and was not executed" for source, options in programs_of(name)
+    faults += [f"{source} is a configuration and was not executed" for source, options in programs_of(name, plans)
                if (source, options) not in executed and source != "attention/reduce.cl"]  # its form depends on lengths
     # the first or the last work-group has the block of few rows, and stores less than the other
     whole = [0 if first["STG"] >= last["STG"] else -1 for _, _, first, last in few]
