@@ -197,7 +197,8 @@ typedef enum clmgk_tuning_source {
 /* Options of a plan. All zero: the library decides. All passes of a plan use one engine, because the backward pass must
  * round scores as the forward pass did; an engine that cannot run one of the passes is used for none. With Gaussian
  * scores and SMGK the backward pass also uses the forward pass's `lanes`, unless backward_parameters names them. A
- * backward pass accepts O and L of another plan only if both plans have the same engine, `lanes` and `unit`. */
+ * backward pass accepts O and L of another plan only if both plans have the same engine, `lanes` and `unit`, and, if
+ * there are at most four queries, both have gradients: without them few queries have a form of their own. */
 typedef struct clmgk_plan_options {
     size_t struct_size;  /* sizeof(clmgk_plan_options) */
     clmgk_engine engine; /* of all passes. AUTO: the library chooses. A named engine: tuned values of other engines are

@@ -49,7 +49,7 @@ typedef struct mgk_footprint {
     /* ---- the kernel's forms */
     bool few_rows;     /* it has the form for up to MGK_FEW_ROWS rows, and may use it here */
     bool short_panels; /* it has a form for a nearly empty last panel */
-    bool any_order;    /* no other pass computes the scores, so their sums may have any order */
+    bool only_pass;    /* no other pass computes the scores again */
     bool turns;        /* the backward pass may take components one after the other */
     bool unit;         /* its products may run on a CPU's matrix unit */
     bool one_block;    /* a block of all rows pays off even at twice the default size */
@@ -87,7 +87,6 @@ typedef struct mgk_block {
     bool whole_chunks; /* loops over staged chunks are fully unrolled */
     int few_rows;      /* number of rows of the special form; 0: the usual form */
     bool short_panel;  /* the last panel has a form for at most half of its rows plus one */
-    bool any_order;    /* the footprint's, with a short panel */
     int lanes;         /* rows of a vector that reads a bias faster from a copy with lane = row; 0: no copy */
     int most_keys;     /* with lanes: keys of a register block; the copy is padded to a multiple of them */
     uint64_t local_bytes, private_bytes;

@@ -247,7 +247,7 @@ static bool gains_by_unit(const mgk_footprint *f, const mgk_device_facts *facts,
     if (f->scores == 0)
         return products_gain(f, dots);
     const int64_t rounded = dots ? SHORT_FOR_DOTS : SHORT_ROUNDED;
-    if (dots && f->components > 1 && f->widest < LANES && !f->any_order)
+    if (dots && f->components > 1 && f->widest < LANES && !f->only_pass)
         return false;
     return rounds_arrays(f, unit) ? f->rows > rounded && f->streamed > rounded : f->rows * f->streamed >= BLOCK;
 }
@@ -380,7 +380,6 @@ static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, m
     block->lanes = block->few_rows > 0 ? 0 : (int)lanes;
     block->most_keys = MOST_BLOCK;
     block->short_panel = block->few_rows == 0 && block->unit == 0 && short_panel(f, p);
-    block->any_order = block->short_panel && f->any_order;
     return CLMGK_OK;
 }
 
@@ -401,7 +400,6 @@ static void set_flags(const mgk_device_facts *facts, const mgk_tunables *p, cons
     flags->DOT_PRODUCTS = mgk_matrix_unit_has_dots(facts, block->unit);
     flags->FEW_ROWS = block->few_rows;
     flags->SHORT_PANEL = block->short_panel;
-    flags->ANY_ORDER = block->any_order;
 }
 
 /* Products are summed over features in order; norms of keys, and products with shifts, lane by lane. */

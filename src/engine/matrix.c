@@ -407,7 +407,7 @@ static bool has_room(const mgk_footprint *f, const mgk_device_facts *facts, cons
     mgk_tunable_default(&least, MGK_NAMED(row_tiles), 1);
     mgk_tunable_default(&least, MGK_NAMED(key_tiles), 2);
     mgk_tunable_default(&least, MGK_NAMED(heads), 1);
-    return fits(f, facts, &least) && (f->any_order || has_room_for_gradients(f, facts, &least));
+    return fits(f, facts, &least) && (f->only_pass || has_room_for_gradients(f, facts, &least));
 }
 
 static bool is_given(const mgk_tunables *p, mgk_tunable_name name, int usual)
@@ -422,7 +422,7 @@ static bool is_given(const mgk_tunables *p, mgk_tunable_name name, int usual)
 static int unit_of(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
 {
     const int64_t few = (int64_t)GROUP_WARPS * TILE_ROWS / 2;
-    const bool gradients_suit = f->any_order || f->streamed > few;
+    const bool gradients_suit = f->only_pass || f->streamed > few;
     const bool suits = gradients_suit && !f->two_types && f->rows > few && has_room(f, facts, p) &&
                        !is_given(p, MGK_NAMED(warps), GROUP_WARPS) && !is_given(p, MGK_NAMED(row_tiles), 1);
     const int unit = facts->matrix_unit.unit;

@@ -124,6 +124,36 @@ TH_TEST(equal_huge_biases)
         }
 }
 
+/* The lane engine's last panel with one row more than half of its rows: equal scores have equal weights, and a plan
+ * with gradients computes the same bits. */
+TH_TEST(equal_scores_of_a_last_row)
+{
+    static const struct {
+        int64_t length;
+        const char *parameters;
+    } widths[] = {{9, "lanes=8,vectors=2"}, {17, "lanes=16,vectors=2"}};
+    for (size_t n = 0; session->engine[0] == CLMGK_ENGINE_LANE && n < 2 * TH_COUNT(widths); n++) {
+        const char *const parameters = widths[n / 2].parameters;
+        clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, widths[n / 2].length, 33);
+        desc.heads = 1;
+        TH_PROBLEM alone = th_problem_make(&desc, n);
+        desc.gradients = CLMGK_GRADIENT_Q;
+        TH_PROBLEM trained = th_problem_make(&desc, n);
+        if (n % 2 == 1) {
+            th_fill(&alone, TH_Q, 1.1);
+            th_fill(&alone, TH_K, 7e7);
+        }
+        th_copy_inputs(&trained, &alone);
+        th_run_with(session, &alone, CLMGK_ENGINE_LANE, parameters);
+        const clmgk_plan_options options = th_options_of(CLMGK_ENGINE_LANE, parameters);
+        th_run_pass(session, &trained, TH_FORWARD, &options);
+        th_expect_equal_bits(&alone, &trained, TH_O);
+        th_expect_equal_bits(&alone, &trained, TH_LSE);
+        if (n % 2 == 1)
+            expect_mean(&alone);
+    }
+}
+
 /* Every tile has larger scores than all tiles before it, or none has, or one in the middle has. */
 TH_TEST(growing_maxima)
 {

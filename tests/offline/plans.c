@@ -529,14 +529,8 @@ static int print_windows(const mgk_device_facts *facts)
     int failed = print_plan("softmax-windows-32", desc, CLMGK_PASS_FORWARD, CLMGK_ENGINE_LANE, facts);
     desc.gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V;
     failed |= print_plan("softmax-windows-32", desc, CLMGK_PASS_BACKWARD, CLMGK_ENGINE_LANE, facts);
-    /* the other passes sum scores up in the same order */
     desc.variant = CLMGK_VARIANT_MGK;
-    failed |= print_plan("mgk2-windows-32-with-gradients", desc, CLMGK_PASS_FORWARD, CLMGK_ENGINE_LANE, facts);
-    desc.gradients = 0;
-    failed |= print_plan("mgk2-windows-32-alone", desc, CLMGK_PASS_FORWARD, CLMGK_ENGINE_LANE, facts);
-    desc.statistics = CLMGK_STATISTIC_COUNTS;
-    failed |= print_plan("mgk2-windows-32-with-counts", desc, CLMGK_PASS_FORWARD, CLMGK_ENGINE_LANE, facts);
-    return failed;
+    return failed | print_plan("mgk2-windows-32", desc, CLMGK_PASS_FORWARD, CLMGK_ENGINE_LANE, facts);
 }
 
 /* Of the lane engine on PoCL and a CPU with AMX, also for f16: those of the matrix engine's problems that it serves,

@@ -21,7 +21,7 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
     mgk_footprint f = mgk_attention_footprint(request);
     f.forward = true;
     f.unit = true;
-    f.any_order = d->gradients == 0 && d->statistics == 0;
+    f.only_pass = d->gradients == 0 && d->statistics == 0;
     f.few_rows = d->gradients == 0 && request->engine->few_rows_of_heads;
     f.block.features = f.tile.features = keys;
     f.held_heads = d->heads;

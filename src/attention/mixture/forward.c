@@ -22,7 +22,7 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
     f.short_panels = true;
     f.unit = true;
     f.turns = mgk_mixture_may_take_turns(request);
-    f.any_order = d->gradients == 0 && d->statistics == 0; /* no other pass computes the scores again */
+    f.only_pass = d->gradients == 0 && d->statistics == 0; /* no other pass computes the scores again */
     f.block = (mgk_side){t->head_size, t->shifted ? 2 * t->components + 2 : t->components};
     f.tile = (mgk_side){(int64_t)t->products * t->head_size, key_terms(t)};
     f.head_terms = 3;
