@@ -359,7 +359,7 @@ CLMGK_API size_t clmgk_plan_workspace_size(const clmgk_plan *plan);
  * infinity NaN. If K or V has one at key j, O and L may be NaN of rows from which a bias of -inf hides j, and of rows
  * from which causality or the window hides it, but which would see it if they were moved by at most 2048 positions;
  * no other row that does not see j is reached. With causality, a window or a bias, any element of a gradient may be NaN
- * if such a row is reached, or if Q, dO or dL has a NaN or an infinity.
+ * if such a row is reached, or if Q, dO or dL has a NaN or an infinity in a row that lengths and packing leave.
  *
  * Only the diagonal of alignment LENGTHS uses lengths beyond S (up to 2^29, or S if that is more): then the last
  * lengths[b] - S tokens are not among the keys, but every row keeps its position among all tokens.

@@ -89,7 +89,8 @@ void rd_case_free(rd_case *c);
 /* Makes random arrays for the case's descriptor. False: the descriptor is invalid. */
 bool rd_make_problem(rd_case *c, uint64_t seed);
 
-/* Scales, zeros, ties, hidden keys, finite masks, huge scores, lengths beyond the keys (clmgk-run refuses these). */
+/* Scales, zeros, ties, hidden keys, finite masks, huge scores, lengths beyond the keys (clmgk-run refuses these), NaN
+ * where lengths and packing hide it. */
 void rd_spoil_values(th_problem *problem, uint64_t *state);
 
 /* ---- compare.c -------------------------------------------------------------------------------------------------- */

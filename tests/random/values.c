@@ -177,6 +177,42 @@ static void make_huge(th_problem *problem, uint64_t *state)
         raise_scores(problem, sizes[th_pick(state, 0, TH_COUNT(sizes) - 1)]);
 }
 
+/* Whether token n of an axis belongs to a sequence of `offsets`. */
+static bool in_sequence(const th_array *offsets, int64_t n)
+{
+    bool found = false;
+    for (size_t t = 0; t + 1 < offsets->count; t++)
+        found = found || (offsets->values[t] <= (double)n && (double)n < offsets->values[t + 1]);
+    return found;
+}
+
+static void poison_gaps(th_problem *problem, const th_name *names, size_t count, const th_array *offsets)
+{
+    for (size_t a = 0; a < count; a++) {
+        const th_array *const array = &problem->array[names[a]];
+        for (size_t n = 0; array->used && n < array->count; n++)
+            if (!in_sequence(offsets, (int64_t)n / array->shape[4] % array->shape[3]))
+                array->values[n] = (double)NAN;
+    }
+}
+
+/* NaN wherever lengths and packing hide it. */
+static void poison(th_problem *problem)
+{
+    static const th_name of_keys[] = {TH_K, TH_V}, of_rows[] = {TH_Q, TH_GRAD_O, TH_GRAD_LSE};
+    const th_array *const a = problem->array;
+    for (size_t n = 0; n < TH_COUNT(of_keys); n++)
+        for (int64_t b = 0; a[TH_LENGTHS].used && b < problem->desc.batch; b++)
+            th_poison(problem, of_keys[n], b, (int64_t)fmax(a[TH_LENGTHS].values[b], 0.0));
+    for (size_t n = 0; n < TH_COUNT(of_rows); n++)
+        for (int64_t b = 0; a[TH_LENGTHS_Q].used && b < problem->desc.batch; b++)
+            th_poison(problem, of_rows[n], b, (int64_t)fmax(a[TH_LENGTHS_Q].values[b], 0.0));
+    if (a[TH_OFFSETS].used) {
+        poison_gaps(problem, of_keys, TH_COUNT(of_keys), a[TH_OFFSETS_K].used ? &a[TH_OFFSETS_K] : &a[TH_OFFSETS]);
+        poison_gaps(problem, of_rows, TH_COUNT(of_rows), &a[TH_OFFSETS]);
+    }
+}
+
 void rd_spoil_values(th_problem *problem, uint64_t *state)
 {
     static const th_name rows[] = {TH_Q, TH_K, TH_V, TH_GRAD_O};
@@ -202,5 +238,7 @@ void rd_spoil_values(th_problem *problem, uint64_t *state)
     }
     if (problem->desc.alignment == CLMGK_ALIGN_LENGTHS && th_chance(state, 3))
         overfill(problem, state);
-    make_huge(problem, state); /* last, so that the other draws stay as they are */
+    make_huge(problem, state); /* late, so that the other draws stay as they are */
+    if (th_chance(state, 2))
+        poison(problem);
 }

@@ -10,7 +10,7 @@ enum { REACH = 2048 }; /* positions */
 static bool is_finite(const double *values, int64_t count)
 {
     bool finite = true;
-    for (int64_t n = 0; values && n < count; n++)
+    for (int64_t n = 0; n < count; n++)
         finite = finite && isfinite(values[n]);
     return finite;
 }
@@ -49,15 +49,26 @@ bool ref_row_may_leave(const clmgk_ref_problem *problem, ref_row at)
     return may;
 }
 
+/* Whether a row has a NaN or an infinity in Q, dO or dL. */
+static bool is_poisoned_row(const clmgk_ref_problem *p, ref_row at, int64_t number)
+{
+    const clmgk_attention_desc *const desc = &p->desc;
+    bool finite = !p->grad_o || is_finite(p->grad_o + number * desc->value_size, desc->value_size);
+    finite = finite && (!p->grad_lse || isfinite(p->grad_lse[number]));
+    for (int64_t r = 0; finite && r < ref_queries(desc); r++)
+        finite = is_finite(p->q + ref_query_index(desc, at, r), desc->head_size);
+    return !finite;
+}
+
 bool ref_gradients_may_leave(const clmgk_ref_problem *problem)
 {
     const clmgk_attention_desc *const desc = &problem->desc;
-    const int64_t rows = desc->batch * desc->heads * desc->length, queries = desc->batch * desc->length;
     const bool hides = desc->causal || desc->use_window || desc->use_bias;
-    const int64_t of_queries = queries * desc->head_size * (ref_form_of(desc).mixed ? desc->components : desc->heads);
-    bool may = hides && !(is_finite(problem->q, of_queries) && is_finite(problem->grad_o, rows * desc->value_size) &&
-                          is_finite(problem->grad_lse, rows));
-    for (int64_t n = 0; !may && n < rows; n++)
-        may = ref_row_may_leave(problem, ref_row_of(desc, n));
+    bool may = false;
+    for (int64_t n = 0; !may && n < desc->batch * desc->heads * desc->length; n++) {
+        const ref_row at = ref_row_of(desc, n);
+        const bool in_use = !ref_span_of(problem, at.b, at.i).absent;
+        may = in_use && ((hides && is_poisoned_row(problem, at, n)) || ref_row_may_leave(problem, at));
+    }
     return may;
 }
