@@ -348,8 +348,7 @@ class Nvidia:
 
 class Cuda:
     """NVIDIA's own compiler (clang's PTX is another's), for which the text becomes CUDA C++: near what NVIDIA's OpenCL
-    makes of it. Both know the size of a work-group, and rather spill some bytes than lose a group on a multiprocessor:
-    sass.py tells whether loops with products are spared."""
+    makes of it. Both know the size of a work-group, and rather spill some bytes than lose a group on a multiprocessor."""
 
     kind = "cuda"
     left_out = ("layer/", "gemm/product.cl", "gemm/combine.cl", "gemm/scale.cl")  # their vectors are not in opencl.cuh

@@ -3,7 +3,7 @@
  * Prints the kernel configurations that plans make for the problems below, on a GPU and a CPU that need not be here,
  * a line each: engine, name, file, options. compile.py compiles them, and configurations.txt has some, which a test
  * compares. With the arguments `steps`, a name of the matrix engine's configurations and fields of the descriptor:
- * steps.h, for matrix.py.
+ * steps.h, for tests/simulator.
  */
 #include "attention/core/family.h"
 #include "engine/shuffles.clh"

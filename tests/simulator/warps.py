@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Executes a work-group of NVIDIA's machine code (as nvdisasm prints it, sm_90), for matrix.py: results, and
+"""Executes a work-group of NVIDIA's machine code (as nvdisasm prints it, sm_90), for run.py: results, and
 how much of what it executes. As much of the instruction set as the kernels use; an unknown one is an error. Asynchronous
 copies to local memory arrive when the warp waits for them, and not before. Products of four warps (HGMMA) are
 warpgroup.py's.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A pass of the library as its plan launches it on an NVIDIA GPU (offline_plans steps), without a card: arrays in the
-simulator's memory (warps.py), and numpy's results in double precision, for matrix.py.
+simulator's memory (warps.py), and numpy's results in double precision, for run.py.
 
 Each array has gaps between its rows where the problem asks for them, and a guard on both sides that nothing may touch;
 only elements of outputs may be written. Whatever is not an element that rows in use may read holds NaN: gaps, keys beyond
@@ -13,9 +13,9 @@ import tempfile
 
 import numpy as np
 
-import compile as offline
-import sass
+import machine
 import warps
+from machine import offline
 
 GUARD = 1 << 12  # bytes
 LOG2_E = 1.4426950408889634
@@ -488,8 +488,8 @@ class Program:
         self.figures = programs.target.compile(offline.KERNELS / source, list(options), folder)
         self.cubin = folder / "k.cubin"
         listing = offline.run([programs.nvdisasm, "-c", self.cubin], folder)
-        self.kernels = {kernel.name: kernel for kernel in sass.read_kernels(listing)}
-        self.tables = sass.section_of(self.cubin, ".nv.constant3")
+        self.kernels = {kernel.name: kernel for kernel in machine.read_kernels(listing)}
+        self.tables = machine.section_of(self.cubin, ".nv.constant3")
 
     def has_products(self, kernel):
         return any(one.name.startswith(("HMMA", "HGMMA")) for one in self.kernels[kernel].instructions)

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Products of matrices by the matrix engine's fragments (cl/gemm/fragments.cl) as plans launch them on an NVIDIA GPU, with
 the combination of ranges of K (offline_plans product), executed by warps.py and compared with numpy, and what a step along
-K takes: for matrix.py."""
+K takes: for run.py."""
 import dataclasses
 
 import numpy as np
 
-import compile as offline
 import passes
 import warps
+from machine import offline
 
 SMALL = "unit=1,warps=2,column-warps=1,row-tiles=1,column-tiles=4,depth=32,stages=3"  # blocks of 32 x 32
 GROUP = "unit=2,row-tiles=1,column-tiles=8"  # of 64 x 64

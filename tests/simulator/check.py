@@ -17,15 +17,14 @@ import unittest
 
 try:
     import numpy as np
-    import matrix
+    import machine
     import passes
     import warpgroup
     import warps
 except ModuleNotFoundError as missing_module:
     print(f"skipped: {missing_module.name} is not there")
     sys.exit(77)
-import compile as offline
-import sass
+from machine import offline
 
 ROWS, THREADS = 64, 128
 TILE = 1 << 14   # bytes of an operand in local memory
@@ -235,8 +234,8 @@ class Run:
 def edited(kernel, name, replacement=("NOP", "")):
     """The kernel without its first instruction of this name."""
     one = next(one for one in kernel.instructions if one.name.startswith(name))
-    new = sass.Instruction(one.address, "", *replacement)
-    return sass.Kernel(kernel.name, [new if x is one else copy.copy(x) for x in kernel.instructions], kernel.labels)
+    new = machine.Instruction(one.address, "", *replacement)
+    return machine.Kernel(kernel.name, [new if x is one else copy.copy(x) for x in kernel.instructions], kernel.labels)
 
 
 class Machine(unittest.TestCase):
@@ -245,10 +244,10 @@ class Machine(unittest.TestCase):
         with tempfile.TemporaryDirectory() as work:
             folder = pathlib.Path(work)
             (folder / "k.cl").write_text(HEADER + "".join(case.text() for case in CASES))
-            target = offline.Nvidia(matrix.ARCHITECTURE, tools[0])
+            target = offline.Nvidia(machine.ARCHITECTURE, tools[0])
             target.compile(folder / "k.cl", ["-cl-std=CL1.2"], folder)
             listing = offline.run([tools[1], "-c", folder / "k.cubin"], folder)
-        cls.kernels = {kernel.name: kernel for kernel in sass.read_kernels(listing)}
+        cls.kernels = {kernel.name: kernel for kernel in machine.read_kernels(listing)}
 
     def check_fault(self, words, case, kernel, **arguments):
         with self.assertRaisesRegex(warpgroup.Fault, words):
@@ -285,7 +284,7 @@ class Machine(unittest.TestCase):
         products, nothing = warpgroup.Products(), np.zeros(0, int)
         products.arrive()
         for register, closes in ((24, ""), (40, ", gsb0"), (56, ", gsb0")):
-            one = sass.Instruction(0, "", "HGMMA.64x32x16.F32.BF16", f"R{register}, gdesc[UR4], RZ, !UPT{closes}")
+            one = machine.Instruction(0, "", "HGMMA.64x32x16.F32.BF16", f"R{register}, gdesc[UR4], RZ, !UPT{closes}")
             one.parts = one.operands.split(", ")
             products.begin(warpgroup.form_of(one), nothing)
             if register == 40:
@@ -302,7 +301,7 @@ class Machine(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    absent, tools = matrix.find_tools(None)
+    absent, tools = machine.find_tools()
     if absent:
         print(f"skipped: {absent} is not there")
         sys.exit(77)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pass of the linear family for matrix.py (passes.py): variants linear and mlk with the map elu1, without states."""
+"""A pass of the linear family for run.py (passes.py): variants linear and mlk with the map elu1, without states."""
 import numpy as np
 
 import passes

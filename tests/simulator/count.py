@@ -1,9 +1,26 @@
+#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What a tile of the matrix engine's kernels takes on an NVIDIA GPU, by its machine code: for matrix.py."""
-import compile as offline
-import passes
+"""Counts what a tile of the matrix engine's kernels, or a product's step along K, takes on an NVIDIA GPU.
 
-ARCHITECTURE = "sm_90"
+    count.py NAME,... [--plans PROGRAM] [--ptxas PROGRAM] [--nvcc]
+
+NAME: of a configuration that offline_plans prints for `matrix-nvidia`. Executes two problems that differ by a tile. Prints two
+tables, of attention and of products of matrices. Needs what run.py needs.
+"""
+import argparse
+import pathlib
+import sys
+import tempfile
+
+try:
+    import passes
+    import products
+except ModuleNotFoundError as missing_module:
+    print(f"skipped: {missing_module.name} is not there")
+    sys.exit(77)
+import machine
+from machine import offline
+
 TILE_KEYS, FRAGMENT_ROWS = 8, 16
 # Of a tile: instructions of all warps, products of 16 x 8 x 16, exponentials and reciprocals, passes through the banks of local
 # memory, bytes copied there and bytes loaded to registers, barriers of all warps, and accesses of spilled registers.
@@ -87,3 +104,42 @@ def measure(name, programs, plans, parameters=None):
             further = (lengths[1][1] - lengths[0][1]) / (TILE_KEYS * get(step, "KEY_TILES"))
             tiles.append(Tile(name, step, program, (more, fewer[place]), further))
     return tiles, faults
+
+
+def print_rows(columns, rows):
+    """A table, where it has rows."""
+    if rows:
+        for cells in (columns, ["---"] * len(columns), *rows):
+            print("| " + " | ".join(map(str, cells)) + " |")
+        print()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("names", help="names of configurations, with commas")
+    parser.add_argument("--plans", type=pathlib.Path, default=offline.PLANS, help="the program offline_plans")
+    parser.add_argument("--ptxas", help="in place of the toolkit's")
+    parser.add_argument("--nvcc", action="store_true", help="PTX by nvcc, nearly that of the OpenCL driver, instead of clang's")
+    arguments = parser.parse_args()
+    missing, tools = machine.find_tools(arguments.ptxas)
+    if arguments.nvcc:
+        missing = missing or offline.Cuda(machine.ARCHITECTURE).missing()
+    if missing:
+        print(f"skipped: {missing} is not there")
+        return 77
+    names = arguments.names.split(",")
+    known = passes.configurations(arguments.plans).values()
+    for name in names:
+        if name not in known:
+            parser.error(f"'{name}': expected a configuration of matrix-nvidia, as offline_plans prints it")
+    with tempfile.TemporaryDirectory() as work:
+        programs = passes.Programs(machine.ARCHITECTURE, *tools, work, arguments.nvcc)
+        print_rows(COLUMNS, [tile.row() for name in names if not name.startswith("product-")
+                             for tile in measure(name, programs, arguments.plans)[0]])
+        print_rows(products.COLUMNS, [products.Step(name, programs, arguments.plans).row() for name in names
+                                      if name.startswith("product-")])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -2,8 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Executes the matrix engine's machine code for NVIDIA's sm_90, without a card, and compares results with numpy's.
 
-    matrix.py [--plans PROGRAM] [--only WORDS] [--full] [--ptxas PROGRAM] [--nvcc]
-    matrix.py --table NAME,...
+    run.py [--plans PROGRAM] [--only WORDS] [--full] [--ptxas PROGRAM] [--nvcc]
 
 Each case is a pass of a problem, which the library plans (offline_plans steps); clang makes PTX of its kernels
 (compile.py), ptxas makes machine code, and warps.py executes all of their work-groups: fragments, their loads from
@@ -23,18 +22,18 @@ import tempfile
 import traceback
 
 try:
+    import count
     import linear
     import numpy
     import passes
     import products
-    import tiles
     import warps
-except ModuleNotFoundError as missing:
-    print(f"skipped: {missing.name} is not there")
+except ModuleNotFoundError as missing_module:
+    print(f"skipped: {missing_module.name} is not there")
     sys.exit(77)
-import compile as offline
+import machine
+from machine import offline
 
-ARCHITECTURE = "sm_90"
 ONE = {"batch": 1, "heads": 1}
 SMALL = "splits=1,warps=2,key-tiles=4"  # smaller blocks, so that short problems have several
 SHORT = "splits=1,warps=2,key-tiles=2"  # for which f32 arrays have local memory
@@ -301,7 +300,7 @@ def run_case(one, programs, plans):
     counts, lines = run.run(programs), []
     faults = run.faults()
     for step, program, _, last in counts:
-        most = offline.limits(ARCHITECTURE, programs.target.kind, configuration, step.source, step.options)
+        most = offline.limits(machine.ARCHITECTURE, programs.target.kind, configuration, step.source, step.options)
         if configuration.endswith("-wgmma") and "-DMATRIX_UNIT=1" in step.options:
             faults.append(f"{step.source}: planned for another unit")
         if not may_spill and any(program.figures[figure] > most[figure] for figure in ("B spilled", "B stack")):
@@ -330,8 +329,8 @@ def run_probe(name, programs, plans):
 
 
 def run_configuration(name, programs, plans):
-    own, faults = tiles.measure(name, programs, plans)
-    lines = [", ".join(f"{label} {cell}".strip() for label, cell in zip(["", *tiles.COLUMNS[1:]], tile.row())) for tile in own]
+    own, faults = count.measure(name, programs, plans)
+    lines = [", ".join(f"{label} {cell}".strip() for label, cell in zip(["", *count.COLUMNS[1:]], tile.row())) for tile in own]
     return "\n".join(lines) + f"  {'FAILED: ' + '; '.join(faults) if faults else 'right'}", not faults
 
 
@@ -340,7 +339,7 @@ def share(job):
     jobs, tools, plans = job
     results = []
     with tempfile.TemporaryDirectory() as work:
-        programs = passes.Programs(ARCHITECTURE, tools[0], tools[1], work, *tools[2:])
+        programs = passes.Programs(machine.ARCHITECTURE, tools[0], tools[1], work, *tools[2:])
         for one in jobs:
             try:
                 results.append(runner_of(one)(one, programs, plans))
@@ -349,23 +348,6 @@ def share(job):
             except (NotImplementedError, offline.Failure, KeyError, AttributeError, IndexError, ValueError):
                 results.append((f"{name_of(one):28s} FAILED\n{traceback.format_exc()}", False))
     return results
-
-
-def print_table(names, tools, plans):
-    """What a tile, or a product's step along K, takes."""
-    with tempfile.TemporaryDirectory() as work:
-        programs = passes.Programs(ARCHITECTURE, tools[0], tools[1], work, *tools[2:])
-        print_rows(products.COLUMNS, [products.Step(name, programs, plans).row() for name in names if name.startswith("product-")])
-        print_rows(tiles.COLUMNS, [tile.row() for name in names if not name.startswith("product-")
-                                   for tile in tiles.measure(name, programs, plans)[0]])
-
-
-def print_rows(columns, rows):
-    """A table, where it has rows."""
-    if rows:
-        for cells in (columns, ["---"] * len(columns), *rows):
-            print("| " + " | ".join(map(str, cells)) + " |")
-        print()
 
 
 def runner_of(one):
@@ -396,33 +378,21 @@ def in_parallel(chosen, jobs, tools, plans):
             yield from results
 
 
-def find_tools(ptxas):
-    """What is missing, and ptxas and nvdisasm."""
-    missing = offline.Nvidia(ARCHITECTURE).missing()
-    tools = [None, None] if missing else [ptxas or offline.fetch_cuda("ptxas"), offline.fetch_cuda("nvdisasm")]
-    names = [name for name, tool in zip(("ptxas", "nvdisasm"), tools) if tool is None]
-    return missing or (names[0] if names else None), tools
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--plans", type=pathlib.Path, default=offline.PLANS)
     parser.add_argument("--only", default="")
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--ptxas", help="in place of the toolkit's")
-    parser.add_argument("--table", help="print what a tile of these configurations takes, with commas")
     parser.add_argument("--nvcc", action="store_true", help="PTX by nvcc, nearly that of the OpenCL driver, instead of clang's")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
-    missing, tools = find_tools(arguments.ptxas)
+    missing, tools = machine.find_tools(arguments.ptxas)
     if arguments.nvcc:
-        missing = missing or offline.Cuda(ARCHITECTURE).missing()
+        missing = missing or offline.Cuda(machine.ARCHITECTURE).missing()
     if missing:
         print(f"skipped: {missing} is not there")
         return 77
-    if arguments.table:
-        print_table(arguments.table.split(","), [*tools, arguments.nvcc], arguments.plans)
-        return 0
     chosen = [*PROBES] + CASES + products.CASES
     if arguments.full or arguments.only:
         chosen += FULL + products.FULL + configurations(arguments.plans)
