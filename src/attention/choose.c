@@ -80,7 +80,7 @@ static clmgk_status fail_all(engine_list *list, clmgk_error *error)
 static mgk_device_facts facts_of(const clmgk_plan *plan, bool exchanges)
 {
     mgk_device_facts facts = plan->context->facts;
-    const int known = mgk_engines_newest_unit(&facts, &plan->desc), most = plan->means.newest_unit;
+    const int known = mgk_engines_newest_unit(&facts, &plan->desc), most = plan->attempt.newest_unit;
     if (known > 0)
         facts.matrix_unit = mgk_context_matrix_unit(plan->context, known < most ? known : most);
     if (exchanges)
@@ -189,7 +189,7 @@ static clmgk_status make_choice(clmgk_plan *plan, const engine_list *list, clmgk
     /* the combination has none worth choosing */
     const char *const parameters[CLMGK_PASSES] = {options->parameters, options->backward_parameters,
                                                   options->backward_parameters, NULL};
-    const char *const own = plan->means.parameters[which];
+    const char *const own = plan->attempt.parameters[which];
     *c =
         (choice){.plan = plan,
                  .list = list,
@@ -285,7 +285,7 @@ static engine_list list_engines(const clmgk_plan *plan)
     if (list.unit.why[0] == '\0')
         why_no_units(&list, plan);
     for (size_t i = 0; i < MGK_ENGINES; ++i)
-        list.refused[i] = list.ranked[i].engine == plan->means.left_out;
+        list.refused[i] = list.ranked[i].engine == plan->attempt.left_out;
     return list;
 }
 
@@ -294,8 +294,8 @@ static void explain_units(clmgk_plan *plan, const engine_list *list)
 {
     char units[CLMGK_ERROR_MESSAGE_SIZE + sizeof(list->unit.why)] = "";
     const size_t begin = strlen(plan->engine_reason);
-    if (plan->means.refused_units[0] != '\0')
-        mgk_add_reason(units, sizeof(units), NULL, plan->means.refused_units);
+    if (plan->attempt.refused_units[0] != '\0')
+        mgk_add_reason(units, sizeof(units), NULL, plan->attempt.refused_units);
     if (list->unit.why[0] != '\0')
         mgk_add_reason(units, sizeof(units), NULL, list->unit.why);
     if (units[0] != '\0' || plan->unit > 0)
@@ -369,7 +369,7 @@ void mgk_plan_begin(clmgk_plan *plan, clmgk_context *context, const clmgk_attent
     plan->context = context;
     plan->desc = *resolved;
     plan->family = mgk_family_of(resolved->variant);
-    plan->means = (mgk_plan_means)MGK_ALL_MEANS;
+    plan->attempt = (mgk_attempt)MGK_FIRST_ATTEMPT;
     plan->limits.group = context->facts.info.max_work_group;
     plan->limits.local = context->facts.info.local_memory_bytes;
 }

@@ -4,10 +4,10 @@
 
 /* Makes the plan and verifies it. */
 static clmgk_status make(clmgk_context *context, const clmgk_attention_desc *resolved,
-                         const clmgk_plan_options *options, mgk_plan_means *means, clmgk_plan **out, clmgk_error *error)
+                         const clmgk_plan_options *options, mgk_attempt *attempt, clmgk_plan **out, clmgk_error *error)
 {
     clmgk_plan *plan = NULL;
-    MGK_TRY(mgk_plan_make(context, resolved, options, means, &plan, error));
+    MGK_TRY(mgk_plan_make(context, resolved, options, attempt, &plan, error));
     const clmgk_status status = mgk_plan_verify(plan, error);
     if (status == CLMGK_OK)
         *out = plan;
@@ -22,20 +22,20 @@ static clmgk_status make_on_some_unit(clmgk_context *context, const clmgk_attent
                                       const clmgk_plan_options *options, clmgk_plan **out, clmgk_error *error)
 {
     const int least = options->engine != CLMGK_ENGINE_AUTO ? 1 : 0;
-    mgk_plan_means means = MGK_ALL_MEANS;
+    mgk_attempt attempt = MGK_FIRST_ATTEMPT;
     for (;;) {
         clmgk_error failure = {.status = CLMGK_OK};
-        const clmgk_status status = make(context, resolved, options, &means, out, &failure);
+        const clmgk_status status = make(context, resolved, options, &attempt, out, &failure);
         if (status == CLMGK_OK)
             return CLMGK_OK;
-        if (status == CLMGK_ERROR_OUT_OF_HOST_MEMORY || means.unit <= least) {
+        if (status == CLMGK_ERROR_OUT_OF_HOST_MEMORY || attempt.unit <= least) {
             if (error != NULL)
                 *error = failure;
             return status;
         }
-        mgk_add_reason(means.refused_units, sizeof(means.refused_units),
-                       mgk_matrix_unit_name(&context->facts, means.unit), failure.message);
-        means.newest_unit = means.unit - 1;
+        mgk_add_reason(attempt.refused_units, sizeof(attempt.refused_units),
+                       mgk_matrix_unit_name(&context->facts, attempt.unit), failure.message);
+        attempt.newest_unit = attempt.unit - 1;
     }
 }
 

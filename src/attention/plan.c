@@ -204,7 +204,7 @@ static void list_arrays(clmgk_plan *plan)
 }
 
 clmgk_status mgk_plan_make(clmgk_context *context, const clmgk_attention_desc *resolved,
-                           const clmgk_plan_options *options, mgk_plan_means *means, clmgk_plan **out,
+                           const clmgk_plan_options *options, mgk_attempt *attempt, clmgk_plan **out,
                            clmgk_error *error)
 {
     clmgk_plan *plan = mgk_alloc(&context->allocator, 1, sizeof(*plan));
@@ -212,12 +212,12 @@ clmgk_status mgk_plan_make(clmgk_context *context, const clmgk_attention_desc *r
         return mgk_fail_memory(error, "a plan");
     mgk_context_retain(context);
     mgk_plan_begin(plan, context, resolved);
-    plan->means = *means;
+    plan->attempt = *attempt;
 
     clmgk_status status;
     list_arrays(plan);
     status = make_passes(plan, options, error);
-    means->unit = plan->unit;
+    attempt->unit = plan->unit;
     if (status != CLMGK_OK)
         goto fail;
     MGK_TRY_GOTO(status, describe(plan, error), fail);

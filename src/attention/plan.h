@@ -23,14 +23,14 @@ typedef struct mgk_plan_array {
 } mgk_plan_array;
 
 /* What a plan may use of what the device and the library have. */
-typedef struct mgk_plan_means {
+typedef struct mgk_attempt {
     int newest_unit;                              /* of matrix units */
     const mgk_engine *left_out;                   /* NULL: none */
     const char *parameters[CLMGK_PASSES];         /* in place of the options'; NULL: the options' */
     char refused_units[CLMGK_ERROR_MESSAGE_SIZE]; /* newer units that failed here, with their reasons */
     int unit;                                     /* mgk_plan_make: the unit that the plan has, or failed with */
-} mgk_plan_means;
-#define MGK_ALL_MEANS                                                                                                  \
+} mgk_attempt;
+#define MGK_FIRST_ATTEMPT                                                                                              \
     {                                                                                                                  \
         .newest_unit = MGK_MATRIX_UNITS - 1                                                                            \
     }
@@ -41,7 +41,7 @@ struct clmgk_plan {
     mgk_plan_array array[CLMGK_ARRAYS];
     const mgk_family *family;
     bool untuned; /* ignore tuned values, which do not work here */
-    mgk_plan_means means;
+    mgk_attempt attempt;
     int unit; /* the matrix unit that it uses; 0: none */
     mgk_limits limits;
     mgk_compiled_pass *pass[CLMGK_PASSES]; /* NULL: not requested by the descriptor */
@@ -59,10 +59,10 @@ clmgk_status mgk_attention_resolve(const clmgk_attention_desc *desc, clmgk_atten
 /* The tuning bucket of a resolved descriptor. The statistics use the backward pass's. */
 mgk_tuning_key mgk_attention_key(const clmgk_attention_desc *desc, clmgk_pass pass);
 
-/* Makes a plan with these means, of a resolved descriptor and options that were read. Programs that need a verdict may
+/* Makes a plan by this attempt, of a resolved descriptor and options that were read. Programs that need a verdict may
  * be without one. */
 clmgk_status mgk_plan_make(clmgk_context *context, const clmgk_attention_desc *resolved,
-                           const clmgk_plan_options *options, mgk_plan_means *means, clmgk_plan **out,
+                           const clmgk_plan_options *options, mgk_attempt *attempt, clmgk_plan **out,
                            clmgk_error *error);
 
 /* If programs of the plan need a verdict, compares its results for a small problem with those of another engine, and

@@ -15,7 +15,7 @@ static clmgk_status make_own(const clmgk_plan *plan, const clmgk_attention_desc 
                              clmgk_error *error)
 {
     mgk_text parameters[CLMGK_PASSES] = {{0}};
-    mgk_plan_means means = {.newest_unit = plan->means.newest_unit};
+    mgk_attempt attempt = {.newest_unit = plan->attempt.newest_unit};
     clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
     clmgk_status status = CLMGK_OK;
     options.engine = plan->pass[CLMGK_PASS_FORWARD]->engine;
@@ -25,10 +25,10 @@ static clmgk_status make_own(const clmgk_plan *plan, const clmgk_attention_desc 
             mgk_trial_parameters(plan, (clmgk_pass)i, &parameters[i]);
         if (parameters[i].failed)
             status = mgk_fail_memory(error, "a plan's parameters");
-        means.parameters[i] = parameters[i].data;
+        attempt.parameters[i] = parameters[i].data;
     }
     if (status == CLMGK_OK)
-        status = mgk_plan_make(plan->context, small, &options, &means, own, error);
+        status = mgk_plan_make(plan->context, small, &options, &attempt, own, error);
     for (int i = 0; i < CLMGK_PASS_COMBINE; ++i)
         mgk_text_free(&parameters[i]);
     return status;
@@ -38,11 +38,11 @@ static clmgk_status make_own(const clmgk_plan *plan, const clmgk_attention_desc 
 static clmgk_status make_other(const clmgk_plan *plan, const clmgk_attention_desc *small, clmgk_plan **other,
                                clmgk_error *error)
 {
-    mgk_plan_means means = {.newest_unit = plan->means.newest_unit,
-                            .left_out = mgk_engine_of(plan->pass[CLMGK_PASS_FORWARD]->engine),
-                            .parameters = {"", "", "", ""}};
+    mgk_attempt attempt = {.newest_unit = plan->attempt.newest_unit,
+                           .left_out = mgk_engine_of(plan->pass[CLMGK_PASS_FORWARD]->engine),
+                           .parameters = {"", "", "", ""}};
     const clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
-    return mgk_plan_make(plan->context, small, &options, &means, other, error);
+    return mgk_plan_make(plan->context, small, &options, &attempt, other, error);
 }
 
 static bool has_program(const clmgk_plan *plan, int pass, const mgk_program *program)

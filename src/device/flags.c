@@ -8,6 +8,13 @@ static void append(mgk_text *text, const char *name, int value)
         mgk_text_printf(text, " -D%s=%d", name, value);
 }
 
+void mgk_flags_add(mgk_flags *flags, const mgk_flags *more)
+{
+#define MGK_FLAG(name) flags->name |= more->name;
+    MGK_FLAG_LIST(MGK_FLAG)
+#undef MGK_FLAG
+}
+
 void mgk_flags_options(const mgk_flags *flags, mgk_text *text)
 {
     if (flags->engine != CLMGK_ENGINE_AUTO)

@@ -20,6 +20,9 @@ typedef struct mgk_flags {
 /* A flag in a formula of a kernel's header, read from the `flags` in scope. */
 #define FLAG(name) (flags->name)
 
+/* Sets the flags that `more` has set, too. */
+void mgk_flags_add(mgk_flags *flags, const mgk_flags *more);
+
 /* Appends " -DENGINE=<name>", then " -DNAME=value" for each flag that is set. */
 void mgk_flags_options(const mgk_flags *flags, mgk_text *text);
 

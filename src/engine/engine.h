@@ -58,6 +58,7 @@ typedef struct mgk_footprint {
     mgk_side block, tile;
     int64_t apart_terms; /* backward, where dQ has a kernel of its own: terms of a key in that kernel's tiles */
     int64_t tile_sums;   /* backward: sums over the block for each query of a tile */
+    int64_t head_size;   /* class of D */
     int64_t value_size;  /* E: of a head's values, and of its sums of them */
     int64_t held_heads;  /* heads that a block could hold (the parameter `heads`); 0: the kernel has one */
     int64_t value_heads; /* heads of values that these read */
@@ -83,23 +84,19 @@ typedef struct mgk_footprint {
 /* The block that follows from the parameters. */
 typedef struct mgk_block {
     int64_t rows, tile;
-    size_t threads;    /* work-items of a work-group */
-    bool whole_chunks; /* loops over staged chunks are fully unrolled */
-    int few_rows;      /* number of rows of the special form; 0: the usual form */
-    bool short_panel;  /* the last panel has a form for at most half of its rows plus one */
-    int lanes;         /* rows of a vector that reads a bias faster from a copy with lane = row; 0: no copy */
-    int most_keys;     /* with lanes: keys of a register block; the copy is padded to a multiple of them */
+    size_t threads; /* work-items of a work-group */
+    int few_rows;   /* number of rows of the special form; 0: the usual form */
+    int bias_lanes; /* rows of a vector that reads a bias faster from a copy with lane = row; 0: no copy */
+    int bias_keys;  /* the copy is padded to a multiple of them */
     uint64_t local_bytes, private_bytes;
-    int unit;          /* the matrix unit of its kernels; 0: none */
-    int tf32_products; /* for a product of a block without scores on matrix units; 0: other factors, or no such units */
-    int bf16_slices;   /* whose sum an f32 factor is on matrix units; 0: other factors, or no such units */
-    bool ring_ahead;   /* the kernel copies keys and values a whole tile ahead */
-    bool turns;        /* the backward pass takes components one after the other (cl/mixture/block.clh) */
+    int unit;                  /* the matrix unit of its kernels; 0: none */
+    bool turns;                /* the backward pass takes components one after the other (cl/mixture/block.clh) */
     clmgk_precision precision; /* of the products, where it is the descriptor's and not the arrays' */
     int registers;             /* limit of a work-item's, of which `compiler` tells the compiler; 0: none */
     const char *compiler;      /* options of the device's compiler; NULL: none */
     const char *of_queries; /* with a limit of registers: in the backward pass' kernel of queries; NULL: `compiler` */
     mgk_pace pace;          /* of a work-group of the pass's main kernel */
+    mgk_flags flags;        /* that the engine sets for its kernels */
 } mgk_block;
 
 /* How well an engine suits a device, or a problem on it. Of the engines that can plan all of its passes, a plan takes
@@ -166,10 +163,6 @@ typedef struct mgk_engine {
     /* Memory of a work-group, in bytes, for a family that lays out its tiles itself. */
     int64_t (*tile_limit)(const mgk_device_facts *facts);
     int (*feature_block)(const mgk_device_facts *facts); /* the most features that such a family computes at a time */
-
-    /* Sets the flags of a kernel with this block; NULL: none. */
-    void (*set_flags)(const mgk_device_facts *facts, const mgk_tunables *tunables, const mgk_block *block,
-                      mgk_flags *flags);
 } mgk_engine;
 
 /* All engines, in the order of CLMGK_ENGINE_LIST. */

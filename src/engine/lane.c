@@ -349,6 +349,26 @@ static bool short_panel(const mgk_footprint *f, const mgk_tunables *p)
            last > 0 && last <= vectors / 2 * lanes + 1;
 }
 
+static mgk_flags flags_of(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
+{
+    const bool pocl = facts->runtime == MGK_RUNTIME_POCL;
+    const int unit = mgk_tunable_get(p, MGK_NAMED(unit)), few = few_rows(f, p);
+    const bool is_short = few == 0 && unit == 0 && short_panel(f, p);
+    mgk_flags flags = {.MATRIX_UNIT = unit,
+                       .DOT_PRODUCTS = mgk_matrix_unit_has_dots(facts, unit),
+                       .FEW_ROWS = few,
+                       .SHORT_PANEL = is_short};
+    /* wide vectors: PoCL's compiler by default uses only 256 bits, and accepts inline assembly */
+    flags.WIDE_VECTORS = flags.EXP2_SCALEF = mgk_tunable_get(p, MGK_NAMED(lanes)) == 16 && facts->x86_avx512dq && pocl;
+    /* measured on a Zen 5; an Intel Xeon loads fewer lines at once */
+    flags.EAGER_LINES = flags.WIDE_VECTORS && facts->x86_two_units && strcmp(facts->info.vendor, "AuthenticAMD") == 0;
+    /* PoCL compiles a kernel's text three times, but a called function once. Intel's compiler takes three times as long
+     * for called functions. */
+    flags.KERNEL_CALLS = pocl;
+    flags.ONE_SPACE = pocl && facts->info.device_class == CLMGK_DEVICE_CPU;
+    return flags;
+}
+
 static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p, mgk_block *block,
                         clmgk_error *error)
 {
@@ -377,29 +397,10 @@ static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, m
     if (rounds_arrays(f, block->unit))
         block->precision = CLMGK_PRECISION_BF16;
     block->rows = block->few_rows > 0 ? block->few_rows : b.panel_rows * b.panels;
-    block->lanes = block->few_rows > 0 ? 0 : (int)lanes;
-    block->most_keys = MOST_BLOCK;
-    block->short_panel = block->few_rows == 0 && block->unit == 0 && short_panel(f, p);
+    block->bias_lanes = block->few_rows > 0 ? 0 : (int)lanes;
+    block->bias_keys = MOST_BLOCK;
+    block->flags = flags_of(f, facts, p);
     return CLMGK_OK;
-}
-
-/* Flags that keep vectors wide on x86. */
-static void set_flags(const mgk_device_facts *facts, const mgk_tunables *p, const mgk_block *block, mgk_flags *flags)
-{
-    /* PoCL's compiler by default uses only 256 bits, and accepts inline assembly */
-    const bool pocl = facts->runtime == MGK_RUNTIME_POCL;
-    flags->WIDE_VECTORS = flags->EXP2_SCALEF =
-        mgk_tunable_get(p, MGK_NAMED(lanes)) == 16 && facts->x86_avx512dq && pocl;
-    /* measured on a Zen 5; an Intel Xeon loads fewer lines at once */
-    flags->EAGER_LINES = flags->WIDE_VECTORS && facts->x86_two_units && strcmp(facts->info.vendor, "AuthenticAMD") == 0;
-    /* PoCL compiles a kernel's text three times, but a called function once. Intel's compiler takes three times as long
-     * for called functions. */
-    flags->KERNEL_CALLS = pocl;
-    flags->ONE_SPACE = pocl && facts->info.device_class == CLMGK_DEVICE_CPU;
-    flags->MATRIX_UNIT = block->unit;
-    flags->DOT_PRODUCTS = mgk_matrix_unit_has_dots(facts, block->unit);
-    flags->FEW_ROWS = block->few_rows;
-    flags->SHORT_PANEL = block->short_panel;
 }
 
 /* Products are summed over features in order; norms of keys, and products with shifts, lane by lane. */
@@ -431,5 +432,4 @@ const mgk_engine mgk_engine_lane = {.value = CLMGK_ENGINE_LANE,
                                     .sum_tunables = {in_order, in_order, by_lanes},
                                     .fit = fit,
                                     .tile_limit = private_limit,
-                                    .feature_block = feature_block,
-                                    .set_flags = set_flags};
+                                    .feature_block = feature_block};

@@ -70,7 +70,7 @@ static int64_t larger(int64_t a, int64_t b)
 static int64_t slices_bytes_of(const mgk_footprint *f, const mgk_tunables *p, const bool turns)
 {
     const int64_t keys = (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles)) * TILE_KEYS;
-    const int64_t head_size = f->narrowest + f->widest - f->value_size;
+    const int64_t head_size = f->head_size;
     const int64_t head = f->products * row_bytes(head_size, p), value = row_bytes(f->value_size, p);
     const int64_t copied_head = f->products * width_of(head_size), copied_value = width_of(f->value_size);
     const int64_t sliced = turns ? larger(head, value) : head + value;
@@ -87,7 +87,7 @@ static int64_t backward_bytes_of(const mgk_footprint *f, const mgk_tunables *p)
         return slices_bytes_of(f, p, false);
     const int64_t most_held_words = f->components == 1 ? 64 : 32;
     const int64_t keys = (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles)) * TILE_KEYS, rows = rows_of(p);
-    const int64_t head_size = f->narrowest + f->widest - f->value_size;
+    const int64_t head_size = f->head_size;
     const int64_t head = row_bytes(head_size, p), value = row_bytes(f->value_size, p);
     const int64_t steps = mgk_tunable_get(p, MGK_NAMED(row_tiles)) * (width_of(head_size) + width_of(f->value_size));
     const bool apart = uses_wgmma(p) || (f->products == 1 && steps * STEP_WORDS <= most_held_words * STEP);
@@ -100,7 +100,7 @@ static int64_t backward_bytes_of(const mgk_footprint *f, const mgk_tunables *p)
 static int64_t ring_bytes_of(const mgk_footprint *f, const mgk_tunables *p)
 {
     const int64_t keys = (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles)) * TILE_KEYS;
-    const int64_t head = row_bytes(f->narrowest + f->widest - f->value_size, p);
+    const int64_t head = row_bytes(f->head_size, p);
     return keys * (2 * f->products + 1) * larger(head, row_bytes(f->value_size, p));
 }
 
@@ -124,7 +124,7 @@ static int64_t mixed_keys_bytes_of(const mgk_footprint *f, const mgk_device_fact
     const bool is_cpu = facts->info.device_class == CLMGK_DEVICE_CPU;
     const int64_t keys = (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles)) * TILE_KEYS, rows = rows_of(p);
     const int64_t heads = mgk_tunable_get(p, MGK_NAMED(heads));
-    const int64_t head = f->products * row_bytes(f->narrowest + f->widest - f->value_size, p);
+    const int64_t head = f->products * row_bytes(f->head_size, p);
     const int64_t value = row_bytes(f->value_size, p);
     const int64_t own = uses_wgmma(p) ? 0 : rows * head, tiles = keys * (head + 2 * value);
     const int64_t of_keys = rows * value + keys * (head + (f->tile_heads > 1 ? 2 : 1) * value);
@@ -139,7 +139,7 @@ static uint64_t local_bytes_of(const mgk_footprint *f, const mgk_device_facts *f
     const int64_t keys = (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles)) * TILE_KEYS;
     const int64_t threads = (int64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * WARP;
     const int64_t rows = rows_of(p), heads = mixed ? mgk_tunable_get(p, MGK_NAMED(heads)) : 1;
-    const int64_t head_size = f->narrowest + f->widest - f->value_size;
+    const int64_t head_size = f->head_size;
     const int64_t head = row_bytes(head_size, p), value = row_bytes(f->value_size, p);
     const bool in_memory = uses_wgmma(p) && f->products * width_of(head_size) > MOST_STAGED;
     const int64_t queries = in_memory ? 0 : f->products * head; /* of a row */
@@ -184,11 +184,11 @@ static int64_t held_of(const mgk_footprint *f)
 /* Columns of D for which a work-item of the backward pass has sums: a row of dK or dQ for each product. */
 static int64_t gradient_columns(const mgk_footprint *f)
 {
-    return f->forward ? 0 : f->products * width_of(f->narrowest + f->widest - f->value_size);
+    return f->forward ? 0 : f->products * width_of(f->head_size);
 }
 
 /* Whether the text of a mixed score takes many registers. */
-static bool is_long(const mgk_footprint *f)
+static bool score_is_costly(const mgk_footprint *f)
 {
     return f->noise || f->generalised || f->modified;
 }
@@ -201,7 +201,7 @@ static int most_heads(const mgk_footprint *f, const mgk_device_facts *facts, con
     const bool is_cpu = facts->info.device_class == CLMGK_DEVICE_CPU, few = is_cpu || held_of(f) > FEW_SCORES;
     const bool has_room = width_of(f->value_size) <= WIDE || (!few && (f->forward || uses_wgmma(p)));
     const int64_t width = width_of(f->value_size), most_sums = has_room ? MOST_SUMS : MOST_WIDE_SUMS;
-    const int most = is_long(f) && !is_cpu ? 1 : few ? FEW_HEADS : MOST_HEADS;
+    const int most = score_is_costly(f) && !is_cpu ? 1 : few ? FEW_HEADS : MOST_HEADS;
     int heads = 1;
     while (heads < most && heads < f->held_heads && 2 * width * heads <= most_sums)
         heads *= 2;
@@ -214,7 +214,7 @@ static void choose_mixed(const mgk_footprint *f, const mgk_device_facts *facts, 
 {
     enum { LEAST_TILES = 2, TILES = 4, FEW_SCORES = 2, FEW_COLUMNS = 128 };
     const int64_t most_columns = uses_wgmma(p) ? WIDEST : FEW_COLUMNS;
-    const bool is_short = held_of(f) > FEW_SCORES || gradient_columns(f) > most_columns || is_long(f);
+    const bool is_short = held_of(f) > FEW_SCORES || gradient_columns(f) > most_columns || score_is_costly(f);
     const int most_warps = mgk_tunable_get(p, MGK_NAMED(warps)), most_tiles = is_short ? LEAST_TILES : TILES;
     for (int heads = most_heads(f, facts, p); heads >= 1; heads /= 2) {
         mgk_tunable_default(p, MGK_NAMED(heads), heads);
@@ -230,7 +230,7 @@ static void choose_mixed(const mgk_footprint *f, const mgk_device_facts *facts, 
 }
 
 /* Whether registers may hold the sums of a larger block: softmax with few features. */
-static bool is_plain(const mgk_footprint *f)
+static bool fits_large_block(const mgk_footprint *f)
 {
     enum { WIDEST_SUMS = 64 };
     return f->held_heads == 0 && f->components == 1 && f->products == 1 && !f->keys_read_again && !f->modified &&
@@ -246,8 +246,8 @@ static int most_registers(const mgk_footprint *f, const mgk_tunables *p)
     const bool has_limit = f->products == f->components && f->components <= MOST_COMPONENTS && uses_wgmma(p) &&
                            f->forward && f->held_heads == 0 && width_of(f->widest) <= WIDEST_OF_THREE;
     if (f->singles)
-        return has_limit && is_plain(f) && bf16_slices_of(f) == FEW_SLICES ? OF_THREE : 0;
-    return !has_limit ? 0 : is_plain(f) ? OF_FOUR : OF_THREE;
+        return has_limit && fits_large_block(f) && bf16_slices_of(f) == FEW_SLICES ? OF_THREE : 0;
+    return !has_limit ? 0 : fits_large_block(f) ? OF_FOUR : OF_THREE;
 }
 
 /* ---- the time of a block -------------------------------------------------------------------------------------- */
@@ -260,7 +260,7 @@ static int64_t registers_of(const mgk_footprint *f, const mgk_tunables *p)
     const int limit = most_registers(f, p);
     if (limit > 0 || f->held_heads > 0 || f->modified || f->singles)
         return limit > 0 ? limit : MOST;
-    const int64_t head = width_of(f->narrowest + f->widest - f->value_size), value = width_of(f->value_size);
+    const int64_t head = width_of(f->head_size), value = width_of(f->value_size);
     const int64_t row_tile = value / 2 + head / 4 + 6 * (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles));
     const int64_t fragments = 5 * row_tile * mgk_tunable_get(p, MGK_NAMED(row_tiles)) / 4;
     const int64_t registers = FIXED + fragments + (f->components > 1 || f->keys_read_again ? OF_SCORES : 0);
@@ -288,8 +288,7 @@ static mgk_pace pace_of(const mgk_footprint *f, const mgk_device_facts *facts, c
     const double warps = mgk_tunable_get(p, MGK_NAMED(warps)), row_tiles = mgk_tunable_get(p, MGK_NAMED(row_tiles));
     const double heads = f->held_heads > 0 ? mgk_tunable_get(p, MGK_NAMED(heads)) : 1;
     const double keys = mgk_tunable_get(p, MGK_NAMED(key_tiles)) * TILE_KEYS, scores = (double)rows_of(p) * keys;
-    const double columns = (double)(f->products * width_of(f->narrowest + f->widest - f->value_size)) +
-                           heads * (double)width_of(f->value_size);
+    const double columns = (double)(f->products * width_of(f->head_size)) + heads * (double)width_of(f->value_size);
     const double products = scores * (columns + heads * TILE_KEYS) / OF_PRODUCT; /* with the sums of rounded weights */
     const double of_scores = scores * heads * (double)f->components;
     const int slices = bf16_slices_of(f), pairs = slices > 0 ? slices * (slices + 1) / 2 : 1; /* of slices */
@@ -341,7 +340,7 @@ static int row_tiles_of(const mgk_footprint *f, const mgk_device_facts *facts, c
     enum { ROW_TILES = 2 };
     const int base = mgk_tunable_base(p, MGK_NAMED(row_tiles), facts->info.device_class);
     const bool has_waves = mgk_unit_of(facts).registers > 0;
-    if (mgk_tunable_get(p, MGK_NAMED(unit)) != MATRIX_MMA || !has_waves || !is_plain(f) || f->singles)
+    if (mgk_tunable_get(p, MGK_NAMED(unit)) != MATRIX_MMA || !has_waves || !fits_large_block(f) || f->singles)
         return base;
     const int64_t rows = (int64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * ROW_TILES * TILE_ROWS;
     const double once = time_with(f, facts, base, p), twice = time_with(f, facts, ROW_TILES, p);
@@ -353,7 +352,7 @@ static int backward_row_tiles_of(const mgk_footprint *f, const mgk_device_facts 
 {
     enum { ROW_TILES = 2, RESIDENT = 2 };
     const int base = mgk_tunable_base(p, MGK_NAMED(row_tiles), facts->info.device_class);
-    if (mgk_tunable_get(p, MGK_NAMED(unit)) != MATRIX_MMA || !is_plain(f) || f->singles)
+    if (mgk_tunable_get(p, MGK_NAMED(unit)) != MATRIX_MMA || !fits_large_block(f) || f->singles)
         return base;
     const int64_t rows = (int64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * ROW_TILES * TILE_ROWS;
     const int64_t of_keys = f->rows / rows * (f->heads / f->shared_heads), of_queries = f->streamed / rows * f->heads;
@@ -364,7 +363,7 @@ static int backward_row_tiles_of(const mgk_footprint *f, const mgk_device_facts 
 /* Numbers of a row of dK and dV, for which the kernel of keys has sums. */
 static int64_t gradient_sums_of(const mgk_footprint *f)
 {
-    return f->products * width_of(f->narrowest + f->widest - f->value_size) + width_of(f->value_size);
+    return f->products * width_of(f->head_size) + width_of(f->value_size);
 }
 
 /* The most for which wgmma has registers. */
@@ -479,8 +478,17 @@ static const char *compiler_of(const mgk_footprint *f, const mgk_tunables *p)
 /* Softmax' kernel of queries with few features needs no more registers than three work-groups have. */
 static const char *compiler_of_queries(const mgk_footprint *f, const mgk_tunables *p)
 {
-    const bool has_limit = uses_wgmma(p) && !f->forward && !f->singles && is_plain(f);
+    const bool has_limit = uses_wgmma(p) && !f->forward && !f->singles && fits_large_block(f);
     return has_limit ? MGK_EDITED_PTX " " MGK_REGISTERS_LIMIT "168" : NULL;
+}
+
+/* The flags of all kernels of a unit. */
+static mgk_flags unit_flags(const mgk_device_facts *facts, const mgk_tunables *p)
+{
+    return (mgk_flags){.MATRIX_UNIT = mgk_tunable_get(p, MGK_NAMED(unit)),
+                       .SHUFFLE = facts->sub_group.shuffle,
+                       .SUB_GROUP_SIZE = facts->sub_group.size,
+                       .LEAST_SUB_GROUP = facts->least_sub_group};
 }
 
 /* Products of tiles that a family lays out itself (cl/engine/matrix/product.clh): one of tf32 each, by mma.sync. */
@@ -502,8 +510,9 @@ static clmgk_status fit_tiles(const mgk_footprint *f, const mgk_device_facts *fa
     MGK_TRY(mgk_check_group("matrix", threads, 0, facts, error));
     *block = (mgk_block){.threads = (size_t)threads,
                          .unit = mgk_tunable_get(p, MGK_NAMED(unit)),
-                         .tf32_products = 1,
-                         .precision = CLMGK_PRECISION_TF32};
+                         .precision = CLMGK_PRECISION_TF32,
+                         .flags = unit_flags(facts, p)};
+    block->flags.TF32_PRODUCTS = 1;
     return CLMGK_OK;
 }
 
@@ -535,23 +544,13 @@ static clmgk_status fit(const mgk_footprint *whole, const mgk_device_facts *fact
                          .registers = most_registers(f, p),
                          .pace = pace_of(f, facts, p),
                          .unit = mgk_tunable_get(p, MGK_NAMED(unit)),
-                         .bf16_slices = bf16_slices_of(f),
-                         .ring_ahead = has_ring_ahead(f, p),
                          .turns = turns,
-                         .precision = precision_of(f)};
+                         .precision = precision_of(f),
+                         .flags = unit_flags(facts, p)};
+    block->flags.ANY_GROUP_SIZE = block->registers > 0;
+    block->flags.BF16_SLICES = bf16_slices_of(f);
+    block->flags.RING_AHEAD = has_ring_ahead(f, p);
     return CLMGK_OK;
-}
-
-static void set_flags(const mgk_device_facts *facts, const mgk_tunables *p, const mgk_block *block, mgk_flags *flags)
-{
-    flags->ANY_GROUP_SIZE = block != NULL && block->registers > 0;
-    flags->TF32_PRODUCTS = block != NULL ? block->tf32_products : 0;
-    flags->BF16_SLICES = block != NULL ? block->bf16_slices : 0;
-    flags->RING_AHEAD = block != NULL && block->ring_ahead;
-    flags->MATRIX_UNIT = mgk_tunable_get(p, MGK_NAMED(unit));
-    flags->SHUFFLE = facts->sub_group.shuffle;
-    flags->SUB_GROUP_SIZE = facts->sub_group.size;
-    flags->LEAST_SUB_GROUP = facts->least_sub_group;
 }
 
 /* The order of a score's sum depends on the unit alone. */
@@ -653,5 +652,4 @@ const mgk_engine mgk_engine_matrix = {.value = CLMGK_ENGINE_MATRIX,
                                       .sum_tunables = {sum_tunables, sum_tunables, sum_tunables},
                                       .fit = fit,
                                       .tile_limit = tile_limit,
-                                      .feature_block = feature_block,
-                                      .set_flags = set_flags};
+                                      .feature_block = feature_block};

@@ -495,25 +495,19 @@ static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, m
                     .tile = few > 0 ? (int64_t)threads : (int64_t)key_threads * mgk_tunable_get(p, MGK_NAMED(keys)),
                     .threads = (size_t)threads,
                     .few_rows = few,
-                    .whole_chunks = mgk_gpu_of(facts) == MGK_GPU_NVIDIA,
                     .local_bytes = local,
                     .private_bytes = (uint64_t)private_bytes_of(f, p),
                     .registers = limits_registers(f, facts, p, few) ? LIMITED_REGISTERS : 0,
                     .pace = pace_of(f, facts, p, f->forward ? PART_FORWARD : PART_KEYS)};
     block->compiler = compiler_of(facts, block->registers);
+    block->flags = (mgk_flags){.KERNEL_CALLS = facts->runtime == MGK_RUNTIME_POCL,
+                               .FEW_ROWS = few,
+                               .WHOLE_CHUNKS = mgk_gpu_of(facts) == MGK_GPU_NVIDIA,
+                               .ANY_GROUP_SIZE = block->registers > 0,
+                               .SHUFFLE = facts->sub_group.shuffle,
+                               .SUB_GROUP_SIZE = facts->sub_group.size,
+                               .LEAST_SUB_GROUP = facts->least_sub_group};
     return CLMGK_OK;
-}
-
-static void set_flags(const mgk_device_facts *facts, const mgk_tunables *p, const mgk_block *block, mgk_flags *flags)
-{
-    (void)p;
-    flags->KERNEL_CALLS = facts->runtime == MGK_RUNTIME_POCL;
-    flags->FEW_ROWS = block->few_rows;
-    flags->WHOLE_CHUNKS = block->whole_chunks;
-    flags->ANY_GROUP_SIZE = block->registers > 0;
-    flags->SHUFFLE = facts->sub_group.shuffle;
-    flags->SUB_GROUP_SIZE = facts->sub_group.size;
-    flags->LEAST_SUB_GROUP = facts->least_sub_group;
 }
 
 /* Whatever the parameters, all sums over features are in order or by fours. */
@@ -549,5 +543,4 @@ const mgk_engine mgk_engine_simt = {.value = CLMGK_ENGINE_SIMT,
                                     .sum_tunables = {no_tunables, no_tunables, no_tunables},
                                     .fit = fit,
                                     .tile_limit = tile_limit,
-                                    .feature_block = feature_block,
-                                    .set_flags = set_flags};
+                                    .feature_block = feature_block};

@@ -291,7 +291,7 @@ TH_HOST_TEST(short_last_panels)
         mgk_tunables tunables = mgk_engine_tunables(&mgk_engine_lane, NULL);
         mgk_block block;
         th_expect_ok(mgk_engine_lane.fit(&footprint, &facts, &tunables, &block, &th_error));
-        assert_int_equal(block.short_panel, cases[i].is_short);
+        assert_int_equal(block.flags.SHORT_PANEL, cases[i].is_short);
     }
 }
 
@@ -306,12 +306,14 @@ TH_HOST_TEST(cpus_that_fetch_early)
         mgk_device_facts facts = {
             .runtime = MGK_RUNTIME_POCL, .x86_avx512dq = true, .x86_two_units = cases[i].two_units};
         snprintf(facts.info.vendor, sizeof(facts.info.vendor), "%s", cases[i].vendor);
+        facts.info.native_float_lanes = 16;
+        facts.info.device_class = CLMGK_DEVICE_CPU;
+        const mgk_footprint footprint = {
+            .forward = true, .rows = 64, .heads = 1, .problems = 1, .narrowest = 32, .widest = 32};
         mgk_tunables tunables = mgk_engine_tunables(&mgk_engine_lane, NULL);
-        mgk_tunable_default(&tunables, MGK_NAMED(lanes), 16);
-        const mgk_block block = {0};
-        mgk_flags flags = {0};
-        mgk_engine_lane.set_flags(&facts, &tunables, &block, &flags);
-        assert_int_equal(flags.EAGER_LINES, cases[i].eager);
+        mgk_block block;
+        th_expect_ok(mgk_engine_lane.fit(&footprint, &facts, &tunables, &block, &th_error));
+        assert_int_equal(block.flags.EAGER_LINES, cases[i].eager);
     }
 }
 

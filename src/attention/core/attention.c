@@ -272,6 +272,7 @@ clmgk_status mgk_attention_fit(const mgk_attention_request *request, const mgk_f
     const mgk_attention_traits *const t = &request->traits;
     mgk_footprint own = *footprint;
     own.narrowest = t->head_size < t->value_size ? t->head_size : t->value_size;
+    own.head_size = t->head_size;
     own.widest = t->head_size < t->value_size ? t->value_size : t->head_size;
     *tunables = mgk_engine_tunables(request->engine, request->family->added);
     MGK_TRY(mgk_tunables_read(tunables, &request->parameters, error));
@@ -279,12 +280,10 @@ clmgk_status mgk_attention_fit(const mgk_attention_request *request, const mgk_f
     return request->engine->fit(&own, request->facts, tunables, block, error);
 }
 
-mgk_flags mgk_attention_block_flags(const mgk_attention_request *request, const mgk_tunables *tunables,
-                                    const mgk_block *block)
+mgk_flags mgk_attention_block_flags(const mgk_attention_request *request, const mgk_block *block)
 {
     mgk_flags flags = mgk_attention_flags(request);
-    if (request->engine->set_flags != NULL)
-        request->engine->set_flags(request->facts, tunables, block, &flags);
+    mgk_flags_add(&flags, &block->flags);
     return flags;
 }
 
@@ -469,7 +468,7 @@ clmgk_status mgk_forward_begin(const mgk_attention_request *request, const mgk_f
     const int64_t heads = footprint->held_heads > 0 ? mgk_tunable_get(p, MGK_NAMED(heads)) : 1;
     x->head_groups = (request->desc->heads + heads - 1) / heads;
     choose_splits(x, footprint);
-    x->flags = mgk_attention_block_flags(request, p, &x->block);
+    x->flags = mgk_attention_block_flags(request, &x->block);
     return CLMGK_OK;
 }
 
@@ -492,7 +491,7 @@ static bool transposes_bias(const mgk_forward *x)
 {
     enum { LEAST_USES = 4, LEAST_PROBLEMS = 32 };
     const clmgk_attention_desc *const d = x->request->desc;
-    if (x->block.lanes == 0 || d->sequences > 0 || !d->use_bias || d->bias_length == 1 || d->bias_length_k == 1)
+    if (x->block.bias_lanes == 0 || d->sequences > 0 || !d->use_bias || d->bias_length == 1 || d->bias_length_k == 1)
         return false;
     const int64_t biases = d->bias_batch * d->bias_heads, problems = d->batch * d->heads;
     return problems >= LEAST_PROBLEMS && problems >= LEAST_USES * biases &&
@@ -505,8 +504,8 @@ MGK_BINDING(bind_bias, MGK_BIAS_BUFFERS)
 static void transpose_bias(const mgk_forward *x, mgk_pass_plan *plan, mgk_forward_args *args)
 {
     const clmgk_attention_desc *const d = x->request->desc;
-    const int64_t lanes = x->block.lanes, vectors = (d->length + lanes - 1) / lanes;
-    const int64_t keys = (d->length_k + x->block.most_keys - 1) / x->block.most_keys * x->block.most_keys;
+    const int64_t lanes = x->block.bias_lanes, vectors = (d->length + lanes - 1) / lanes;
+    const int64_t keys = (d->length_k + x->block.bias_keys - 1) / x->block.bias_keys * x->block.bias_keys;
     const int64_t matrix = vectors * keys * lanes;
     mgk_bias_args copy = {
         .bias = args->bias, .heads = (mgk_i32)d->bias_heads, .length = args->length, .length_k = args->length_k};

@@ -78,8 +78,7 @@ clmgk_status mgk_attention_fit(const mgk_attention_request *request, const mgk_f
                                mgk_tunables *tunables, mgk_block *block, clmgk_error *error);
 
 /* The flags of a kernel with this block: the problem's and the engine's. */
-mgk_flags mgk_attention_block_flags(const mgk_attention_request *request, const mgk_tunables *tunables,
-                                    const mgk_block *block);
+mgk_flags mgk_attention_block_flags(const mgk_attention_request *request, const mgk_block *block);
 
 /* Whether `splits` was tuned, perhaps for another shape, to more than 1. */
 bool mgk_attention_splits_tuned(const mgk_tunables *tunables);

@@ -97,7 +97,7 @@ mgk_flags mgk_backward_main_flags(const mgk_backward *x)
 {
     const clmgk_attention_desc *const d = x->request->desc;
     const mgk_backward_wants *const w = &x->want;
-    mgk_flags flags = mgk_attention_block_flags(x->request, &x->plan->tunables, &x->block);
+    mgk_flags flags = mgk_attention_block_flags(x->request, &x->block);
     flags.WANT_Q = mgk_wants(w, CLMGK_GRADIENT_Q);
     flags.WANT_K = mgk_wants(w, CLMGK_GRADIENT_K);
     flags.WANT_V = mgk_wants(w, CLMGK_GRADIENT_V);

@@ -15,7 +15,7 @@ static int64_t tiles_of(const mgk_linear_pass *x)
 {
     const bool private_tiles = x->request->engine->private_tiles;
     const int64_t chunk = x->chunk, values = x->value_block, pad = private_tiles ? 0 : MGK_LINEAR_PAD;
-    const int64_t features = x->feature_block + pad, copied = values + (x->block.tf32_products > 0 ? pad : 0);
+    const int64_t features = x->feature_block + pad, copied = values + (x->block.flags.TF32_PRODUCTS > 0 ? pad : 0);
     const int64_t totals = by_steps(x) ? features : 0, pairs = by_steps(x) ? 0 : chunk + pad;
     const int64_t of_causal = x->request->desc->causal ? chunk * (features + copied + totals + pairs) : 0;
     const int64_t of_map = x->request->desc->feature == CLMGK_FEATURE_FAVOR ? chunk * (features + 1) : 16;

@@ -232,7 +232,7 @@ clmgk_status mgk_linear_begin(const mgk_attention_request *request, const mgk_li
     *x = (mgk_linear_pass){.request = request, .plan = plan};
     x->problems = mgk_attention_problems(request->desc) * request->desc->heads;
     MGK_TRY(fit(x, costs, error));
-    x->flags = mgk_attention_block_flags(request, &x->tunables, &x->block);
+    x->flags = mgk_attention_block_flags(request, &x->block);
     x->flags.FEATURES = (int)rounded(features_of(request), x->feature_block);
     x->flags.VALUE_BLOCK = x->value_block == request->traits.value_size ? 0 : x->value_block;
     x->block.pace = main_pace_of(x, costs);

@@ -22,9 +22,9 @@ bool mgk_mixture_has_key_terms(const mgk_attention_request *request, const mgk_b
 }
 
 /* The flags that the kernel reads: other plans share the program. */
-static mgk_flags flags_of(const mgk_attention_request *request, const mgk_tunables *tunables, const mgk_block *block)
+static mgk_flags flags_of(const mgk_attention_request *request, const mgk_block *block)
 {
-    const mgk_flags all = mgk_attention_block_flags(request, tunables, block);
+    const mgk_flags all = mgk_attention_block_flags(request, block);
     mgk_flags flags = {.engine = all.engine,
                        .TYPE_Q = all.TYPE_Q,
                        .TYPE_K = all.TYPE_K,
@@ -37,7 +37,7 @@ static mgk_flags flags_of(const mgk_attention_request *request, const mgk_tunabl
                        .KEYS_SHIFTED = all.KEYS_SHIFTED,
                        .HAS_VARIANCE = all.HAS_VARIANCE && all.KEYS_SHIFTED};
     flags.SCORES_IN_NATS = flags.HAS_VARIANCE && all.SCORES_IN_NATS; /* the unit in which variances become scales */
-    request->engine->set_flags(request->facts, tunables, block, &flags);
+    mgk_flags_add(&flags, &block->flags);
     flags.RING_AHEAD = 0;
     return flags;
 }
@@ -51,7 +51,7 @@ mgk_i64 mgk_mixture_add_key_terms(const mgk_attention_request *request, const mg
     own.key_terms = mgk_steps_region(&plan->steps, rows * d->length_k);
     const mgk_attention_step step = {.file = "mixture/keys.cl",
                                      .name = "mixture_keys",
-                                     .flags = flags_of(request, tunables, block),
+                                     .flags = flags_of(request, block),
                                      .tunables = tunables,
                                      .block = block,
                                      .bind = bind_keys,
