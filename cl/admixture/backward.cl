@@ -225,9 +225,9 @@ FUNCTION void load_values(const key_block *b, int g0)
     for (int panel = 0; panel < PANELS; ++panel) {
         panel_clear_values(b->g, panel);
         HEADS_FOR(n)
-        if (g0 + n < a->kv_heads)
-            panel_load_values(b->g, panel, n, b->at->v + (g0 + n) * a->v.head, a->v.token, b->k0 + panel * PANEL_HELD,
-                              b->p->keys, a->value_size);
+            if (g0 + n < a->kv_heads)
+                panel_load_values(b->g, panel, n, b->at->v + (g0 + n) * a->v.head, a->v.token,
+                                  b->k0 + panel * PANEL_HELD, b->p->keys, a->value_size);
     }
 }
 
@@ -247,8 +247,7 @@ FUNCTION void group_tile(const key_block *b, const panel_tile *m, int next)
     if (!ends)
         heads_announce(b->g, b->at->v + (m->g0 + 1) * b->a->v.head, b->a->v.token, grad_out_of(b, m->g0 + 1));
 #endif
-    HEADS_FOR(n)
-    {
+    HEADS_FOR(n) {
         if (m->g0 + n >= b->a->kv_heads)
             continue;
         for (int i = 0; i < HEAD_RATIO; ++i)
@@ -295,9 +294,9 @@ FUNCTION void value_heads(const key_block *b, int g0, int end_g)
     if (WANT_V)
         for (int panel = 0; panel < PANELS; ++panel)
             HEADS_FOR(n)
-    if (g0 + n < a->kv_heads)
-        store_values(g, panel, n, b->at->grad_v + (g0 + n) * a->grad_v.head, a->grad_v.token,
-                     b->k0 + panel * PANEL_HELD, b->keys, a->value_size, is_added(&a->bound, SLOT_GRAD_V));
+                if (g0 + n < a->kv_heads)
+                    store_values(g, panel, n, b->at->grad_v + (g0 + n) * a->grad_v.head, a->grad_v.token,
+                                 b->k0 + panel * PANEL_HELD, b->keys, a->value_size, is_added(&a->bound, SLOT_GRAD_V));
 }
 
 FUNCTION void load_keys(const key_block *b)

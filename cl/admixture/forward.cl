@@ -139,8 +139,7 @@ KERNEL(admixture_forward)
     real rounded[SUMS_ROUNDED ? PANELS * HEADS : 1][BLOCK_ROWS]; /* sums of rounded weights; else unused */
     const uint noise_head = (uint)block.b * (uint)a.heads;
 
-    HEADS_FOR(h)
-    {
+    HEADS_FOR(h) {
         if (h >= heads)
             continue;
         x[h].modifiers = modifiers_of(&a, block.b, h0 + h, slopes);
@@ -149,8 +148,7 @@ KERNEL(admixture_forward)
     }
     for (int n = 0; n < PANELS; ++n) {
         query_load(&e, n, q, a.q.head, a.q.token, first + n * PANEL_ROWS, p.valid, a.head_size);
-        HEADS_FOR(h)
-        {
+        HEADS_FOR(h) {
             const int acc = n * HEADS + h;
             acc_clear(&e, acc);
             ROWS_FOR(i) {
@@ -177,8 +175,7 @@ KERNEL(admixture_forward)
             const pair_block any_head = {&e, &x[0], &view, n, 0};
             for (int sub = view.begin; sub < view.end; ++sub)
                 hold_scores(&any_head, noise_head, sub);
-            HEADS_FOR(h)
-            {
+            HEADS_FOR(h) {
                 if (h >= heads)
                     continue;
                 const int acc = n * HEADS + h, g = value_head(&groups, h);
@@ -203,8 +200,7 @@ KERNEL(admixture_forward)
     accs_complete(&e);
 #endif
     for (int n = 0; n < PANELS; ++n)
-        HEADS_FOR(h)
-        {
+        HEADS_FOR(h) {
             if (h >= heads)
                 continue;
             const int acc = n * HEADS + h, own = SHARED_SOFTMAX ? n * HEADS : acc;

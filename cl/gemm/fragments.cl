@@ -72,12 +72,10 @@ FUNCTION void pair_put(const mgk_gemm_product_args *a, __global PRODUCT_ELEMENT 
 /* A whole block of aligned pairs in place of what C was: nothing decides whether a pair is stored. */
 FUNCTION void whole_block_put(const mgk_gemm_product_args *a, const block *b, __global PRODUCT_ELEMENT *c, int2 start)
 {
-    SUMS_FOR(m, 2 * ROW_TILES)
-    {
+    SUMS_FOR(m, 2 * ROW_TILES) {
         __global PRODUCT_ELEMENT *const row =
             c + (start.x + block_row(b, m / 2, m % 2)) * a->ldc + start.y + block_column(b, 0);
-        SUMS_FOR(j, COLUMN_TILES)
-        {
+        SUMS_FOR(j, COLUMN_TILES) {
             const float2 sum = (float2)(b->sum[m / 2][2 * j][m % 2], b->sum[m / 2][2 * j + 1][m % 2]);
             *(__global pair *)(row + 8 * j) = pair_make((float2)(a->alpha) * sum);
         }
@@ -92,11 +90,9 @@ FUNCTION void block_put(const mgk_gemm_product_args *a, const block *b, __global
         whole_block_put(a, b, c, start);
         return;
     }
-    SUMS_FOR(m, 2 * ROW_TILES)
-    {
+    SUMS_FOR(m, 2 * ROW_TILES) {
         const int row = start.x + block_row(b, m / 2, m % 2);
-        SUMS_FOR(j, COLUMN_TILES)
-        {
+        SUMS_FOR(j, COLUMN_TILES) {
             const float2 sum = (float2)(b->sum[m / 2][2 * j][m % 2], b->sum[m / 2][2 * j + 1][m % 2]);
             if (row < a->m)
                 pair_put(a, c + row * a->ldc, sum, start.y + block_column(b, j), aligned);

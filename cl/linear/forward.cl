@@ -157,8 +157,7 @@ __kernel void linear_prefix(KERNEL_PARAMETERS)
 /* sums[t] += phi_t . z */
 FUNCTION void sums_add(BLOCK_SPACE float *sums, BLOCK_SPACE const float *phi, __global const float *z, int tokens)
 {
-    SUMS_FOR(t, part, tokens)
-    {
+    SUMS_FOR(t, part, tokens) {
         real sum = (real)(0.0f);
         for (int n = part * VECTOR; n < FEATURE_BLOCK; n += SUM_PARTS * VECTOR)
             sum = fma(PRODUCT_FACTOR(REAL_AT(phi + t * FEATURE_ROW + n)), REAL_AT(z + n), sum);
@@ -183,8 +182,7 @@ FUNCTION void weights_add(BLOCK_SPACE float *weights, BLOCK_SPACE const float *p
 /* The weights of the keys that a row does not see become 0; sums[t] += the others. */
 FUNCTION void weights_mask(BLOCK_SPACE float *weights, BLOCK_SPACE float *sums, int rows, int keys)
 {
-    SUMS_FOR(t, part, rows)
-    {
+    SUMS_FOR(t, part, rows) {
         real sum = (real)(0.0f);
         for (int n = part * VECTOR; n < keys && n < (t / STRIPE + 1) * STRIPE; n += SUM_PARTS * VECTOR) {
             const real x = real_below(REAL_AT(weights + t * CHUNK_ROW + n), n, t + 1, 0.0f);
