@@ -7,7 +7,7 @@
 
 `attention` and `linear_attention` compute every variant of the library on NumPy arrays, `attention_backward` and
 `linear_attention_backward` their gradients, `statistics` what expectation and maximisation need. A `Plan` is one problem,
-compiled once. ``clmgk.torch`` has the same for PyTorch with autograd, ``clmgk.opencl`` for OpenCL arrays.
+compiled once; `warm_up` makes plans in the background. ``clmgk.torch`` has the same for PyTorch with autograd, ``clmgk.opencl`` for OpenCL arrays.
 """
 from ._context import Context, Device, MatrixUnit, devices
 from ._descriptor import Descriptor, Layout
@@ -16,11 +16,12 @@ from ._functions import (State, attention, attention_backward, combine, draw_pro
 from ._library import (DeviceError, Error, FileError, InvalidValueError, OutOfMemoryError, UnsupportedError, lib as _lib,
                        text as _text)
 from ._options import LinearOptions, Options
-from ._plan import Plan, PlanInfo
+from ._plan import Plan, PlanInfo, warm_up
 
 __version__ = _text(_lib.clmgk_version())
 
 __all__ = ["Context", "Descriptor", "Device", "DeviceError", "Error", "FileError", "InvalidValueError", "Layout",
            "LinearOptions", "MatrixUnit", "Options", "OutOfMemoryError", "Plan", "PlanInfo", "State",
            "UnsupportedError", "attention", "attention_backward", "combine", "devices", "draw_projection",
-           "dropout_mask", "linear_attention", "linear_attention_backward", "noise_tile", "statistics"]
+           "dropout_mask", "linear_attention", "linear_attention_backward", "noise_tile", "statistics",
+           "warm_up"]

@@ -2,15 +2,18 @@
 """Plans: one problem on one device, compiled, and its passes on arrays in host memory."""
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import weakref
+from concurrent.futures import Future
 from threading import get_ident, main_thread
 from typing import Any, Container, Iterable, Mapping, NamedTuple, Unpack
 
 import numpy as np
 
 from ._context import Context, Device, Kept, Opened, context_of
-from ._descriptor import Descriptor, describe
+from ._descriptor import Descriptor, describe, validate
 from ._library import (ARRAYS, GRADIENTS, NULL, begin_call, bits, c_string, call, check, check_seed, end_call, ffi, from_name,
                        initialised, is_usable, lib, name_of, name_set, new_error, text, use_opencl)
 from ._slots import Array, Pass, check_array
@@ -18,6 +21,8 @@ from ._slots import Array, Pass, check_array
 from_buffer = ffi.from_buffer
 _PENDING = ffi.typeof("binding_pending **")
 _PATIENCE_MS = 100  # between two looks for signals
+_SILENT_SECONDS = 1.0  # that a compiler may take without a word
+_has_said = False
 _MOST_PREPARED = 64  # kinds of calls that a plan keeps
 
 
@@ -114,6 +119,15 @@ def _leave(pending: Any, error: Any, token: object, held: Any) -> None:
         finish()
 
 
+def _say_that_it_compiles() -> None:
+    """One line a process, on stderr."""
+    global _has_said
+    if not _has_said and sys.stderr is not None and os.environ.get("CLMGK_QUIET", "0") in ("", "0"):
+        print("clmgk: compiling kernels, which is needed once for each kind of problem (CLMGK_QUIET=1: without this line)",
+              file=sys.stderr, flush=True)
+    _has_said = True
+
+
 def _create(opened: Opened, desc: Any, options: Any) -> Handle:
     """Makes a C plan. Compiling takes seconds on some devices and cannot be interrupted; so the main thread has another
     thread do it, and Ctrl-C ends the wait (Python exits when the compiler has finished)."""
@@ -134,7 +148,10 @@ def _create(opened: Opened, desc: Any, options: Any) -> Handle:
 
     if threading.current_thread() is threading.main_thread():
         threading.Thread(target=make, name="clmgk-compile").start()
-        done.wait()  # not join(): in Python 3.11 an interrupted join takes the thread for ended
+        # Not join(): in Python 3.11 an interrupted join takes the thread for ended.
+        if not done.wait(_SILENT_SECONDS):
+            _say_that_it_compiles()
+            done.wait()
     else:
         make()
     if not result:
@@ -380,6 +397,54 @@ class Plan:
 
     def __exit__(self, *exception: object) -> None:
         self.release()
+
+
+def warm_up(problems: Iterable[Descriptor], *, device: str | Device | Context | None = None,
+            engine: str = "auto") -> list[Future[Plan]]:
+    """Makes plans in the background, one after another. Calls of other threads go on meanwhile.
+
+    Equal plans, and functions without a plan on an equal problem, find the compiled programs as long as one of these plans
+    lives on the same device (a `Context` of one's own: on this context), and on disk where programs are kept.
+
+    Parameters
+    ----------
+    problems : iterable of dict
+        The fields of each problem: `Descriptor`.
+    device, engine
+        As in `Plan`.
+
+    Returns
+    -------
+    list of concurrent.futures.Future
+        ``result()`` waits for a plan, and raises what `Plan` would; ``cancel()`` prevents one that was not begun. The end of
+        the interpreter prevents those, too.
+
+    Raises
+    ------
+    ValueError, TypeError, RuntimeError
+        As `Plan`, for fields that are not legal, and without a device.
+
+    Examples
+    --------
+    >>> plans = clmgk.warm_up([dict(heads=4, length=n, head_size=32, causal=True) for n in (1000, 1)])
+    >>> plans[1].result().forward(q=q, k=k, v=v)["o"]
+    """
+    context = context_of(device)
+    each = [dict(fields) for fields in problems]
+    for fields in each:
+        validate(fields)
+    futures: list[Future[Plan]] = [Future() for _ in each]
+
+    def make() -> None:
+        for future, fields in zip(futures, each):
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(Plan._of(context, engine, fields, batched=True))
+                except BaseException as error:
+                    future.set_exception(error)
+
+    threading.Thread(target=make, name="clmgk-warm-up", daemon=True).start()
+    return futures
 
 
 # ---- calls on arrays

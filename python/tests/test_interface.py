@@ -72,6 +72,23 @@ def test_programs_made_ahead(tmp_path):
         assert plan.info.origin == "shipped"
 
 
+def test_warm_up(rng):
+    """Plans in the background: the programs of calls that follow. Errors come at once, or with the plan."""
+    context = clmgk.Context(cache_dir="")
+    q = rng.standard_normal((1, 2, 5, 16)).astype(np.float32)
+    problem = dict(heads=2, length=5, head_size=16)
+    plans = clmgk.warm_up([problem, problem], device=context)
+    o = plans[0].result().forward(q=q, k=q, v=q)["o"]
+    assert plans[1].result().info.origin == "memory"
+    np.testing.assert_array_equal(clmgk.attention(q, q, q, device=context), o)
+    with pytest.raises(ValueError, match="head_size"):
+        clmgk.warm_up([problem, {"length": 5}], device=context)
+    refused, = clmgk.warm_up([problem | {"dtype_k": "f16"}], device=context, engine="matrix")
+    with pytest.raises(NotImplementedError):
+        refused.result()
+    assert clmgk.warm_up([], device=context) == []
+
+
 def test_copies_of_plans_and_contexts():
     """Both are handles: a copy is the same, and a pickled one is refused with the reason."""
     context = clmgk.Context()

@@ -14,7 +14,7 @@ import clmgk
 from conftest import normal
 
 START = """
-import os, signal, sys, threading, time
+import os, signal, sys, threading, time, weakref
 import numpy as np, clmgk
 q = np.random.default_rng(1).standard_normal((1, 2, 9, 16)).astype(np.float32)
 """
@@ -135,7 +135,6 @@ print("ok")
 def test_end_of_the_interpreter():
     """With plans, contexts and a thread in a call, which ends before anything is released."""
     check("""
-import weakref
 from clmgk import _library
 plan = clmgk.Plan(heads=2, length=700, head_size=16)
 context = clmgk.Context()
@@ -165,48 +164,70 @@ clmgk.attention(q, q, q)
 """, POCL_CACHE_DIR=str(tmp_path), CLMGK_CACHE_DIR="")
 
 
-GATE = """
-import ctypes, gc, weakref
+def test_says_that_it_compiles(tmp_path):
+    """Once a process, on stderr, and not where the environment says no."""
+    program = """
+clmgk._plan._SILENT_SECONDS = 0
+for length in (9, 10):
+    clmgk.Plan(length=length, head_size=16, precision="tf32" if length == 9 else "exact")
+"""
+    for quiet, lines in (("0", 1), ("1", 0)):
+        fresh = tmp_path / quiet
+        code, out, err = run(program, POCL_CACHE_DIR=str(fresh), CLMGK_CACHE_DIR="", CLMGK_QUIET=quiet)
+        assert (code, out, err.count("clmgk: compiling kernels")) == (0, "", lines), err
+
+
+def test_warm_up_at_the_end_of_the_interpreter(monkeypatch):
+    """The plan being made is the last one, and the end waits for it."""
+    check("""
+plans = clmgk.warm_up([dict(length=9, head_size=16), dict(variant="mgk", length=9, head_size=16)])
+while not plans[0].running() and not plans[0].done():
+    time.sleep(0.001)
+print("ok")
+""")
+    context = clmgk.Context()
+    monkeypatch.setattr("clmgk._library._ending", True)
+    plan, = clmgk.warm_up([dict(length=9, head_size=16)], device=context)
+    with pytest.raises(RuntimeError, match="the interpreter is ending"):
+        plan.result()
+
+
+INTERRUPTED = """
+import gc
 import pyopencl as cl
 from clmgk import _library
-context = clmgk.Context()
-attend = lambda q: clmgk.attention(q, q, q, device=context)
 expected = attend(q)
-native = context._opened.native
-queue = cl.CommandQueue.from_int_ptr(int(_library.ffi.cast("intptr_t", native.queue)))
+queue = cl.CommandQueue.from_int_ptr(int(_library.ffi.cast("intptr_t", context._opened.native.queue)))
 gate = cl.UserEvent(queue.context)
 cl.enqueue_marker(queue, wait_for=[gate])  # in an ordered queue nothing behind it begins
-is_open = []
+waits = threading.Event()
 
-def open_gate():
-    is_open.append(True)
-    gate.set_status(cl.command_execution_status.COMPLETE)
+class Watched:
+    def __getattr__(self, name):
+        if name == "binding_wait":
+            waits.set()
+        return getattr(_library.lib, name)
+
+clmgk._plan.lib = Watched()
 
 def interrupt():
-    while not _library._calls:
-        time.sleep(0.001)
+    waits.wait()
     os.kill(os.getpid(), signal.SIGINT)
 
-late = threading.Timer(60, open_gate)  # ends a call that Ctrl-C did not
-late.start()
 threading.Thread(target=interrupt).start()
-"""
-INTERRUPTED = """
 try:
     attend(x)
 except KeyboardInterrupt:
-    print("too late" if is_open else "interrupted")
+    print("interrupted")
 del x
 gc.collect()
 assert lives() is not None
-threads = [t for t in threading.enumerate() if t.name == "clmgk-run"]
-assert len(threads) == 1 and threads[0].is_alive()
-late.cancel()
-open_gate()
-again = attend(q)
-assert (again == expected).all()
-threads[0].join()
-del threads
+thread, = [t for t in threading.enumerate() if t.name == "clmgk-run"]
+assert thread.is_alive()
+gate.set_status(cl.command_execution_status.COMPLETE)
+assert (attend(q) == expected).all()
+thread.join()
+del thread
 gc.collect()
 assert lives() is None and not _library._calls
 print("ok")
@@ -216,19 +237,22 @@ print("ok")
 def test_interrupted_in_a_kernel():
     """The exception comes while the kernel runs; its arrays live until it ends, and the process goes on."""
     pytest.importorskip("pyopencl")
-    check(GATE + "x = q.copy()\nlives = weakref.ref(x)" + INTERRUPTED, "interrupted\nok")
+    check("""
+context, x = clmgk.Context(), q.copy()
+lives = weakref.ref(x)
+attend = lambda q: clmgk.attention(q, q, q, device=context)
+""" + INTERRUPTED, "interrupted\nok")
 
 
 def test_torch_interrupted_in_a_kernel():
     pytest.importorskip("pyopencl")
     pytest.importorskip("torch")
-    check("import torch, clmgk.torch" + GATE + """
-clmgk.torch._operators.cpu_context = lambda: context
-attend = lambda q: clmgk.torch.attention(q, q, q)
-q = torch.from_numpy(q)
+    check("""
+import torch, clmgk.torch
+context, q = clmgk.torch._operators.cpu_context(), torch.from_numpy(q)
 x = q.clone()
 lives = weakref.ref(x.untyped_storage())
-expected = torch.from_numpy(expected)
+attend = lambda q: clmgk.torch.attention(q, q, q)
 """ + INTERRUPTED, "interrupted\nok")
 
 
