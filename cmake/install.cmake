@@ -47,12 +47,11 @@ install(FILES LICENSE README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR}
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.md" PATTERN "*.svg")
 install(FILES benchmarks/README.md DESTINATION ${CMAKE_INSTALL_DOCDIR}/benchmarks)
 install(DIRECTORY examples DESTINATION ${CMAKE_INSTALL_DOCDIR}
-        FILES_MATCHING REGEX "\\.(c|cpp|h|hpp|cl|md)$" PATTERN Makefile PATTERN CMakeLists.txt)
+        FILES_MATCHING REGEX "\\.(c|cpp|h|hpp|md)$" PATTERN Makefile PATTERN CMakeLists.txt)
 # The documents link to these by their places in the source tree: check_install.sh follows every link.
 install(DIRECTORY include/clmgk DESTINATION ${CMAKE_INSTALL_DOCDIR}/include FILES_MATCHING PATTERN "*.h")
 install(DIRECTORY python/examples DESTINATION ${CMAKE_INSTALL_DOCDIR}/python FILES_MATCHING PATTERN "*.py")
 install(FILES tests/models/README.md DESTINATION ${CMAKE_INSTALL_DOCDIR}/tests/models)
-install(FILES benchmarks/results/epyc-zen4-listops.json DESTINATION ${CMAKE_INSTALL_DOCDIR}/benchmarks/results)
 
 # Manual pages are the programs' --help, so a build for another machine has none. clmgk-analyze-rows prints clmgk-analyze's.
 set(program_names clmgk-run clmgk-analyze clmgk-info clmgk-bench clmgk-tune)

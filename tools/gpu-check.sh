@@ -81,7 +81,7 @@ numeric=(test_matrix test_linear test_admixture_backward test_backward test_admi
     test_layer_rows test_modifiers test_statistics test_values test_properties test_strides test_differential
     test_random test_combine test_cuda test_gemm test_warm_up test_first_contact test_enqueue test_threads)
 short_numeric=(test_cuda)
-programs=(clmgk-info clmgk-run clmgk-bench clmgk-tune gpu_probe gpu_replay listops "${numeric[@]}")
+programs=(clmgk-info clmgk-run clmgk-bench clmgk-tune gpu_probe gpu_replay "${numeric[@]}")
 # Libraries that come from the bundle even if the machine has its own, because the loader must honour OCL_ICD_VENDORS.
 own_libraries='^(libclmgk|libOpenCL|libclblast)\.so'
 c_library='^(ld-linux.*|libc|libm|libdl|librt|libpthread|libresolv|libutil)\.so'

@@ -7,9 +7,6 @@
 - Linear attention (--linear, and nothing else): elu1, full, 8 heads, the same.
 - The layer (--layer, and nothing else): nn.MultiheadAttention and LayerNorm, width 512, 8 heads, N = 1024, batch 4,
   against the suite `layer`: forward, and forward with backward; bytes kept between them.
-- A network that learns (--listops, and nothing else): the encoder of examples/listops as plain modules, a whole step of
-  training with AdamW against the program's, on batches of the same lengths: padded to the longest, with a mask (None
-  where nothing is padded), and of the same number of tokens in sequences of one length.
 - The papers' sizes (--paper, and nothing else): fused attention, softmax, MGK and sMGK on short sequences and small heads.
 - Swin's windows: thousands of 49 x 49 with a bias.
 
@@ -30,7 +27,7 @@ import time
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from tables import PASSES, STEPS, show_eager, show_fused, show_layer, show_listops, show_paper, show_whole
+from tables import PASSES, STEPS, show_eager, show_fused, show_layer, show_paper, show_whole
 
 HEADS = 8
 MGK_HEADS = 4
@@ -42,8 +39,6 @@ SWIN = {"batch": 4096, "heads": 3, "length": 49, "head_size": 32}
 PAPER = ("swin", "iwslt", "wmt", "lra-narrow", "lra-listops", "wikitext-small", "wikitext-medium", "lm1b", "bert-128",
          "bert-512", "short-24")
 BENCH = pathlib.Path(__file__).resolve().parents[2] / "build" / "bin" / "clmgk-bench"
-LISTOPS = {"width": 128, "head_size": 16, "hidden": 256, "layers": 2, "vocabulary": 16, "classes": 10, "max_length": 500}
-NETWORKS = {"softmax:8": 8, "mgk:4": 4}
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -410,105 +405,6 @@ def compare_layer(arguments):
     return found
 
 
-# ---- a network that learns -------------------------------------------------------------------------------------
-
-
-class EncoderLayer(torch.nn.Module):
-    """Pre-norm: x + attention(LN(x)), then x + feed-forward(LN(x)). As fused attention, or the MGK paper's formula."""
-
-    def __init__(self, heads, components):
-        super().__init__()
-        self.heads, self.components = heads, components
-        columns, width, hidden = heads * LISTOPS["head_size"], LISTOPS["width"], LISTOPS["hidden"]
-        self.norm, self.norm_2 = torch.nn.LayerNorm(width), torch.nn.LayerNorm(width)
-        self.projection = torch.nn.Linear(width, (2 + components) * columns)
-        self.out = torch.nn.Linear(columns, width)
-        self.feed_forward = torch.nn.Sequential(
-            torch.nn.Linear(width, hidden), torch.nn.GELU(approximate="tanh"), torch.nn.Linear(hidden, width)
-        )
-        if components > 1:
-            self.prior = torch.nn.Parameter(torch.full((heads, components, 1, 1), 1 / components))
-
-    def attend(self, q, v, keys, mask):
-        if self.components == 1:
-            return torch.nn.functional.scaled_dot_product_attention(q, keys[0], v, attn_mask=mask)
-        weights = 0
-        for r, key in enumerate(keys):
-            norms = q.square().sum(-1, keepdim=True) + key.square().sum(-1).unsqueeze(-2)
-            distances = norms - 2 * q @ key.transpose(-1, -2)
-            weights = weights + self.prior[:, r] * torch.exp(-distances / (2 * q.shape[-1] ** 0.5))
-        if mask is not None:
-            weights = weights * mask
-        return (weights / weights.sum(-1, keepdim=True)) @ v
-
-    def forward(self, x, mask):
-        columns = self.projection(self.norm(x)).unflatten(-1, (-1, self.heads, LISTOPS["head_size"])).transpose(1, 3)
-        q, *keys, v = columns.unbind(2)
-        x = x + self.out(self.attend(q, v, keys, mask).transpose(1, 2).flatten(2))
-        return x + self.feed_forward(self.norm_2(x))
-
-
-class Encoder(torch.nn.Module):
-    def __init__(self, heads, components):
-        super().__init__()
-        self.words = torch.nn.Embedding(LISTOPS["vocabulary"], LISTOPS["width"])
-        self.places = torch.nn.Embedding(LISTOPS["max_length"], LISTOPS["width"])
-        self.layers = torch.nn.ModuleList(EncoderLayer(heads, components) for _ in range(LISTOPS["layers"]))
-        self.norm = torch.nn.LayerNorm(LISTOPS["width"])
-        self.classes = torch.nn.Linear(LISTOPS["width"], LISTOPS["classes"])
-
-    def forward(self, tokens, lengths):
-        places = torch.arange(tokens.shape[1])
-        seen = places < lengths.unsqueeze(1)
-        mask = None if bool(seen.all()) else seen[:, None, None, :]
-        x = self.words(tokens) + self.places(places)
-        for layer in self.layers:
-            x = layer(x, mask)
-        return self.classes(self.norm(x)[:, 0])
-
-
-def time_network(name, lengths, seconds):
-    """Milliseconds of steps of training."""
-    network = Encoder(NETWORKS[name], COMPONENTS if name.startswith("mgk") else 1)
-    optimiser = torch.optim.AdamW(network.parameters(), lr=1e-3, betas=(0.9, 0.99), weight_decay=0.01, fused=True)
-    generator = torch.Generator().manual_seed(1)
-    lengths = torch.tensor(lengths)
-    tokens = torch.randint(0, LISTOPS["vocabulary"], (len(lengths), int(lengths.max())), generator=generator)
-    answers = torch.randint(0, LISTOPS["classes"], (len(lengths),), generator=generator)
-
-    def step():
-        optimiser.zero_grad()
-        torch.nn.functional.cross_entropy(network(tokens, lengths), answers).backward()
-        optimiser.step()
-
-    return timed(step, seconds)
-
-
-def compare_listops(arguments):
-    """Rounds in turn. The lengths are those of the program's own batch."""
-    ours, theirs = {}, {}
-    for _ in range(arguments.rounds):
-        for name in NETWORKS:
-            command = [arguments.listops_program, "--time", "--json", "--variant", name]
-            for option in ("width", "head_size", "hidden", "layers", "max_length"):
-                command.append(f"--{option.replace('_', '-')}={LISTOPS[option]}")
-            command += ["--device", arguments.device] if arguments.device else []
-            done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-            found = json.loads(done.stdout)
-            ours.setdefault(name, []).append(found["step_ms"])
-            lengths = found["lengths"]
-            for kind, of in (("padded", lengths), ("equal", [sum(lengths) // len(lengths)] * len(lengths))):
-                theirs.setdefault((name, kind), []).extend(time_network(name, of, arguments.seconds))
-    networks = {}
-    for name, times in ours.items():
-        ms = statistics.median(times)
-        networks[name] = {"clmgk_ms": ms}
-        for kind in ("padded", "equal"):
-            networks[name][f"pytorch_{kind}_ms"] = statistics.median(theirs[name, kind])
-            networks[name][f"{kind}_ratio"] = networks[name][f"pytorch_{kind}_ms"] / ms
-    return {**LISTOPS, "lengths": lengths, "networks": networks}
-
-
 # ---- the command ------------------------------------------------------------------------------------------------
 
 
@@ -528,14 +424,12 @@ def parse():
     parser.add_argument("--layer", action="store_true", help="the multi-head layer, and nothing else")
     parser.add_argument("--paper", action="store_true", help="the papers' sizes, and nothing else")
     parser.add_argument("--shapes", nargs="+", choices=PAPER, default=PAPER, help="of these (default: all)")
-    parser.add_argument("--listops", action="store_true", help="a network that learns, and nothing else")
-    parser.add_argument("--listops-program", default=str(BENCH.with_name("listops")), help="(default: of build/)")
     parser.add_argument("--no-swin", action="store_true", help="leaves Swin's windows out")
     parser.add_argument("--json", help="writes all figures to this file too")
     parser.add_argument("--threads", type=int, help="of PyTorch (default: the processors of this machine)")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     found = parser.parse_args()
-    if found.dtype != "f32" and (found.mixed or found.linear or found.layer or found.listops):
+    if found.dtype != "f32" and (found.mixed or found.linear or found.layer):
         parser.error("--dtype: the fused attention alone has other types than f32")
     return found
 
@@ -553,17 +447,12 @@ def compare(arguments):
         "mixed": [],
         "linear": [],
         "layer": None,
-        "listops": None,
         "paper": [],
     }
     if arguments.paper:
         for shape in arguments.shapes:
             result["paper"].append(compare_paper(arguments, shape))
             show_paper(result["paper"][-1])
-        return result
-    if arguments.listops:
-        result["listops"] = compare_listops(arguments)
-        show_listops(result["listops"])
         return result
     if arguments.layer:
         result["layer"] = compare_layer(arguments)

@@ -80,19 +80,6 @@ def show_layer(found):
         row(f"decoding / reading, {variant}", f"{ratio:.2f}")
 
 
-def show_listops(found):
-    print(f"a step of training, {sum(found['lengths'])} tokens in {len(found['lengths'])} sequences")
-    row("", *found["networks"])
-    for key, text in (
-        ("pytorch_padded_ms", "PyTorch, padded, ms"),
-        ("pytorch_equal_ms", "PyTorch, one length, ms"),
-        ("clmgk_ms", "clmgk, ms"),
-        ("padded_ratio", "PyTorch, padded / clmgk"),
-        ("equal_ratio", "PyTorch, one length / clmgk"),
-    ):
-        row(text, *(f"{one[key]:.2f}" for one in found["networks"].values()))
-
-
 # ---- the table of bf16 ------------------------------------------------------------------------------------------
 
 
