@@ -7,8 +7,7 @@
  *     report.c    text for people            json.c      the stable object
  *     earlier.c   such an object, read       compare.c   two of them      side_by_side.c  several devices
  *     plot.c      a picture
- *     products.c  matrix products            crossing.c  from which length on linear attention is faster
- *     layer.c     the multi-head layer       counts.c    the papers' figures: figures.c, figures_text.c, figures_plot.c
+ *     products.c  matrix products            layer.c     the multi-head layer
  *     call.c      one call of a small problem
  */
 #ifndef BENCH_H
@@ -22,8 +21,7 @@
 
 /* ---- what is to be measured -------------------------------------------------------------------------------- */
 
-#define BENCH_MAX_CROSSINGS 8
-#define BENCH_MAX_FILES     16 /* of --compare */
+#define BENCH_MAX_FILES 16 /* of --compare */
 
 typedef struct bench_options {
     const char *device;
@@ -34,15 +32,10 @@ typedef struct bench_options {
     double seconds;                               /* of repeated runs a shape */
     bool short_batches;                           /* on CPUs */
     double threshold;                             /* a slow-down that is a regression, as a fraction */
-    int64_t crossing[BENCH_MAX_CROSSINGS];        /* head sizes */
-    size_t crossing_count;                        /* 0: cases */
-    double check_multiplications;                 /* of a smaller problem that is checked */
     bool untuned;                                 /* default parameters, whatever was tuned */
     bool keep_caches;                             /* else: caches of this run's own */
     bool layer, call;                             /* the multi-head layer, or single calls, in the place of cases */
     clmgk_dtype layer_dtype;
-    bool counts, measure; /* figures; with measured layers */
-    const char *folder;   /* of the figures; NULL: none */
     bool json;
     const char *plot;                     /* NULL: none */
     const char *compare[BENCH_MAX_FILES]; /* one: an earlier run; several: to be shown side by side */
@@ -134,10 +127,6 @@ typedef struct bench_listener {
 tool_exit bench_measure_group(bench_device *device, const bench_options *options, const bench_listener *listener,
                               bench_group *group, tool_error *error);
 
-/* From which length on linear attention is faster than softmax attention, for each head size, measured and printed as
- * tables or as an object; signals print what there is. TOOL_CHECK_FAILED: a case is wrong. */
-tool_exit bench_crossings(bench_device *device, const bench_options *options, tool_outputs *outputs, tool_error *error);
-
 /* The layer of the request's variants: forward, training and decoding steps, measured and printed as a table or as an
  * object; signals print what there is. TOOL_CHECK_FAILED: a layer is wrong. */
 tool_exit bench_layers(bench_device *device, const bench_options *options, tool_outputs *outputs, tool_error *error);
@@ -149,21 +138,6 @@ tool_exit bench_calls(bench_device *device, const bench_options *options, tool_o
 /* Matrix products by every provider, measured and printed as tables or as an object; signals print what there is.
  * TOOL_CHECK_FAILED: a product is wrong. */
 tool_exit bench_products(bench_device *device, const bench_options *options, tool_outputs *outputs, tool_error *error);
-
-/* A layer of attention alone: times and bytes of all arrays of its passes; 0: refused. */
-typedef struct bench_layer_time {
-    bench_variant variant;
-    double forward_ms, training_ms; /* of forward and backward passes */
-    double forward_bytes, training_bytes;
-} bench_layer_time;
-
-/* Measures layers of the shape's width in turn, each checked first. TOOL_CHECK_FAILED: one is wrong. */
-tool_exit bench_time_layers(bench_device *device, const bench_options *options, const bench_shape *shape,
-                            bench_layer_time *layers, size_t count, tool_error *error);
-
-/* The papers' figures, counted and printed as a table or as an object, and as files in options->folder. With a device,
- * which is opened and closed here, some of their points are measured. */
-tool_exit bench_counts(bench_device *device, const bench_options *options, tool_outputs *outputs, tool_error *error);
 
 /* ---- results ------------------------------------------------------------------------------------------------ */
 

@@ -13,7 +13,7 @@
 
 int64_t bench_layer_width(const bench_shape *shape)
 {
-    return shape->width ? shape->width : shape->heads * shape->head_size;
+    return shape->heads * shape->head_size;
 }
 
 static void describe(const layer_wish *wish, const bench_variant *variant, layer_step kind, bool small,
@@ -36,7 +36,6 @@ static void describe(const layer_wish *wish, const bench_variant *variant, layer
         attention->prior_shape = CLMGK_PRIOR_HM;
     attention->use_mix_weight = (traits & CLMGK_TRAIT_GENERALISED) != 0;
     attention->use_mix_offset = attention->use_mix_weight && !(traits & CLMGK_TRAIT_LINEAR);
-    attention->shared_noise = wish->shared_noise && (traits & CLMGK_TRAIT_NOISE);
     if (learned)
         attention->gradients = (traits & (CLMGK_TRAIT_KEYS | CLMGK_TRAIT_SHIFT) ? CLMGK_GRADIENT_PRIOR : 0) |
                                (traits & CLMGK_TRAIT_SHIFT ? CLMGK_GRADIENT_SHIFT : 0) |

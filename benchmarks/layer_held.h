@@ -24,9 +24,8 @@ typedef struct held_layer {
 /* What a layer is made for. */
 typedef struct layer_wish {
     bench_device *device;
-    const bench_shape *shape; /* its heads are those of the width, unless it has one */
+    const bench_shape *shape; /* its heads are those of the width */
     clmgk_context *library;
-    bool shared_noise; /* of all heads */
     clmgk_dtype dtype; /* of X, weights, Y and caches */
 } layer_wish;
 

@@ -264,7 +264,7 @@ static void close_run(bench_run *run)
     tool_outputs_destroy(run->outputs);
 }
 
-/* What is no list of cases: products, lengths at which variants cross, layers, or single calls. */
+/* What is no list of cases: products, layers, or single calls. */
 static tool_exit measure_others(bench_run *run, tool_error *error)
 {
     bench_device device = {.progress_ms = 0};
@@ -274,32 +274,18 @@ static tool_exit measure_others(bench_run *run, tool_error *error)
     device.cache_dir = run->cache_dir;
     device.tuning_dir = run->cache_dir ? run->tuning.path : NULL;
     TOOL_TRY(tool_device_open(run->options.device, &device.tool, error));
-    const tool_exit status = (run->options.product_count > 0 ? bench_products
-                              : run->options.layer           ? bench_layers
-                              : run->options.call            ? bench_calls
-                                                  : bench_crossings)(&device, &run->options, run->outputs, error);
+    tool_exit (*const measure)(bench_device *, const bench_options *, tool_outputs *, tool_error *) =
+        run->options.product_count > 0 ? bench_products
+        : run->options.layer           ? bench_layers
+                                       : bench_calls;
+    const tool_exit status = measure(&device, &run->options, run->outputs, error);
     tool_device_close(&device.tool);
     return status;
 }
 
-static tool_exit count_figures(bench_run *run, tool_error *error)
-{
-    bench_device device = {.progress_ms = 0};
-    TOOL_TRY(tool_outputs_create(&run->outputs, error));
-    if (!run->options.measure)
-        return bench_counts(NULL, &run->options, run->outputs, error);
-    if (!run->options.keep_caches)
-        TOOL_TRY(make_cold_caches(run, error));
-    device.cache_dir = run->cache_dir;
-    device.tuning_dir = run->cache_dir ? run->tuning.path : NULL;
-    return bench_counts(&device, &run->options, run->outputs, error);
-}
-
 static tool_exit bench(bench_run *run, tool_error *error)
 {
-    if (run->options.counts)
-        return count_figures(run, error);
-    if (run->options.product_count > 0 || run->options.crossing_count > 0 || run->options.layer || run->options.call)
+    if (run->options.product_count > 0 || run->options.layer || run->options.call)
         return measure_others(run, error);
     if (run->options.compare_count > 1)
         return bench_compare_files(&run->options, error);

@@ -101,7 +101,7 @@ static tool_exit check_reduced(const bench_device *device, const bench_options *
     same.engine = one->engine;
     same.parameters = info->parameters;
     same.backward_parameters = info->backward_parameters;
-    TOOL_TRY(bench_reduce(&one->desc, one->pass, options->check_multiplications, &reduced, error));
+    TOOL_TRY(bench_reduce(&one->desc, one->pass, BENCH_REDUCED_MULTIPLICATIONS, &reduced, error));
     return bench_check(&device->tool, &same, arrays, &reduced, one->pass, &one->error, error);
 }
 

@@ -4,8 +4,7 @@
 
 #include <string.h>
 
-#define MOST_TUNABLES   32
-#define CROSSING_CHECKS 16 /* a crossing checks many lengths, each with a smaller problem */
+#define MOST_TUNABLES 32
 
 #define OPTIONS_BEFORE_SIZES(X)                                                                                        \
     X(ALL_DEVICES, "all-devices", NULL, "measure on every device, one after another")                                  \
@@ -18,19 +17,8 @@
       "--length 1024 --head-size 64; other options: only --variants, --dtype (one), --device,\n"                       \
       "--seconds, --keep-caches, --json\n"                                                                             \
       "call: one call of a small problem beside an empty kernel. Default: --batch 1 --heads 1\n"                       \
-      "--length 16 --head-size 64 --variants softmax; other options as for layer, without --dtype\n"                   \
-      "counts: operations, parameters, memory, and the curves of the papers' figures, without a\n"                     \
-      "device. Options: only --output, --measure, --json")                                                             \
-    X(OUTPUT, "output", "FOLDER",                                                                                      \
-      "suite counts: write counts.csv and a picture of each figure (by gnuplot) to this folder")                       \
-    X(MEASURE, "measure", NULL,                                                                                        \
-      "suite counts: also measure attention layers at some points, --seconds (default 0.5) for\n"                      \
-      "each size and pass; also accepts --device and --keep-caches")                                                   \
+      "--length 16 --head-size 64 --variants softmax; other options as for layer, without --dtype")                    \
     X(SHAPES, "shapes", "NAME,...", "named sizes instead of a suite")                                                  \
-    X(CROSSING, "crossing", "D,...",                                                                                   \
-      "instead of times: the shortest length at which linear attention with 8 heads is faster than\n"                  \
-      "softmax attention, N = S, full and causal, for these head sizes (32,64,128); --variants may\n"                  \
-      "name other variants of the linear family")                                                                      \
     X(VARIANTS, "variants", "A,B:H,C:MxH,...",                                                                         \
       "variants, optionally with a number of heads after a colon, or global and local heads for the\n"                 \
       "admixture family (hard-fish:2x8); default heads: the shape's. Default variants: softmax,\n"                     \
@@ -162,42 +150,6 @@ static tool_exit parse_manner(const char *const *values, bench_options *options,
     return TOOL_DONE;
 }
 
-/* Their head sizes. */
-static tool_exit parse_crossing(const char *text, bench_options *options, tool_error *error)
-{
-    options->check_multiplications = BENCH_REDUCED_MULTIPLICATIONS / (text ? CROSSING_CHECKS : 1);
-    if (!text)
-        return TOOL_DONE;
-    options->crossing_count = 1;
-    for (const char *c = text; *c != '\0'; c++)
-        options->crossing_count += *c == ',';
-    if (options->crossing_count > BENCH_MAX_CROSSINGS)
-        return tool_fail(error, TOOL_BAD_INPUT, "--crossing '%s': expected at most %d head sizes", text,
-                         BENCH_MAX_CROSSINGS);
-    return tool_parse_integers("crossing", text, 1, CLMGK_MAX_HEAD_SIZE, options->crossing_count, options->crossing,
-                               error);
-}
-
-/* Crossings have lengths and peers of their own. */
-static tool_exit check_crossing(const char *const *values, const bench_request *request, tool_error *error)
-{
-    static const int others[] = {OPTION_SUITE,   OPTION_SHAPES,  OPTION_PLOT,    OPTION_COMPARE, OPTION_ALL_DEVICES,
-                                 OPTION_SECONDS, OPTION_DTYPE_K, OPTION_DTYPE_V, OPTION_DTYPE_O, OPTION_PRECISION};
-    const char *other = bench_given_size(values + OPTION_SIZES);
-    for (size_t i = 0; i < TOOL_COUNT(others); i++)
-        other = values[others[i]] ? options_table[others[i]].name : other;
-    if (other)
-        return tool_fail(error, TOOL_BAD_INPUT, "--%s is given: expected none of it with --crossing", other);
-    for (size_t i = 0; i < request->variant_count; i++) {
-        if (!tool_is_linear(request->variants[i].variant))
-            return tool_fail(error, TOOL_BAD_INPUT,
-                             "--variants '%s': expected variants of the linear family with"
-                             " --crossing",
-                             clmgk_variant_name(request->variants[i].variant));
-    }
-    return TOOL_DONE;
-}
-
 /* Takes device, seconds, caches and form; of others only the `count` of `own` may be given. */
 static tool_exit parse_few(const char *const *values, const int *own, size_t count, const char *with,
                            bench_options *options, tool_error *error)
@@ -265,26 +217,6 @@ static tool_exit parse_calls(const char *const *values, bench_options *options, 
     return parse_one_size(values, "suite call", "softmax", sizes, OPTION_SUITE, options, error);
 }
 
-/* Figures: a device only where something is measured. */
-static tool_exit parse_counts(const char *const *values, bench_options *options, tool_error *error)
-{
-    static const int own[] = {OPTION_SUITE, OPTION_OUTPUT, OPTION_MEASURE};
-    static const int of_measuring[] = {TOOL_OPTION_DEVICE, OPTION_SECONDS, OPTION_KEEP_CACHES};
-    for (size_t i = 0; i < TOOL_COUNT(of_measuring); i++) {
-        if (values[of_measuring[i]] && !values[OPTION_MEASURE])
-            return tool_fail(error, TOOL_BAD_INPUT, "--%s is given: expected --measure with it and --suite counts",
-                             options_table[of_measuring[i]].name);
-    }
-    TOOL_TRY(parse_few(values, own, TOOL_COUNT(own), "suite counts", options, error));
-    options->seconds = values[OPTION_SECONDS] ? options->seconds : 0.5;
-    options->counts = true;
-    if (values[OPTION_OUTPUT] && !values[OPTION_OUTPUT][0])
-        return tool_fail(error, TOOL_BAD_INPUT, "--output '': expected a folder");
-    options->measure = values[OPTION_MEASURE] != NULL;
-    options->folder = values[OPTION_OUTPUT];
-    return TOOL_DONE;
-}
-
 /* Products alone: nothing of attention goes with them. */
 static tool_exit parse_products(const char *const *values, bench_options *options, tool_error *error)
 {
@@ -343,9 +275,9 @@ static tool_exit parse_files(const char *const *values, const char *const *more,
 
 tool_exit bench_parse_options(int argc, char **argv, bench_options *options, bool *finished, tool_error *error)
 {
-    static const char *const own_suites[] = {"layer", "call", "counts"};
-    static tool_exit (*const parsers[])(const char *const *, bench_options *,
-                                        tool_error *) = {parse_layers, parse_calls, parse_counts};
+    static const char *const own_suites[] = {"layer", "call"};
+    static tool_exit (*const parsers[])(const char *const *, bench_options *, tool_error *) = {parse_layers,
+                                                                                               parse_calls};
     const char *values[OPTION_COUNT], *files[BENCH_MAX_FILES];
     size_t file_count = 0;
     *options = (bench_options){.threshold = 0.05};
@@ -361,32 +293,23 @@ tool_exit bench_parse_options(int argc, char **argv, bench_options *options, boo
         if (strcmp(values[OPTION_SUITE], own_suites[i]) == 0)
             return parsers[i](values, options, error);
     }
-    for (int i = OPTION_OUTPUT; i <= OPTION_MEASURE; i++) {
-        if (values[i])
-            return tool_fail(error, TOOL_BAD_INPUT, "--%s is given: expected --suite counts with it",
-                             options_table[i].name);
-    }
-    TOOL_TRY(parse_crossing(values[OPTION_CROSSING], options, error));
-    const bench_choice choice = {
-        .suite = values[OPTION_SUITE],
-        .shapes = values[OPTION_SHAPES],
-        .sizes = values + OPTION_SIZES,
-        .variants = values[OPTION_VARIANTS] || !options->crossing_count ? values[OPTION_VARIANTS] : "linear",
-        .feature = values[OPTION_FEATURE],
-        .feature_order = values[OPTION_FEATURE_ORDER],
-        .features = values[OPTION_FEATURES],
-        .dtypes = values[OPTION_DTYPE],
-        .dtype_k = values[OPTION_DTYPE_K],
-        .dtype_v = values[OPTION_DTYPE_V],
-        .dtype_o = values[OPTION_DTYPE_O],
-        .precision = values[OPTION_PRECISION],
-        .default_suite = "short",
-        .own_suites = own_suites,
-        .own_suite_count = TOOL_COUNT(own_suites)};
+    const bench_choice choice = {.suite = values[OPTION_SUITE],
+                                 .shapes = values[OPTION_SHAPES],
+                                 .sizes = values + OPTION_SIZES,
+                                 .variants = values[OPTION_VARIANTS],
+                                 .feature = values[OPTION_FEATURE],
+                                 .feature_order = values[OPTION_FEATURE_ORDER],
+                                 .features = values[OPTION_FEATURES],
+                                 .dtypes = values[OPTION_DTYPE],
+                                 .dtype_k = values[OPTION_DTYPE_K],
+                                 .dtype_v = values[OPTION_DTYPE_V],
+                                 .dtype_o = values[OPTION_DTYPE_O],
+                                 .precision = values[OPTION_PRECISION],
+                                 .default_suite = "short",
+                                 .own_suites = own_suites,
+                                 .own_suite_count = TOOL_COUNT(own_suites)};
     unsigned suite = 0;
     TOOL_TRY(bench_parse_choice(&choice, &options->request, &suite, error));
-    if (options->crossing_count)
-        TOOL_TRY(check_crossing(values, &options->request, error));
     options->short_batches = suite == BENCH_SUITE_SHORT;
     options->seconds = suite == BENCH_SUITE_QUICK ? 0.5 : options->short_batches ? 1.5 : 4;
     return parse_manner(values, options, error);

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Installs the Python package into a virtual environment of its own and tests it: python/test.sh [--full]
-#   (none)   the package around the library of build/, with NumPy and PyOpenCL
+#   (none)   the package around the library of build/, with NumPy, PyOpenCL and Matplotlib
 #   --full   the package as `pip install .` builds it, the types (mypy), the extra [cpu], all golden cases and random problems,
 #            the examples, and PyTorch, which is fetched with its libraries (several GB)
 # The environment lies in the cache and keeps its packages, which are wheels from PyPI. Without PyPI (and without a filled
@@ -9,12 +9,12 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-packages=(cffi ml_dtypes numpy pyopencl pytest 'scikit-build-core>=0.11')
+packages=(cffi matplotlib ml_dtypes numpy pyopencl pytest 'scikit-build-core>=0.11')
 name=python
 build=()
 if [[ ${1:-} == --full ]]; then
     export CLMGK_TEST_FULL=1
-    packages+=(matplotlib mypy pocl-binary-distribution torch)
+    packages+=(mypy pocl-binary-distribution torch)
     name="python-full"
 else
     # The library and the program of clmgk.analyze are not compiled a second time.

@@ -10,6 +10,7 @@
 compiled once; `warm_up` makes plans in the background. ``clmgk.torch`` has the same for PyTorch with autograd, ``clmgk.opencl`` for OpenCL arrays.
 """
 from ._context import Context, Device, MatrixUnit, devices
+from ._counts import Counts, Operations, count_attention
 from ._descriptor import Descriptor, Layout
 from ._functions import (State, attention, attention_backward, combine, draw_projection, dropout_mask, linear_attention,
                          linear_attention_backward, noise_tile, statistics)
@@ -20,8 +21,8 @@ from ._plan import Plan, PlanInfo, warm_up
 
 __version__ = _text(_lib.clmgk_version())
 
-__all__ = ["Context", "Descriptor", "Device", "DeviceError", "Error", "FileError", "InvalidValueError", "Layout",
-           "LinearOptions", "MatrixUnit", "Options", "OutOfMemoryError", "Plan", "PlanInfo", "State",
-           "UnsupportedError", "attention", "attention_backward", "combine", "devices", "draw_projection",
-           "dropout_mask", "linear_attention", "linear_attention_backward", "noise_tile", "statistics",
+__all__ = ["Context", "Counts", "Descriptor", "Device", "DeviceError", "Error", "FileError", "InvalidValueError", "Layout",
+           "LinearOptions", "MatrixUnit", "Operations", "Options", "OutOfMemoryError", "Plan", "PlanInfo", "State",
+           "UnsupportedError", "attention", "attention_backward", "combine", "count_attention", "devices",
+           "draw_projection", "dropout_mask", "linear_attention", "linear_attention_backward", "noise_tile", "statistics",
            "warm_up"]

@@ -303,7 +303,7 @@ class Figures(BenchTest):
 
 
 class Layer(BenchTest):
-    """The multi-head layer: width 32, and the decoding step. In bf16; figures measure layers in f32."""
+    """The multi-head layer: width 32, and the decoding step. In bf16."""
 
     KEYS = {"device": int, "step": str, "variant": str, "dtype": str, "heads": int, "width": int, "head_size": int,
             "batch": int, "length": int, "cache": int, "time_ms": dict, "ratio_to_softmax": MAYBE, "ratio_to_reading": MAYBE,
@@ -517,37 +517,6 @@ class Linear(BenchTest):
         case = self.bench("--variants", "linear:4", "--feature", "dpfp", "--feature-order", 2)["cases"][0]
         self.assertEqual((case["feature"], case["features"]), ("dpfp", 64))
 
-    def test_crossing(self):
-        found = json.loads(self.accept("--crossing", 16, "--json", "--keep-caches").stdout)
-        self.assertEqual((found["cases"], found["failures"]), ([], []))
-        self.assertEqual([row["causal"] for row in found["crossings"]], [False, True])
-        for row in found["crossings"]:
-            self.check_keys(row, CROSSING_KEYS)
-            self.assertEqual((row["variant"], row["heads"], row["head_size"]), ("linear", 8, 16))
-            self.assertGreater(row["measured"], 1)
-            self.assertIsNone(row["refused"])
-            self.assertLess(row["below"] or 0, row["length"])
-            self.assertLess(row["time_ms"], row["softmax_ms"])
-
-
-CROSSING_KEYS = {
-    "device": int,
-    "variant": str,
-    "heads": int,
-    "feature": str,
-    "softmax_heads": int,
-    "dtype": str,
-    "pass": str,
-    "causal": bool,
-    "batch": int,
-    "head_size": int,
-    "length": (int, type(None)),
-    "below": (int, type(None)),
-    "time_ms": MAYBE,
-    "softmax_ms": MAYBE,
-    "measured": int,
-    "refused": (str, type(None)),
-}
 
 PRODUCT_KEYS = {
     "device": int,
@@ -781,9 +750,7 @@ class Comparison(BenchTest):
 class Plot(BenchTest):
     def test_links_of_other_users(self):
         (self.folder / "x.svg").write_text("old")
-        for words in (["--plot", self.foreign_link("f.svg", "../x.svg")],
-                      ["--suite", "counts", "--output", self.foreign_link("folder", "..")]):
-            self.refuse(4, *([] if "--suite" in words else [*SIZES, *SHORT]), *words, words=["is a link of user 12346"])
+        self.refuse(4, *SIZES, *SHORT, "--plot", self.foreign_link("f.svg", "../x.svg"), words=["is a link of user 12346"])
 
     @unittest.skipUnless(shutil.which("gnuplot"), "gnuplot is not installed")
     def test_picture(self):
@@ -839,12 +806,7 @@ class Refusals(BenchTest):
             (["--features", "favor"], ["--features", 8, "--variants", "linear"]),
             (["--features"], ["--feature", "favor", "--features", 0, "--variants", "linear"]),
             (["use_window", "linear"], ["--length", 8, "--head-size", 8, "--window", "1,1", "--variants", "linear"]),
-            (["--crossing", "--suite"], ["--crossing", 32, "--suite", "quick"]),
-            (["--crossing", "--length"], ["--crossing", 32, "--length", 8, "--head-size", 8]),
-            (["--crossing"], ["--crossing", "32,"]),
-            (["--crossing"], ["--crossing", 0]),
-            (["--crossing", "softmax"], ["--crossing", 32, "--variants", "softmax"]),
-            (["--suite", "short", "linear", "layer", "call", "counts"], ["--suite", "long"]),
+            (["--suite", "short", "linear", "layer", "call"], ["--suite", "long"]),
             (["--shapes", "lra-retrieval"], ["--shapes", "nothing"]),
             (["--shapes"], ["--shapes", "swin,"]),
             (["--suite", "--shapes"], ["--suite", "quick", "--shapes", "swin"]),
@@ -864,7 +826,6 @@ class Refusals(BenchTest):
             (["--dtype"], ["--dtype", "f64"]),
             (["--dtype"], ["--dtype", "f32,f32"]),
             (["--dtype-k"], ["--dtype-k", "f16,bf16"]),
-            (["--dtype-o", "--crossing"], ["--dtype-o", "f16", "--crossing", "32", "--variants", "linear"]),
             (["--engine"], ["--engine", "tensor"]),
             (["--seconds"], ["--seconds", "-1"]),
             (["--seconds"], ["--seconds", "nan"]),
@@ -875,7 +836,6 @@ class Refusals(BenchTest):
             (["--variants: 'softmax' is given twice"], ["--variants", "softmax:2,mgk:2,softmax:2"]),
             (["--variants: 'fish' is given twice"], ["--variants", "fish:2x4,fish:2x8,fish:2x4"]),
             (["--shapes: 'long' is given twice"], ["--shapes", "long,long"]),
-            (["--output ''"], ["--suite", "counts", "--output", ""]),
             (["--device", "--all-devices"], ["--device", "0:0", "--all-devices"]),
             (["kv_heads"], ["--heads", 8, "--kv-heads", 3, "--length", 4, "--head-size", 4]),
             (["head_size"], ["--length", 4, "--head-size", 100000]),

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Results of clmgk-bench from made-up measurements: tables, JSON and picture. */
 #include "bench.h"
-#include "figures_text.h"
 #include "gnuplot.h"
 #include "harness/harness.h"
 
@@ -123,52 +122,6 @@ TH_HOST_TEST(closing_sentences)
     }
     free(text);
     release(&all);
-}
-
-/* A figure's text by one of these, for free(). */
-static char *figure_text(const figure_results *results, bool csv)
-{
-    char *text = NULL;
-    size_t size = 0;
-    FILE *const stream = open_memstream(&text, &size);
-    assert_non_null(stream);
-    if (csv)
-        figure_write_csv(results, stream);
-    else
-        figure_write_script(results, &bench_figures[0], "a device", stream);
-    assert_int_equal(fclose(stream), 0);
-    return text;
-}
-
-/* Measured points are drawn beside their curve, at the ratio of both, and only those. */
-TH_HOST_TEST(measured_points_of_figures)
-{
-    figure_results results;
-    tool_error error = {.message = ""};
-    assert_int_equal(figure_open(&results, &error), TOOL_DONE);
-    char *text = figure_text(&results, false);
-    assert_null(strstr(text, "measured' noenhanced"));
-    assert_null(strstr(text, "a device"));
-    free(text);
-    figure_point *point = results.points;
-    while (!point->measurable)
-        point++;
-    assert_int_equal((int)point->own.width, 512);
-    assert_int_equal((int)point->at, 256);
-    point->measured = 3;
-    point->baseline_measured = 5;
-    assert_true(figure_drawn_measured(point) == 0.6);
-    assert_true(figure_drawn_measured(point + 1) == 0);
-    text = figure_text(&results, false);
-    assert_int_equal(count_words(text, "measured' noenhanced"), 1);
-    assert_int_equal(count_words(text, "\n256 0.6\n"), 1);
-    assert_int_equal(count_words(text, "a device"), 1);
-    free(text);
-    text = figure_text(&results, true);
-    assert_int_equal(count_words(text, ",3,5,ms\n"), 1);
-    assert_int_equal(count_words(text, ",,,\n"), (int)results.count - 1);
-    free(text);
-    figure_close(&results);
 }
 
 /* Buffers that the caches may hold are told. */
