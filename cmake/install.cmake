@@ -52,6 +52,7 @@ install(DIRECTORY examples DESTINATION ${CMAKE_INSTALL_DOCDIR}
 install(DIRECTORY include/clmgk DESTINATION ${CMAKE_INSTALL_DOCDIR}/include FILES_MATCHING PATTERN "*.h")
 install(DIRECTORY python/examples DESTINATION ${CMAKE_INSTALL_DOCDIR}/python FILES_MATCHING PATTERN "*.py")
 install(FILES tests/models/README.md DESTINATION ${CMAKE_INSTALL_DOCDIR}/tests/models)
+install(FILES tests/simulator/README.md DESTINATION ${CMAKE_INSTALL_DOCDIR}/tests/simulator)
 
 # Manual pages are the programs' --help, so a build for another machine has none. clmgk-analyze-rows prints clmgk-analyze's.
 set(program_names clmgk-run clmgk-analyze clmgk-info clmgk-bench clmgk-tune)

@@ -49,6 +49,6 @@ def count_attention(*, width: int = 0, width_k: int = 0, width_out: int = 0, **f
     found = initialised("clmgk_counts")
     call(lib.clmgk_count_attention, describe(fields), integer("width", width), integer("width_k", width_k),
          integer("width_out", width_out), found)
-    passes = [{name: Operations(one[part].multiplications, one[part].additions) for part, name in _PARTS.items()}
-              for one in (found.forward, found.backward)]
-    return Counts(*passes, {name: found.parameters[part] for part, name in _PARTS.items()})
+    forward, backward = ({name: Operations(one[part].multiplications, one[part].additions) for part, name in _PARTS.items()}
+                         for one in (found.forward, found.backward))
+    return Counts(forward, backward, {name: found.parameters[part] for part, name in _PARTS.items()})
