@@ -232,8 +232,8 @@ class Lint:
 
 
 class X86:
-    """As PoCL's front end compiles: its clang warns of an unroll pragma that cannot be met. Of kernels for matrix units the
-    instructions are assembled, too, of both forms."""
+    """As PoCL's front end compiles: its clang warns of an unroll pragma that cannot be met, and of functions with vectors wider
+    than registers, as they are without AVX. Of kernels for matrix units the instructions are assembled, too, of both forms."""
 
     kind = "x86"
     engines = ("lane", "lane-amx")
@@ -244,8 +244,8 @@ class X86:
     def compile(self, source, options, folder):
         text = whole(source, options, folder)
 
-        def compiled(*more):
-            run(clang("x86_64-linux-gnu") + ["-Xclang", "-finclude-default-header", "-O3", "-DWIDE_VECTORS=1",
+        def compiled(*more, wide=1):
+            run(clang("x86_64-linux-gnu") + ["-Xclang", "-finclude-default-header", "-O3", f"-DWIDE_VECTORS={wide}",
                                              "-DKERNEL_CALLS=1", *options, *more, "-c", text, "-o", "k.o"], folder)
 
         if "-DMATRIX_UNIT=3" in options:
@@ -255,6 +255,7 @@ class X86:
             compiled("-march=sapphirerapids")
         else:
             compiled("-march=skylake-avx512", "-emit-llvm")
+            compiled("-march=x86-64", "-O0", "-emit-llvm", wide=0)
         return {}
 
 
