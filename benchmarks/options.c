@@ -13,6 +13,7 @@
       "paper: all of the papers' sizes with full batches; quick: three small sizes; full: many sizes\n"                \
       "admixture: the admixture family with 8 heads, beside softmax\n"                                                 \
       "linear: the linear family, with long sequences and decoding\n"                                                  \
+      "gpu: long sequences in bf16 and f32, softmax, MGK, sMGK, mixed heads and linear\n"                              \
       "layer: the multi-head layer, forward, training and decoding. Default: --batch 4 --heads 8\n"                    \
       "--length 1024 --head-size 64; other options: only --variants, --dtype (one), --device,\n"                       \
       "--seconds, --keep-caches, --json\n"                                                                             \
@@ -34,7 +35,7 @@
     BENCH_DTYPE_OPTIONS(X)                                                                                             \
     X(SECONDS, "seconds", "X",                                                                                         \
       "repeat the runs of a size for X seconds (at least three times); default 4, short: 1.5,\n"                       \
-      "quick: 0.5")                                                                                                    \
+      "quick and gpu: 0.5")                                                                                            \
     X(KEEP_CACHES, "keep-caches", NULL,                                                                                \
       "use compiled programs from the caches: quicker, but a program from a cache has no cold\n"                       \
       "first call")                                                                                                    \
@@ -311,6 +312,6 @@ tool_exit bench_parse_options(int argc, char **argv, bench_options *options, boo
     unsigned suite = 0;
     TOOL_TRY(bench_parse_choice(&choice, &options->request, &suite, error));
     options->short_batches = suite == BENCH_SUITE_SHORT;
-    options->seconds = suite == BENCH_SUITE_QUICK ? 0.5 : options->short_batches ? 1.5 : 4;
+    options->seconds = suite == BENCH_SUITE_QUICK || suite == BENCH_SUITE_GPU ? 0.5 : options->short_batches ? 1.5 : 4;
     return parse_manner(values, options, error);
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Prints the tables of README.md from `clmgk-bench --json` (also of --suite layer) and, for the rows of PyTorch, from
-peers/run.sh --json."""
+peers/run.sh --json; with --cases the table of docs/gpu.md, also from the results of tools/gpu-bundle.sh."""
 import argparse
 import json
 
@@ -246,6 +246,32 @@ def layer_rows(layers):
                cell(decoding["ratio_to_reading"]) if decoding else "")
 
 
+# ---- cases of a GPU
+
+UNITS = {"unit=1": "mma.sync", "unit=2": "wgmma"}
+BACK_ENDS = ("FLASH_ATTENTION", "CUDNN_ATTENTION")
+OF_PEERS = ("variant", "batch", "heads", "length", "length_k", "head_size", "causal", "dtype", "pass")
+
+
+def case_text(case):
+    length = case["length"] if case["length"] == case["length_k"] else f"{case['length']} x {case['length_k']}"
+    notes = [case["dtype"], case["pass"]] + ["causal"] * bool(case.get("causal"))
+    notes += [f"`precision` {case['precision']}"] if case.get("precision") else []
+    return f"{case['variant']} {case['heads']}, {length}, D = {case['head_size']}, {', '.join(notes)}"
+
+
+def case_rows(cases, peers):
+    """A case a row, 16-bit types first, beside PyTorch's kernels."""
+    theirs = {(*(one.get(key) for key in OF_PEERS), one["back_end"]): one.get("ms") for one in peers if "back_end" in one}
+    for case in sorted(cases, key=lambda case: (case["dtype"], case["pass"] != "forward")):
+        unit = next((unit for key, unit in UNITS.items() if key in case.get("parameters", "").split(",")), None)
+        unit = unit if case["engine"] == "matrix" and unit else case["engine"]
+        exact = not case.get("precision")
+        found = [theirs.get((*(case.get(key) for key in OF_PEERS), name)) if exact else None for name in BACK_ENDS]
+        yield (case_text(case), unit, f"{median(case):.3f}", f"{1e-3 * case['gflops']:.0f}",
+               *("" if ms is None else f"{ms:.3f}" for ms in found))
+
+
 def print_table(head, lines):
     def row(cells):
         return "|" + "|".join(f" {one} " if one else " " for one in cells) + "|"
@@ -317,9 +343,15 @@ def main():
     parser.add_argument("--mixed", help="object of peers/run.sh --mixed --json")
     parser.add_argument("--linear", help="object of peers/run.sh --linear --json")
     parser.add_argument("--layer", help="object of peers/run.sh --layer --json")
+    parser.add_argument("--cases", action="store_true", help="only a table of all cases, beside PyTorch's kernels")
     parser.add_argument("--device", type=int, default=0, help="place in the object's list of devices")
     arguments = parser.parse_args()
     results = load(arguments.results)
+    if arguments.cases:
+        measured = results.get("bench", results)  # gpu-bundle.sh keeps the bench's object beside others
+        head = ("case", "unit", "ms", "TFLOP/s", "FlashAttention-2, ms", "cuDNN, ms")
+        print_table(head, case_rows(measured["cases"], results.get("peers", [])))
+        return
     cases = [case for case in results["cases"] if case["device"] == arguments.device]
     device = results["devices"][arguments.device]
     print(f"{device['name']}, {device['platform']} {device['driver']}, {device['compute_units']} compute units", end="")

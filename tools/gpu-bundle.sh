@@ -1,97 +1,300 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Makes the bundle that gpu-check.sh runs from. `gpu-check.sh prepare` sources this file, which needs a checkout.
-# shellcheck disable=SC2154 # gpu-check.sh sets the names of programs and libraries
+# The first minutes on a card: docs/gpu.md. `pack` makes a bundle on any machine; the copy of this script in it runs on the card,
+# where there may be a driver, bash and coreutils, and nothing else.
+set -euo pipefail
 
-# Prints NAME PATH of each library that a program needs.
-needed_by() {
-    ldd "$1" | sed -nE 's|^\s*(\S+) => (/\S+) .*|\1 \2|p; s|^\s*(/\S*/)(ld-linux\S+) .*|\2 \1\2|p'
-}
+self=$(realpath "${BASH_SOURCE[0]}")
+here=$(dirname "$self")
+stages=(facts golden numbers bench peers)
+declare -A limits=([facts]=60 [golden]=120 [numbers]=480 [bench]=480 [peers]=240) # seconds
+# Libraries that come from the bundle even if the machine has its own: the loader must honour OCL_ICD_VENDORS.
+own_libraries='^(libclmgk|libOpenCL|libclblast)\.so'
+c_library='^(ld-linux.*|libc|libm|libdl|librt|libpthread|libresolv|libutil)\.so'
 
-# Copies the Python package and its checks of CUDA tensors, if the Python tests have built its module.
-bundle_python() { # BUNDLE BUILD ROOT
-    local module
-    module=$(find "$2/python" -name '_native.abi3.so' 2>/dev/null | head -n 1) || true # there may be no such folder
-    if [[ -z $module ]]; then
-        say "no Python package in $2/python, which python/test.sh builds: the stage tensors will have nothing to run"
-        return
-    fi
-    mkdir "$1/python"
-    (cd "$3/python" && find clmgk -name '*.py' -exec cp --parents -t "$1/python" {} +)
-    strip -o "$1/python/clmgk/_native.abi3.so" "$module"
-    cp "$3"/python/tests/{cuda_tensors,formulas}.py "$1/python/"
-}
+usage() {
+    cat <<'TEXT'
+usage: gpu-bundle.sh pack [--build DIR] [--output DIR]
+       gpu-bundle.sh run [--output DIR] [--device SEL] [--rehearse] [STAGE...]
 
-copy_library() { # BUNDLE NAME PATH
-    local folder=lib
-    [[ $2 =~ $c_library ]] && folder=libc
-    [[ -e $1/$folder/$2 ]] || cp -L "$3" "$1/$folder/$2"
-}
+  pack      bundles a build with its tests (default: build) into build/gpu-bundle.tar.gz: unpack it on the machine with the
+            card, and call gpu-bundle/gpu-bundle.sh run
+  run       runs the stages (all, or the named ones) and writes results.json into --output (default: gpu-results). A case
+            that has a result is left out, so the same command goes on after Ctrl-C or a lost machine. --rehearse: few
+            and small cases, on any device. --device: as of clmgk-info; default: $CLMGK_DEVICE, else gpu
 
-bundle_libraries() { # BUNDLE BUILD
-    local clblast program name path
-    clblast=$(ldconfig -p | sed -nE 's|.*\slibclblast\.so\.1 .* => (\S+)$|\1|p' | head -n 1)
-    [[ -z $clblast ]] || copy_library "$1" libclblast.so.1 "$clblast"
-    for program in "${programs[@]/#/$2/bin/}" $clblast; do
-        while read -r name path; do
-            copy_library "$1" "$name" "$path"
-        done < <(needed_by "$program")
-    done
-}
+  facts     clmgk-info --json and --selftest
+  golden    the golden cases, those of the softmax families and mixed heads also in bf16 and f16, against the reference
+  numbers   the numeric tests that carry ctest's label gpu, on the device's own engine
+  bench     clmgk-bench --suite gpu, both passes, and products of matrices
+  peers     PyTorch's attention, products and layer, where python3 has torch
 
-# Prints "NAME ARGUMENT...", quoted for the shell, for each golden case; outputs go to ./.
-list_golden() { # FOLDER
-    python3 - "$1" <<'TEXT'
-import json, pathlib, shlex, sys
-for path in sorted(pathlib.Path(sys.argv[1]).glob("*/case.json")):
-    case = json.loads(path.read_text())
-    outputs = [word for option, name in case["outputs"].items() for word in (option, "$target/" + name)]
-    print(path.parent.name, *map(shlex.quote, case["args"]), *(f'"{word}"' for word in outputs))
+Exit status: 0 done; 1 a check failed or a stage ran out of time; 2 bad usage; 3 no usable device; 4 another error.
 TEXT
 }
 
-newest_glibc() { # FILE... : the newest version of the C library that these files require
-    objdump -T "$@" | grep -o 'GLIBC_2\.[0-9]*' | sort -uV | tail -n 1 | sed 's/GLIBC_//'
+fail() { # STATUS WORDS...
+    echo "gpu-bundle.sh: ${*:2}" >&2
+    exit "$1"
 }
 
-prepare() {
-    local root build=$1 bundle=$2
+say() {
+    echo "gpu-bundle: $*" >&2
+}
+
+copy_libraries() { # FROM FOLDER : all but the C library that a program or library needs
+    ldd "$1" | sed -nE 's|^\s*(\S+) => (/\S+) .*|\1 \2|p' | while read -r name path; do
+        [[ $name =~ $c_library || -e $2/$name ]] || cp -L "$path" "$2/$name"
+    done
+}
+
+# Prints "NAME ARGUMENT...", quoted for the shell, for each golden case, and again in 16-bit types; outputs go to $target.
+list_golden() { # FOLDER
+    python3 - "$1" <<'TEXT'
+import json, pathlib, re, shlex, sys
+for path in sorted(pathlib.Path(sys.argv[1]).glob("*/case.json")):
+    case = json.loads(path.read_text())
+    outputs = [f'{option} "$target/{name}"' for option, name in case["outputs"].items()]
+    words = [path.parent.name, *map(shlex.quote, case["args"]), *outputs]
+    print(*words)
+    units = re.search(r"--variant (softmax|gaussian|s?mgk|(hard-)?(fish|mish|gfish)|talking-heads)( |$)", " ".join(case["args"]))
+    for dtype in ("bf16", "f16") if units and "--dtype" not in case["args"] else ():
+        print(f"{words[0]}:{dtype}", *words[1:], "--dtype", dtype)
+TEXT
+}
+
+pack() { # BUILD BUNDLE
+    local root build=$1 bundle=$2 program numeric clblast
     root=$(dirname "$here")
-    if [[ -z $build ]]; then
-        build=$root/build
-        if ! (cd "$root" && cmake --preset gcc && cmake --build --preset gcc) >&2; then
-            fail 4 "prepare: the build failed"
-        fi
-    fi
-    build=$(realpath "$build")
-    local program missing=()
-    for program in "${programs[@]}"; do
-        [[ -x $build/bin/$program ]] || missing+=("$program")
-    done
-    [[ -f $build/lib/record_layer.so ]] || missing+=(../lib/record_layer.so)
-    [[ ${#missing[@]} -eq 0 ]] || fail 2 "prepare: $build/bin lacks ${missing[*]}: expected a whole build with tests"
-    [[ ! -e $bundle || -f $bundle/MANIFEST ]] || fail 2 "prepare: --output '$bundle' is there and is no bundle"
+    [[ ! -e $bundle || -f $bundle/MANIFEST ]] || fail 2 "pack: --output '$bundle' is there and is no bundle"
+    build=${build:-$root/build}
+    numeric=$(ctest --test-dir "$build" -N -L '^gpu$' 2>/dev/null | sed -nE 's/.*: gpu_(test_\w+)$/\1/p') || true
+    [[ -n $numeric ]] || fail 2 "pack: expected a build with tests in '$build' (cmake --preset gcc && cmake --build --preset gcc)"
     rm -rf "$bundle"
-    mkdir -p "$bundle"/{bin,lib,libc,golden}
-    say "copying programs, libraries and golden cases to $bundle"
-    for program in "${programs[@]}"; do
+    mkdir -p "$bundle"/{bin,lib,golden}
+    for program in clmgk-info clmgk-run clmgk-bench $numeric; do
+        [[ -x $build/bin/$program ]] || fail 2 "pack: $build/bin lacks $program: expected a whole build"
         strip -o "$bundle/bin/$program" "$build/bin/$program"
+        copy_libraries "$build/bin/$program" "$bundle/lib"
     done
-    bundle_libraries "$bundle" "$build"
-    bundle_python "$bundle" "$build" "$root"
-    strip -o "$bundle/lib/record_layer.so" "$build/lib/record_layer.so"
+    clblast=$(ldconfig -p | sed -nE 's|.*\slibclblast\.so\.1 .* => (\S+)$|\1|p' | head -n 1)
+    if [[ -n $clblast ]]; then
+        cp -L "$clblast" "$bundle/lib/libclblast.so.1"
+        copy_libraries "$clblast" "$bundle/lib"
+    fi
     cp -r "$root"/tests/golden/*/ "$bundle/golden/"
     list_golden "$root/tests/golden" >"$bundle/golden.txt"
-    "$build/bin/offline_plans" | grep -E '^(simt|simt-nvidia|matrix-nvidia) ' | awk '!seen[$1, $3, substr($0, index($0, $4))]++' \
-        >"$bundle/configurations.txt"
-    cp "$self" "$root/tools/gpu-tables.sh" "$root/benchmarks/peers/gpu.py" "$root/docs/gpu.md" "$root/LICENSE" "$bundle/"
+    cp "$self" "$root/benchmarks/peers/gpu.py" "$root/docs/gpu.md" "$root/LICENSE" "$bundle/"
     {
         echo "commit $(git -C "$root" describe --always --dirty 2>/dev/null || echo unknown)"
         echo "machine $(uname -m)"
-        echo "glibc $(newest_glibc "$bundle"/bin/* "$bundle"/lib/libclmgk* "$bundle"/lib/libOpenCL*)"
+        echo "glibc $(objdump -T "$bundle"/bin/* "$bundle"/lib/* | grep -o 'GLIBC_2\.[0-9]*' | sort -uV | tail -n 1 | sed 's/GLIBC_//')"
+        echo "numeric ${numeric//$'\n'/ }"
     } >"$bundle/MANIFEST"
     tar -C "$(dirname "$bundle")" -czf "$bundle.tar.gz" "$(basename "$bundle")"
-    say "$(du -sh --apparent-size "$bundle" | cut -f 1) in $bundle," \
-        "$(du -h "$bundle.tar.gz" | cut -f 1) in $bundle.tar.gz"
-    say "on the card: tar xf $(basename "$bundle").tar.gz && $(basename "$bundle")/gpu-check.sh all"
+    say "$(du -h "$bundle.tar.gz" | cut -f 1) in $bundle.tar.gz"
 }
+
+manifest() { # KEY
+    sed -n "s/^$1 //p" "$bundle/MANIFEST"
+}
+
+# Drivers: those of the system, and NVIDIA's or AMD's where a container has the library alone.
+choose_drivers() {
+    local name folder given=${LD_LIBRARY_PATH:-}
+    [[ -z ${OCL_ICD_VENDORS:-} ]] || return 0
+    mkdir -p "$work/icd"
+    cp /etc/OpenCL/vendors/*.icd "$work/icd/" 2>/dev/null || true
+    for name in libnvidia-opencl.so.1 libamdocl64.so; do
+        for folder in ${given//:/ } /usr/local/nvidia/lib64 /usr/local/cuda/compat /usr/lib/x86_64-linux-gnu /usr/lib64 \
+            /usr/lib/wsl/lib /opt/rocm/lib; do
+            [[ -e $folder/$name ]] || continue
+            grep -qsF "${name%%.*}" "$work"/icd/*.icd || echo "$folder/$name" >"$work/icd/$name.icd"
+            libraries+=:$folder
+            break
+        done
+    done
+    [[ -n $(ls "$work/icd") ]] ||
+        fail 3 "no OpenCL driver: expected /etc/OpenCL/vendors/*.icd or libnvidia-opencl.so.1 (a container must be given it)"
+    export OCL_ICD_VENDORS=$work/icd
+}
+
+# Prefers the machine's libraries, of which a driver may need newer versions, but for its own.
+choose_libraries() {
+    local file name missing here_libc
+    [[ $(uname -m) == "$(manifest machine)" ]] || fail 2 "the bundle is for $(manifest machine), this machine is $(uname -m)"
+    here_libc=$(getconf GNU_LIBC_VERSION | cut -d ' ' -f 2)
+    [[ $(printf '%s\n' "$here_libc" "$(manifest glibc)" | sort -V | head -n 1) == "$(manifest glibc)" ]] ||
+        fail 2 "this machine has glibc $here_libc, the programs need $(manifest glibc): pack on an older system"
+    mkdir -p "$work"/{lib,cache}
+    missing=$(ldd "$bundle"/bin/* "$bundle"/lib/libclblast* 2>/dev/null) || true
+    for file in "$bundle"/lib/*; do
+        name=$(basename "$file")
+        [[ ! $name =~ $own_libraries && $missing != *"$name => not found"* ]] || ln -sf "$file" "$work/lib/$name"
+    done
+    export LD_LIBRARY_PATH=$work/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}$libraries
+}
+
+# Runs a command for at most so many seconds of the stage's time.
+limited() { # SECONDS COMMAND...
+    local left=$((deadline - SECONDS)) most=$1
+    shift
+    [[ $left -gt 0 ]] || return 124
+    timeout --foreground -k 10 $((left < most ? left : most)) "$@"
+}
+
+# Runs a case, whose status becomes a line. One that the stage's end cuts off has no result, and runs again. What failed cases
+# print: STAGE.log.
+run_case() { # STAGE CASE SECONDS COMMAND...
+    local status=0 start=$SECONDS log
+    log=$(mktemp "$work/log-XXXXXX")
+    limited "${@:3}" >"$log" 2>&1 || status=$?
+    if [[ $status -eq 0 || $SECONDS -lt $deadline ]]; then
+        if [[ $status -ne 0 ]]; then
+            { echo "==== $2, status $status" && cat "$log"; } >>"$results/$1.log"
+            say "$2: FAILED, status $status"
+        fi
+        echo "{\"case\":\"$2\",\"status\":$status,\"seconds\":$((SECONDS - start))}" >>"$results/$1.jsonl"
+        sync "$results/$1.jsonl"
+    fi
+}
+
+begin_case() { # as run_case: in the background, at most $jobs at a time, if it has no result
+    ! grep -qsF "{\"case\":\"$2\"," "$results/$1.jsonl" || return 0
+    while [[ $(jobs -rp | wc -l) -ge $jobs ]]; do
+        wait -n || true
+    done
+    run_case "$@" &
+}
+
+# A program's JSON as a file, also where the time is over: then it has the results so far, and the next run makes it again.
+write_json() { # FILE SECONDS COMMAND...
+    [[ ! -s $results/$1 || -e $results/$1.partial ]] || return 0
+    touch "$results/$1.partial"
+    ! limited "${@:2}" >"$work/$1" 2>"$results/$1.log" || rm "$results/$1.partial"
+    [[ ! -e $results/$1.partial ]] || { say "$1: FAILED, $results/$1.log says why" && failed=1; }
+    [[ ! -s $work/$1 ]] || mv "$work/$1" "$results/$1"
+}
+
+# Everything in one object, for benchmarks/table.py --cases.
+write_results() {
+    local name
+    {
+        echo "{\"commit\":\"$(manifest commit)\",\"date\":\"$(date -u +%F)\""
+        for name in facts selftest bench products-bf16 products-f32; do
+            [[ ! -s $results/$name.json ]] || echo ",\"$name\":$(cat "$results/$name.json")"
+        done
+        for name in golden numbers peers; do
+            [[ ! -s $results/$name.jsonl ]] || echo ",\"$name\":[$(paste -sd , "$results/$name.jsonl")]"
+        done
+        echo "}"
+    } >"$results/results.json"
+}
+
+stage_facts() {
+    write_json facts.json 60 clmgk-info --json
+    write_json selftest.json 60 clmgk-info --selftest --json
+}
+
+stage_golden() {
+    local name arguments every=1 words target
+    [[ $rehearse -eq 0 ]] || every=60
+    while read -r name arguments; do
+        target=$(mktemp -d "$work/golden-XXXXXX")
+        export target # the arguments name it
+        eval "words=($arguments)"
+        begin_case golden "$name" 120 env -C "$bundle/golden/${name%:*}" clmgk-run "${words[@]}" --check
+    done < <(awk "NR % $every == 0" "$bundle/golden.txt")
+    wait
+}
+
+stage_numbers() {
+    local name tests
+    read -ra tests < <(manifest numeric)
+    [[ $rehearse -eq 0 ]] || tests=(test_combine)
+    for name in "${tests[@]}"; do
+        CLMGK_TEST_ENGINE=own begin_case numbers "$name" 400 "$name"
+    done
+    wait
+}
+
+stage_bench() {
+    local cases=(--suite gpu --pass both) product=4096x4096x4096 dtype
+    [[ $rehearse -eq 0 ]] || cases=(--heads 2 --length 64 --head-size 32 --variants softmax --seconds 0.1) product=40x72x64
+    write_json bench.json 480 clmgk-bench "${cases[@]}" --keep-caches --json
+    for dtype in bf16 f32; do
+        write_json "products-$dtype.json" 120 clmgk-bench --gemm "$product" --dtype "$dtype" --seconds 0.3 --json
+    done
+}
+
+stage_peers() {
+    local options=()
+    python3 -c 'import torch' 2>/dev/null || { say "no python3 with torch: no peers" && return; }
+    [[ $rehearse -eq 0 ]] || options=(--rehearse)
+    limited 240 python3 -B "$bundle/gpu.py" "${options[@]}" --output "$results/peers.jsonl" || failed=1
+}
+
+run() { # STAGE...
+    local stage answer
+    bundle=$here work='' failed=0 jobs=$(($(nproc) < 16 ? $(nproc) : 16)) libraries=''
+    [[ -f $bundle/MANIFEST ]] || fail 2 "run: there is no bundle in $bundle: pack makes one, with a copy of this script"
+    results=$(realpath -m "${output:-gpu-results}")
+    mkdir -p "$results" 2>/dev/null || fail 4 "--output '$results': cannot make the folder"
+    cmp -s "$bundle/MANIFEST" "$results/MANIFEST" || [[ ! -e $results/MANIFEST ]] ||
+        fail 2 "--output '$results' has the results of another bundle: expected another folder"
+    cp "$bundle/MANIFEST" "$results/"
+    work=$(mktemp -d)
+    trap 'trap - EXIT; kill $(jobs -p) 2>/dev/null || true; write_results; rm -rf "$work"' EXIT
+    trap 'exit 1' INT TERM HUP
+    choose_drivers
+    choose_libraries
+    export PATH=$bundle/bin:$PATH CLMGK_CACHE_DIR=$work/cache CUDA_CACHE_PATH=$work/cache CUDA_CACHE_MAXSIZE=4294967296
+    [[ $rehearse -eq 1 || -n ${CLMGK_DEVICE:-} ]] || export CLMGK_DEVICE=gpu
+    answer=$(clmgk-info ${CLMGK_DEVICE:+--device "$CLMGK_DEVICE"} 2>&1) || fail 3 "no device answers: $answer"
+    for stage in "$@"; do
+        say "$stage (at most ${limits[$stage]} s)"
+        deadline=$((SECONDS + ${limits[$stage]}))
+        "stage_$stage"
+        [[ $SECONDS -lt $deadline ]] || { say "$stage: out of time; the same command goes on" && failed=1; }
+        ! grep -qs '"status":[1-9]' "$results/$stage.jsonl" || failed=1
+        write_results
+    done
+    say "results in $results/results.json"
+    return "$failed"
+}
+
+main() {
+    local command=${1:-} build='' chosen=()
+    [[ $command != --help ]] || { usage && exit 0; }
+    [[ $command =~ ^(pack|run)$ ]] || fail 2 "'$command': expected pack or run (--help says more)"
+    shift
+    output='' rehearse=0
+    while [[ $# -gt 0 ]]; do
+        [[ $1 != --*=* ]] || set -- "${1%%=*}" "${1#*=}" "${@:2}"
+        case $1 in
+        --help) usage && exit 0 ;;
+        --rehearse) rehearse=1 ;;
+        --build | --output | --device)
+            [[ $# -gt 1 && -n $2 ]] || fail 2 "$1: expected a value"
+            [[ $1 != --build ]] || build=$2
+            [[ $1 != --output ]] || output=$2
+            [[ $1 != --device ]] || export CLMGK_DEVICE=$2
+            shift
+            ;;
+        *)
+            [[ $command == run && " ${stages[*]} " == *" $1 "* ]] || fail 2 "'$1': expected a stage or an option (--help lists them)"
+            chosen+=("$1")
+            ;;
+        esac
+        shift
+    done
+    [[ $command != run || -z $build ]] || fail 2 "--build is of pack alone"
+    if [[ $command == pack ]]; then
+        pack "$build" "$(realpath -m "${output:-$(dirname "$here")/build/gpu-bundle}")"
+        return
+    fi
+    [[ ${#chosen[@]} -gt 0 ]] || chosen=("${stages[@]}")
+    run "${chosen[@]}"
+}
+
+main "$@"

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's attention on a GPU, each of its back ends, at the sizes of tools/gpu-check.sh: a line of JSON each. Beside it MGK
+"""PyTorch's attention on a GPU, each of its back ends, at the sizes of `clmgk-bench --suite gpu`: a line of JSON each. Beside it MGK
 as PyTorch compiles its formula, products of matrices, and a layer.
 
 A back end that refuses a case is told in the case's "error"; those that always do are left out, and so is the one that
@@ -17,17 +17,13 @@ import time
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-SHAPES = {  # batch, heads, N, S, D, whether it is causal, and the number of heads of keys where they are fewer
-    "square-64": (1, 8, 4096, 4096, 64, False),
-    "square-32": (1, 8, 4096, 4096, 32, False),
-    "square-128": (1, 8, 4096, 4096, 128, False),
-    "long": (1, 8, 16384, 16384, 64, False),
+SHAPES = {  # batch, heads, N, S, D, whether it is causal
+    "gpu-4096": (1, 8, 4096, 4096, 64, False),
+    "gpu-64": (1, 8, 8192, 8192, 64, False),
+    "gpu-64-causal": (1, 8, 8192, 8192, 64, True),
+    "gpu-128": (1, 8, 8192, 8192, 128, False),
+    "gpu-128-causal": (1, 8, 8192, 8192, 128, True),
     "decode-64k": (1, 8, 1, 65536, 64, False),
-    "matrix-64": (1, 16, 8192, 8192, 64, False),
-    "matrix-64-causal": (1, 16, 8192, 8192, 64, True),
-    "matrix-128": (1, 16, 8192, 8192, 128, False),
-    "matrix-128-causal": (1, 16, 8192, 8192, 128, True),
-    "decode-64k-128": (4, 64, 1, 65536, 128, False, 8),
 }
 SMALL = {"small": (1, 2, 64, 64, 32, False)}
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
@@ -57,12 +53,10 @@ def timed(call, device, seconds):
 
 
 def measure(shape, dtype, back_end, backward, device, seconds):
-    batch, heads, rows, keys, size, causal, *shared = shape
-    key_heads = shared[0] if shared else heads
-    q, k, v = (torch.randn(batch, h, n, size, device=device, dtype=dtype, requires_grad=backward)
-               for h, n in ((heads, rows), (key_heads, keys), (key_heads, keys)))
-    grouped = {"enable_gqa": True} if shared else {}
-    attend = functools.partial(torch.nn.functional.scaled_dot_product_attention, is_causal=causal, **grouped)
+    batch, heads, rows, keys, size, causal = shape
+    q, k, v = (torch.randn(batch, heads, n, size, device=device, dtype=dtype, requires_grad=backward)
+               for n in (rows, keys, keys))
+    attend = functools.partial(torch.nn.functional.scaled_dot_product_attention, is_causal=causal)
     with sdpa_kernel(getattr(SDPBackend, back_end)):
         if not backward:
             with torch.no_grad():
@@ -112,7 +106,7 @@ def measure_other(function, dtype, device, seconds, small):
 
 
 def flops(shape, backward):
-    batch, heads, rows, keys, size, causal = shape[:6]
+    batch, heads, rows, keys, size, causal = shape
     return 4.0 * batch * heads * rows * keys * size * (2.5 if backward else 1) * (0.5 if causal else 1)
 
 
@@ -120,8 +114,6 @@ def may_compute(back_end, shape, dtype):
     """Not those that PyTorch refuses for this case, and not MATH where it takes twenty times as long as the others."""
     if back_end == "MATH":
         return max(shape[2:4]) <= MOST_OF_MATH
-    if back_end == "EFFICIENT_ATTENTION":
-        return len(shape) == 6  # as many heads of keys as of queries
     return hasattr(SDPBackend, back_end) and (dtype != "f32" or back_end not in OF_16_BITS)
 
 
@@ -131,8 +123,13 @@ def cases(shapes, dtypes):
             for direction in ("forward", "backward") if shape[2] > 1 else ("forward",):
                 for back_end in BACK_ENDS:
                     if may_compute(back_end, shape, dtype):
-                        case = f"{name} {direction} {dtype} {back_end}"
-                        yield case, shape, dtype, direction == "backward", back_end
+                        yield name, shape, dtype, direction, back_end
+
+
+def properties(shape, dtype, direction, back_end):
+    """As clmgk-bench names them."""
+    names = ("batch", "heads", "length", "length_k", "head_size", "causal")
+    return {"variant": "softmax", **dict(zip(names, shape)), "dtype": dtype, "pass": direction, "back_end": back_end}
 
 
 def measure_attention(shape, dtype, back_end, backward, device, seconds):
@@ -145,9 +142,9 @@ def other_cases(names, dtypes):
             for dtype in dtypes]
 
 
-def result(name, device, run):
+def result(name, device, run, own):
     """`run` returns milliseconds of runs, and the operations of one."""
-    answer = {"case": name, "torch": torch.__version__,
+    answer = {"case": name, **own, "torch": torch.__version__,
               "device": torch.cuda.get_device_name() if device == "cuda" else device}
     try:
         times, operations = run()
@@ -172,16 +169,18 @@ def main():
     names = arguments.shapes.split(",") if arguments.shapes else [*SHAPES, *OTHERS]
     shapes = SMALL if arguments.rehearse else {name: SHAPES[name] for name in names if name in SHAPES}
     dtypes, seconds = arguments.dtypes.split(","), 0.01 if arguments.rehearse else arguments.seconds
-    runs = [(name, measure_attention, (shape, DTYPES[dtype], back_end, backward, device, seconds))
-            for name, shape, dtype, backward, back_end in cases(shapes, dtypes)]
-    runs += [(name, measure_other, (function, DTYPES[dtype], device, seconds, arguments.rehearse))
+    runs = [(f"{name} {direction} {dtype} {back_end}", measure_attention,
+             (shape, DTYPES[dtype], back_end, direction == "backward", device, seconds),
+             properties(shape, dtype, direction, back_end))
+            for name, shape, dtype, direction, back_end in cases(shapes, dtypes)]
+    runs += [(name, measure_other, (function, DTYPES[dtype], device, seconds, arguments.rehearse), {})
              for name, function, dtype in other_cases(names, dtypes)]
     with open(arguments.output, "a+", encoding="utf-8") as file:
         file.seek(0)
         known = {json.loads(line)["case"] for line in file}
-        for name, function, own in runs:
+        for name, function, given, own in runs:
             if name not in known:
-                answer = result(name, device, functools.partial(function, *own))
+                answer = result(name, device, functools.partial(function, *given), own)
                 rate = "" if "error" in answer else f"{answer['ms']:.3f} ms {answer['gflops']:.0f} GFLOP/s"
                 print(f"{answer['case']:48s} {rate or answer['error']}")
                 file.write(json.dumps(answer) + "\n")

@@ -4,7 +4,7 @@
 
 Each case becomes a line of FILE, JSON: its name, its status (0: right) and seconds, the reason of a failure, and what it
 measured. Values and gradients are compared with the formulas in double precision on the CPU (formulas.py), or with PyTorch's
-own modules. tools/gpu-check.sh runs it on a card; `--device cpu` rehearses it, without what only CUDA has. It needs torch,
+own modules. It is for a card; `--device cpu` rehearses it, without what only CUDA has. It needs torch,
 NumPy and cffi. Cases that FILE has already are left out. Exit status: 0 all cases are right, 5 some are not, 3 there is no
 such device.
 """

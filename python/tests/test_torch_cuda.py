@@ -89,7 +89,7 @@ def test_cuda_tensors_without_a_driver():
 
 
 def test_the_checks_for_a_card(tmp_path):
-    """What tools/gpu-check.sh runs on a card is right for the CPU's tensors; a second run leaves out what has a result."""
+    """What cuda_tensors.py checks on a card is right for the CPU's tensors; a second run leaves out what has a result."""
     command = [sys.executable, pathlib.Path(__file__).with_name("cuda_tensors.py"), "--device", "cpu", "--output",
                tmp_path / "tensors.jsonl"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -5,6 +5,7 @@
 #   run_on.sh oclgrind-races|oclgrind-uninitialised PROGRAM...   fails if Oclgrind has anything to say
 #   run_on.sh layer:FILE PROGRAM...                              on PoCL; fails if the layer was not loaded
 #   run_on.sh whole-chunks PROGRAM...                            on PoCL, the SIMT engine's text for NVIDIA's GPUs
+#   run_on.sh gpu:CLMGK-INFO PROGRAM...                          on the first GPU, by its own engine
 # Exit status 77 if the implementation is not installed; 1 if CLMGK_TEST_REQUIRE_ALL is set.
 set -euo pipefail
 
@@ -59,6 +60,11 @@ oclgrind-races) CLMGK_TEST_ENGINE=simt run_oclgrind --data-races -- "$@" ;;
 # (llvm.experimental.noalias.scope.decl), and the lane engine's vectors crash it.
 oclgrind-uninitialised)
     CLMGK_TEST_ENGINE=simt run_oclgrind --uninitialized --build-options "-cl-opt-disable -DFUNCTION=static" -- "$@"
+    ;;
+gpu:*)
+    export CLMGK_DEVICE=gpu
+    "${runtime#gpu:}" --device gpu >/dev/null 2>&1 || exit 77 # a GPU cannot be required
+    CLMGK_TEST_ENGINE=own "$@"
     ;;
 layer:*)
     use_only pocl

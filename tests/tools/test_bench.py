@@ -806,7 +806,7 @@ class Refusals(BenchTest):
             (["--features", "favor"], ["--features", 8, "--variants", "linear"]),
             (["--features"], ["--feature", "favor", "--features", 0, "--variants", "linear"]),
             (["use_window", "linear"], ["--length", 8, "--head-size", 8, "--window", "1,1", "--variants", "linear"]),
-            (["--suite", "short", "linear", "layer", "call"], ["--suite", "long"]),
+            (["--suite", "short", "linear", "gpu", "layer", "call"], ["--suite", "long"]),
             (["--shapes", "lra-retrieval"], ["--shapes", "nothing"]),
             (["--shapes"], ["--shapes", "swin,"]),
             (["--suite", "--shapes"], ["--suite", "quick", "--shapes", "swin"]),

@@ -23,7 +23,8 @@ enum {
     BENCH_SUITE_FULL = 4,
     BENCH_SUITE_ADMIXTURE = 8,
     BENCH_SUITE_SHORT = 16,
-    BENCH_SUITE_LINEAR = 32
+    BENCH_SUITE_LINEAR = 32,
+    BENCH_SUITE_GPU = 64
 };
 
 /* More cases of softmax beside the variants that a shape compares: causal, every other storage type, without the

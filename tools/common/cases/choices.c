@@ -197,10 +197,10 @@ tool_exit bench_parse_gradients(const char *text, bench_request *request, tool_e
 static tool_exit parse_suite(const char *text, const char *const *own, size_t own_count, bench_request *request,
                              unsigned *suite, tool_error *error)
 {
-    static const unsigned suites[] = {BENCH_SUITE_SHORT, BENCH_SUITE_PAPER,     BENCH_SUITE_QUICK,
-                                      BENCH_SUITE_FULL,  BENCH_SUITE_ADMIXTURE, BENCH_SUITE_LINEAR};
-    const char *names[TOOL_COUNT(suites) + BENCH_MAX_OWN_SUITES] = {"short", "paper",     "quick",
-                                                                    "full",  "admixture", "linear"};
+    static const unsigned suites[] = {BENCH_SUITE_SHORT,     BENCH_SUITE_PAPER,  BENCH_SUITE_QUICK, BENCH_SUITE_FULL,
+                                      BENCH_SUITE_ADMIXTURE, BENCH_SUITE_LINEAR, BENCH_SUITE_GPU};
+    const char *names[TOOL_COUNT(suites) + BENCH_MAX_OWN_SUITES] = {"short",     "paper",  "quick", "full",
+                                                                    "admixture", "linear", "gpu"};
     size_t index = 0;
     for (size_t i = 0; i < own_count; i++)
         names[TOOL_COUNT(suites) + i] = own[i];
@@ -238,10 +238,18 @@ static void take_default_variants(bench_request *request, unsigned suite)
     static const bench_variant linear[] = {{CLMGK_VARIANT_LINEAR, BENCH_HEADS_OF_SHAPE, 0},
                                            {CLMGK_VARIANT_MLK, BENCH_HEADS_HALF, 0},
                                            {CLMGK_VARIANT_SMLK, BENCH_HEADS_HALF, 0}};
-    const bench_variant *const variants = suite == BENCH_SUITE_ADMIXTURE ? admixture
-                                          : suite == BENCH_SUITE_LINEAR  ? linear
-                                                                         : mixture;
-    request->variant_count = suite == BENCH_SUITE_ADMIXTURE ? TOOL_COUNT(admixture) : TOOL_COUNT(mixture);
+    static const bench_variant of_gpu[] = {
+        {CLMGK_VARIANT_SOFTMAX, BENCH_HEADS_OF_SHAPE, 0},   {CLMGK_VARIANT_MGK, BENCH_HEADS_HALF, 0},
+        {CLMGK_VARIANT_SMGK, BENCH_HEADS_HALF, 0},          {CLMGK_VARIANT_HARD_FISH, BENCH_HEADS_OF_SHAPE, 2},
+        {CLMGK_VARIANT_HARD_MISH, BENCH_HEADS_OF_SHAPE, 2}, {CLMGK_VARIANT_LINEAR, BENCH_HEADS_OF_SHAPE, 0}};
+    const bench_variant *variants = mixture;
+    request->variant_count = TOOL_COUNT(mixture);
+    if (suite == BENCH_SUITE_ADMIXTURE)
+        variants = admixture, request->variant_count = TOOL_COUNT(admixture);
+    else if (suite == BENCH_SUITE_LINEAR)
+        variants = linear, request->variant_count = TOOL_COUNT(linear);
+    else if (suite == BENCH_SUITE_GPU)
+        variants = of_gpu, request->variant_count = TOOL_COUNT(of_gpu);
     memcpy(request->variants, variants, request->variant_count * sizeof(*variants));
 }
 
@@ -312,5 +320,6 @@ tool_exit bench_parse_choice(const bench_choice *choice, bench_request *request,
     TOOL_TRY(tool_parse_storage("dtype-v", choice->dtype_v, &request->dtype_v, error));
     TOOL_TRY(tool_parse_storage("dtype-o", choice->dtype_o, &request->dtype_o, error));
     TOOL_TRY(tool_parse_precision("precision", choice->precision, &request->precision, error));
-    return parse_list("dtype", choice->dtypes ? choice->dtypes : "f32", CLMGK_DTYPES, add_dtype, request, error);
+    const char *const usual = *suite == BENCH_SUITE_GPU ? "bf16,f32" : "f32";
+    return parse_list("dtype", choice->dtypes ? choice->dtypes : usual, CLMGK_DTYPES, add_dtype, request, error);
 }

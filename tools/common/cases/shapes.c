@@ -11,6 +11,7 @@ static const bench_figure lra_retrieval_figures[] = {
 };
 
 enum { PAPER = BENCH_SUITE_PAPER | BENCH_SUITE_FULL, FULL = BENCH_SUITE_FULL, QUICK = BENCH_SUITE_QUICK };
+enum { GPU = BENCH_SUITE_GPU };
 enum { SHORT = PAPER | BENCH_SUITE_SHORT, ADMIXTURE = BENCH_SUITE_ADMIXTURE, LINEAR = BENCH_SUITE_LINEAR };
 enum { SQUARE = BENCH_WITH_CAUSAL | BENCH_WITH_STORAGE, BESIDE_FULL = BENCH_WITH_FULL };
 
@@ -71,10 +72,13 @@ const bench_shape bench_shapes[] = {
     {"cross", "few queries, many keys", FULL, 0, 1, 8, 0, 2, 512, 8192, 64, 0, false, NULL, PLAIN, 0, 0},
     {"window-16k", "256 keys to each side", FULL, BESIDE_FULL, 1, 8, 0, 2, 16384, 0, 64, 0, false, NULL, WINDOW_256, 0,
      0},
-    {"decode-64k", "one query against a cache", FULL, BENCH_WITH_F16_CACHE, 1, 8, 0, 2, 1, 65536, 64, 0, false, NULL,
-     PLAIN, 0, 0},
+    {"decode-64k", "one query against a cache", FULL | GPU, BENCH_WITH_F16_CACHE, 1, 8, 0, 2, 1, 65536, 64, 0, false,
+     NULL, PLAIN, 0, 0},
     {"decode-64k-16", "16 queries against a cache", FULL, BENCH_WITH_F16_CACHE, 1, 8, 0, 2, 16, 65536, 64, 0, false,
      NULL, PLAIN, 0, 0},
+    {"gpu-4096", "N = S = 4096", GPU, 0, 1, 8, 0, 2, 4096, 0, 64, 0, false, NULL, PLAIN, 0, 0},
+    {"gpu-64", "N = S = 8192", GPU, BENCH_WITH_CAUSAL, 1, 8, 0, 2, 8192, 0, 64, 0, false, NULL, PLAIN, 0, 0},
+    {"gpu-128", "N = S = 8192", GPU, BENCH_WITH_CAUSAL, 1, 8, 0, 2, 8192, 0, 128, 0, false, NULL, PLAIN, 0, 0},
     {"packed", "sequences back to back, causal", FULL, 0, 1, 8, 0, 2, 8192, 0, 64, 0, true, NULL, PACKED_32, 0, 0},
     {"uneven", "sizes of no power of two", FULL, 0, 3, 6, 0, 3, 1000, 1500, 72, 40, false, NULL, PLAIN, 0, 0},
     {"quick-32", "N = S = 1024", QUICK, 0, 1, 8, 0, 2, 1024, 0, 32, 0, false, NULL, PLAIN, 0, 0},
