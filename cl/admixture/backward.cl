@@ -151,7 +151,7 @@ FUNCTION void head_tile(const key_block *b, const panel_tile *m, int value_head,
 {
     const mgk_attention_args *const a = b->a;
     int h = m->g0 * HEAD_RATIO + grad_head;
-    FORGET(h);
+    OPAQUE(h);
     real sums[SUMS > 0 ? SUMS : 1], key_sums[BLOCK_HELD];
     const pair_block at = {b->g, &b->x->scorer, b, m, key_sums};
     for (int i = 0; i < SUMS; ++i)

@@ -17,8 +17,8 @@ __kernel KERNEL_ATTRIBUTES void shuffle_probe(__global int *neighbours)
     int tid = get_local_id(0);
     if (get_group_id(0) != 0)
         return;
-    FORGET(tid);
-    FORGET_POINTER(neighbours);
+    OPAQUE(tid);
+    OPAQUE_POINTER(neighbours);
     int right = 0;
     for (int mask = 1; mask < MOST_NEIGHBOURS; mask *= 2)
         right |= lane_exchange((float)tid, mask) == (float)(tid ^ mask) ? mask : 0;
