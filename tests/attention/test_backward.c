@@ -421,6 +421,20 @@ TH_TEST(rivals_at_large_scores)
         }
 }
 
+/* The least float hides all keys: lse_low alone says how many they are. The programs are those of a test above. */
+TH_TEST(rows_of_the_least_float)
+{
+    for (size_t e = 0; e < session->engines && e < 2; e++) {
+        clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 70, 70);
+        desc.use_lse_low = desc.use_bias = 1;
+        desc.gradients = th_all_gradients(&desc);
+        TH_PROBLEM problem = th_problem_make(&desc, 2);
+        th_fill(&problem, TH_BIAS, -FLT_MAX);
+        const clmgk_plan_options options = th_options(session, e);
+        th_expect_equal_weights(session, &problem, &options);
+    }
+}
+
 /* Large finite biases as masks. Rows take turns: all keys are masked, which changes no weight; some are; some are, with
  * biases of two sizes; none is. */
 static void mask_rows(th_problem *problem)
