@@ -75,7 +75,7 @@ static const char *refused_option(const clmgk_plan *plan)
 }
 
 /* Appends to the reason of the engine what the device made of the forward pass's kernel: its work-groups on a compute
- * unit, by the model that chose them, an option that the compiler refused, and why work-groups are smaller than they
+ * unit, an option that the compiler refused, and why work-groups are smaller than they
  * would be. */
 static void explain_block(clmgk_plan *plan, const clmgk_error *narrowed)
 {
@@ -83,12 +83,12 @@ static void explain_block(clmgk_plan *plan, const clmgk_error *narrowed)
     const mgk_block *const block = &forward->block;
     const char *const refused = refused_option(plan);
     mgk_text text = {.allocator = &plan->context->allocator};
-    if (block->pace.resident > 0) {
+    if (block->resident > 0) {
         const mgk_launch *const launch = &forward->steps.step[forward->steps.main].launch;
         const int64_t groups = (int64_t)(launch->global[0] / launch->local[0]);
         const int64_t units = plan->context->facts.info.compute_units;
         mgk_text_printf(&text, "; %" PRId64 " work-groups of %zu in %" PRId64 " waves, %" PRId64 " on a compute unit",
-                        groups, block->threads, mgk_waves_count(&block->pace, units, groups), block->pace.resident);
+                        groups, block->threads, mgk_waves_count(block->resident * units, groups), block->resident);
         if (block->registers > 0)
             mgk_text_printf(&text, " with at most %d registers for a work-item", block->registers);
     }

@@ -12,7 +12,7 @@
 #include "engine/waves.h"
 #include "tuning/tunables.h"
 
-/* Parameters that do not depend on the engine: each engine has `splits`, those with a model of the time `split-from`;
+/* Parameters that do not depend on the engine: each engine has `splits`, those with waves `split-from`;
  * families whose blocks hold several heads add `heads`. */
 #define MGK_KNOWN_TUNABLES(T) T(splits, "splits") T(split_from, "split-from") T(heads, "heads")
 MGK_TUNABLE_NAMES(MGK_KNOWN_TUNABLES)
@@ -39,11 +39,8 @@ typedef struct mgk_footprint {
     int64_t rows;            /* of a problem, on average */
     int64_t heads, problems; /* number of heads and problems, whose rows are split into blocks */
     int64_t streamed;        /* number of rows of a problem that tiles bring: keys; backward: queries */
-    double seen;             /* part of them that a block meets: less than 1 with a mask */
     int64_t shared_heads;    /* backward: heads that read the same head of keys, whose block serves all of them */
     int64_t work_items;      /* of a work-group that have something to do; 0: any number */
-    int64_t most_splits;     /* forward: ranges of keys whose partial results are no larger than the arrays */
-    bool tails;              /* forward: of the last wave's blocks alone, where the pass has MGK_NAMED(split_from) */
     int narrowest, widest;   /* the smaller and the larger of the classes of D and E */
 
     /* ---- the kernel's forms */
@@ -95,8 +92,8 @@ typedef struct mgk_block {
     int registers;             /* limit of a work-item's, of which `compiler` tells the compiler; 0: none */
     const char *compiler;      /* options of the device's compiler; NULL: none */
     const char *of_queries; /* with a limit of registers: in the backward pass' kernel of queries; NULL: `compiler` */
-    mgk_pace pace;          /* of a work-group of the pass's main kernel */
-    mgk_flags flags;        /* that the engine sets for its kernels */
+    int64_t resident; /* work-groups of the forward pass that a compute unit holds; 0: it runs one after another */
+    mgk_flags flags;  /* that the engine sets for its kernels */
 } mgk_block;
 
 /* How well an engine suits a device, or a problem on it. Of the engines that can plan all of its passes, a plan takes
@@ -189,10 +186,6 @@ void mgk_pack_heads(clmgk_attention_desc *desc, int64_t heads);
 
 /* The number of rows of the form for few rows; 0: the problem has more rows, or the kernel has no such form here. */
 int mgk_few_rows(const mgk_footprint *footprint);
-
-/* Sets how many ranges of keys a forward pass may have, of which blocks, and the time to combine their partial
- * results. */
-void mgk_waves_combining(const mgk_footprint *footprint, mgk_waves *launch);
 
 /* The parameters of an engine and those added by a family (NULL: none), all values 0. */
 mgk_tunables mgk_engine_tunables(const mgk_engine *engine, const mgk_added_tunables *added);

@@ -24,14 +24,3 @@ clmgk_status mgk_check_group(const char *engine, uint64_t threads, uint64_t loca
                         engine, local_bytes, facts->info.local_memory_bytes);
     return CLMGK_OK;
 }
-
-void mgk_waves_combining(const mgk_footprint *f, mgk_waves *launch)
-{
-    enum { LAUNCH = 8000, MEMORY_BYTES = 16 }; /* cycles of another kernel; bytes of a unit's share in a cycle */
-    const double rows = (double)(f->problems * f->heads * f->rows);
-    const double bytes = 2.0 * rows * (double)(f->value_size + 2) * sizeof(float); /* written and read */
-    launch->most_splits = f->most_splits;
-    launch->tail = f->tails && f->held_heads == 0;
-    launch->combine = LAUNCH;
-    launch->part = bytes / (MEMORY_BYTES * (double)launch->units);
-}

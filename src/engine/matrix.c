@@ -5,8 +5,6 @@
 #include "engine/shuffles.clh"
 #include "engine/units.clh"
 
-#include <math.h>
-
 MGK_TUNABLE_TABLE(matrix, "matrix", MGK_MATRIX_TUNABLES, MGK_MATRIX_CONSTRAINTS);
 
 enum {
@@ -250,114 +248,39 @@ static int most_registers(const mgk_footprint *f, const mgk_tunables *p)
     return !has_limit ? 0 : fits_large_block(f) ? OF_FOUR : OF_THREE;
 }
 
-/* ---- the time of a block -------------------------------------------------------------------------------------- */
-
-/* A work-item's registers, estimated by what ptxas 13.0 gives to the forward kernels of tests/offline for sm_90: as
- * many work-groups fit. */
-static int64_t registers_of(const mgk_footprint *f, const mgk_tunables *p)
+/* Of the forward pass: a work-item's registers, as ptxas gives them for sm_90 (docs/gpu.md), and the work-groups that a
+ * unit holds. */
+static int64_t resident_of(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
 {
-    enum { MOST = 255, FIXED = 40, OF_SCORES = 85 };
-    const int limit = most_registers(f, p);
-    if (limit > 0 || f->held_heads > 0 || f->modified || f->singles)
-        return limit > 0 ? limit : MOST;
-    const int64_t head = width_of(f->head_size), value = width_of(f->value_size);
-    const int64_t row_tile = value / 2 + head / 4 + 6 * (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles));
-    const int64_t fragments = 5 * row_tile * mgk_tunable_get(p, MGK_NAMED(row_tiles)) / 4;
-    const int64_t registers = FIXED + fragments + (f->components > 1 || f->keys_read_again ? OF_SCORES : 0);
-    return registers < MOST ? registers : MOST;
-}
-
-/* Of the forward pass, on an H200: by counts of machine code. A fragment of keys or values that a
- * warp loads serves all of its rows. With few rows a tile is read from global memory once, its keys first, and then its
- * values. */
-static mgk_pace pace_of(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
-{
-    enum { OF_PRODUCT = 16 * 8 * 16, BANKS_BYTES = 128, MEMORY_BYTES = 16 };
-    enum {
-        TILE_LATENCY = 300,
-        UNIT_LATENCY = 1200,
-        SLICES_LATENCY = 1000,
-        KEYS_LATENCY = 700,
-        ENDS = 10000,
-        MEMORY_LATENCY = 3000,
-        FEW_ENDS = 5000
-    };
+    enum { MOST = 255, OF_FEW_SUMS = 168 };
     const mgk_unit unit = mgk_unit_of(facts);
+    const int64_t threads = (int64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * WARP;
+    const bool few = fits_large_block(f) && !f->singles && mgk_tunable_get(p, MGK_NAMED(row_tiles)) == 1;
+    const int limit = most_registers(f, p);
     if (unit.registers == 0 || facts->matrix_unit.unit == 0 || !f->forward)
-        return (mgk_pace){.resident = 0};
-    const double warps = mgk_tunable_get(p, MGK_NAMED(warps)), row_tiles = mgk_tunable_get(p, MGK_NAMED(row_tiles));
-    const double heads = f->held_heads > 0 ? mgk_tunable_get(p, MGK_NAMED(heads)) : 1;
-    const double keys = mgk_tunable_get(p, MGK_NAMED(key_tiles)) * TILE_KEYS, scores = (double)rows_of(p) * keys;
-    const double columns = (double)(f->products * width_of(f->head_size)) + heads * (double)width_of(f->value_size);
-    const double products = scores * (columns + heads * TILE_KEYS) / OF_PRODUCT; /* with the sums of rounded weights */
-    const double of_scores = scores * heads * (double)f->components;
-    const int slices = bf16_slices_of(f), pairs = slices > 0 ? slices * (slices + 1) / 2 : 1; /* of slices */
-    const double numbers = keys * columns, bytes = numbers * (f->singles ? 4.0 : 2.0);
-    const double of_product = slices > 0 ? 0.25 * pairs + 0.125 * slices : 0.48 / row_tiles;
-    const double splitting = slices > 0 ? 0.028 * (slices - 1) * (numbers + of_scores) : 0.0;
-    const double slots = splitting + (uses_wgmma(p) ? 0.09 * of_scores : of_product * products + 0.075 * of_scores);
-    const double of_unit = pairs * (uses_wgmma(p) ? 1.15 : 1.66);
-    const double units = slots + of_unit * products; /* wgmma: partly at the same time */
-    const double loads = uses_wgmma(p) ? 1.0 : warps;
-    const double of_slice = numbers * HALF_BYTES * (slices + loads * (uses_wgmma(p) ? pairs : slices));
-    const double banks = (slices > 0 ? 2.0 * bytes + of_slice : bytes * (loads + 1.0)) / BANKS_BYTES;
-    /* a group of four warps waits for each product, which a lone group does most of the time */
-    const double latency = !uses_wgmma(p) ? TILE_LATENCY : UNIT_LATENCY + (slices > 0 ? SLICES_LATENCY : 0);
-    mgk_pace pace = {.work = pow(pow(units, 6.0) + pow(banks, 6.0), 1.0 / 6.0),
-                     .latency = latency + (f->keys_read_again ? KEYS_LATENCY : 0),
-                     .ends = ENDS};
-    if (f->rows <= rows_of(p)) {
-        pace.latency += fmax(MEMORY_LATENCY - pace.work, 0.0); /* products hide it */
-        pace.work = fmax(pace.work, bytes / MEMORY_BYTES);
-        pace.ends = FEW_ENDS;
-    }
-    pace.resident = mgk_resident_groups(&unit, (int64_t)warps * WARP, registers_of(f, p), local_bytes_of(f, facts, p));
-    return pace;
+        return 0;
+    return mgk_resident_groups(&unit, threads,
+                               limit > 0 ? limit
+                               : few     ? OF_FEW_SUMS
+                                         : MOST,
+                               local_bytes_of(f, facts, p));
 }
 
-/* Cycles of the forward pass with so many fragments of rows for a warp. */
-static double time_with(const mgk_footprint *f, const mgk_device_facts *facts, int row_tiles, const mgk_tunables *given)
-{
-    mgk_tunables own = *given, *const p = &own;
-    mgk_tunable_default(p, MGK_NAMED(row_tiles), row_tiles);
-    mgk_tunable_default(p, MGK_NAMED(key_tiles), mgk_tunable_base(p, MGK_NAMED(key_tiles), facts->info.device_class));
-    const int64_t keys = (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles)) * TILE_KEYS;
-    const mgk_pace pace = pace_of(f, facts, p);
-    mgk_waves launch = {.pace = &pace,
-                        .units = (int64_t)facts->info.compute_units,
-                        .blocks = f->problems * f->heads * ((f->rows + rows_of(p) - 1) / rows_of(p)),
-                        .tiles = (double)f->streamed * f->seen / (double)keys,
-                        .unequal = f->seen < 1.0};
-    mgk_waves_combining(f, &launch);
-    const int splits = mgk_tunable_get(p, MGK_NAMED(splits));
-    return mgk_waves_time(&launch, splits > 0 ? splits : mgk_waves_splits(&launch));
-}
-
-/* Fragments of 16 rows of a warp: two share the loads of keys and values where registers hold the sums of both, found
- * by compiling (tests/offline), and where larger blocks take no more time. */
+/* Fragments of 16 rows of a warp: two share the loads of keys and values, where registers hold the sums of both (found
+ * by compiling: tests/offline) and each unit has a block. In the backward pass the kernel of keys also has keys and
+ * values in registers, and each unit has two. An H200 is 22 % faster with two where it has several blocks for each unit
+ * (docs/gpu.md). */
 static int row_tiles_of(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
 {
-    enum { ROW_TILES = 2 };
+    enum { ROW_TILES = 2, BACKWARD_BLOCKS = 2 };
     const int base = mgk_tunable_base(p, MGK_NAMED(row_tiles), facts->info.device_class);
-    const bool has_waves = mgk_unit_of(facts).registers > 0;
-    if (mgk_tunable_get(p, MGK_NAMED(unit)) != MATRIX_MMA || !has_waves || !fits_large_block(f) || f->singles)
-        return base;
     const int64_t rows = (int64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * ROW_TILES * TILE_ROWS;
-    const double once = time_with(f, facts, base, p), twice = time_with(f, facts, ROW_TILES, p);
-    return f->rows >= rows && once >= MGK_WAVES_GAIN * twice ? ROW_TILES : base;
-}
-
-/* The same in the backward pass, whose kernel of keys has the sums of dK and dV, and keys and values, in registers. */
-static int backward_row_tiles_of(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
-{
-    enum { ROW_TILES = 2, RESIDENT = 2 };
-    const int base = mgk_tunable_base(p, MGK_NAMED(row_tiles), facts->info.device_class);
     if (mgk_tunable_get(p, MGK_NAMED(unit)) != MATRIX_MMA || !fits_large_block(f) || f->singles)
         return base;
-    const int64_t rows = (int64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * ROW_TILES * TILE_ROWS;
-    const int64_t of_keys = f->rows / rows * (f->heads / f->shared_heads), of_queries = f->streamed / rows * f->heads;
-    const int64_t fewer = of_keys < of_queries ? of_keys : of_queries;
-    return fewer * f->problems >= RESIDENT * (int64_t)facts->info.compute_units ? ROW_TILES : base;
+    const int64_t units = (int64_t)facts->info.compute_units * (f->forward ? 1 : BACKWARD_BLOCKS);
+    const int64_t of_rows = f->rows / rows * (f->heads / f->shared_heads), of_tiles = f->streamed / rows * f->heads;
+    const int64_t blocks = f->forward || of_rows < of_tiles ? of_rows : of_tiles;
+    return blocks * f->problems >= units ? ROW_TILES : base;
 }
 
 /* Numbers of a row of dK and dV, for which the kernel of keys has sums. */
@@ -433,8 +356,7 @@ static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tu
     const clmgk_device_class kind = facts->info.device_class;
     mgk_tunable_default(p, MGK_NAMED(unit), unit_of(f, facts, p));
     mgk_tunable_default(p, MGK_NAMED(warps), uses_wgmma(p) ? GROUP_WARPS : mgk_tunable_base(p, MGK_NAMED(warps), kind));
-    mgk_tunable_default(p, MGK_NAMED(row_tiles),
-                        f->forward ? row_tiles_of(f, facts, p) : backward_row_tiles_of(f, facts, p));
+    mgk_tunable_default(p, MGK_NAMED(row_tiles), row_tiles_of(f, facts, p));
     mgk_tunable_default(p, MGK_NAMED(key_tiles), mgk_tunable_base(p, MGK_NAMED(key_tiles), kind));
     const int64_t usual_rows = rows_of(p);
     bool halved = true;
@@ -542,7 +464,7 @@ static clmgk_status fit(const mgk_footprint *whole, const mgk_device_facts *fact
                          .compiler = compiler_of(f, p),
                          .of_queries = compiler_of_queries(f, p),
                          .registers = most_registers(f, p),
-                         .pace = pace_of(f, facts, p),
+                         .resident = resident_of(f, facts, p),
                          .unit = mgk_tunable_get(p, MGK_NAMED(unit)),
                          .turns = turns,
                          .precision = precision_of(f),

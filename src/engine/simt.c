@@ -105,7 +105,7 @@ typedef struct share {
     int64_t most_few_head_sums;               /* the same in the form for few rows */
 } share;
 
-/* A form of a block on NVIDIA's GPUs, of which the time of the waves decides. */
+/* A form of a block on NVIDIA's GPUs. */
 typedef struct block_form {
     bool double_rows;
     int row_threads; /* at most */
@@ -307,154 +307,65 @@ static void choose_with(const mgk_footprint *f, const mgk_device_facts *facts, c
     choose_values(f, facts, p);
 }
 
-/* ---- the time of a block -------------------------------------------------------------------------------------- */
-
-/* A kernel: of the forward pass, or one of the backward pass. */
-typedef enum part { PART_FORWARD, PART_KEYS, PART_QUERIES } part;
+/* ---- the form of a block -------------------------------------------------------------------------------------- */
 
 /* NVIDIA's compiler gives a work-item of softmax with heads up to 32 about 160 registers, of which one work-group of
- * 256 work-items fits a compute unit. With this limit two fit, and nothing spills (tests/offline). With heads of 64 the
- * loop over tiles would: there blocks of 128 work-items let three fit without it. */
+ * 256 work-items fits a compute unit. With this limit two fit, and little spills (tests/offline). With heads of 64 the
+ * loop over tiles would: there blocks have 128 work-items without it. */
 enum { LIMITED_SIZE = 32, LIMITED_REGISTERS = 128 };
+
+/* Whether the kernel with twice the rows takes the limit. */
+static bool takes_limit(const mgk_footprint *f, const mgk_device_facts *facts)
+{
+    return facts->runtime == MGK_RUNTIME_NVIDIA && f->forward && !has_heads(f) && f->scores > 0 && f->components == 1 &&
+           may_double_rows(f) && !f->keys_read_again && f->widest <= LIMITED_SIZE;
+}
 
 static bool limits_registers(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p, int few)
 {
     enum { ROWS = 8, KEYS = 4, KEY_THREADS = 16 }; /* blocks with other numbers have other code */
-    return facts->runtime == MGK_RUNTIME_NVIDIA && f->forward && !has_heads(f) && few == 0 && f->scores > 0 &&
-           f->components == 1 && may_double_rows(f) && !f->keys_read_again && f->widest <= LIMITED_SIZE &&
-           mgk_tunable_get(p, MGK_NAMED(rows)) == ROWS && mgk_tunable_get(p, MGK_NAMED(keys)) == KEYS &&
-           mgk_tunable_get(p, MGK_NAMED(key_threads)) == KEY_THREADS;
+    return takes_limit(f, facts) && few == 0 && mgk_tunable_get(p, MGK_NAMED(rows)) == ROWS &&
+           mgk_tunable_get(p, MGK_NAMED(keys)) == KEYS && mgk_tunable_get(p, MGK_NAMED(key_threads)) == KEY_THREADS;
 }
 
-/* A work-item's registers, estimated by what ptxas 13.0 gives to the kernels of tests/offline for sm_90: most are
- * within 15 %, and as many work-groups fit. */
-static int64_t registers_of(const mgk_footprint *f, const mgk_tunables *p, part which, int few)
+/* Work-groups of the forward pass that a unit holds. ptxas 13.0 gives most kernels of tests/offline all registers of
+ * sm_90, and less than this to those for few rows. */
+static int64_t resident_of(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p, int few)
 {
-    enum {
-        FORWARD = 32,
-        OF_TERM = 5,
-        OF_NORMS = 24,
-        BACKWARD = 64,
-        OF_COMPONENT = 18,
-        FEW = 92,
-        OF_FEW = 9,
-        LEAST = 120,
-        MOST = 255
-    };
-    const int64_t rows = mgk_tunable_get(p, MGK_NAMED(rows)), keys = mgk_tunable_get(p, MGK_NAMED(keys));
-    const int64_t key_threads = mgk_tunable_get(p, MGK_NAMED(key_threads));
-    const int64_t heads = has_heads(f) ? mgk_tunable_get(p, MGK_NAMED(heads)) : 1, values = heads * f->value_size;
-    const int64_t scores = (has_heads(f) ? f->scores + 1 : 2) * rows * keys;
-    if (few > 0)
-        return FEW + few * (OF_FEW + heads * MOST_PIECE + f->products + f->block.terms);
-    const int64_t held = f->block.features + (which == PART_KEYS ? values : 0);
-    const int64_t forward =
-        FORWARD + (f->keys_read_again ? OF_NORMS : 0) + rows * (values / key_threads + OF_TERM * f->block.terms);
-    const int64_t backward = BACKWARD + rows * (held / key_threads + OF_COMPONENT * (f->components - 1));
-    const int64_t registers = scores + (which == PART_FORWARD ? forward : backward);
-    return registers < LEAST ? LEAST : registers < MOST ? registers : MOST;
-}
-
-/* Barriers of a tile: one for each staged chunk, and those of the weights. */
-static double barriers_of(const mgk_footprint *f, const mgk_tunables *p, part which)
-{
-    const double features = mgk_tunable_get(p, MGK_NAMED(features)), values = mgk_tunable_get(p, MGK_NAMED(values));
-    const double tile = mgk_tunable_get(p, MGK_NAMED(key_threads)) * mgk_tunable_get(p, MGK_NAMED(keys));
-    const double heads = has_heads(f) ? mgk_tunable_get(p, MGK_NAMED(heads)) : 1;
-    if (which == PART_FORWARD)
-        return 3.0 + (double)f->tile.features / features + heads * tile / values;
-    const double products = (double)f->products + (which == PART_KEYS ? 1.0 : 0.0);
-    return ((double)f->block.features + heads * (double)f->value_size) / features + 2.0 * products * tile / values;
-}
-
-/* Multiply-adds for a row and a key. */
-static double products_of(const mgk_footprint *f, const mgk_tunables *p, part which)
-{
-    const double heads = has_heads(f) ? mgk_tunable_get(p, MGK_NAMED(heads)) : 1;
-    const double values = heads * (double)f->value_size;
-    return which == PART_FORWARD ? (double)f->tile.features + values
-                                 : 2.0 * (double)f->block.features + (which == PART_KEYS ? 2.0 : 1.0) * values;
-}
-
-/* Numbers of an H200; their ratios decide, and are similar on other GPUs. The work of a multiply-add grows with the
- * loads of local memory for it, of rows + keys numbers for rows keys products; the copying of a tile takes two
- * instructions a number. With few rows a tile is read from memory once. */
-static mgk_pace pace_of(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p, part which)
-{
-    enum { LANES = 128, BARRIER = 300, ENDS = 30000 };
-    enum { MEMORY_BYTES = 16, FEW_LATENCY = 4800, FEW_ENDS = 5000 };
+    enum { MOST = 255, OF_FEW = 168 };
     const mgk_unit unit = mgk_unit_of(facts);
-    if (unit.registers == 0)
-        return (mgk_pace){.resident = 0};
-    const int few = few_rows(f, facts, p);
-    const int64_t estimate = registers_of(f, p, which, few);
-    const bool limited = limits_registers(f, facts, p, few) && estimate > LIMITED_REGISTERS;
-    const int64_t registers = limited ? LIMITED_REGISTERS : estimate;
+    const int registers = limits_registers(f, facts, p, few) ? LIMITED_REGISTERS : few > 0 ? OF_FEW : MOST;
     const uint64_t local = few > 0 ? few_local_bytes(f, p, few) : local_bytes_of(f, p);
-    mgk_pace pace = {.resident = mgk_resident_groups(&unit, threads_of(p), registers, local)};
-    const double products = products_of(f, p, which);
-    if (few > 0) {
-        pace.work = (double)threads_of(p) * products * sizeof(float) / MEMORY_BYTES;
-        pace.latency = FEW_LATENCY;
-        pace.ends = FEW_ENDS;
-        return pace;
-    }
-    const double rows = mgk_tunable_get(p, MGK_NAMED(rows)), keys = mgk_tunable_get(p, MGK_NAMED(keys));
-    const double scores = (double)threads_of(p) * rows * keys;
-    const double copied = mgk_tunable_get(p, MGK_NAMED(key_threads)) * keys * products;
-    pace.work = (scores * products * (1.14 + 0.9 * (rows + keys) / (rows * keys)) + 2.0 * copied) / LANES;
-    pace.latency = BARRIER * barriers_of(f, p, which);
-    pace.ends = ENDS;
-    return pace;
+    return unit.registers == 0 || !f->forward ? 0 : mgk_resident_groups(&unit, threads_of(p), registers, local);
 }
 
-static double time_of(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p, part which)
+/* Whether each unit has a block of so many rows. */
+static bool has_blocks(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
 {
     const int64_t rows = (int64_t)mgk_tunable_get(p, MGK_NAMED(row_threads)) * mgk_tunable_get(p, MGK_NAMED(rows));
-    const int64_t tile = (int64_t)mgk_tunable_get(p, MGK_NAMED(key_threads)) * mgk_tunable_get(p, MGK_NAMED(keys));
     const int64_t heads = has_heads(f) ? mgk_tunable_get(p, MGK_NAMED(heads)) : 1;
-    const int64_t lists = f->problems * ((f->heads + heads - 1) / heads);
-    const int64_t own = which == PART_QUERIES ? f->streamed : f->rows;
-    const int64_t other = which == PART_QUERIES ? f->rows : f->streamed;
-    const int64_t shared = which == PART_KEYS && f->shared_heads > 1 ? f->shared_heads : 1;
-    const mgk_pace pace = pace_of(f, facts, p, which);
-    mgk_waves launch = {.pace = &pace,
-                        .units = (int64_t)facts->info.compute_units,
-                        .blocks = lists / shared * ((own + rows - 1) / rows),
-                        .tiles = (double)(shared * other) * f->seen / (double)tile,
-                        .most_splits = 1,
-                        .unequal = f->seen < 1.0};
-    if (which == PART_FORWARD)
-        mgk_waves_combining(f, &launch);
-    const int splits = mgk_tunable_get(p, MGK_NAMED(splits));
-    return mgk_waves_time(&launch, splits > 0 ? splits : mgk_waves_splits(&launch));
+    const int64_t lists = f->problems * ((f->heads + heads - 1) / heads) / f->shared_heads;
+    return lists * ((f->rows + rows - 1) / rows) >= (int64_t)facts->info.compute_units;
 }
 
-/* The form with the least time; a later form must gain something. Few rows have one form, and so have mixed heads in
- * the backward pass or with many scores, whose code would spill in smaller work-groups. */
+/* On NVIDIA's GPUs the largest block of which each unit has one. With twice the rows a work-item has so many registers
+ * that only with the limit a unit holds two work-groups of 256. Few rows have one form, and so have mixed heads in the
+ * backward pass or with many scores, whose code would spill in smaller work-groups. */
 static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
 {
-    enum { MOST_ROW_THREADS = 16, LEAST_ROW_THREADS = 4 };
     const bool one = mgk_few_rows(f) > 0 || (has_heads(f) && (!f->forward || f->scores >= MANY_SCORES));
     const bool nvidia = mgk_gpu_of(facts) == MGK_GPU_NVIDIA && f->scores > 0 && !one;
+    const bool twice = nvidia && f->forward && !has_heads(f) && may_double_rows(f);
+    const block_form forms[] = {{.double_rows = twice, .row_threads = twice && !takes_limit(f, facts) ? 8 : 16},
+                                {.double_rows = false, .row_threads = 8},
+                                {.double_rows = false, .row_threads = 4}};
+    const size_t count = !nvidia ? 1 : f->forward ? 2 : 3;
     const mgk_tunables given = *p;
-    const block_form usual = {.double_rows = false, .row_threads = MOST_ROW_THREADS};
-    double best = 0.0;
-    choose_with(f, facts, &usual, p);
-    for (int twice = has_heads(f) ? 0 : 1; nvidia && twice >= 0; --twice) {
-        for (int threads = MOST_ROW_THREADS; threads >= LEAST_ROW_THREADS; threads /= 2) {
-            const block_form form = {.double_rows = twice == 1, .row_threads = threads};
-            mgk_tunables own = given;
-            choose_with(f, facts, &form, &own);
-            if (mgk_tunables_check(&own, true, NULL) != CLMGK_OK)
-                continue;
-            const double time = f->forward ? time_of(f, facts, &own, PART_FORWARD)
-                                           : time_of(f, facts, &own, PART_KEYS) + time_of(f, facts, &own, PART_QUERIES);
-            if (best == 0.0 || time < MGK_WAVES_GAIN * best) {
-                best = time;
-                *p = own;
-            }
-        }
+    for (size_t i = 0; i < count; ++i) {
+        *p = given;
+        choose_with(f, facts, &forms[i], p);
+        if (i + 1 == count || has_blocks(f, facts, p))
+            return;
     }
 }
 
@@ -498,7 +409,7 @@ static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, m
                     .local_bytes = local,
                     .private_bytes = (uint64_t)private_bytes_of(f, p),
                     .registers = limits_registers(f, facts, p, few) ? LIMITED_REGISTERS : 0,
-                    .pace = pace_of(f, facts, p, f->forward ? PART_FORWARD : PART_KEYS)};
+                    .resident = resident_of(f, facts, p, few)};
     block->compiler = compiler_of(facts, block->registers);
     block->flags = (mgk_flags){.KERNEL_CALLS = facts->runtime == MGK_RUNTIME_POCL,
                                .FEW_ROWS = few,

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Blocks and splits by the time of their waves, and the order of blocks: on made-up devices, so that nothing is
- * compiled.
- */
+/* Blocks, their splits by waves, and the order of blocks: on made-up devices, so that nothing is compiled. */
 #include "attention/core/family.h"
 #include "engine/engine.h"
 #include "harness/facts.h"
@@ -109,121 +106,42 @@ static planned plan_of(const mgk_device_facts *facts, const clmgk_attention_desc
 
 static int64_t waves_of(const mgk_device_facts *facts, const planned *made)
 {
-    return mgk_waves_count(&made->block.pace, facts->info.compute_units, made->groups);
+    return mgk_waves_count(made->block.resident * facts->info.compute_units, made->groups);
 }
 
-/* ---- the model ------------------------------------------------------------------------------------------------ */
+/* ---- splits ---------------------------------------------------------------------------------------------------- */
 
-/* Without latency a unit's time is that of its work, in whole waves. */
-TH_HOST_TEST(time_of_waves)
+/* Blocks of less than a wave have as many ranges as fill it; of more blocks only those behind whole waves have some. */
+TH_HOST_TEST(splits_fill_a_wave)
 {
-    const mgk_pace one = {.resident = 1, .work = 10.0}, two = {.resident = 2, .work = 10.0, .ends = 5.0},
-                   slow = {.resident = 4, .work = 10.0, .latency = 30.0};
-    mgk_waves launch = {.pace = &one, .units = 132, .blocks = 132, .tiles = 8.0, .most_splits = 1};
-    assert_true(mgk_waves_time(&launch, 1) == 80.0);
-    launch.blocks = 133;
-    assert_true(mgk_waves_time(&launch, 1) == 160.0);
-    assert_int_equal(mgk_waves_count(&one, 132, 133), 2);
-    launch.pace = &two; /* 133 fit into one wave; some units have two work-groups, and end as late */
-    assert_int_equal(mgk_waves_count(&two, 132, 133), 1);
-    assert_true(mgk_waves_time(&launch, 1) == 160.0 + 2 * 5.0);
-    launch = (mgk_waves){.pace = &one, .units = 132, .blocks = 198, .tiles = 8.0, .most_splits = 1};
-    assert_true(mgk_waves_time(&launch, 1) == 160.0);
-    launch.unequal = true; /* the short blocks fill the second wave */
-    assert_true(mgk_waves_time(&launch, 1) == 120.0);
-    launch.blocks = 100; /* the longest work-group may have a unit for itself, so a launch takes at least one wave */
-    assert_true(mgk_waves_time(&launch, 1) == 80.0);
-    /* latency is hidden by other work-groups: four take less than four times as long as one, and no less than all their
-     * work */
-    launch = (mgk_waves){.pace = &slow, .units = 1, .blocks = 1, .tiles = 8.0, .most_splits = 1};
-    const double alone = mgk_waves_time(&launch, 1);
-    launch.blocks = 4;
-    const double four = mgk_waves_time(&launch, 1);
-    assert_true(alone == 8.0 * 40.0 && four < 2.0 * alone && four > 8.0 * 40.0);
-}
-
-/* Whether with one split more a whole number of work-groups to a unit would not hold all. */
-static bool fills_a_wave(const mgk_waves *launch, int64_t splits)
-{
-    for (int64_t groups = 1; groups <= launch->pace->resident; groups++)
-        if (launch->units * groups / launch->blocks == splits)
-            return true;
-    return false;
-}
-
-/* For random launches no power of two is faster by more than the margin for estimates, and splits stay within the
- * limit.
- */
-TH_HOST_TEST(splits_take_the_least_time)
-{
-    uint64_t random = 46;
-    for (int n = 0; n < 2000; n++) {
-        const mgk_pace pace = {.resident = th_pick(&random, 1, 8),
-                               .work = (double)th_pick(&random, 500, 20000),
-                               .latency = (double)th_pick(&random, 0, 9000),
-                               .ends = (double)th_pick(&random, 0, 30000)};
-        const mgk_waves launch = {.pace = &pace,
-                                  .units = th_pick(&random, 1, 200),
-                                  .blocks = th_pick(&random, 1, 3000),
-                                  .tiles = (double)th_pick(&random, 1, 600),
-                                  .most_splits = th_pick(&random, 1, 128),
-                                  .combine = 8000.0,
-                                  .part = (double)th_pick(&random, 0, 3000)};
-        const int64_t chosen = mgk_waves_splits(&launch);
-        assert_true(chosen >= 1 && chosen <= launch.most_splits);
-        assert_true((chosen & (chosen - 1)) == 0 || fills_a_wave(&launch, chosen));
-        for (int64_t splits = 1; splits <= launch.most_splits; splits *= 2)
-            assert_true(MGK_WAVES_GAIN * mgk_waves_time(&launch, chosen) <= mgk_waves_time(&launch, splits));
-        assert_true(mgk_waves_time(&launch, chosen) <= mgk_waves_time(&launch, 1));
+    enum { UNITS = 132, MOST = 64 };
+    static const struct {
+        int64_t blocks, tiles, whole, tail; /* splits without a tail, and with one */
+    } cases[] = {{1, 1024, MOST, MOST}, {8, 1024, 16, 16}, {8, 8, 2, 2},       {66, 1024, 2, 2},
+                 {67, 1024, 1, 1},      {132, 1024, 1, 1}, {133, 512, 1, 128}, {140, 1024, 1, 16},
+                 {140, 8, 1, 2},        {200, 1024, 1, 1}, {264, 1024, 1, 1}};
+    for (size_t n = 0; n < TH_COUNT(cases); n++) {
+        mgk_waves launch = {
+            .wave = UNITS, .blocks = cases[n].blocks, .tiles = cases[n].tiles, .least_tiles = 4, .most_splits = MOST};
+        assert_int_equal(mgk_waves_splits(&launch), cases[n].whole);
+        launch.tail = true;
+        assert_int_equal(mgk_waves_splits(&launch), cases[n].tail);
+        const int64_t whole = mgk_waves_whole(UNITS, cases[n].blocks), rest = cases[n].blocks - whole;
+        assert_int_equal(mgk_waves_count(UNITS, whole), whole / UNITS);
+        assert_true(rest == 0 || mgk_waves_count(UNITS, rest * cases[n].tail) == 1);
     }
 }
 
-/* With a tail the blocks behind whole waves are split, each range to a whole number of tiles. */
-TH_HOST_TEST(tails_are_short)
+/* Partial results of a tail are few, so it may have more ranges than all blocks could. */
+TH_HOST_TEST(partial_results_limit_splits)
 {
-    const mgk_pace one = {.resident = 1, .work = 10.0};
-    mgk_waves launch = {
-        .pace = &one, .units = 132, .blocks = 133, .tiles = 8.0, .most_splits = 1, .tail = true, .combine = 5.0};
-    assert_int_equal(mgk_waves_whole(&one, 132, 133), 132);
-    assert_int_equal(mgk_waves_whole(&one, 132, 131), 0);
-    assert_true(mgk_waves_time(&launch, 1) == 160.0);
-    assert_true(mgk_waves_time(&launch, 5) == 80.0 + 20.0 + 5.0);
-    assert_true(mgk_waves_time(&launch, 8) == 80.0 + 10.0 + 5.0);
-    assert_int_equal(mgk_waves_splits(&launch), 8); /* no more than tiles */
-    launch.part = 133.0;                            /* of all blocks: partial results are those of one */
-    assert_true(mgk_waves_time(&launch, 8) == 80.0 + 10.0 + 5.0 + 8.0);
-    launch.blocks = 132;
-    assert_int_equal(mgk_waves_splits(&launch), 1);
-    uint64_t random = 47;
-    int split = 0;
-    for (int n = 0; n < 2000; n++) {
-        const mgk_pace pace = {.resident = th_pick(&random, 1, 8),
-                               .work = (double)th_pick(&random, 500, 5000),
-                               .latency = (double)th_pick(&random, 0, 3000),
-                               .ends = (double)th_pick(&random, 0, 30000)};
-        launch = (mgk_waves){.pace = &pace,
-                             .units = th_pick(&random, 1, 200),
-                             .blocks = th_pick(&random, 1, 3000),
-                             .tiles = (double)th_pick(&random, 1, 300),
-                             .most_splits = th_pick(&random, 1, 4),
-                             .tail = true,
-                             .combine = 8000.0,
-                             .part = (double)th_pick(&random, 0, 100000)};
-        const int64_t whole = mgk_waves_whole(&pace, launch.units, launch.blocks), chosen = mgk_waves_splits(&launch);
-        const double time = mgk_waves_time(&launch, chosen);
-        if (whole == 0) { /* all blocks are split */
-            assert_true(chosen <= launch.most_splits);
-            launch.tail = false;
-            assert_true(time == mgk_waves_time(&launch, chosen));
-            continue;
-        }
-        split += chosen > 1;
-        assert_true(chosen <= MGK_WAVES_MOST && (double)chosen <= launch.tiles);
-        assert_true(chosen == 1 || chosen * (launch.blocks - whole) <= launch.most_splits * launch.blocks);
-        assert_true(chosen == 1 || time < MGK_WAVES_GAIN * mgk_waves_time(&launch, 1));
-        assert_true(chosen == 1 || time <= mgk_waves_time(&launch, 2));
-    }
-    assert_true(split > 200);
+    mgk_waves launch = {.wave = 132, .blocks = 4, .tiles = 1024, .least_tiles = 1, .most_splits = 2, .tail = true};
+    assert_int_equal(mgk_waves_splits(&launch), 2);
+    launch.blocks = 136;
+    assert_int_equal(mgk_waves_splits(&launch), 33);
+    launch.most_splits = 1;
+    launch.blocks = 144;
+    assert_int_equal(mgk_waves_splits(&launch), 11);
 }
 
 TH_HOST_TEST(room_of_a_unit)
@@ -285,8 +203,8 @@ TH_HOST_TEST(decoding_on_an_h200)
     const mgk_device_facts facts = h200();
     const clmgk_attention_desc desc = desc_of(CLMGK_VARIANT_SOFTMAX, 8, 1, 65536, 64);
     const planned made = plan_of(&facts, &desc, CLMGK_PASS_FORWARD, NULL);
-    assert_int_equal(made.splits, 64);
-    assert_int_equal(made.groups, 512);
+    assert_int_equal(made.splits, 49); /* of 3 work-groups on each unit: 8 x 49 of 396 */
+    assert_int_equal(made.groups, 392);
     assert_int_equal(waves_of(&facts, &made), 1);
     assert_int_equal(made.block.few_rows, 1);
     assert_int_equal(made.registers, 0);
@@ -307,7 +225,7 @@ TH_HOST_TEST(ranges_of_linear_attention)
     for (desc.causal = 0; desc.causal < 2; desc.causal++) {
         const planned made = plan_of(&facts, &desc, CLMGK_PASS_FORWARD, NULL);
         assert_int_equal(made.block.threads, 128);
-        assert_int_equal(made.splits, 64);
+        assert_int_equal(made.splits, 32);
         assert_int_equal(waves_of(&facts, &made), 1);
         assert_int_equal(plan_of(&facts, &desc, CLMGK_PASS_BACKWARD, NULL).block.threads, 64);
     }
@@ -318,14 +236,14 @@ TH_HOST_TEST(ranges_of_linear_attention)
     assert_int_equal(plan_of(&facts, &many, CLMGK_PASS_FORWARD, NULL).splits, 1);
 }
 
-/* 256 blocks of 128 rows are one wave of two work-groups a unit; with heads of 64 three of 64 rows fit, and the second
- * wave's blocks are split; four heads of two components are one wave, too. */
+/* 256 blocks of 128 rows are one wave of two work-groups a unit; with larger heads two of 64 rows fit, and 512 are
+ * nearly two waves; four heads of two components are one wave. */
 TH_HOST_TEST(forward_on_an_h200)
 {
     static const struct {
         int64_t head_size, rows, resident, waves, splits;
         int registers;
-    } sizes[] = {{32, 128, 2, 1, 1, 128}, {64, 64, 3, 2, 2, 0}, {128, 64, 2, 2, 1, 0}};
+    } sizes[] = {{32, 128, 2, 1, 1, 128}, {64, 64, 2, 2, 1, 0}, {128, 64, 2, 2, 1, 0}};
     const mgk_device_facts facts = h200();
     for (size_t n = 0; n < TH_COUNT(sizes); n++) {
         clmgk_attention_desc desc = desc_of(CLMGK_VARIANT_SOFTMAX, 8, 4096, 4096, sizes[n].head_size);
@@ -333,7 +251,7 @@ TH_HOST_TEST(forward_on_an_h200)
             desc.dtype = (clmgk_dtype)dtype;
             const planned made = plan_of(&facts, &desc, CLMGK_PASS_FORWARD, NULL);
             assert_int_equal(made.block.rows, sizes[n].rows);
-            assert_int_equal(made.block.pace.resident, sizes[n].resident);
+            assert_int_equal(made.block.resident, sizes[n].resident);
             assert_int_equal(waves_of(&facts, &made), sizes[n].waves);
             assert_int_equal(made.splits, sizes[n].splits);
             assert_int_equal(made.registers, sizes[n].registers);
@@ -342,74 +260,15 @@ TH_HOST_TEST(forward_on_an_h200)
     }
     clmgk_attention_desc desc = desc_of(CLMGK_VARIANT_MGK, 4, 4096, 4096, 64);
     const planned mixture = plan_of(&facts, &desc, CLMGK_PASS_FORWARD, NULL);
-    assert_int_equal(mixture.rows, 8); /* by the number of blocks it would be 4: 128 of them are less than 132 */
+    assert_int_equal(mixture.rows, 8);
     assert_int_equal(waves_of(&facts, &mixture), 1);
     assert_true(mixture.registers == 0 && mixture.states);
-    /* few rows, many keys: ranges of them fill the wave */
+    /* few rows, many keys: smaller blocks, and ranges of keys that fill the wave */
     desc = desc_of(CLMGK_VARIANT_SOFTMAX, 8, 128, 4096, 64);
     const planned wide = plan_of(&facts, &desc, CLMGK_PASS_FORWARD, NULL);
-    assert_int_equal(wide.splits, 16);
+    assert_int_equal(wide.rows, 4);
+    assert_int_equal(wide.splits, 8);
     assert_int_equal(waves_of(&facts, &wide), 1);
-}
-
-/* The model's cycles of a forward pass. */
-static double time_of(const mgk_device_facts *facts, const clmgk_attention_desc *desc, const planned *made)
-{
-    const mgk_footprint sizes = {.problems = desc->batch,
-                                 .heads = desc->heads,
-                                 .rows = desc->length,
-                                 .value_size = (int)desc->head_size,
-                                 .most_splits = 128};
-    mgk_waves launch = {.pace = &made->block.pace,
-                        .units = facts->info.compute_units,
-                        .blocks = made->groups / made->splits,
-                        .tiles = (double)desc->length_k / (double)made->block.tile};
-    mgk_waves_combining(&sizes, &launch);
-    return mgk_waves_time(&launch, made->splits);
-}
-
-/* The choice by numbers of blocks: 128 rows if there are enough for all units, and ranges of keys until there are four
- * work-groups for each. */
-static void by_numbers(const clmgk_attention_desc *desc, char *text, size_t size)
-{
-    const bool large = desc->batch * desc->heads * ((desc->length + 127) / 128) >= H200_UNITS;
-    const int64_t rows = large ? 8 : 4;
-    const int64_t row_threads = 8 * rows < desc->length ? 16 : 8, block = row_threads * rows;
-    int64_t splits = 1;
-    while (splits < 128 &&
-           desc->batch * desc->heads * ((desc->length + block - 1) / block) * splits < 4 * (int64_t)H200_UNITS &&
-           desc->length_k >= 2 * splits * 8 * 64 && 2 * splits * desc->length <= desc->length + desc->length_k)
-        splits *= 2;
-    (void)snprintf(text, size, "rows=%d,row-threads=%d,splits=%d", (int)rows, (int)row_threads, (int)splits);
-}
-
-TH_HOST_TEST(plans_are_no_slower_than_by_numbers)
-{
-    enum { MORE_THAN_FEW = 5 };
-    uint64_t random = 47;
-    const mgk_device_facts facts = h200();
-    int faster = 0;
-    for (int n = 0; n < 400; n++) {
-        static const int sizes[] = {32, 64, 128};
-        clmgk_attention_desc desc =
-            desc_of(CLMGK_VARIANT_SOFTMAX, th_pick(&random, 1, 16), MORE_THAN_FEW + th_pick(&random, 0, 5000),
-                    th_pick(&random, 64, 9000), sizes[th_pick(&random, 0, 2)]);
-        char old[64];
-        desc.batch = th_pick(&random, 1, 4);
-        by_numbers(&desc, old, sizeof(old));
-        const planned own = plan_of(&facts, &desc, CLMGK_PASS_FORWARD, NULL);
-        const planned other = plan_of(&facts, &desc, CLMGK_PASS_FORWARD, old);
-        const double mine = time_of(&facts, &desc, &own), its = time_of(&facts, &desc, &other);
-        if (mine > its / 0.97) /* a form must gain that */
-            fail_msg("B=%d H=%d N=%d S=%d D=%d: %f cycles, with %s %f", (int)desc.batch, (int)desc.heads,
-                     (int)desc.length, (int)desc.length_k, (int)desc.head_size, mine, old, its);
-        faster += mine < 0.9 * its;
-        /* more units never take more waves */
-        mgk_device_facts more = facts;
-        more.info.compute_units *= 2;
-        assert_true(mgk_waves_count(&own.block.pace, more.info.compute_units, own.groups) <= waves_of(&facts, &own));
-    }
-    assert_true(faster > 40);
 }
 
 /* Blocks of keys are smaller where a problem has few of them. */
@@ -422,21 +281,19 @@ TH_HOST_TEST(backward_on_an_h200)
     const planned many = plan_of(&facts, &large, CLMGK_PASS_BACKWARD, NULL);
     assert_int_equal(few.block.rows, 16);
     assert_int_equal(many.block.rows, 32);
-    assert_int_equal(many.block.pace.resident, 4);
-    assert_int_equal(waves_of(&facts, &many), 2);
     assert_true(few.registers == 0 && many.registers == 0);
     assert_int_equal(plan_of(&facts, &small, CLMGK_PASS_BACKWARD, "row-threads=8").block.rows, 32);
 }
 
 /* ---- the matrix engine ------------------------------------------------------------------------------------------ */
 
-/* Blocks of 128 rows where one wave of them takes less time than a wave and a part of blocks of 64. */
+/* Blocks of 128 rows where each unit has one. */
 TH_HOST_TEST(matrix_forward_on_an_h200)
 {
     static const struct {
         int64_t heads, length, head_size, rows, resident, waves;
     } cases[] = {{8, 4096, 64, 128, 2, 1},  {8, 4096, 128, 64, 2, 2}, {16, 8192, 64, 128, 2, 4},
-                 {16, 8192, 128, 64, 2, 8}, {8, 2048, 64, 128, 2, 1}, {8, 1024, 64, 64, 3, 1}};
+                 {16, 8192, 128, 64, 2, 8}, {9, 2048, 64, 128, 2, 1}, {8, 2048, 64, 64, 3, 1}};
     const mgk_device_facts facts = h200_with_units();
     for (size_t n = 0; n < TH_COUNT(cases); n++) {
         clmgk_attention_desc desc =
@@ -444,7 +301,7 @@ TH_HOST_TEST(matrix_forward_on_an_h200)
         desc.dtype = CLMGK_DTYPE_BF16;
         const planned made = plan_of(&facts, &desc, CLMGK_PASS_FORWARD, NULL);
         assert_int_equal(made.block.rows, cases[n].rows);
-        assert_int_equal(made.block.pace.resident, cases[n].resident);
+        assert_int_equal(made.block.resident, cases[n].resident);
         assert_int_equal(waves_of(&facts, &made), cases[n].waves);
         assert_int_equal(made.splits, 1);
     }
@@ -462,7 +319,7 @@ TH_HOST_TEST(matrix_tails_on_an_h200)
     desc.dtype = CLMGK_DTYPE_BF16;
     causal = packed = desc;
     const planned made = plan_of(&facts, &desc, CLMGK_PASS_FORWARD, NULL);
-    assert_int_equal(made.block.pace.resident, 3);
+    assert_int_equal(made.block.resident, 3);
     assert_int_equal(made.splits, 5);
     assert_int_equal(made.groups, WHOLE + 5 * (BLOCKS - WHOLE));
     assert_int_equal(plan_of(&facts, &desc, CLMGK_PASS_FORWARD, "splits=2").groups, 2 * BLOCKS);
@@ -511,7 +368,7 @@ TH_HOST_TEST(matrix_forward_without_units)
     th_expect_ok(clmgk_attention_validate(&desc, &desc, &th_error));
     th_expect_ok(mgk_family_plan(mgk_family_of(desc.variant), &desc, &facts, CLMGK_ENGINE_MATRIX, none,
                                  CLMGK_PASS_FORWARD, plan, &th_error));
-    assert_int_equal(plan->block.pace.resident, 0);
+    assert_int_equal(plan->block.resident, 0);
     assert_int_equal(plan->block.rows, 64);
     mgk_steps_clear(&plan->steps, NULL);
     free(plan);
@@ -541,7 +398,7 @@ TH_HOST_TEST(smaller_devices)
                 const planned made = plan_of(&facts, &desc, pass, NULL);
                 assert_true(made.block.threads <= facts.info.max_work_group);
                 assert_true(made.block.local_bytes <= facts.info.local_memory_bytes);
-                assert_true(made.block.pace.resident >= 1 && made.groups >= 1);
+                assert_true(made.groups >= 1 && (pass == CLMGK_PASS_BACKWARD || made.block.resident >= 1));
                 assert_true(made.registers == 0 && made.states); /* the option is of NVIDIA's platform alone */
             }
         }

@@ -244,10 +244,7 @@ mgk_footprint mgk_attention_footprint(const mgk_attention_request *request)
                            .heads = d->heads,
                            .problems = mgk_attention_problems(d),
                            .streamed = mgk_attention_keys(d),
-                           .seen = seen_part(d),
                            .shared_heads = 1,
-                           .most_splits = most_splits(d),
-                           .tails = d->sequences == 0 && !d->causal && !d->use_window,
                            .value_size = t->value_size,
                            .tile_heads = 1,
                            .products = t->products,
@@ -333,19 +330,10 @@ static int splits_by_count(const mgk_attention_request *request, int64_t heads, 
     return (int)splits;
 }
 
-/* The launch of a forward pass, without splits. */
-static mgk_waves waves_of(const mgk_forward *x, const mgk_footprint *footprint)
+/* Work-groups that the device holds; 0: it runs them one after another. */
+static int64_t wave_of(const mgk_forward *x)
 {
-    const mgk_block *const block = &x->block;
-    mgk_waves launch = {.pace = &block->pace,
-                        .units = x->request->facts->info.compute_units,
-                        .blocks = busy_groups_of(x->request->desc, x->head_groups, block->rows),
-                        .tiles = (double)footprint->streamed * footprint->seen / (double)block->tile,
-                        .unequal = footprint->seen < 1.0};
-    mgk_waves_combining(footprint, &launch);
-    while (launch.most_splits > 1 && (double)launch.most_splits > launch.tiles)
-        launch.most_splits /= 2;
-    return launch;
+    return x->block.resident * x->request->facts->info.compute_units;
 }
 
 /* Which blocks of rows are split. */
@@ -356,33 +344,43 @@ static int64_t whole_blocks(const mgk_forward *x)
 {
     const int64_t blocks = mgk_attention_groups(x->request->desc, x->head_groups, x->block.rows);
     const int64_t from = mgk_tunable_get(&x->tunables, MGK_NAMED(split_from));
-    if (from == SPLIT_BEHIND_WAVES && x->block.pace.resident > 0)
-        return mgk_waves_whole(&x->block.pace, x->request->facts->info.compute_units, blocks);
+    if (from == SPLIT_BEHIND_WAVES && wave_of(x) > 0)
+        return mgk_waves_whole(wave_of(x), blocks);
     return from == SPLIT_FROM_SECOND && blocks > 0 ? 1 : 0;
 }
 
-/* Sets how many ranges of keys blocks have with a model of the time, and which blocks. */
-static void choose_by_time(mgk_forward *x, const mgk_footprint *footprint)
+/* Sets how many ranges of keys blocks have where the device holds several work-groups, and which blocks. The
+ * combination would take longer than shorter ranges save. There is no tail where a mask makes blocks unequal, because
+ * the longest begin first and units end nearly together, and where few rows wait for memory, not for each other. */
+static void choose_by_waves(mgk_forward *x)
 {
+    enum { TILES_EACH = 4 };
     mgk_tunables *const p = &x->tunables;
-    mgk_waves launch = waves_of(x, footprint);
-    launch.tail = mgk_tunable_is_default(p, MGK_NAMED(split_from))
-                      ? launch.tail && mgk_tunable_is_default(p, MGK_NAMED(splits))
-                      : mgk_tunable_get(p, MGK_NAMED(split_from)) == SPLIT_BEHIND_WAVES;
+    const clmgk_attention_desc *const d = x->request->desc;
+    const bool masked = d->causal || d->use_window, usual = mgk_tunable_is_default(p, MGK_NAMED(split_from));
+    const mgk_waves launch = {.wave = wave_of(x),
+                              .blocks = busy_groups_of(d, x->head_groups, x->block.rows),
+                              .tiles = (int64_t)((double)mgk_attention_keys(d) * seen_part(d)) / x->block.tile,
+                              .least_tiles = x->block.few_rows > 0 ? 1 : TILES_EACH,
+                              .most_splits = most_splits(d),
+                              .tail = usual ? !masked && d->sequences == 0 && x->block.few_rows == 0 &&
+                                                  x->head_groups == d->heads &&
+                                                  mgk_tunable_is_default(p, MGK_NAMED(splits))
+                                            : mgk_tunable_get(p, MGK_NAMED(split_from)) == SPLIT_BEHIND_WAVES};
     mgk_tunable_default(p, MGK_NAMED(splits), (int)mgk_waves_splits(&launch));
     if (launch.tail && mgk_tunable_get(p, MGK_NAMED(splits)) > 1)
         mgk_tunable_default(p, MGK_NAMED(split_from), SPLIT_BEHIND_WAVES);
 }
 
 /* Partial results are those of adjacent rows, so packed sequences, and heads that share blocks, have them of all. */
-static void choose_splits(mgk_forward *x, const mgk_footprint *footprint)
+static void choose_splits(mgk_forward *x)
 {
     mgk_tunables *const p = &x->tunables;
     const clmgk_attention_desc *const d = x->request->desc;
-    if (x->block.pace.resident == 0)
+    if (wave_of(x) == 0)
         mgk_tunable_default(p, MGK_NAMED(splits), splits_by_count(x->request, x->head_groups, &x->block));
     else
-        choose_by_time(x, footprint);
+        choose_by_waves(x);
     if (d->sequences > 0 || x->head_groups != d->heads || whole_blocks(x) == 0)
         p->value[mgk_tunable_index(p, MGK_NAMED(split_from))] = SPLIT_ALL;
 }
@@ -467,7 +465,7 @@ clmgk_status mgk_forward_begin(const mgk_attention_request *request, const mgk_f
     MGK_TRY(mgk_attention_fit(request, footprint, p, &x->block, error));
     const int64_t heads = footprint->held_heads > 0 ? mgk_tunable_get(p, MGK_NAMED(heads)) : 1;
     x->head_groups = (request->desc->heads + heads - 1) / heads;
-    choose_splits(x, footprint);
+    choose_splits(x);
     x->flags = mgk_attention_block_flags(request, &x->block);
     return CLMGK_OK;
 }

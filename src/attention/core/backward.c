@@ -136,23 +136,6 @@ static int64_t most_splits(const mgk_backward *x, int64_t blocks)
     return splits;
 }
 
-/* Ranges of keys with the least time: a work-group goes through all tiles of queries for each of its blocks. */
-static int64_t splits_by_waves(const mgk_backward *x, int64_t blocks)
-{
-    enum { LAUNCH = 8000, MEMORY_BYTES = 16 };
-    const int64_t units = x->request->facts->info.compute_units, tile = x->block.tile;
-    const int64_t tiles = (mgk_attention_rows(x->request->desc) + tile - 1) / tile;
-    const double copy = 2.0 * sizeof(float) * (double)x->copy_floats;
-    const mgk_waves launch = {.pace = &x->block.pace,
-                              .units = units,
-                              .blocks = x->tasks,
-                              .tiles = (double)(blocks * tiles),
-                              .most_splits = most_splits(x, blocks),
-                              .combine = x->copy_floats > 0 ? LAUNCH : 0,
-                              .part = copy / (MEMORY_BYTES * (double)units)};
-    return mgk_waves_splits(&launch);
-}
-
 /* Ranges of keys: enough work-groups for all compute units. */
 static int64_t choose_splits(const mgk_backward *x, int64_t block_keys)
 {
@@ -161,8 +144,6 @@ static int64_t choose_splits(const mgk_backward *x, int64_t block_keys)
     const int64_t blocks = (d->length_k + block_keys - 1) / block_keys, most = most_splits(x, blocks);
     if (mgk_wants(&x->want, CLMGK_GRADIENT_BIAS) && !x->want.bias_full) /* sums over keys have no copy per split */
         return 1;
-    if (x->block.pace.resident > 0)
-        return splits_by_waves(x, blocks);
     if (mgk_backward_keeps_busy(x->request, x->tasks))
         return 1;
     int64_t splits = 1;

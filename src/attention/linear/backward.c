@@ -182,8 +182,7 @@ static void add_sums(linear_backward *x)
 clmgk_status mgk_linear_plan_backward(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error)
 {
     /* dPhi and R of the rows, dv and dpsi of the keys; causal: the states of keys and, twice, of rows go on */
-    static const mgk_linear_costs costs = {
-        .tiles = tiles_of, .kernels = 2, .products = 4, .causal_products = 3, .whole_values = true};
+    static const mgk_linear_costs costs = {.tiles = tiles_of, .whole_values = true};
     linear_backward x = {.rows = false};
     MGK_TRY(mgk_linear_begin(request, &costs, plan, &x.pass, error));
     const clmgk_attention_desc *const d = request->desc;

@@ -29,7 +29,7 @@ MGK_BINDING(bind_forward, MGK_LINEAR_FORWARD_BUFFERS)
 clmgk_status mgk_linear_plan_forward(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error)
 {
     static const char file[] = "linear/forward.cl";
-    static const mgk_linear_costs costs = {.tiles = tiles_of, .kernels = 1, .products = 1, .causal_products = 1};
+    static const mgk_linear_costs costs = {.tiles = tiles_of};
     mgk_linear_pass x;
     MGK_TRY(mgk_linear_begin(request, &costs, plan, &x, error));
     const int64_t slots = x.problems * (request->traits.value_size / x.value_block);

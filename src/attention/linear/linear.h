@@ -34,9 +34,7 @@ static inline bool mgk_linear_by_steps(const mgk_linear_pass *pass)
 /* What a pass's kernels take. */
 typedef struct mgk_linear_costs {
     int64_t (*tiles)(const mgk_linear_pass *pass); /* floats of a work-group's tiles */
-    int kernels;                                   /* that go through chunks, but for that of the ranges' states */
-    int products, causal_products; /* of a chunk with F x E numbers, in these kernels; more of them if causal */
-    bool whole_values;             /* a work-group needs all values of a token: blocks of them would not save tiles */
+    bool whole_values; /* a work-group needs all values of a token: blocks of them would not save tiles */
 } mgk_linear_costs;
 
 /* Reads the parameters and chooses the others, so that the tiles fit in local memory; sets flags and arguments.

@@ -127,86 +127,44 @@ static clmgk_status fit(mgk_linear_pass *x, const mgk_linear_costs *costs, clmgk
     return choose_tiles(x, costs, error);
 }
 
-enum { MOST_SPLITS = 128 };
-
-/* Where the device has no model: as many ranges as keep all compute units busy. */
-static int usual_splits(const mgk_linear_pass *x, int64_t groups, int64_t length)
+/* Where work-groups run one after another: as many ranges as keep all compute units busy. */
+static int usual_splits(const mgk_linear_pass *x, int64_t groups, int64_t longest)
 {
-    enum { CHUNKS_EACH = 4 };
     const int64_t units = x->request->facts->info.compute_units;
     if (groups % units == 0 && groups >= 2 * units)
         return 1;
     int splits = 1;
-    while (splits < MOST_SPLITS && groups * splits < 4 * units &&
-           length >= INT64_C(2) * splits * CHUNKS_EACH * x->chunk)
+    while (splits < longest && groups * splits < 4 * units)
         splits *= 2;
     return splits;
 }
 
-/* The pace of kernels that make so many products of [chunk][F][E] numbers, and if `pairs` those of a chunk's pairs. The
- * numbers follow from the machine code for an H200 (tests/offline), as those of the engine do. */
-static mgk_pace pace_of(const mgk_linear_pass *x, const mgk_unit *unit, int kernels, int products, bool pairs)
+/* Work-groups that a compute unit holds; 0: it runs them one after another. Of most kernels a work-item takes no more
+ * registers (tests/offline, for sm_90). */
+static int64_t resident_of(const mgk_linear_pass *x)
 {
-    enum { LANES = 128, REGISTERS = 128, OF_UNIT = 168, LATENCY = 2500, LATENCY_OF_PAIRS = 3500, ENDS = 5000 };
-    const double chunk = x->chunk, features = (double)mgk_linear_state_width(x), values = x->value_block;
-    const double all =
-        products * chunk * features * values + (pairs ? kernels * chunk * chunk * (features + values) : 0);
-    const int registers = x->block.unit > 0 ? OF_UNIT : REGISTERS;
-    return (mgk_pace){.resident = mgk_resident_groups(unit, (int64_t)x->block.threads, registers, x->block.local_bytes),
-                      .work = (x->block.unit > 0 ? 0.9 : 1.7) * all / LANES,
-                      .latency = kernels * (LATENCY + (pairs ? LATENCY_OF_PAIRS : 0)),
-                      .ends = kernels * ENDS};
-}
-
-/* Of the pass's kernels together. */
-static mgk_pace main_pace_of(const mgk_linear_pass *x, const mgk_linear_costs *costs)
-{
-    const bool causal = x->request->desc->causal;
+    enum { REGISTERS = 168 };
     const mgk_unit unit = mgk_unit_of(x->request->facts);
-    if (unit.registers == 0)
-        return (mgk_pace){.resident = 0};
-    return pace_of(x, &unit, costs->kernels, costs->products + (causal ? costs->causal_products : 0), causal);
+    return unit.registers == 0 ? 0
+                               : mgk_resident_groups(&unit, (int64_t)x->block.threads, REGISTERS, x->block.local_bytes);
 }
 
-/* Cycles of a pass with so many ranges: its kernels, the ranges' states, and their sums. */
-static double time_of(const mgk_linear_pass *x, const mgk_linear_costs *costs, const mgk_waves *launch, int splits)
+/* Ranges of chunks, as many as fit one wave. Their number follows from the device, so the workspace does not grow with
+ * N. */
+static int choose_splits(const mgk_linear_pass *x)
 {
-    enum { LAUNCH = 8000, MEMORY_BYTES = 16, ACCESSES = 4 }; /* cycles of a kernel; of a unit in a cycle; of a state */
-    const mgk_unit unit = mgk_unit_of(x->request->facts);
-    const mgk_pace states = pace_of(x, &unit, 1, 1, false);
-    mgk_waves own = *launch;
-    own.pace = &x->block.pace;
-    const double time = mgk_waves_time(&own, splits);
-    if (x->request->desc->causal && splits == 1)
-        return time;
-    own.pace = &states;
-    own.combine = costs->kernels * LAUNCH;
-    own.part = (double)costs->kernels * ACCESSES * (double)sizeof(float) *
-               (double)(mgk_linear_state_floats(x) * launch->blocks) / (MEMORY_BYTES * (double)launch->units);
-    return time + LAUNCH + mgk_waves_time(&own, splits);
-}
-
-/* Ranges of chunks. Their number follows from the device, so the workspace does not grow with N. */
-static int choose_splits(const mgk_linear_pass *x, const mgk_linear_costs *costs)
-{
-    const clmgk_attention_desc *const d = x->request->desc;
+    enum { CHUNKS_EACH = 4, MOST_SPLITS = 128 };
     const int64_t groups = x->problems * (x->request->traits.value_size / x->value_block);
-    const int64_t length = longest_of(d);
-    if (groups == 0 || x->block.pace.resident == 0)
-        return usual_splits(x, groups, length);
-    const int64_t chunks = (length + x->chunk - 1) / x->chunk;
-    const mgk_waves launch = {
-        .units = (int64_t)x->request->facts->info.compute_units, .blocks = groups, .tiles = (double)chunks};
-    int best = 1;
-    double time = time_of(x, costs, &launch, best);
-    for (int splits = 2; splits <= MOST_SPLITS && splits <= chunks; splits *= 2) {
-        const double own = time_of(x, costs, &launch, splits);
-        if (own < MGK_WAVES_GAIN * time) {
-            time = own;
-            best = splits;
-        }
-    }
-    return best;
+    const int64_t wave = x->block.resident * x->request->facts->info.compute_units;
+    int longest = 1;
+    while (longest < MOST_SPLITS && longest_of(x->request->desc) >= INT64_C(2) * longest * CHUNKS_EACH * x->chunk)
+        longest *= 2;
+    if (groups == 0 || wave == 0)
+        return usual_splits(x, groups, longest);
+    int splits = 1;
+    while (splits < longest && INT64_C(2) * splits * groups <= wave)
+        splits *= 2;
+    return splits;
 }
 
 /* ---- arguments ---------------------------------------------------------------------------------------------- */
@@ -235,8 +193,8 @@ clmgk_status mgk_linear_begin(const mgk_attention_request *request, const mgk_li
     x->flags = mgk_attention_block_flags(request, &x->block);
     x->flags.FEATURES = (int)rounded(features_of(request), x->feature_block);
     x->flags.VALUE_BLOCK = x->value_block == request->traits.value_size ? 0 : x->value_block;
-    x->block.pace = main_pace_of(x, costs);
-    const int splits = choose_splits(x, costs);
+    x->block.resident = resident_of(x);
+    const int splits = choose_splits(x);
     mgk_tunable_default(&x->tunables, MGK_NAMED(splits), splits);
     mgk_tunable_at_most(&x->tunables, MGK_NAMED(splits), splits);
     set_args(x);
