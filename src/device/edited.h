@@ -3,7 +3,7 @@
  * Edited programs. NVIDIA's OpenCL compiler targets sm_90 and refuses the instructions that only sm_90a has, but the
  * driver's assembler takes them. Kernels write each of them as an inline assembly statement that begins with a mark:
  * the compiler fills in its operands and copies it to the PTX as a comment. That PTX is the program's binary. Without
- * the marks, and for sm_90a, it is given back to the driver. See docs/edited-programs.md.
+ * the marks, and for sm_90a, it is given back to the driver. See docs/gpu.md.
  */
 #ifndef MGK_EDITED_H
 #define MGK_EDITED_H

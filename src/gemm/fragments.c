@@ -15,7 +15,7 @@ const mgk_tunable_table *const mgk_gemm_fragments_table = &fragments_table;
 enum { FRAGMENT_ROWS = 16, FRAGMENT_COLUMNS = 8, PIECE_BYTES = 16, WARP = 32 };
 
 /* The bound of sums of more numbers has room for what three products of tf32, or of three slices, leave out
- * (docs/gemm.md). */
+ * (docs/layer.md). */
 enum { FEW_NUMBERS = 64 };
 
 /* Of f32 numbers that have no slices: so many products of tf32. */

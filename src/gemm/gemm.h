@@ -95,7 +95,7 @@ typedef clmgk_status mgk_gemm_step_maker(clmgk_gemm_plan *plan, const mgk_device
 /* That of products by matrix units. */
 mgk_gemm_step_maker mgk_gemm_fragments_step;
 
-/* Judges the program of a plan's step where it needs a verdict (docs/edited-programs.md). `parameters`: all of the
+/* Judges the program of a plan's step where it needs a verdict (docs/gpu.md). `parameters`: all of the
  * step's. UNSUPPORTED, with the reason, if it is wrong. */
 clmgk_status mgk_gemm_verify(const clmgk_gemm_plan *plan, const mgk_device_facts *facts, const char *parameters,
                              mgk_gemm_step_maker *make_step, clmgk_error *error);

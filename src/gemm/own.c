@@ -3,7 +3,7 @@
 #include "gemm/gemm.h"
 #include "operation/rows.h"
 
-/* Up to this many rows they come first, as measured on CPUs (docs/gemm.md). */
+/* Up to this many rows they come first, as measured on CPUs (docs/layer.md). */
 #define FEW_ROWS 8
 
 static clmgk_status own_applicable(const mgk_device_facts *facts, clmgk_dtype dtype, clmgk_error *error)

@@ -622,7 +622,7 @@ TH_TEST(plan_queries)
     clmgk_plan_release(NULL);
 }
 
-/* docs/decoding.md: a decoding plan's program serves every capacity, grouping and mask. */
+/* docs/training.md: a decoding plan's program serves every capacity, grouping and mask. */
 TH_TEST(lengths_share_a_program)
 {
     clmgk_attention_desc desc = CLMGK_ATTENTION_DESC_INIT;

@@ -56,7 +56,7 @@ static clmgk_gemm_desc desc_of(int64_t m, int64_t n, int64_t k)
     return desc;
 }
 
-/* oneDNN refuses a product on CPUs with AMX, where it would end the process (docs/gemm.md). */
+/* oneDNN refuses a product on CPUs with AMX, where it would end the process (docs/layer.md). */
 static bool is_refused(const th_session *session, const clmgk_gemm_desc *desc, const char *provider)
 {
     if (strcmp(provider, "onednn") != 0 || desc->dtype != CLMGK_DTYPE_BF16 || desc->k != 63)

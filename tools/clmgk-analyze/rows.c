@@ -64,7 +64,7 @@ static const tool_program program = {
         "commas. V is read by nothing but the checks of its shape. Pictures appear when all of them are complete.\n"
         "--device is for --theorems, whose constructions run on it; --seed also draws the theorems' cases.\n"
         "\n"
-        "The keys of --json are in docs/clmgk-analyze.md.",
+        "The keys of --json are in docs/papers.md.",
     .options = options,
     .option_count = TOOL_COUNT(options),
 };

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Theorems 1 and 2 of the low-rank bottleneck paper, as checks (docs/clmgk-analyze.md)."""
+"""Theorems 1 and 2 of the low-rank bottleneck paper, as checks (docs/papers.md)."""
 from __future__ import annotations
 
 import pathlib
