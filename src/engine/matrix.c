@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The matrix engine: warps multiply fragments of small matrices of 16-bit numbers, or of f32. */
 #include "engine/engine.h"
+#include "engine/matrix/memory.clh"
 #include "engine/matrix/tunables.h"
 #include "engine/shuffles.clh"
 #include "engine/units.clh"
@@ -11,21 +12,13 @@ enum {
     WARP = 32,
     TILE_ROWS = 16,
     TILE_KEYS = 8,
-    LEAST_WIDTH = 16,
-    HALF_BYTES = 2,
-    PIECE_BYTES = 16,
+    WORD_BYTES = 4,
     WIDEST = 256,
     WIDEST_SINGLES = 128, /* f32 */
     MOST_HELD = 8,
     MOST_TILE_TERMS = 3
 };
-/* wgmma: cl/engine/matrix/layout.clh, group.clh, block.clh */
-enum { PART_SIZE = 64, PART_ALIGNMENT = 1024, GROUP_WARPS = 4, MOST_STAGED = 128 };
-
-static int64_t width_of(int64_t size)
-{
-    return size < LEAST_WIDTH ? LEAST_WIDTH : size;
-}
+enum { GROUP_WARPS = 4 }; /* of wgmma */
 
 static bool uses_wgmma(const mgk_tunables *p)
 {
@@ -46,60 +39,60 @@ static clmgk_precision precision_of(const mgk_footprint *f)
     return f->singles && f->precision != CLMGK_PRECISION_EXACT ? CLMGK_PRECISION_TF32 : CLMGK_PRECISION_EXACT;
 }
 
-/* Bytes of a row of a tile: 16-bit numbers and a piece of padding; wgmma: whole parts. */
-static int64_t row_bytes(int64_t size, const mgk_tunables *p)
-{
-    const int64_t parts = (width_of(size) + PART_SIZE - 1) / PART_SIZE;
-    return uses_wgmma(p) ? parts * PART_SIZE * HALF_BYTES : width_of(size) * HALF_BYTES + PIECE_BYTES;
-}
-
 /* Rows of a block. */
 static int64_t rows_of(const mgk_tunables *p)
 {
     return (int64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * mgk_tunable_get(p, MGK_NAMED(row_tiles)) * TILE_ROWS;
 }
 
-static int64_t larger(int64_t a, int64_t b)
+/* Rows of a tile. */
+static int64_t tile_of(const mgk_tunables *p)
 {
-    return a > b ? a : b;
+    return (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles)) * TILE_KEYS;
 }
 
-/* Bytes of a tile of sliced numbers, and of what it is made of. In the forward pass keys and values take turns. */
-static int64_t slices_bytes_of(const mgk_footprint *f, const mgk_tunables *p, const bool turns)
+/* Words of local memory (cl/engine/matrix/memory.clh) of rows of D and of E. */
+typedef struct words {
+    int64_t key, value;
+} words;
+
+static words words_of(const mgk_footprint *f, const mgk_tunables *p, int64_t rows)
 {
-    const int64_t keys = (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles)) * TILE_KEYS;
-    const int64_t head_size = f->head_size;
-    const int64_t head = f->products * row_bytes(head_size, p), value = row_bytes(f->value_size, p);
-    const int64_t copied_head = f->products * width_of(head_size), copied_value = width_of(f->value_size);
-    const int64_t sliced = turns ? larger(head, value) : head + value;
-    const int64_t copied = turns ? larger(copied_head, copied_value) : copied_head + copied_value;
-    return keys * (bf16_slices_of(f) * sliced + copied * (int64_t)sizeof(float));
+    return (words){.key = LAYOUT_WORDS(uses_wgmma(p), rows, WIDTH_OF(f->head_size)),
+                   .value = LAYOUT_WORDS(uses_wgmma(p), rows, WIDTH_OF(f->value_size))};
 }
 
-/* Bytes of the tiles, and of what a work-group of the kernel of keys holds, of a backward pass without mixed heads.
- * Layout: cl/engine/matrix/backward.clh; TILE_RING in block.clh states when keys and values are not in local memory. */
-static int64_t backward_bytes_of(const mgk_footprint *f, const mgk_tunables *p)
+/* Of a tile of sliced numbers, and of what it is made of. In the forward pass keys and values take turns. */
+static int64_t slices_words_of(const mgk_footprint *f, const mgk_tunables *p)
 {
-    enum { STEP = 16, STAGES = 2, STEP_WORDS = 4 };
+    const words slice = words_of(f, p, tile_of(p));
+    const int64_t key = bf16_slices_of(f) * slice.key, value = bf16_slices_of(f) * slice.value;
+    const int64_t copied_key = tile_of(p) * WIDTH_OF(f->head_size), copied_value = tile_of(p) * WIDTH_OF(f->value_size);
+    return f->forward ? TURNS_WORDS(f->products, key, value) + TURNS_WORDS(f->products, copied_key, copied_value)
+                      : STAGES_WORDS(f->products, key, copied_key, value, copied_value);
+}
+
+/* Of the tiles, and of what a work-group of the kernel of keys holds, of a backward pass without mixed heads. Layout:
+ * cl/engine/matrix/backward.clh; TILE_RING in block.clh states when keys and values are not in local memory. */
+static int64_t backward_words_of(const mgk_footprint *f, const mgk_tunables *p)
+{
     if (bf16_slices_of(f) > 0)
-        return slices_bytes_of(f, p, false);
-    const int64_t most_held_words = f->components == 1 ? 64 : 32;
-    const int64_t keys = (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles)) * TILE_KEYS, rows = rows_of(p);
-    const int64_t head_size = f->head_size;
-    const int64_t head = row_bytes(head_size, p), value = row_bytes(f->value_size, p);
-    const int64_t steps = mgk_tunable_get(p, MGK_NAMED(row_tiles)) * (width_of(head_size) + width_of(f->value_size));
-    const bool apart = uses_wgmma(p) || (f->products == 1 && steps * STEP_WORDS <= most_held_words * STEP);
-    const int64_t of_keys = apart ? larger(STAGES * keys * (head + value), rows * larger(head, value))
-                                  : rows * (f->products * head + value) + keys * (head + value);
-    return larger(of_keys, STAGES * keys * (f->products * head + value));
+        return slices_words_of(f, p);
+    const words tile = words_of(f, p, tile_of(p)), held = words_of(f, p, rows_of(p));
+    const bool apart =
+        uses_wgmma(p) || HOLDS_FEW_WORDS(f->components, f->products, mgk_tunable_get(p, MGK_NAMED(row_tiles)),
+                                         WIDTH_OF(f->head_size), WIDTH_OF(f->value_size));
+    const int64_t of_keys =
+        apart ? LARGER_OF(STAGES_WORDS(1, tile.key, tile.key, tile.value, tile.value), LARGER_OF(held.key, held.value))
+              : f->products * held.key + held.value + tile.key + tile.value;
+    return LARGER_OF(of_keys, STAGES_WORDS(f->products, tile.key, tile.key, tile.value, tile.value));
 }
 
-/* Bytes of the forward pass' ring, which has places for the keys of two tiles and the values of one. */
-static int64_t ring_bytes_of(const mgk_footprint *f, const mgk_tunables *p)
+/* Of the forward pass' ring, which has places for the keys of two tiles and the values of one. */
+static int64_t ring_words_of(const mgk_footprint *f, const mgk_tunables *p)
 {
-    const int64_t keys = (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles)) * TILE_KEYS;
-    const int64_t head = row_bytes(f->head_size, p);
-    return keys * (2 * f->products + 1) * larger(head, row_bytes(f->value_size, p));
+    const words tile = words_of(f, p, tile_of(p));
+    return PLACES_WORDS(f->products, tile.key, tile.value);
 }
 
 /* Whether the forward pass copies keys and values a whole tile ahead: where a kernel has the memory. The terms of keys
@@ -107,55 +100,60 @@ static int64_t ring_bytes_of(const mgk_footprint *f, const mgk_tunables *p)
  * product's tiles (D = 128), an H200 is 3 % faster without the ring; with less it is 4 to 7 % faster with it. */
 static bool has_ring_ahead(const mgk_footprint *f, const mgk_tunables *p)
 {
-    enum { MOST_BYTES = 49151, OTHERS = 2560, UNUSED_TERMS = 5 }; /* of a kernel; rows' terms and votes; dropped */
-    const int64_t keys = (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles)) * TILE_KEYS;
+    enum { MOST_WORDS = 12287, OTHERS = 640, UNUSED_TERMS = 5 }; /* of a kernel; rows' terms and votes; dropped */
     const bool has_terms = f->tile.terms > UNUSED_TERMS;
-    const int64_t terms = has_terms ? keys * (f->tile.terms + f->components) * (int64_t)sizeof(float) + OTHERS : 0;
+    const int64_t terms = has_terms ? tile_of(p) * (f->tile.terms + f->components) + OTHERS : 0;
     return f->forward && f->held_heads == 0 && bf16_slices_of(f) == 0 &&
-           mgk_tunable_get(p, MGK_NAMED(row_tiles)) == 1 && ring_bytes_of(f, p) + terms <= MOST_BYTES;
+           mgk_tunable_get(p, MGK_NAMED(row_tiles)) == 1 && ring_words_of(f, p) + terms <= MOST_WORDS;
 }
 
 /* The same of mixed heads' kernel of keys. On a GPU one kernel makes dV, with dO of two heads in turn, and one all
  * else, with the values of one head; on a CPU one makes all. wgmma: keys are in private memory. */
-static int64_t mixed_keys_bytes_of(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
+static int64_t mixed_keys_words_of(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
 {
     const bool is_cpu = facts->info.device_class == CLMGK_DEVICE_CPU;
-    const int64_t keys = (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles)) * TILE_KEYS, rows = rows_of(p);
+    const words tile = words_of(f, p, tile_of(p)), held = words_of(f, p, rows_of(p));
     const int64_t heads = mgk_tunable_get(p, MGK_NAMED(heads));
-    const int64_t head = f->products * row_bytes(f->head_size, p);
-    const int64_t value = row_bytes(f->value_size, p);
-    const int64_t own = uses_wgmma(p) ? 0 : rows * head, tiles = keys * (head + 2 * value);
-    const int64_t of_keys = rows * value + keys * (head + (f->tile_heads > 1 ? 2 : 1) * value);
-    return own + (is_cpu ? rows * heads * value + tiles : larger(of_keys, tiles));
+    const int64_t own = uses_wgmma(p) ? 0 : f->products * held.key, tiles = f->products * tile.key + 2 * tile.value;
+    const int64_t of_keys = held.value + f->products * tile.key + (f->tile_heads > 1 ? 2 : 1) * tile.value;
+    return own + (is_cpu ? heads * held.value + tiles : LARGER_OF(of_keys, tiles));
 }
 
-/* Layout: cl/engine/matrix/block.clh, backward.clh. Mixed heads: queries are in local memory, as dO in the kernel of
- * queries; the forward pass has the values of all heads of a block. */
+/* Mixed heads: queries are in local memory, as dO in the kernel of queries; the forward pass has the values of all
+ * heads of a block. */
+static int64_t mixed_words_of(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
+{
+    const words tile = words_of(f, p, tile_of(p)), held = words_of(f, p, rows_of(p));
+    const bool staged = STAGES_QUERIES(uses_wgmma(p), f->products, WIDTH_OF(f->head_size));
+    const int64_t of_queries = (staged ? f->products * held.key : 0) + f->products * tile.key;
+    return f->forward ? of_queries + mgk_tunable_get(p, MGK_NAMED(heads)) * tile.value
+                      : LARGER_OF(of_queries + held.value + tile.value, mixed_keys_words_of(f, facts, p));
+}
+
+static int64_t forward_words_of(const mgk_footprint *f, const mgk_tunables *p)
+{
+    const words tile = words_of(f, p, tile_of(p));
+    return bf16_slices_of(f) > 0  ? slices_words_of(f, p)
+           : has_ring_ahead(f, p) ? ring_words_of(f, p)
+                                  : f->products * tile.key + tile.value;
+}
+
+/* Layout: cl/engine/matrix/block.clh, backward.clh. */
 static uint64_t local_bytes_of(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
 {
-    const bool mixed = f->held_heads > 0, is_cpu = facts->info.device_class == CLMGK_DEVICE_CPU;
-    const int64_t keys = (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles)) * TILE_KEYS;
-    const int64_t threads = (int64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * WARP;
-    const int64_t rows = rows_of(p), heads = mixed ? mgk_tunable_get(p, MGK_NAMED(heads)) : 1;
-    const int64_t head_size = f->head_size;
-    const int64_t head = row_bytes(head_size, p), value = row_bytes(f->value_size, p);
-    const bool in_memory = uses_wgmma(p) && f->products * width_of(head_size) > MOST_STAGED;
-    const int64_t queries = in_memory ? 0 : f->products * head; /* of a row */
-    const int64_t staged = mixed ? rows * (queries + (f->forward ? 0 : value)) : 0;
-    const int64_t of_queries = staged + keys * (f->products * head + (f->forward ? heads : 1) * value);
-    const int64_t mixed_or_forward = f->forward ? of_queries : larger(of_queries, mixed_keys_bytes_of(f, facts, p));
-    const int64_t whole = mixed || f->forward ? mixed_or_forward : backward_bytes_of(f, p);
-    const int64_t tiles = bf16_slices_of(f) > 0 && f->forward ? slices_bytes_of(f, p, true) : whole;
+    enum { MOST_OF_ROWS = 128, OTHER_ALIGNMENT = 64 };
+    const bool is_cpu = facts->info.device_class == CLMGK_DEVICE_CPU;
+    const int64_t tiles = f->held_heads > 0 ? mixed_words_of(f, facts, p)
+                          : f->forward      ? forward_words_of(f, p)
+                                            : backward_words_of(f, p);
     const int64_t of_rows = f->components > 1 ? f->components + 1 : 0; /* at most */
     const int64_t ahead = f->forward ? 0 : MOST_TILE_TERMS + of_rows;
-    const int64_t terms = keys * (f->tile.terms + ahead) * (int64_t)sizeof(float);
     const int64_t own = 2 * (int64_t)mgk_tunable_get(p, MGK_NAMED(row_tiles)); /* rows of a work-item */
-    const int64_t exchange = threads * (is_cpu ? 128 : own) * (int64_t)sizeof(float);
-    const uint64_t bytes = (uint64_t)(tiles + terms + exchange) + (uses_wgmma(p) ? PART_ALIGNMENT : 64);
-    const bool ring = has_ring_ahead(f, p);
-    const uint64_t whole_bytes =
-        bytes + (uint64_t)(ring ? ring_bytes_of(f, p) - keys * (f->products * head + value) : 0);
-    return whole_bytes > facts->info.local_memory_bytes && ring ? facts->info.local_memory_bytes : whole_bytes;
+    const int64_t exchange = (int64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * WARP * (is_cpu ? MOST_OF_ROWS : own);
+    const int64_t all = tiles + tile_of(p) * (f->tile.terms + ahead) + exchange;
+    const uint64_t bytes = (uint64_t)all * WORD_BYTES + (uses_wgmma(p) ? PART_ALIGNMENT : OTHER_ALIGNMENT);
+    const uint64_t most = facts->info.local_memory_bytes;
+    return bytes > most && has_ring_ahead(f, p) ? most : bytes;
 }
 
 static bool fits(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
@@ -182,7 +180,7 @@ static int64_t held_of(const mgk_footprint *f)
 /* Columns of D for which a work-item of the backward pass has sums: a row of dK or dQ for each product. */
 static int64_t gradient_columns(const mgk_footprint *f)
 {
-    return f->forward ? 0 : f->products * width_of(f->head_size);
+    return f->forward ? 0 : f->products * WIDTH_OF(f->head_size);
 }
 
 /* Whether the text of a mixed score takes many registers. */
@@ -197,8 +195,8 @@ static int most_heads(const mgk_footprint *f, const mgk_device_facts *facts, con
 {
     enum { MOST_HEADS = 4, FEW_HEADS = 2, FEW_SCORES = 2, WIDE = 64, MOST_SUMS = 256, MOST_WIDE_SUMS = 192 };
     const bool is_cpu = facts->info.device_class == CLMGK_DEVICE_CPU, few = is_cpu || held_of(f) > FEW_SCORES;
-    const bool has_room = width_of(f->value_size) <= WIDE || (!few && (f->forward || uses_wgmma(p)));
-    const int64_t width = width_of(f->value_size), most_sums = has_room ? MOST_SUMS : MOST_WIDE_SUMS;
+    const bool has_room = WIDTH_OF(f->value_size) <= WIDE || (!few && (f->forward || uses_wgmma(p)));
+    const int64_t width = WIDTH_OF(f->value_size), most_sums = has_room ? MOST_SUMS : MOST_WIDE_SUMS;
     const int most = score_is_costly(f) && !is_cpu ? 1 : few ? FEW_HEADS : MOST_HEADS;
     int heads = 1;
     while (heads < most && heads < f->held_heads && 2 * width * heads <= most_sums)
@@ -232,7 +230,7 @@ static bool fits_large_block(const mgk_footprint *f)
 {
     enum { WIDEST_SUMS = 64 };
     return f->held_heads == 0 && f->components == 1 && f->products == 1 && !f->keys_read_again && !f->modified &&
-           !f->priors && !f->variances && width_of(f->widest) <= WIDEST_SUMS;
+           !f->priors && !f->variances && WIDTH_OF(f->widest) <= WIDEST_SUMS;
 }
 
 /* The most registers of a work-item of wgmma's forward pass; 0: no limit. Three work-groups, softmax's with few
@@ -242,7 +240,7 @@ static int most_registers(const mgk_footprint *f, const mgk_tunables *p)
 {
     enum { OF_FOUR = 128, OF_THREE = 168, WIDEST_OF_THREE = 128, FEW_SLICES = 2, MOST_COMPONENTS = 2 };
     const bool has_limit = f->products == f->components && f->components <= MOST_COMPONENTS && uses_wgmma(p) &&
-                           f->forward && f->held_heads == 0 && width_of(f->widest) <= WIDEST_OF_THREE;
+                           f->forward && f->held_heads == 0 && WIDTH_OF(f->widest) <= WIDEST_OF_THREE;
     if (f->singles)
         return has_limit && fits_large_block(f) && bf16_slices_of(f) == FEW_SLICES ? OF_THREE : 0;
     return !has_limit ? 0 : fits_large_block(f) ? OF_FOUR : OF_THREE;
@@ -286,7 +284,7 @@ static int row_tiles_of(const mgk_footprint *f, const mgk_device_facts *facts, c
 /* Numbers of a row of dK and dV, for which the kernel of keys has sums. */
 static int64_t gradient_sums_of(const mgk_footprint *f)
 {
-    return f->products * width_of(f->head_size) + width_of(f->value_size);
+    return f->products * WIDTH_OF(f->head_size) + WIDTH_OF(f->value_size);
 }
 
 /* The most for which wgmma has registers. */
@@ -317,7 +315,7 @@ static bool has_room_for_gradients(const mgk_footprint *f, const mgk_device_fact
     if (f->held_heads > 0)
         return gradient_columns(&own) <= WIDEST && fits(&own, facts, least);
     return gradient_sums_of(&own) <= MOST_GRADIENT_SUMS &&
-           (uint64_t)backward_bytes_of(&own, least) + OTHERS <= facts->info.local_memory_bytes;
+           (uint64_t)backward_words_of(&own, least) * WORD_BYTES + OTHERS <= facts->info.local_memory_bytes;
 }
 
 /* Whether wgmma has room for the least block. */
@@ -374,13 +372,13 @@ static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tu
 
 static const char *why_not(const mgk_footprint *f)
 {
-    if (f->singles && width_of(f->widest) > WIDEST_SINGLES)
+    if (f->singles && WIDTH_OF(f->widest) > WIDEST_SINGLES)
         return "registers hold at most 128 numbers of a head of f32 arrays";
     if (f->held_heads > 0 && held_of(f) > MOST_HELD)
         return "registers hold the scores of at most 8 global heads";
     if (f->held_heads > 0 && gradient_columns(f) > WIDEST)
         return "registers hold the gradients of global heads of 256 numbers together";
-    return width_of(f->widest) > WIDEST ? "head_size and value_size exceed 256" : NULL;
+    return WIDTH_OF(f->widest) > WIDEST ? "head_size and value_size exceed 256" : NULL;
 }
 
 static const char no_exact_tiles[] = "without a softmax its products are of tf32, which the precision must allow";

@@ -6,6 +6,8 @@
 #include "harness/harness.h"
 
 #define FUNCTION static inline
+#include "engine/matrix/memory.clh"
+
 #include "engine/matrix/layout.clh"
 
 enum { WARP = 32, ROWS = 16, COLUMNS = 8, DEPTH = 16 };
