@@ -8,6 +8,7 @@
  *     dG_kij = sum_h p_hk dA_hij    generalised: sum_h w_hk p_hk [p_hk (G_kij + noise) > 0] dA_hij
  *     dV_j = sum_hi keep P_hij dO_hi     dK_kj = sum_i dG_kij q_ki     dQ_ki = sum_j dG_kij k_kj
  *     MiSH: one dA for all k, sum_h dA_hij; p_k comes later
+ *     with a hidden layer: dr_uij = [y_uij > 0] sum_h w_hu dA_hij, dG_kij = sum_u p_uk dr_uij
  *
  * M products make the scores of a tile, two for each head follow, and 2 M with dG: 3 M + 2 H in all where softmax has
  * 5 H. A work-group owns every `splits`-th block of the keys of a list of batches, one after the other, with all their
@@ -25,22 +26,25 @@
 #include "admixture/block.clh"
 #include "admixture/sums.clh"
 
-#define HAS_SCORE_GRADIENTS (WANT_Q || WANT_K || WANT_BIAS || SUMS > 0)
+#define HAS_SCORE_GRADIENTS (WANT_Q || WANT_K || WANT_BIAS || SUMS > 0 || UNIT_SUMS > 0)
 #define HAS_DG              (WANT_Q || WANT_K)
+#define HAS_DR              (HAS_DG || UNIT_SUMS > 0)
 #define QUERY_COMPONENTS    COMPONENTS
 /* Without dV a work-item has nothing of a head in registers: all heads take their turn in a tile. */
 #define ALL_HEADS   (BLOCK_REGISTERS && !WANT_V)
 #define VALUE_HEADS (ALL_HEADS ? 1 : HEADS)
 #define GRAD_HEADS  (VALUE_HEADS * HEAD_RATIO)
 
-/* While a panel is at a tile: the held scores, their gradients, the weights, and the noise where one serves all heads.
- */
-#define KEEP_NOISE  (SHARED_NOISE && HAS_NOISE_SUMS)
-#define SCORE_SLOT  0
-#define GRAD_SLOT   HELD_SCORES
-#define WEIGHT_SLOT (2 * HELD_SCORES)
-#define NOISE_SLOT  (WEIGHT_SLOT + 1)
-#define SLOTS       (NOISE_SLOT + KEEP_NOISE)
+/* While a panel is at a tile: the held scores, their gradients, the weights, and the noise where one serves all heads;
+ * with a hidden layer, the products, whose places dG takes. */
+#define KEEP_NOISE    (SHARED_NOISE && HAS_NOISE_SUMS)
+#define KEEP_PRODUCTS (HIDDEN > 0 && WANT_MIX)
+#define SCORE_SLOT    0
+#define GRAD_SLOT     HELD_SCORES
+#define WEIGHT_SLOT   (2 * HELD_SCORES)
+#define NOISE_SLOT    (WEIGHT_SLOT + 1)
+#define PRODUCT_SLOT  (NOISE_SLOT + KEEP_NOISE)
+#define SLOTS         (PRODUCT_SLOT + (HIDDEN > 0 ? COMPONENTS : 0))
 
 #define KEEPS_WEIGHTS WANT_V
 #define KEEPS_SUMS    1
@@ -99,10 +103,55 @@ FUNCTION void hold_tile(const key_block *b, const panel_tile *m)
     const pair_block at = {b->g, &b->x->scorer, b, m, 0};
     for (int sub = 0; sub < m->subs; ++sub) {
         hold_scores(&at, (uint)b->p->b * (uint)b->a->heads, sub);
-        if (HAS_DG)
+        if (HAS_DR)
             clear_gradients(&at, sub);
     }
 }
+
+#if HIDDEN > 0
+/* Adds the sums of unit n over a panel's tile. */
+FUNCTION void add_unit_sums(const key_block *b, const panel_tile *m, int n)
+{
+#if UNIT_SUMS > 0
+    const pair_block at = {b->g, &b->x->scorer, b, m, 0};
+    real sums[UNIT_SUMS];
+    COPIES_FOR(i, 0, UNIT_SUMS)
+        sums[i] = (real)(0.0f);
+    for (int sub = 0; sub < m->subs; ++sub) {
+        real eps[BLOCK_STREAMED][BLOCK_HELD];
+        if (HAS_UNIT_NOISE)
+            pair_noise(&at, (uint)b->p->b * (uint)b->a->heads + (SHARED_NOISE ? 0u : (uint)n), sub, eps);
+        STREAMED_FOR(u)
+            HELD_FOR(v) {
+                const real part = slot_get(b->g, GRAD_SLOT + n, sub, u, v);
+                COPIES_FOR(k, 0, UNIT_OFFSET_SUM)
+                    sums[k] = fma(part, slot_get(b->g, PRODUCT_SLOT + k, sub, u, v), sums[k]);
+                if (WANT_MIX_HIDDEN_OFFSET)
+                    sums[UNIT_OFFSET_SUM] += part;
+                if (HAS_UNIT_NOISE)
+                    sums[UNIT_NOISE_SUM] = fma(part, eps[u][v], sums[UNIT_NOISE_SUM]);
+            }
+    }
+    block_sums_add(b->g, sums, UNIT_SUMS,
+                   b->at->work + b->a->region[MGK_REGION_UNIT_SUMS] + (b->at->sums * HIDDEN + n) * UNIT_SUMS);
+#endif
+}
+
+/* All heads are done with a panel's tile: the gradients of units become dG. */
+FUNCTION void finish_units(const key_block *b, const panel_tile *m)
+{
+    const pair_block at = {b->g, &b->x->scorer, b, m, 0};
+    SCORES_FOR(n)
+    {
+        for (int sub = 0; sub < m->subs; ++sub)
+            pass_unit(&at, n, sub);
+        add_unit_sums(b, m, n);
+    }
+    COPIES_FOR(k, 0, HAS_DG ? COMPONENTS : 0)
+        for (int sub = 0; sub < m->subs; ++sub)
+            unit_products(&at, k, sub);
+}
+#endif
 
 /* Sums over queries of the bias's gradients, added to the head's. */
 FUNCTION void add_key_sums(const key_block *b, const panel_tile *m, real *key_sums)
@@ -186,7 +235,7 @@ FUNCTION void head_tile(const key_block *b, const panel_tile *m, int value_head,
 /* Product k of a panel's tile with dG. */
 FUNCTION void score_product(const key_block *b, const panel_tile *m, int k)
 {
-    const int slot = GRAD_SLOT + (SHARED_MIX ? 0 : k);
+    const int slot = product_slot(k);
     if (WANT_K)
         accumulate_keys(b->g, m->panel, k, slot, 0, m->entries, m->edge);
     add_query_gradients(b, m, k, slot);
@@ -286,6 +335,10 @@ FUNCTION void value_heads(const key_block *b, int g0, int end_g)
             hold_tile(b, &m);
             for (; m.g0 < end_g; m.g0 += VALUE_HEADS)
                 group_tile(b, &m, next);
+#if HIDDEN > 0
+            if (HAS_DR)
+                finish_units(b, &m);
+#endif
             score_products(b, &m);
             branch_end();
         }
@@ -370,6 +423,7 @@ KERNEL(admixture_backward)
         /* shared noise and a shared mixing are any head's */
         x.scorer.modifiers = modifiers_of(&a, p.b, 0, slopes);
         x.scorer.mixing = mixing_of(&a, 0, mix, mix_weight, noise);
+        x.scorer.hidden = mix_hidden_offset;
         for (int k0 = split * GROUP_HELD; k0 < keys; k0 += a.splits * GROUP_HELD) {
             const key_block b = {&g, &a, &p, &at, &x, k0, keys};
             load_keys(&b);

@@ -23,8 +23,10 @@
 #define HAS_DG           (WANT_Q || HAS_MIX_ROWS)
 #define QUERY_COMPONENTS COMPONENTS
 #define QUERY_GRADIENTS  COMPONENTS
-#define SLOTS            HELD_SCORES
+#define HAS_DR           HAS_DG
 #define GRAD_SLOT        0
+#define PRODUCT_SLOT     HELD_SCORES
+#define SLOTS            (PRODUCT_SLOT + (HIDDEN > 0 ? COMPONENTS : 0))
 #define KEEPS_WEIGHTS    0
 #define KEEPS_SUMS       0
 
@@ -127,6 +129,17 @@ FUNCTION void head_gradients(const query_block *b, const scorer *x, const tile_v
 #endif
 }
 
+#if HIDDEN > 0
+/* All heads are done with a tile: the gradients of units become dG. */
+FUNCTION void finish_units(const pair_block *b)
+{
+    SCORES_FOR(n)
+    pass_unit(b, n, 0);
+    COPIES_FOR(k, 0, COMPONENTS)
+        unit_products(b, k, 0);
+}
+#endif
+
 /* The values that head h reads, of the batch's, which begin with those of head 0. */
 FUNCTION __global const v_element *values_of(const mgk_attention_args *a, __global const v_element *v, int h)
 {
@@ -216,6 +229,7 @@ KERNEL(admixture_backward_queries)
         /* shared noise and a shared mixing are any head's */
         x.modifiers = modifiers_of(&a, block.b, 0, slopes);
         x.mixing = mixing_of(&a, 0, mix, mix_weight, noise);
+        x.hidden = mix_hidden_offset;
         const pair_block any_head = {&g, e, &x, &view, 0, &a, 0, 0, 0, 0};
         hold_scores(&any_head, (uint)block.b * (uint)a.heads, 0);
         clear_gradients(&any_head, 0);
@@ -234,7 +248,11 @@ KERNEL(admixture_backward_queries)
             head_gradients(&b, &x, &view, h);
             branch_end();
         }
-#define ACCUMULATE_QUERIES(r) accumulate_queries(&g, 0, r, SHARED_MIX ? 0 : (r))
+#if HIDDEN > 0
+        if (HAS_DG)
+            finish_units(&any_head);
+#endif
+#define ACCUMULATE_QUERIES(r) accumulate_queries(&g, 0, r, product_slot(r))
         if (HAS_DG)
             COPIES(ACCUMULATE_QUERIES, COMPONENTS);
         branch_end();

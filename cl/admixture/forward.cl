@@ -145,6 +145,7 @@ KERNEL(admixture_forward)
         x[h].modifiers = modifiers_of(&a, block.b, h0 + h, slopes);
         x[h].mixing = mixing_of(&a, h0 + h, mix, mix_weight, noise);
         x[h].mixing.added = added_of(h0 + h, mix_offset);
+        x[h].hidden = mix_hidden_offset;
     }
     for (int n = 0; n < PANELS; ++n) {
         query_load(&e, n, q, a.q.head, a.q.token, first + n * PANEL_ROWS, p.valid, a.head_size);

@@ -87,8 +87,19 @@ FUNCTION void put(__global float *out, long x, float value, bool added)
     out[x] = added ? out[x] + value : value;
 }
 
-/* dp, dw: a work-item is (h, k), with MiSH k. */
-#if WANT_MIX || WANT_MIX_WEIGHT
+#if HIDDEN > 0
+/* Sum number n of unit u over batches and splits. */
+FUNCTION float unit_sum(const mgk_attention_args *a, __global const float *work, long u, int n)
+{
+    float sum = 0.0f;
+    for (long x = 0; x < (long)a->batch * a->splits; ++x)
+        sum += work[a->region[MGK_REGION_UNIT_SUMS] + (x * HIDDEN + u) * UNIT_SUMS + n];
+    return sum;
+}
+#endif
+
+/* dp, dw: a work-item is (h, k), with MiSH k; with a hidden layer dp: (u, k), dw: (h, u). */
+#if HIDDEN == 0 && (WANT_MIX || WANT_MIX_WEIGHT)
 FUNCTION float mix_gradient(const mgk_attention_args *a, long h, int k, const mixing *m, __global const float *work)
 {
     float sum = 0.0f;
@@ -111,7 +122,18 @@ FUNCTION float mix_gradient(const mgk_attention_args *a, long h, int k, const mi
 __kernel void admixture_mix_gradient(KERNEL_PARAMETERS)
 {
     BEGIN_BUFFERS
-#if WANT_MIX
+#if WANT_MIX && HIDDEN > 0
+    const long x = get_global_id(0);
+    if (a.heads == 0 || x >= (long)HIDDEN * COMPONENTS)
+        return;
+    const long u = x / COMPONENTS;
+    const int k = (int)(x % COMPONENTS);
+    float sum = unit_sum(&a, work, u, k);
+#if HAS_UNIT_NOISE
+    sum = fma(deviation(noise[k]), unit_sum(&a, work, u, UNIT_NOISE_SUM), sum);
+#endif
+    put(grad_mix, x, sum * (a.scale * NATS_PER_UNIT), is_added(&a.bound, SLOT_GRAD_MIX));
+#elif WANT_MIX
     const long x = get_global_id(0);
     if (a.heads == 0 || x >= (SHARED_MIX ? 1L : a.heads) * COMPONENTS)
         return;
@@ -126,7 +148,12 @@ __kernel void admixture_mix_gradient(KERNEL_PARAMETERS)
 __kernel void admixture_weight_gradient(KERNEL_PARAMETERS)
 {
     BEGIN_BUFFERS
-#if WANT_MIX_WEIGHT
+#if WANT_MIX_WEIGHT && HIDDEN > 0
+    const long x = get_global_id(0);
+    if (a.heads != 0 && x < (long)a.heads * HIDDEN)
+        put(grad_mix_weight, x, mix_sum(&a, work, x / HIDDEN, (int)(x % HIDDEN)) * (a.scale * NATS_PER_UNIT),
+            is_added(&a.bound, SLOT_GRAD_MIX_WEIGHT));
+#elif WANT_MIX_WEIGHT
     const long x = get_global_id(0);
     if (a.heads == 0 || x >= (long)a.heads * COMPONENTS)
         return;
@@ -149,6 +176,18 @@ __kernel void admixture_offset_gradient(KERNEL_PARAMETERS)
 #endif
 }
 
+/* db: a work-item is u. */
+__kernel void admixture_hidden_offset_gradient(KERNEL_PARAMETERS)
+{
+    BEGIN_BUFFERS
+#if WANT_MIX_HIDDEN_OFFSET
+    const long u = get_global_id(0);
+    if (a.heads != 0 && u < HIDDEN)
+        put(grad_mix_hidden_offset, u, unit_sum(&a, work, u, UNIT_OFFSET_SUM) * (a.scale * NATS_PER_UNIT),
+            is_added(&a.bound, SLOT_GRAD_MIX_HIDDEN_OFFSET));
+#endif
+}
+
 /* dsigma: a work-item is k. */
 __kernel void admixture_noise_gradient(KERNEL_PARAMETERS)
 {
@@ -158,10 +197,15 @@ __kernel void admixture_noise_gradient(KERNEL_PARAMETERS)
     if (a.heads == 0 || k >= COMPONENTS)
         return;
     float sum = 0.0f;
+#if HIDDEN > 0
+    for (int u = 0; u < HIDDEN; ++u)
+        sum = fma(mix[u * COMPONENTS + k], unit_sum(&a, work, u, UNIT_NOISE_SUM), sum);
+#else
     for (int h = 0; h < a.heads; ++h) {
         const mixing m = mixing_of(&a, h, mix, mix_weight, noise);
         sum = fma(m.p[k] * weight_of(&m, k), mix_sum(&a, work, h, MIX_SUMS + (GENERALISED ? k : 0)), sum);
     }
+#endif
     put(grad_noise, k, sum * (a.scale * NATS_PER_UNIT), is_added(&a.bound, SLOT_GRAD_NOISE));
 #endif
 }

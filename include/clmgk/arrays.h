@@ -49,8 +49,9 @@
     A(SLOPES, slopes, F32, IN, ANY, "rrr-", "H", !linear(d) && d->use_alibi)                                           \
     A(SINKS, sinks, F32, IN, ANY, "rrr-", "H", !linear(d) && d->use_sinks)                                             \
     A(MIX, mix, F32, IN, FINITE, "rrr-", mix_axes(d), has_trait(d, CLMGK_TRAIT_ADMIXTURE))                             \
-    A(MIX_WEIGHT, mix_weight, F32, IN, FINITE, "rrr-", "HM", generalised(d) && d->use_mix_weight)                      \
+    A(MIX_WEIGHT, mix_weight, F32, IN, FINITE, "rrr-", weight_axes(d), generalised(d) && d->use_mix_weight)            \
     A(MIX_OFFSET, mix_offset, F32, IN, FINITE, "rrr-", "H", has_offset(d) && d->use_mix_offset)                        \
+    A(MIX_HIDDEN_OFFSET, mix_hidden_offset, F32, IN, FINITE, "rrr-", "U", has_offset(d) && d->use_mix_hidden_offset)   \
     A(NOISE, noise, F32, IN, NOT_NEGATIVE, "rrr-", "M", has_trait(d, CLMGK_TRAIT_NOISE))                               \
     A(PROJECTION, projection, F32, IN, FINITE, "rr--", "FD", linear(d) && d->feature == CLMGK_FEATURE_FAVOR)           \
     A(STATE_C, state_c, F32, IN, ANY, "rr--", state_axes(d), linear(d) && d->use_state)                                \
@@ -73,11 +74,12 @@
     G(BIAS, bias, F32, 64, "bhns", !linear(d) && d->use_bias)                                                          \
     G(SINKS, sinks, F32, 128, "H", !linear(d) && d->use_sinks)                                                         \
     G(MIX, mix, F32, 256, mix_axes(d), has_trait(d, CLMGK_TRAIT_ADMIXTURE))                                            \
-    G(MIX_WEIGHT, mix_weight, F32, 512, "HM", generalised(d))                                                          \
+    G(MIX_WEIGHT, mix_weight, F32, 512, weight_axes(d), generalised(d))                                                \
     G(MIX_OFFSET, mix_offset, F32, 1024, "H", has_offset(d))                                                           \
     G(NOISE, noise, F32, 2048, "M", has_trait(d, CLMGK_TRAIT_NOISE))                                                   \
     G(STATE_C, state_c, F32, 4096, state_axes(d), linear(d) && d->use_state)                                           \
     G(STATE_Z, state_z, F32, 8192, total_axes(d), linear(d) && d->use_state)                                           \
+    G(MIX_HIDDEN_OFFSET, mix_hidden_offset, F32, 16384, "U", has_offset(d) && d->mix_hidden > 0)                       \
     S(RESPONSIBILITIES, responsibilities, 1, "BHMNS")                                                                  \
     S(COUNTS, counts, 2, prior_axes(d))                                                                                \
     S(NEW_PRIOR, new_prior, 4, prior_axes(d))                                                                          \
@@ -97,6 +99,7 @@
     X(SINKS, use_sinks)                                                                                                \
     X(MIX_WEIGHT, use_mix_weight)                                                                                      \
     X(MIX_OFFSET, use_mix_offset)                                                                                      \
+    X(MIX_HIDDEN_OFFSET, use_mix_hidden_offset)                                                                        \
     X(LSE_LOW, use_lse_low)                                                                                            \
     X(STATE_C, use_state)                                                                                              \
     X(NEW_STATE_C, use_new_state)

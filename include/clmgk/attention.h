@@ -164,6 +164,12 @@ typedef struct clmgk_attention_desc {
      * a plan use the same. In the linear family the factors are features, states and gradients, which are f32
      * whatever the arrays are; exponents of FAVOR are never rounded. */
     clmgk_precision precision;
+
+    /* GFISH, HARD_GFISH: the hidden layer (docs/admixture.md). U = mix_hidden, 1 .. CLMGK_MAX_MIXED_HEADS: heads are
+     * mixed by U hidden units, A_h = sum_u w_hu relu(sum_k p_uk (G_k + sigma_k eps_u) + b_u) + c_h, with p [U,M],
+     * b [U] and w [H,U]. eps of unit u is that of a head of the same number. 0: no hidden layer. */
+    int64_t mix_hidden;
+    int32_t use_mix_hidden_offset; /* with mix_hidden > 0. 1: b is an array; 0: b is 0 */
 } clmgk_attention_desc;
 
 #define CLMGK_ATTENTION_DESC_INIT CLMGK_INIT(clmgk_attention_desc)
@@ -305,10 +311,11 @@ CLMGK_API size_t clmgk_plan_workspace_size(const clmgk_plan *plan);
  *   bias            [bias_batch,bias_heads,bias_length,bias_length_k]: required with use_bias
  *   slopes          [H]: required with use_alibi
  *   sinks           [H]: required with use_sinks
- *   mix             p [H,M]; MISH, HARD_MISH, LMISH, LHARD_MISH: [M]. Any real numbers; required for the admixture
- *                   variants
- *   mix_weight      w [H,M]: required with use_mix_weight
+ *   mix             p [H,M]; MISH, HARD_MISH, LMISH, LHARD_MISH: [M]; with mix_hidden: [U,M]. Any real numbers;
+ *                   required for the admixture variants
+ *   mix_weight      w [H,M]; with mix_hidden: [H,U]. Required with use_mix_weight
  *   mix_offset      c [H]: required with use_mix_offset. Affects only L, because c is the same for all keys
+ *   mix_hidden_offset  b [U]: required with use_mix_hidden_offset
  *   noise           sigma [M] >= 0: required for FISH, MISH, GFISH and their linear forms. A negative or NaN sigma
  *                   gives NaN in all rows; 0 gives exactly the results of the variant without noise
  *   projection      w [R,D]: required for FAVOR (clmgk_draw_projection makes one)

@@ -73,6 +73,31 @@ static clmgk_status check_foreign_fields(const clmgk_attention_desc *d, clmgk_er
                     clmgk_variant_name(d->variant));
 }
 
+/* A hidden layer is the generalised form's; a relu of a sum over global heads is no product of features. */
+static clmgk_status check_hidden(const clmgk_attention_desc *d, clmgk_error *error)
+{
+    const bool linear = mgk_has_trait(d, CLMGK_TRAIT_LINEAR);
+    if (d->mix_hidden != 0 && (linear || !mgk_has_trait(d, CLMGK_TRAIT_GENERALISED)))
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "mix_hidden: %" PRId64 ": expected 0 with variant %s%s",
+                        d->mix_hidden, clmgk_variant_name(d->variant),
+                        linear && mgk_has_trait(d, CLMGK_TRAIT_GENERALISED)
+                            ? ": a hidden unit's relu is not a product of features"
+                            : "");
+    if (d->mix_hidden < 0 || d->mix_hidden > CLMGK_MAX_MIXED_HEADS)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "mix_hidden: %" PRId64 ": expected 0 to %d", d->mix_hidden,
+                        CLMGK_MAX_MIXED_HEADS);
+    if (d->mix_hidden > 0)
+        return CLMGK_OK;
+    if (d->use_mix_hidden_offset)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                        "use_mix_hidden_offset: 1: expected 0, or mix_hidden > 0 with it");
+    const bool wanted = (d->gradients & CLMGK_GRADIENT_MIX_HIDDEN_OFFSET) != 0;
+    if (wanted && !linear && mgk_has_trait(d, CLMGK_TRAIT_GENERALISED))
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                        "gradients: MIX_HIDDEN_OFFSET: expected mix_hidden > 0 with this gradient");
+    return CLMGK_OK;
+}
+
 static clmgk_status check_axis(const char *field, int64_t value, int64_t least, int64_t most, clmgk_error *error)
 {
     if (value >= least && value <= most)
@@ -469,6 +494,7 @@ clmgk_status mgk_attention_resolve(const clmgk_attention_desc *desc, clmgk_atten
     d.struct_size = sizeof(d);
     MGK_TRY(check_enums(&d, error));
     MGK_TRY(check_foreign_fields(&d, error));
+    MGK_TRY(check_hidden(&d, error));
     MGK_TRY(resolve_axes(&d, error));
     MGK_TRY(mgk_family_of(d.variant)->resolve(&d, error));
     MGK_TRY(check_axis("components", d.components, 1, CLMGK_MAX_COMPONENTS, error));

@@ -504,6 +504,12 @@ static bool are_pieces(const clmgk_layout *layout, int64_t size, int64_t piece)
             layout->token % piece) == 0;
 }
 
+/* Why it does not take a problem. */
+static const char *why_not_problem(const clmgk_attention_desc *desc)
+{
+    return desc->mix_hidden > 0 ? "it has no kernels for a hidden layer of mixed heads" : why_not_types(desc);
+}
+
 /* Whether rows of all tiles begin and end at multiples of 16 bytes, if the arrays do. Kernels find out for each array.
  */
 static bool copies_pieces(const clmgk_attention_desc *desc)
@@ -531,7 +537,7 @@ static mgk_rank rank(const mgk_device_facts *facts, const clmgk_attention_desc *
     };
     const bool linear = desc != NULL && is_linear(desc);
     const bool exact = desc != NULL && desc->precision == CLMGK_PRECISION_EXACT;
-    const char *const reason = linear ? (exact ? no_exact_tiles : NULL) : desc != NULL ? why_not_types(desc) : NULL;
+    const char *const reason = linear ? (exact ? no_exact_tiles : NULL) : desc != NULL ? why_not_problem(desc) : NULL;
     if (reason != NULL)
         return (mgk_rank){MGK_RANK_NONE, reason};
     if (facts->matrix_unit.unit == 0)

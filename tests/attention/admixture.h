@@ -20,6 +20,15 @@ static inline clmgk_attention_desc small_desc(clmgk_variant variant, int64_t len
     return desc;
 }
 
+/* GFiSH (`noise`) or Hard GFiSH with a hidden layer of more units than heads. */
+static inline clmgk_attention_desc hidden_desc(bool noise, int64_t units, int64_t length, int64_t length_k)
+{
+    clmgk_attention_desc desc = small_desc(noise ? CLMGK_VARIANT_GFISH : CLMGK_VARIANT_HARD_GFISH, length, length_k);
+    desc.mix_hidden = units;
+    desc.use_mix_hidden_offset = 1;
+    return desc;
+}
+
 /* Number 0 .. 2 of the variants with noise. */
 static inline clmgk_attention_desc noisy_desc(size_t number, bool shared, int64_t length, int64_t length_k)
 {

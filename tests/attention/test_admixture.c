@@ -133,6 +133,21 @@ TH_TEST(own_parameters)
     }
 }
 
+/* Run-time shapes share a program; the last shape has more units than registers hold. */
+TH_TEST(hidden_layer)
+{
+    static const int64_t shape[][2] = {{70, 150}, {33, 129}, {1, 90}};
+    for (size_t n = 0; n < (session->full ? 4 : 2) * TH_COUNT(shape); n++) {
+        const size_t kind = n / TH_COUNT(shape), number = n % TH_COUNT(shape);
+        clmgk_attention_desc desc = hidden_desc(kind % 2 == 0, kind < 2 ? 5 : 20, shape[number][0], shape[number][1]);
+        desc.causal = number == 1;
+        desc.batch = 1 + (int64_t)number;
+        desc.shared_noise = kind == 2;
+        desc.use_mix_weight = desc.use_mix_offset = desc.use_mix_hidden_offset = kind % 2 == 0;
+        sweep_desc(session, &desc, 31 + n, number == 0 ? 0 : 1);
+    }
+}
+
 TH_TEST(head_sizes)
 {
     static const int64_t size[][2] = {{33, 5}, {1, 40}, {3, 1}, {64, 64}, {72, 33}, {7, 200}, {128, 96}, {511, 300}};

@@ -101,6 +101,17 @@ TH_TEST(every_variant)
             expect_program(session, small_desc(th_admixtures[n], 0, 0), 0, 8, session->full ? n % 6 == 0 : n == 0);
 }
 
+/* The second program sums no gradient of p, so it keeps no products. */
+TH_TEST(hidden_layer)
+{
+    for (size_t n = 0; n < (session->full ? 4 : 2); n++) {
+        clmgk_attention_desc desc = hidden_desc(n % 2 == 0, n < 2 ? 5 : 20, 0, 0);
+        desc.shared_noise = n == 2;
+        desc.gradients = th_all_gradients(&desc) & ~(uint32_t)(n % 2 == 1 ? CLMGK_GRADIENT_MIX : 0);
+        expect_program(session, desc, 2 + n, 6, n == 0);
+    }
+}
+
 TH_FULL_TEST(storage_types)
 {
     for (size_t n = 0; n < 2 * TH_COUNT(th_admixtures); n++) {

@@ -161,6 +161,29 @@ TH_HOST_TEST(arrays_of_mixed_heads)
     expect_arrays(&desc, expected);
 }
 
+TH_HOST_TEST(arrays_of_a_hidden_layer)
+{
+    clmgk_attention_desc desc = th_sized_desc(CLMGK_VARIANT_HARD_GFISH, (th_sizes){1, 4, 4, 3, 5, 6, 2, 1});
+    desc.mix_hidden = 7;
+    desc.use_mix_hidden_offset = 1;
+    desc.gradients = CLMGK_GRADIENT_MIX | CLMGK_GRADIENT_MIX_WEIGHT | CLMGK_GRADIENT_MIX_HIDDEN_OFFSET;
+    static const char *const expected[] = {"q BMND 1,3,5,2 30,10,2,1 4 rr--",
+                                           "k BMSD 1,3,6,2 36,12,2,1 4 rr--",
+                                           "v BGSE 1,4,6,1 24,6,1,1 4 rr--",
+                                           "o BHNE 1,4,5,1 20,5,1,1 4 rr--",
+                                           "lse BHN 1,4,5 20,5,1 4 or--",
+                                           "mix UM 7,3 3,1 4 rr--",
+                                           "mix_hidden_offset U 7 1 4 rr--",
+                                           "grad_o BHNE 1,4,5,1 20,5,1,1 4 -r--",
+                                           "grad_lse BHN 1,4,5 20,5,1 4 -o--",
+                                           "grad_mix UM 7,3 3,1 4 -r--",
+                                           "grad_mix_weight HU 4,7 7,1 4 -r--",
+                                           "grad_mix_hidden_offset U 7 1 4 -r--",
+                                           "workspace    1 oo--",
+                                           NULL};
+    expect_arrays(&desc, expected);
+}
+
 TH_HOST_TEST(arrays_of_a_linear_state)
 {
     clmgk_attention_desc desc = th_sized_desc(CLMGK_VARIANT_SMLK, (th_sizes){2, 4, 2, 3, 5, 6, 7, 8});

@@ -78,9 +78,10 @@ static const slot slots[] = {
     {CLMGK_ARRAY_BIAS, "HS", FORWARD | BACKWARD | STATISTICS, 0, 0, SOFTMAX},
     {CLMGK_ARRAY_SLOPES, "H", FORWARD | BACKWARD | STATISTICS, 0, 0, SOFTMAX},
     {CLMGK_ARRAY_SINKS, "H", FORWARD | BACKWARD | STATISTICS, 0, 0, SOFTMAX},
-    {CLMGK_ARRAY_MIX, "HM", FORWARD | BACKWARD, 0, 0, MIXED},
-    {CLMGK_ARRAY_MIX_WEIGHT, "HM", FORWARD | BACKWARD, 0, 0, MIXED},
+    {CLMGK_ARRAY_MIX, "UM", FORWARD | BACKWARD, 0, 0, MIXED},
+    {CLMGK_ARRAY_MIX_WEIGHT, "HU", FORWARD | BACKWARD, 0, 0, MIXED},
     {CLMGK_ARRAY_MIX_OFFSET, "H", FORWARD | BACKWARD, 0, 0, MIXED},
+    {CLMGK_ARRAY_MIX_HIDDEN_OFFSET, "U", FORWARD | BACKWARD, 0, 0, MIXED},
     {CLMGK_ARRAY_NOISE, "M", FORWARD | BACKWARD, 0, 0, MIXED},
     {CLMGK_ARRAY_PROJECTION, "FD", FORWARD | BACKWARD, 0, 0, LINEAR},
     {CLMGK_ARRAY_STATE_C, "BHFE", FORWARD | BACKWARD, 0, 0, LINEAR},
@@ -102,12 +103,13 @@ static const slot slots[] = {
     {CLMGK_ARRAY_GRAD_SHIFT, "HMD", BACKWARD, 0, BACKWARD, MIXTURE | LINEAR},
     {CLMGK_ARRAY_GRAD_BIAS, "HS", BACKWARD, 0, BACKWARD, SOFTMAX},
     {CLMGK_ARRAY_GRAD_SINKS, "H", BACKWARD, 0, BACKWARD, SOFTMAX},
-    {CLMGK_ARRAY_GRAD_MIX, "HM", BACKWARD, 0, BACKWARD, MIXED},
-    {CLMGK_ARRAY_GRAD_MIX_WEIGHT, "HM", BACKWARD, 0, BACKWARD, MIXED},
+    {CLMGK_ARRAY_GRAD_MIX, "UM", BACKWARD, 0, BACKWARD, MIXED},
+    {CLMGK_ARRAY_GRAD_MIX_WEIGHT, "HU", BACKWARD, 0, BACKWARD, MIXED},
     {CLMGK_ARRAY_GRAD_MIX_OFFSET, "H", BACKWARD, 0, BACKWARD, MIXED},
     {CLMGK_ARRAY_GRAD_NOISE, "M", BACKWARD, 0, BACKWARD, MIXED},
     {CLMGK_ARRAY_GRAD_STATE_C, "BHFE", BACKWARD, 0, BACKWARD, LINEAR},
     {CLMGK_ARRAY_GRAD_STATE_Z, "BHF", BACKWARD, 0, BACKWARD, LINEAR},
+    {CLMGK_ARRAY_GRAD_MIX_HIDDEN_OFFSET, "U", BACKWARD, 0, BACKWARD, MIXED},
     {CLMGK_ARRAY_RESPONSIBILITIES, "BHMNS", STATISTICS, 0, STATISTICS, MIXTURE},
     {CLMGK_ARRAY_COUNTS, "HMS", STATISTICS, 0, STATISTICS, MIXTURE},
     {CLMGK_ARRAY_NEW_PRIOR, "HMS", STATISTICS, 0, STATISTICS, MIXTURE},
@@ -141,6 +143,8 @@ static int64_t size_of_axis(const clmgk_attention_desc *d, char axis)
         return is_mixed(d) ? d->components : d->kv_heads;
     case 'M':
         return d->components;
+    case 'U':
+        return d->mix_hidden;
     case 'N':
         return d->length;
     case 'S':
@@ -208,7 +212,8 @@ static clmgk_attention_desc family_of(problem_kind kind)
     desc = th_small_desc(CLMGK_VARIANT_GFISH, desc.length, desc.length_k);
     desc.batch = 2;
     desc.use_lengths = desc.use_lengths_q = 1;
-    desc.use_mix_weight = desc.use_mix_offset = 1;
+    desc.use_mix_weight = desc.use_mix_offset = desc.use_mix_hidden_offset = 1;
+    desc.mix_hidden = 5;
     return desc;
 }
 
@@ -439,7 +444,7 @@ static void bad_numbers(fixture *f)
     expect_refused(f, &call, BUFFER, "parts_o", "");
     call.which = BACKWARD;
     a.accumulate = CLMGK_GRADIENT_ALL + 1;
-    expect_refused(f, &call, VALUE, "accumulate", "16384");
+    expect_refused(f, &call, VALUE, "accumulate", "32768");
 }
 
 TH_TEST(bad_enqueue_arguments)
@@ -857,7 +862,8 @@ TH_TEST(training_without_queries)
 /* The same of mixed scores, and where there are no keys. */
 TH_TEST(mixing_of_nothing)
 {
-    static const char *const gradients[] = {"grad_mix", "grad_mix_weight", "grad_mix_offset", "grad_noise"};
+    static const char *const gradients[] = {"grad_mix", "grad_mix_weight", "grad_mix_offset", "grad_noise",
+                                            "grad_mix_hidden_offset"};
     for (int n = 0; n < 2; n++) {
         clmgk_attention_desc desc = every_field(MIXED);
         desc.length = n == 0 ? 0 : desc.length;

@@ -149,9 +149,11 @@ static void shape_arrays(th_problem *problem)
     set_shape(&a[TH_BIAS], d->bias_batch, d->bias_heads, 1, d->bias_length, d->bias_length_k);
     set_shape(&a[TH_SLOPES], 1, d->heads, 1, 1, 1);
     set_shape(&a[TH_SINKS], 1, d->heads, 1, 1, 1);
-    set_shape(&a[TH_MIX], 1, has_trait(d, CLMGK_TRAIT_SHARED_MIX) ? 1 : d->heads, d->components, 1, 1);
-    set_shape(&a[TH_MIX_WEIGHT], 1, d->heads, d->components, 1, 1);
+    const int64_t mixings = has_trait(d, CLMGK_TRAIT_SHARED_MIX) ? 1 : d->mix_hidden > 0 ? d->mix_hidden : d->heads;
+    set_shape(&a[TH_MIX], 1, mixings, d->components, 1, 1);
+    set_shape(&a[TH_MIX_WEIGHT], 1, d->heads, d->mix_hidden > 0 ? d->mix_hidden : d->components, 1, 1);
     set_shape(&a[TH_MIX_OFFSET], 1, d->heads, 1, 1, 1);
+    set_shape(&a[TH_MIX_HIDDEN_OFFSET], 1, d->mix_hidden, 1, 1, 1);
     set_shape(&a[TH_NOISE], 1, 1, d->components, 1, 1);
     set_shape(&a[TH_PROJECTION], 1, 1, 1, d->features, d->head_size);
     shape_state(problem, TH_STATE_C);
@@ -195,6 +197,8 @@ static bool is_used(const clmgk_attention_desc *desc, th_name name)
         return desc->use_mix_weight != 0;
     case TH_MIX_OFFSET:
         return desc->use_mix_offset != 0;
+    case TH_MIX_HIDDEN_OFFSET:
+        return desc->use_mix_hidden_offset != 0;
     case TH_NOISE:
         return has_trait(desc, CLMGK_TRAIT_NOISE);
     case TH_LSE:
@@ -235,7 +239,7 @@ static bool is_used(const clmgk_attention_desc *desc, th_name name)
 
 bool th_is_gradient(th_name name)
 {
-    return name >= TH_GRAD_Q && name <= TH_GRAD_STATE_Z;
+    return name >= TH_GRAD_Q && name <= TH_GRAD_MIX_HIDDEN_OFFSET;
 }
 
 bool th_is_input(th_name name)
@@ -317,21 +321,30 @@ static bool is_linear(th_name name)
            (name >= TH_GRAD_STATE_C && name <= TH_GRAD_STATE_Z);
 }
 
+static bool is_hidden(th_name name)
+{
+    return name == TH_MIX_HIDDEN_OFFSET || name == TH_GRAD_MIX_HIDDEN_OFFSET;
+}
+
 /* The number at which an array's random numbers begin. Arrays that were added to the list later have the last numbers,
  * so that the values of the older ones stay the same. */
 static uint64_t first_state(uint64_t seed, th_name name)
 {
     enum { MIXING = 4, OTHERS = 31 };
-    uint64_t earlier = 0; /* of the linear family */
-    for (th_name other = 0; other < name; other++)
+    uint64_t earlier = 0, hidden = 0; /* of the linear family; of the hidden layer */
+    for (th_name other = 0; other < name; other++) {
         earlier += is_linear(other);
+        hidden += is_hidden(other);
+    }
+    if (is_hidden(name))
+        return seed * OTHERS + OTHERS + (uint64_t)2 * MIXING + TH_ARRAYS + hidden;
     if (is_linear(name))
         return seed * OTHERS + OTHERS + (uint64_t)2 * MIXING + earlier;
     if (name >= TH_MIX && name <= TH_NOISE)
-        return seed * OTHERS + OTHERS + (name - TH_MIX);
+        return seed * OTHERS + OTHERS + (name - TH_MIX) - hidden;
     if (name >= TH_GRAD_MIX && name <= TH_GRAD_NOISE)
         return seed * OTHERS + OTHERS + MIXING + (name - TH_GRAD_MIX);
-    return seed * OTHERS + name - earlier - (name >= TH_PRIOR && name < TH_MIX ? 2 : 0) -
+    return seed * OTHERS + name - earlier - hidden - (name >= TH_PRIOR && name < TH_MIX ? 2 : 0) -
            (name > TH_NOISE ? MIXING : 0) - (name > TH_GRAD_NOISE ? MIXING : 0);
 }
 
@@ -467,11 +480,12 @@ void th_describe(const th_problem *problem, clmgk_engine engine, char *text, siz
     if (used < capacity)
         snprintf(text + used, capacity - used,
                  " window=%d:%lld:%lld sequences=%lld own_k=%d bias=%d:%lld,%lld,%lld,%lld alibi=%d sinks=%d "
-                 "softcap=%g dropout=%g weight=%d offset=%d shared=%d",
+                 "softcap=%g dropout=%g weight=%d offset=%d hidden=%lld:%d shared=%d",
                  (int)d->use_window, (long long)d->window_left, (long long)d->window_right, (long long)d->sequences,
                  (int)d->use_offsets_k, (int)d->use_bias, (long long)d->bias_batch, (long long)d->bias_heads,
                  (long long)d->bias_length, (long long)d->bias_length_k, (int)d->use_alibi, (int)d->use_sinks,
-                 d->softcap, d->dropout, (int)d->use_mix_weight, (int)d->use_mix_offset, (int)d->shared_noise);
+                 d->softcap, d->dropout, (int)d->use_mix_weight, (int)d->use_mix_offset, (long long)d->mix_hidden,
+                 (int)d->use_mix_hidden_offset, (int)d->shared_noise);
     const size_t modified = strlen(text);
     if (has_trait(d, CLMGK_TRAIT_LINEAR))
         snprintf(text + modified, capacity - modified, " feature=%s:%d F=%lld guard=%g state=%d new_state=%d",

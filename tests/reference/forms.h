@@ -27,6 +27,9 @@ typedef enum parameter {
     MIX_WEIGHT,
     MIX_OFFSET,
     NOISE,
+    STATE_C, /* the linear family's */
+    STATE_Z,
+    MIX_HIDDEN_OFFSET,
     PARAMETERS
 } parameter;
 

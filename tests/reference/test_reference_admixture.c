@@ -19,6 +19,7 @@
 #define HARD_GFISH    .variant = CLMGK_VARIANT_HARD_GFISH
 #define TALKING_HEADS .variant = CLMGK_VARIANT_TALKING_HEADS
 #define W_AND_C       .use_mix_weight = 1, .use_mix_offset = 1
+#define HIDDEN(u)     W_AND_C, .mix_hidden = (u), .use_mix_hidden_offset = 1
 
 /* Heads and components are 3 and 2 unless given. */
 static const test_form forms[] = {
@@ -44,6 +45,10 @@ static const test_form forms[] = {
     {.name = "gfish, c alone, one sigma 0", .desc = {GFISH, .use_mix_offset = 1}, .no_sigma = 1},
     {.name = "hard gfish", .desc = {HARD_GFISH, W_AND_C}},
     {.name = "hard gfish, M > H", .desc = {HARD_GFISH, W_AND_C, .heads = 1, .components = 4}},
+    {.name = "hidden layer", .desc = {HARD_GFISH, HIDDEN(5)}},
+    {.name = "hidden layer, noise", .desc = {GFISH, HIDDEN(4), .causal = 1, .softcap = 1.5}},
+    {.name = "hidden layer, shared noise, one unit", .desc = {GFISH, HIDDEN(1), .shared_noise = 1}},
+    {.name = "hidden layer, w and b of their own", .desc = {GFISH, .mix_hidden = 3, .dropout = 0.3}, .no_sigma = 1},
     {.name = "talking heads", .desc = {TALKING_HEADS, .heads = 3, .components = 3}},
     {.name = "causal", .desc = {FISH, .causal = 1}},
     {.name = "causal, top-left", .desc = {GFISH, W_AND_C, .causal = 1, .alignment = CLMGK_ALIGN_TOP_LEFT}},
@@ -102,8 +107,10 @@ static void count_elements(const clmgk_attention_desc *d, size_t count[PARAMETER
     count[V] = b * (size_t)d->kv_heads * S * E;
     count[BIAS] = d->use_bias ? (size_t)(d->bias_batch * d->bias_heads * d->bias_length * d->bias_length_k) : 0;
     count[SINKS] = d->use_sinks ? h : 0;
-    count[MIX] = (traits & CLMGK_TRAIT_SHARED_MIX) != 0 ? m : h * m;
-    count[MIX_WEIGHT] = generalised ? h * m : 0;
+    const size_t units = (size_t)d->mix_hidden;
+    count[MIX] = (traits & CLMGK_TRAIT_SHARED_MIX) != 0 ? m : (units > 0 ? units : h) * m;
+    count[MIX_WEIGHT] = generalised ? h * (units > 0 ? units : m) : 0;
+    count[MIX_HIDDEN_OFFSET] = units;
     count[MIX_OFFSET] = generalised ? h : 0;
     count[NOISE] = (traits & CLMGK_TRAIT_NOISE) != 0 ? m : 0;
 }
@@ -118,6 +125,8 @@ static void fill_arrays(fixture *f, const test_form *form)
         f->array[MIX_WEIGHT][n] = d->use_mix_weight ? f->array[MIX_WEIGHT][n] : 1.0;
     for (size_t n = 0; n < f->count[MIX_OFFSET]; n++)
         f->array[MIX_OFFSET][n] = d->use_mix_offset ? f->array[MIX_OFFSET][n] : 0.0;
+    for (size_t n = 0; n < f->count[MIX_HIDDEN_OFFSET]; n++)
+        f->array[MIX_HIDDEN_OFFSET][n] = d->use_mix_hidden_offset ? f->array[MIX_HIDDEN_OFFSET][n] : 0.0;
 }
 
 static void make(const test_form *form, fixture *f)
@@ -129,6 +138,7 @@ static void make(const test_form *form, fixture *f)
     f->problem.mix = f->array[MIX];
     f->problem.mix_weight = f->problem.desc.use_mix_weight ? f->array[MIX_WEIGHT] : NULL;
     f->problem.mix_offset = f->problem.desc.use_mix_offset ? f->array[MIX_OFFSET] : NULL;
+    f->problem.mix_hidden_offset = f->problem.desc.use_mix_hidden_offset ? f->array[MIX_HIDDEN_OFFSET] : NULL;
     f->problem.noise = f->count[NOISE] > 0 ? f->array[NOISE] : NULL;
 }
 
@@ -224,6 +234,34 @@ TH_HOST_TEST(scores_by_hand)
                10.0 + 0.25 * fmax(x[1][0], 0.0) - 2.0 * fmax(x[1][1], 0.0));
 }
 
+/* Three units of two global heads; the noise of unit u is that of head u. */
+TH_HOST_TEST(hidden_layer_by_hand)
+{
+    static const double mix[6] = {1.0, 0.5, -2.0, 0.25, 0.5, -1.0}; /* G = (2, -6), (1, 3) */
+    static const double weight[3] = {0.5, -1.0, 2.0}, hidden[3] = {0.5, 7.0, 0.25}, offset[1] = {10.0};
+    clmgk_ref_problem p = by_hand(CLMGK_VARIANT_HARD_GFISH);
+    p.desc.mix_hidden = 3;
+    p.mix = mix;
+    /* r = (-1, -5.5, 7), (2.5, -1.25, -2.5) */
+    expect_row(&p, 7.0, 2.5);
+    p.desc.use_mix_hidden_offset = 1; /* r = (-0.5, 1.5, 7.25), (3, 5.75, -2.25) */
+    p.mix_hidden_offset = hidden;
+    expect_row(&p, 1.5 + 7.25, 3.0 + 5.75);
+    p.desc.use_mix_weight = p.desc.use_mix_offset = 1;
+    p.mix_weight = weight;
+    p.mix_offset = offset;
+    expect_row(&p, 10.0 - 1.5 + 14.5, 10.0 + 1.5 - 5.75);
+
+    p.desc.variant = CLMGK_VARIANT_GFISH;
+    static const double r[TWO][3] = {{-0.5, 1.5, 7.25}, {3.0, 5.75, -2.25}};
+    static const double spread[3] = {0.5 + 2.0, -1.0 + 1.0, 0.25 - 4.0}; /* sum_k p_uk sigma_k */
+    double a[TWO] = {10.0, 10.0};
+    for (int64_t j = 0; j < TWO; j++)
+        for (int64_t u = 0; u < 3; u++)
+            a[j] += weight[u] * fmax(r[j][u] + spread[u] * clmgk_ref_noise(&p, 0, u, 0, j), 0.0);
+    expect_row(&p, a[0], a[1]);
+}
+
 /* The score is divided by sqrt(D), c as well; soft-cap comes next, then the bias. */
 TH_HOST_TEST(scale_and_softcap_by_hand)
 {
@@ -256,6 +294,10 @@ static void check_gradient(const test_form *form, fixture *f, const clmgk_ref_ar
     if (which == MIX_OFFSET && f->count[which] > 0) {
         p.desc.use_mix_offset = 1;
         p.mix_offset = x;
+    }
+    if (which == MIX_HIDDEN_OFFSET && f->count[which] > 0) {
+        p.desc.use_mix_hidden_offset = 1;
+        p.mix_hidden_offset = x;
     }
     assert_int_equal(clmgk_ref_gradient_count(&f->problem.desc, (clmgk_ref_gradient)which), f->count[which]);
     th_expect_derivatives(form->name, &p, gradients, which, x, f->count[which], which == NOISE);
@@ -427,6 +469,36 @@ TH_HOST_TEST(generalised_form_of_positive_scores)
     TH_REF_ANSWER answer = solve(&f.problem);
     for (int64_t row = 0; row < answer.rows; row++)
         expect_close("uniform", 1, &answer.lse[row], &(double){log((double)S)}, 1e-13);
+}
+
+/* The form without a hidden layer is one in which each unit sees one global head and serves one local head. */
+TH_HOST_TEST(sparse_hidden_layer_is_the_generalised_form)
+{
+    static const test_form form = {.desc = {HARD_GFISH, W_AND_C, .use_sinks = 1}};
+    static fixture f;
+    static double mix[MOST], weight[MOST];
+    make(&form, &f);
+    const int64_t heads = f.problem.desc.heads, components = f.problem.desc.components, units = heads * components;
+    memset(mix, 0, sizeof(mix));
+    memset(weight, 0, sizeof(weight));
+    for (int64_t u = 0; u < units; u++) {
+        mix[u * components + u % components] = f.array[MIX][u];
+        weight[u / components * units + u] = f.array[MIX_WEIGHT][u];
+    }
+    clmgk_ref_problem hidden = f.problem;
+    hidden.desc.mix_hidden = units;
+    hidden.mix = mix;
+    hidden.mix_weight = weight;
+    expect_same_answer("sparse", &f.problem, &hidden, 1e-13);
+    TH_REF_ARRAYS one = solve_gradients(&f.problem), other = solve_gradients(&hidden);
+    for (int which = Q; which <= MIX_OFFSET; which++)
+        if (which != MIX && which != MIX_WEIGHT)
+            expect_close("gradient", (size_t)one.count[which], one.exact[which], other.exact[which], 1e-13);
+    for (int64_t u = 0; u < units; u++) {
+        const int64_t k = u % components, h = u / components;
+        expect_close("dmix", 1, &one.exact[MIX][u], &other.exact[MIX][u * components + k], 1e-13);
+        expect_close("dmix_weight", 1, &one.exact[MIX_WEIGHT][u], &other.exact[MIX_WEIGHT][h * units + u], 1e-13);
+    }
 }
 
 TH_HOST_TEST(offset_reaches_l_alone)

@@ -145,7 +145,9 @@ static double rounding_of(const exact_row *row, double size)
     static const double of_product[] = {
         [CLMGK_PRECISION_EXACT] = 0.0, [CLMGK_PRECISION_TF32] = 0x1p-10, [CLMGK_PRECISION_BF16] = 0x1p-7};
     const clmgk_attention_desc *const desc = &row->problem->desc;
-    return (ldexp((double)(desc->head_size + desc->components + 8), -24) + of_product[desc->precision]) * size;
+    return (ldexp((double)(desc->head_size + desc->components + desc->mix_hidden + 8), -24) +
+            of_product[desc->precision]) *
+           size;
 }
 
 /* A survey of the terms exp(x) of a row's sum. */

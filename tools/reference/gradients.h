@@ -63,10 +63,11 @@ struct plain_backward {
     /* admixture family: dA sqrt(D) in place of dA */
     float *grad_a;     /* [S]: of the current row */
     float *part;       /* [S]: its share for a global head */
-    float *mix;        /* [M,N]: sums over the keys of a row, for dp, dw, dsigma, dc */
-    float *mix_weight; /* [M,N] */
+    float *mix;        /* [M,N]: sums over the keys of a row, for dp, dw, dsigma, dc; with a hidden layer [U,M,N] */
+    float *mix_weight; /* [M,N]; with a hidden layer [U,N] */
     float *noise;      /* [M,N] */
     float *mix_offset; /* [N] */
+    float *mix_hidden_offset; /* [U,N]: for db */
 };
 
 /* sums[at + n] += x[n] / divisor, if requested */

@@ -18,7 +18,8 @@ bool ref_plain_create(const clmgk_ref_problem *problem, const plain_scores *scor
     const clmgk_attention_desc *const desc = &problem->desc;
     const bool mixed = ref_form_of(desc).mixed;
     const size_t size = (size_t)desc->head_size, keys = (size_t)desc->length_k, values = (size_t)desc->value_size;
-    const size_t heads = (size_t)desc->components, logits = (size_t)ref_components(desc) * keys;
+    const size_t heads = (size_t)desc->components, units = (size_t)ref_units(desc),
+                 logits = (size_t)ref_components(desc) * keys;
     const ref_part parts[] = {
         {&plain->query, (size_t)ref_queries(desc) * size},
         {&plain->score, logits},
@@ -32,10 +33,10 @@ bool ref_plain_create(const clmgk_ref_problem *problem, const plain_scores *scor
         {&plain->values, keys * values},
         {&plain->norms, mixed ? 0 : REF_ORDERS * logits},
         {&plain->global, mixed ? heads * keys : 0},
-        {&plain->eps, mixed ? keys : 0},
-        {&plain->rectified, mixed ? heads * keys : 0},
-        {&plain->mix, mixed ? heads : 0},
-        {&plain->mix_weight, mixed ? heads : 0},
+        {&plain->eps, mixed ? units * keys : 0},
+        {&plain->rectified, mixed ? units * keys : 0},
+        {&plain->mix, mixed ? (size_t)ref_mixing(desc) : 0},
+        {&plain->mix_weight, mixed ? units : 0},
     };
     *plain = (ref_plain){.problem = problem, .scores = scores, .at = {-1, -1, -1}};
     plain->memory = ref_room(parts, sizeof(parts) / sizeof(parts[0]));

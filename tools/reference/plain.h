@@ -46,11 +46,11 @@ typedef struct ref_plain {
     /* mixture family */
     float *norms; /* [REF_ORDERS,M,S]: |k_jr|^2 */
     /* admixture family */
-    float *global;     /* [M,S]: y_kij = G_kij + sigma_k eps_hij */
-    float *eps;        /* [S]: eps_hij */
-    float *rectified;  /* [M,S]: relu(p_hk y_kij), generalised */
-    float *mix;        /* [M]: p_h */
-    float *mix_weight; /* [M]: w_h */
+    float *global;     /* [M,S]: y_kij = G_kij + sigma_k eps_hij; with a hidden layer G_kij */
+    float *eps;        /* [S]: eps_hij; with a hidden layer [U,S] */
+    float *rectified;  /* [M,S]: relu(p_hk y_kij), generalised; with a hidden layer [U,S]: units */
+    float *mix;        /* [M]: p_h; with a hidden layer [U,M] */
+    float *mix_weight; /* [M]: w_h; with a hidden layer [U] */
 } ref_plain;
 
 typedef struct plain_backward plain_backward; /* gradients.h */

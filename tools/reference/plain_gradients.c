@@ -33,10 +33,11 @@ static bool create(const clmgk_ref_problem *problem, const plain_scores *scores,
         {&back->variance, mixture * components * rows},
         {&back->grad_a, admixture * keys},
         {&back->part, admixture * keys},
-        {&back->mix, admixture * components * rows},
-        {&back->mix_weight, admixture * components * rows},
+        {&back->mix, admixture * (size_t)ref_mixing(desc) * rows},
+        {&back->mix_weight, admixture * (size_t)ref_units(desc) * rows},
         {&back->noise, admixture * components * rows},
         {&back->mix_offset, admixture * rows},
+        {&back->mix_hidden_offset, admixture * (size_t)desc->mix_hidden * rows},
     };
     back->values = values;
     back->memory = ref_room(parts, sizeof(parts) / sizeof(parts[0]));

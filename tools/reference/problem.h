@@ -84,7 +84,19 @@ static inline int64_t ref_queries(const clmgk_attention_desc *desc)
     return ref_form_of(desc).mixed ? desc->components : 1;
 }
 
-/* Index of p_hk and w_hk; values of p, w and c. */
+/* Units of an admixture problem: the arguments of relu that a head's score is made of. */
+static inline int64_t ref_units(const clmgk_attention_desc *desc)
+{
+    return desc->mix_hidden > 0 ? desc->mix_hidden : desc->components;
+}
+
+/* Elements of p that a head's score uses. */
+static inline int64_t ref_mixing(const clmgk_attention_desc *desc)
+{
+    return (desc->mix_hidden > 0 ? desc->mix_hidden : 1) * desc->components;
+}
+
+/* Index of p_hk (with a hidden layer: p_uk of unit u = h) and w_hk (w_hu, u = k); values of p, w, c and b. */
 static inline int64_t ref_mix_index(const clmgk_attention_desc *desc, int64_t h, int64_t k)
 {
     return ref_form_of(desc).shared_mix ? k : h * desc->components + k;
@@ -92,7 +104,7 @@ static inline int64_t ref_mix_index(const clmgk_attention_desc *desc, int64_t h,
 
 static inline int64_t ref_mix_weight_index(const clmgk_attention_desc *desc, int64_t h, int64_t k)
 {
-    return h * desc->components + k;
+    return h * ref_units(desc) + k;
 }
 
 static inline double ref_mix(const clmgk_ref_problem *p, int64_t h, int64_t k)
@@ -108,6 +120,11 @@ static inline double ref_mix_weight(const clmgk_ref_problem *p, int64_t h, int64
 static inline double ref_mix_offset(const clmgk_ref_problem *p, int64_t h)
 {
     return p->desc.use_mix_offset ? p->mix_offset[h] : 0.0;
+}
+
+static inline double ref_mix_hidden_offset(const clmgk_ref_problem *p, int64_t u)
+{
+    return p->desc.use_mix_hidden_offset ? p->mix_hidden_offset[u] : 0.0;
 }
 
 /* sigma_k, 0 for a variant without noise; NaN for an illegal value. */

@@ -94,7 +94,7 @@ clmgk_dtype clmgk_ref_type_of(const clmgk_attention_desc *desc, clmgk_array arra
  * is beyond 2^22. A key has no weight if no rounding of the row's logits brings it within 64 of the largest one: a mask
  * that leaves a key to a row loses nothing. plain_error, max_abs and scale are those of the other rows. A lost row must
  * be what some rounding of its logits leads to. The rounding error of a logit in f32, its `rounding`, is at most
- * (D + M + 8) 2^-24 times the sum of the absolute values of its terms. Therefore:
+ * (D + M + U + 8) 2^-24 times the sum of the absolute values of its terms. Therefore:
  *
  * - O is an average of the values of keys that may have weight (times dropout's factors; 0 for a sink). Each feature
  *   lies between the least and the largest of them, with room for the rounding of the sum: c of gradients, below. O is

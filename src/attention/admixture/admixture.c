@@ -34,6 +34,7 @@ static void add_traits(const clmgk_attention_desc *d, mgk_attention_traits *t)
     t->shared_noise = d->shared_noise != 0;
     t->shared_mix = (of_variant & CLMGK_TRAIT_SHARED_MIX) != 0;
     t->generalised = (of_variant & CLMGK_TRAIT_GENERALISED) != 0;
+    t->hidden = (int)d->mix_hidden;
 }
 
 static void set_flags(const mgk_attention_request *request, mgk_flags *flags)
@@ -41,7 +42,8 @@ static void set_flags(const mgk_attention_request *request, mgk_flags *flags)
     const mgk_attention_traits *const t = &request->traits;
     flags->SHARED_NOISE = t->shared_noise;
     flags->SHARED_MIX = t->shared_mix;
-    flags->GENERALISED = t->generalised;
+    flags->GENERALISED = t->generalised && t->hidden == 0;
+    flags->HIDDEN = t->hidden;
 }
 
 /* ---- the family ---------------------------------------------------------------------------------------------- */
@@ -61,8 +63,10 @@ static mgk_sums sums(const clmgk_attention_desc *desc)
 /* The number of heads affects how many heads fit into a work-group. */
 static void add_to_key(const clmgk_attention_desc *desc, char *exact, size_t size)
 {
-    snprintf(exact, size, " heads=%d kv_heads=%d shared_noise=%d", mgk_count_class(desc->heads),
-             mgk_count_class(desc->kv_heads), desc->shared_noise != 0);
+    const int length = snprintf(exact, size, " heads=%d kv_heads=%d shared_noise=%d", mgk_count_class(desc->heads),
+                                mgk_count_class(desc->kv_heads), desc->shared_noise != 0);
+    if (desc->mix_hidden > 0 && (size_t)length < size)
+        snprintf(exact + length, size - (size_t)length, " hidden=%d", mgk_count_class(desc->mix_hidden));
 }
 
 const mgk_family mgk_admixture_family = {.name = "admixture",

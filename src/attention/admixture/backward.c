@@ -13,6 +13,7 @@ static void set_wants(const mgk_backward_wants *w, mgk_flags *flags)
     flags->WANT_MIX = mgk_wants(w, CLMGK_GRADIENT_MIX);
     flags->WANT_MIX_WEIGHT = mgk_wants(w, CLMGK_GRADIENT_MIX_WEIGHT);
     flags->WANT_MIX_OFFSET = mgk_wants(w, CLMGK_GRADIENT_MIX_OFFSET);
+    flags->WANT_MIX_HIDDEN_OFFSET = mgk_wants(w, CLMGK_GRADIENT_MIX_HIDDEN_OFFSET);
     flags->WANT_NOISE = mgk_wants(w, CLMGK_GRADIENT_NOISE);
 }
 
@@ -54,8 +55,9 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
     f.tile_sums = 1;
     f.held_heads = f.value_heads = d->kv_heads;
     f.tile_heads = d->heads / d->kv_heads;
-    f.scores = 2 * mgk_admixture_held(t) + (t->shared_noise ? 1 : 0); /* and their gradients */
-    f.fixed = INT64_C(64) * t->components;
+    /* and their gradients; of hidden units also the products */
+    f.scores = 2 * mgk_admixture_held(t) + (t->hidden > 0 ? t->components : t->shared_noise ? 1 : 0);
+    f.fixed = INT64_C(64) * (t->components + t->hidden);
     return f;
 }
 
@@ -86,7 +88,7 @@ static void add_keys(mgk_backward *x)
 static bool has_keys(const mgk_backward *x)
 {
     const mgk_flags *const flags = &x->flags;
-    return flags->WANT_Q || flags->WANT_K || flags->WANT_V || flags->WANT_BIAS || SUMS > 0;
+    return flags->WANT_Q || flags->WANT_K || flags->WANT_V || flags->WANT_BIAS || SUMS > 0 || UNIT_SUMS > 0;
 }
 
 /* The kernel of keys; on a GPU once for dV and once for all else, which is no more work: without the accumulators of dV
@@ -98,6 +100,7 @@ static void add_main(mgk_backward *x)
     if (all.WANT_V && x->queries_apart && x->request->facts->info.device_class != CLMGK_DEVICE_CPU) {
         x->flags.WANT_K = x->flags.WANT_BIAS = false;
         x->flags.WANT_MIX = x->flags.WANT_MIX_WEIGHT = x->flags.WANT_MIX_OFFSET = x->flags.WANT_NOISE = false;
+        x->flags.WANT_MIX_HIDDEN_OFFSET = false;
         add_keys(x);
         x->flags = all;
         x->flags.WANT_V = false;
@@ -129,13 +132,14 @@ static void add_mix_gradients(mgk_backward *x)
 {
     const clmgk_attention_desc *const d = x->request->desc;
     const mgk_backward_wants *const w = &x->want;
-    const int64_t mixing = (x->request->traits.shared_mix ? 1 : d->heads) * d->components;
     if (mgk_wants(w, CLMGK_GRADIENT_MIX))
-        add_rows(x, "admixture_mix_gradient", mixing);
+        add_rows(x, "admixture_mix_gradient", clmgk_array_count(d, CLMGK_ARRAY_MIX));
     if (mgk_wants(w, CLMGK_GRADIENT_MIX_WEIGHT))
-        add_rows(x, "admixture_weight_gradient", mixing);
+        add_rows(x, "admixture_weight_gradient", clmgk_array_count(d, CLMGK_ARRAY_GRAD_MIX_WEIGHT));
     if (mgk_wants(w, CLMGK_GRADIENT_MIX_OFFSET))
         add_rows(x, "admixture_offset_gradient", d->heads);
+    if (mgk_wants(w, CLMGK_GRADIENT_MIX_HIDDEN_OFFSET))
+        add_rows(x, "admixture_hidden_offset_gradient", d->mix_hidden);
     if (mgk_wants(w, CLMGK_GRADIENT_NOISE))
         add_rows(x, "admixture_noise_gradient", d->components);
 }
@@ -146,6 +150,12 @@ static int64_t sums_count(const mgk_backward *x)
 {
     const mgk_flags *const flags = &x->flags;
     return x->tasks * x->args.splits * x->request->desc->heads * SUMS;
+}
+
+static int64_t unit_sums_count(const mgk_backward *x)
+{
+    const mgk_flags *const flags = &x->flags;
+    return x->tasks * x->args.splits * flags->HIDDEN * UNIT_SUMS;
 }
 
 /* Chooses parameters, then distributes the work of the resulting blocks, then places the regions of the workspace. */
@@ -169,6 +179,8 @@ static clmgk_status prepare(mgk_backward *x, clmgk_error *error)
     mgk_backward_place(x);
     if (sums_count(x) > 0)
         x->args.region[MGK_REGION_MIX_SUMS] = mgk_steps_region(&x->plan->steps, sums_count(x));
+    if (unit_sums_count(x) > 0)
+        x->args.region[MGK_REGION_UNIT_SUMS] = mgk_steps_region(&x->plan->steps, unit_sums_count(x));
     if (t->shared_mix && mgk_wants(&x->want, CLMGK_GRADIENT_MIX)) {
         x->args.region[MGK_REGION_MIX_ROWS] = mgk_steps_region(&x->plan->steps, query_rows(d));
         x->args.region[MGK_REGION_MIX_TOTALS] = mgk_steps_region(&x->plan->steps, d->components);
@@ -192,6 +204,8 @@ static void add_begin(mgk_backward *x)
         mgk_backward_add_zeros(x, CLMGK_ARRAY_WORKSPACE, region[MGK_REGION_MIX_ROWS], query_rows(d));
     if (sums_count(x) > 0)
         mgk_backward_add_zeros(x, CLMGK_ARRAY_WORKSPACE, region[MGK_REGION_MIX_SUMS], sums_count(x));
+    if (unit_sums_count(x) > 0)
+        mgk_backward_add_zeros(x, CLMGK_ARRAY_WORKSPACE, region[MGK_REGION_UNIT_SUMS], unit_sums_count(x));
     add_rows(x, "admixture_rows_begin", d->batch * d->heads * d->length);
 }
 

@@ -28,7 +28,7 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
     f.value_heads = d->kv_heads;
     f.head_terms = 2;
     f.scores = mgk_admixture_held(t);
-    f.pair_terms = d->use_bias ? 1 : 0;
+    f.pair_terms = (d->use_bias ? 1 : 0) + (t->hidden > 0 ? t->components : 0); /* products that make hidden units */
     f.fixed = t->components;
     f.head_fixed = 24;
     return f;

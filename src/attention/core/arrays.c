@@ -65,7 +65,14 @@ static const char *variance_axes(const clmgk_attention_desc *d)
 
 static const char *mix_axes(const clmgk_attention_desc *d)
 {
+    if (d->mix_hidden > 0)
+        return "UM";
     return has_trait(d, CLMGK_TRAIT_SHARED_MIX) ? "M" : "HM";
+}
+
+static const char *weight_axes(const clmgk_attention_desc *d)
+{
+    return d->mix_hidden > 0 ? "HU" : "HM";
 }
 
 /* C, z and m of the state: of each head, or of each global head, whose z and m no local head differs in. */
@@ -186,10 +193,10 @@ static int64_t size_of(const clmgk_attention_desc *d, char axis)
     const struct {
         char axis;
         int64_t size;
-    } sizes[] = {
-        {'B', d->batch},      {'H', d->heads},      {'G', d->kv_heads},    {'N', d->length},        {'S', d->length_k},
-        {'D', d->head_size},  {'E', d->value_size}, {'M', d->components},  {'T', d->sequences},     {'F', d->features},
-        {'b', d->bias_batch}, {'h', d->bias_heads}, {'n', d->bias_length}, {'s', d->bias_length_k}, {'2', 2}};
+    } sizes[] = {{'B', d->batch},       {'H', d->heads},         {'G', d->kv_heads},   {'N', d->length},
+                 {'S', d->length_k},    {'D', d->head_size},     {'E', d->value_size}, {'M', d->components},
+                 {'T', d->sequences},   {'F', d->features},      {'b', d->bias_batch}, {'h', d->bias_heads},
+                 {'n', d->bias_length}, {'s', d->bias_length_k}, {'U', d->mix_hidden}, {'2', 2}};
     for (size_t i = 0; i < MGK_COUNT(sizes); ++i)
         if (sizes[i].axis == axis)
             return sizes[i].size;

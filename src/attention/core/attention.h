@@ -13,6 +13,7 @@ typedef struct mgk_attention_traits {
     int value_size; /* class of E */
     int components;
     int products;                                      /* score products per key */
+    int hidden;                                        /* hidden units of mixed heads; 0: no hidden layer */
     bool noise, shared_noise, shared_mix, generalised; /* of it */
     bool gaussian;                                     /* the rest is the mixture family's, but for `modified` */
     bool shifted;

@@ -62,6 +62,7 @@ static const option_rule rules[TOOL_COUNT(options)] = {
     ARRAY(MIX) = {.has = CLMGK_TRAIT_ADMIXTURE, .required = true},
     ARRAY(MIX_WEIGHT) = {.has = CLMGK_TRAIT_GENERALISED},
     ARRAY(MIX_OFFSET) = {.has = CLMGK_TRAIT_GENERALISED, .has_not = CLMGK_TRAIT_LINEAR},
+    ARRAY(MIX_HIDDEN_OFFSET) = {.has = CLMGK_TRAIT_GENERALISED, .has_not = CLMGK_TRAIT_LINEAR},
     ARRAY(NOISE) = {.has = CLMGK_TRAIT_NOISE, .required = true},
     ARRAY(PROJECTION) = {.has = CLMGK_TRAIT_LINEAR},
     ARRAY(RESPONSIBILITIES) = {.has_not = CLMGK_TRAIT_ADMIXTURE | CLMGK_TRAIT_LINEAR},

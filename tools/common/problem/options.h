@@ -33,6 +33,7 @@
       "talking-heads (H = M); p [M]: mish, hard-mish and their linear forms; required with mixed heads")               \
     X(MIX_WEIGHT, "mix-weight", "A", "w [H,M]: gfish, hard-gfish, lgfish, lhard-gfish; default 1")                     \
     X(MIX_OFFSET, "mix-offset", "A", "c [H]: gfish, hard-gfish; default 0")                                            \
+    X(MIX_HIDDEN_OFFSET, "mix-hidden-offset", "A", "b [U]: gfish, hard-gfish with a hidden layer; default 0")          \
     X(NOISE, "noise", "A", "sigma [M]: fish, mish, gfish, lfish, lmish, lgfish, required")                             \
     X(PROJECTION, "projection", "F", "[R,D]: favor, required")
 
@@ -53,6 +54,7 @@
     X(GRAD_MIX, "dmix", "F", "writes the mixing's gradient")                                                           \
     X(GRAD_MIX_WEIGHT, "dmix-weight", "F", "writes the mixing weights' gradient; [H,M] by default")                    \
     X(GRAD_MIX_OFFSET, "dmix-offset", "F", "writes the mixing offsets' gradient; [H] by default")                      \
+    X(GRAD_MIX_HIDDEN_OFFSET, "dmix-hidden-offset", "F", "writes the hidden offsets' gradient; [U] by default")        \
     X(GRAD_NOISE, "dnoise", "F", "writes the gradient of the noise's sigma")                                           \
     X(RESPONSIBILITIES, "responsibilities", "F",                                                                       \
       "writes gamma [B,H,M,N,S], the share of each component in its key's weight (small N S only)")                    \
