@@ -141,8 +141,7 @@ FUNCTION void add_unit_sums(const key_block *b, const panel_tile *m, int n)
 FUNCTION void finish_units(const key_block *b, const panel_tile *m)
 {
     const pair_block at = {b->g, &b->x->scorer, b, m, 0};
-    SCORES_FOR(n)
-    {
+    SCORES_FOR(n) {
         for (int sub = 0; sub < m->subs; ++sub)
             pass_unit(&at, n, sub);
         add_unit_sums(b, m, n);

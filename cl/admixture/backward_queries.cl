@@ -134,7 +134,7 @@ FUNCTION void head_gradients(const query_block *b, const scorer *x, const tile_v
 FUNCTION void finish_units(const pair_block *b)
 {
     SCORES_FOR(n)
-    pass_unit(b, n, 0);
+        pass_unit(b, n, 0);
     COPIES_FOR(k, 0, COMPONENTS)
         unit_products(b, k, 0);
 }

@@ -19,6 +19,7 @@ const char *rd_axes_of(const clmgk_attention_desc *desc, th_name name)
                                                  [TH_GRAD_NEW_STATE_C] = "bhmfe",
                                                  [TH_GRAD_NEW_STATE_Z] = "bm-f-"};
     static const char *const shared[TH_ARRAYS] = {[TH_MIX] = "--m--"};
+    static const char *const hidden[TH_ARRAYS] = {[TH_MIX] = "-um--", [TH_MIX_WEIGHT] = "-hu--"};
     static const char *const mgk[TH_ARRAYS] = {[TH_K] = "bgmsd"};
     static const char *const axes[TH_ARRAYS] = {
         [TH_Q] = "bh-nd",
@@ -36,6 +37,7 @@ const char *rd_axes_of(const clmgk_attention_desc *desc, th_name name)
         [TH_MIX] = "-hm--",
         [TH_MIX_WEIGHT] = "-hm--",
         [TH_MIX_OFFSET] = "-h---",
+        [TH_MIX_HIDDEN_OFFSET] = "-u---",
         [TH_NOISE] = "--m--",
         [TH_GRAD_O] = "bh-ne",
         [TH_GRAD_LSE] = "bh-n-",
@@ -52,6 +54,8 @@ const char *rd_axes_of(const clmgk_attention_desc *desc, th_name name)
         return mixed[name];
     if ((traits & CLMGK_TRAIT_SHARED_MIX) != 0 && shared[name])
         return shared[name];
+    if (desc->mix_hidden > 0 && hidden[name])
+        return hidden[name];
     if ((traits & CLMGK_TRAIT_KEYS) != 0 && mgk[name])
         return mgk[name];
     return axes[name];

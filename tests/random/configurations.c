@@ -25,6 +25,7 @@
 #define PACKED       .sequences = 1, .use_offsets_k = 1
 #define CAUSAL       .causal = 1
 #define STATE        .use_state = 1
+#define HIDDEN(u)    .mix_hidden = (u), .use_mix_hidden_offset = 1
 #define MAP(name)    .feature = CLMGK_FEATURE_##name
 #define ALL          .gradients = CLMGK_GRADIENT_ALL
 #define STATISTICS   .statistics = CLMGK_STATISTIC_ALL
@@ -68,6 +69,10 @@ static const rd_configuration listed[] = {
     {LANE, .desc = {V(MGK), SIZES(16, 16), .components = 2, KEYS(BF16), VALUES(F16), PRIOR, DROPOUT, STATISTICS, ALL}},
     {SIMT, .desc = {V(SOFTMAX), SIZES(16, 16), BF16, KEYS(F16), VALUES(F16), OUT(F32), SINKS, ALL}},
     {LANE, .ratio = 2, .desc = {V(HARD_FISH), SIZES(16, 16), .components = 2, KEYS(F16), VALUES(BF16), OUT(F16), ALL}},
+    /* a hidden layer */
+    {LANE, .ratio = 2,
+     .desc = {V(GFISH), SIZES(16, 16), .components = 2, HIDDEN(5), .use_mix_weight = 1, SINKS, SOFTCAP, ALL}},
+    {SIMT, .ratio = 1, .desc = {V(HARD_GFISH), SIZES(16, 16), .components = 3, F16, HIDDEN(3), BIAS, DROPOUT, ALL}},
 };
 
 /* Linear family. */
@@ -234,6 +239,16 @@ static void draw_linear(clmgk_attention_desc *d, uint64_t *state)
     d->shared_noise = (traits & CLMGK_TRAIT_NOISE) != 0 && th_chance(state, 3);
 }
 
+/* Of the generalised forms. */
+static void draw_hidden(clmgk_attention_desc *d, uint64_t *state)
+{
+    const uint32_t traits = clmgk_variant_traits(d->variant) & (CLMGK_TRAIT_GENERALISED | CLMGK_TRAIT_LINEAR);
+    if (traits != CLMGK_TRAIT_GENERALISED || th_chance(state, 2))
+        return;
+    d->mix_hidden = th_pick(state, 1, 12); /* more than 8: a loop */
+    d->use_mix_hidden_offset = !th_chance(state, 3);
+}
+
 /* Types of K, V and O, each Q's or another. */
 static void draw_types(clmgk_attention_desc *d, uint64_t *state)
 {
@@ -286,6 +301,7 @@ static rd_configuration random_configuration(uint64_t seed, uint64_t index)
         draw_types(d, &state);
     if (th_chance(&state, 4))
         allow_bf16(&out);
+    draw_hidden(d, &state);
     return out;
 }
 
@@ -323,6 +339,7 @@ static rd_configuration random_matrix_configuration(uint64_t seed, uint64_t inde
     uint64_t state = seed ^ index;
     const bool forward = d->gradients == 0 && d->statistics == 0;
     out.engine = CLMGK_ENGINE_MATRIX;
+    d->mix_hidden = d->use_mix_hidden_offset = 0; /* another engine's */
     d->dtype = th_chance(&state, 2) ? CLMGK_DTYPE_F16 : CLMGK_DTYPE_BF16;
     d->dtype_k = forward && th_chance(&state, 3) ? CLMGK_STORAGE_F16 : CLMGK_STORAGE_AS_Q;
     d->dtype_o = d->dtype_v = th_chance(&state, 3) ? CLMGK_STORAGE_F16 : CLMGK_STORAGE_AS_Q;

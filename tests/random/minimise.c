@@ -8,7 +8,7 @@
 /* ---- a smaller problem with the values of a larger one ----------------------------------------------------------- */
 
 /* The axes of arrays, by their symbols. */
-static const char axes_of_arrays[] = "bhgmnsdet";
+static const char axes_of_arrays[] = "bhgmunsdet";
 enum { AXES = sizeof(axes_of_arrays) - 1 };
 
 /* Where a problem's axes begin in those of the problem that it was cut from. */
@@ -107,9 +107,9 @@ static bool try_case(search *x, rd_case smaller, origin *begin)
 /* The size of an axis that is no head's. */
 static int64_t *size_of(clmgk_attention_desc *desc, char axis)
 {
-    static const char axes[] = "bmnsdet";
-    int64_t *const sizes[] = {&desc->batch,     &desc->components, &desc->length,   &desc->length_k,
-                              &desc->head_size, &desc->value_size, &desc->sequences};
+    static const char axes[] = "bmunsdet";
+    int64_t *const sizes[] = {&desc->batch,    &desc->components, &desc->mix_hidden, &desc->length,
+                              &desc->length_k, &desc->head_size,  &desc->value_size, &desc->sequences};
     return sizes[strchr(axes, axis) - axes];
 }
 
@@ -381,6 +381,7 @@ static bool drop_options(search *x)
                                      DROP(variance),
                                      FIELD(use_mix_weight),
                                      FIELD(use_mix_offset),
+                                     FIELD(use_mix_hidden_offset),
                                      FIELD(estep),
                                      {0, simplify_prior},
                                      DROP(map)};
@@ -418,6 +419,7 @@ int rd_minimise(th_session *session, rd_case *c, uint64_t wrong, const rd_fault 
     drop_options(&x);
     for (bool more = true; more && !is_over(&x);) {
         more = shrink_axis(&x, 'm');
+        more = shrink_axis(&x, 'u') || more;
         more = drop_masks(&x) || more;
         more = shrink_sizes(&x) || more;
         more = drop_options(&x) || more;

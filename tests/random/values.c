@@ -51,6 +51,8 @@ static void scale_arrays(th_problem *problem, uint64_t *state)
     th_scale(problem, TH_NOISE, draw_scale(0.1, 10.0, state));
     th_scale(problem, TH_MIX_WEIGHT, draw_scale(0.1, 10.0, state));
     th_scale(problem, TH_MIX_OFFSET, draw_scale(0.1, 10.0, state));
+    if (problem->array[TH_MIX_HIDDEN_OFFSET].used) /* a number is drawn for it alone */
+        th_scale(problem, TH_MIX_HIDDEN_OFFSET, draw_scale(0.1, 10.0, state));
     th_scale(problem, TH_SLOPES, draw_scale(0.01, 10.0, state));
     static const double sinks[] = {1.0, 1.0, 10.0, 20.0};
     th_scale(problem, TH_SINKS, sinks[th_pick(state, 0, 3)]);
