@@ -87,6 +87,13 @@ def test_weights_of_rows_without_keys(causal):
     assert x.grad.isfinite().all() and module.in_proj_weight.grad.isfinite().all()
 
 
+def test_weights_lack_dropout():
+    """In training the output has dropout, the weights have none."""
+    module, x = ct.MultiheadAttention(32, 4, dropout=0.5), normal(7, 2, 32)
+    (dropped, weights), (whole, expected) = (m(x, x, x, need_weights=True) for m in (module.train(), copy.deepcopy(module).eval()))
+    assert torch.equal(weights, expected) and not torch.allclose(dropped, whole)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_module_of_16_bits(dtype):
     theirs, ours = torch.nn.MultiheadAttention(32, 4, dtype=dtype), ct.MultiheadAttention(32, 4, dtype=dtype)

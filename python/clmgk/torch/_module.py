@@ -33,8 +33,9 @@ class MultiheadAttention(nn.MultiheadAttention):
     It is a subclass, for code that looks for PyTorch's module by ``isinstance``, and computes everything itself.
 
     Differences from PyTorch's module: `need_weights` is False by default, because attention's weights are never stored, and
-    is offered for softmax alone; the weights it returns are those before dropout, in training too; rows without visible keys give 0 before the output projection, not NaN; `is_causal` needs
-    no `attn_mask`; add_bias_kv and add_zero_attn are not offered; `dropout` is below 1; there is no float64.
+    is offered for softmax alone; the weights it returns are those before dropout, in training too; rows without visible
+    keys give 0 before the output projection, not NaN; `is_causal` needs no `attn_mask`; add_bias_kv and add_zero_attn are
+    not offered; `dropout` is below 1; there is no float64.
 
     The linear variants ("linear", "mlk", "smlk", "lfish", ...) need time and memory in proportion to the number of
     positions. They take `is_causal` in the place of an `attn_mask`, a `key_padding_mask` that hides the ends of sequences
