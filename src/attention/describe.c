@@ -288,10 +288,10 @@ static clmgk_status check_softcap(const clmgk_attention_desc *d, clmgk_error *er
     if (!(d->softcap > 0.0) || isinf(d->softcap))
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "softcap: %g: expected a positive number, or 0 for none",
                         d->softcap);
-    /* the kernels take it, in units of log2, and its inverse as f32 */
-    const float single = (float)(d->softcap * 1.4426950408889634);
-    if (single == 0.0F || isinf(single) || isinf(1.0F / single))
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "softcap: %g: expected 2.04e-39 to 2.35e+38", d->softcap);
+    /* the kernels take it and its inverse as f32 */
+    const float single = (float)d->softcap;
+    if (single == 0.0f || isinf(single) || isinf(1.0f / single))
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "softcap: %g: expected 2.94e-39 to 3.4e+38", d->softcap);
     const bool one_score = mgk_has_trait(d, CLMGK_TRAIT_ADMIXTURE) || d->components == 1;
     if (!one_score || d->score != CLMGK_SCORE_DOT)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "softcap: %g: expected 0, or dot scores of one component",

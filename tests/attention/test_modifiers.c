@@ -176,7 +176,7 @@ TH_TEST(huge_slopes)
 
 TH_TEST(softcaps)
 {
-    static const double caps[] = {1e-3, 0.5, 30.0, 1e30};
+    static const double caps[] = {1e-3, 0.5, 30.0, 1e30, 3.4e38};
     static const double factors[] = {1e-10, 1e-2, 1.0, 30.0, 1e6};
     for (size_t n = 0; n < TH_COUNT(caps) * TH_COUNT(factors); n++) {
         clmgk_attention_desc desc = th_small_desc(n % 4 == 3 ? CLMGK_VARIANT_SMGK : CLMGK_VARIANT_SOFTMAX, 37, 150);

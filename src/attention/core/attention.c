@@ -10,7 +10,8 @@ MGK_TUNABLE_NAMES(MGK_COMMON_TUNABLES)
 
 static bool in_nats(const clmgk_attention_desc *desc)
 {
-    return desc->use_bias || desc->use_alibi || desc->use_mix_offset;
+    const double largest = 2e38; /* times log2(e) within f32 */
+    return desc->use_bias || desc->use_alibi || desc->use_mix_offset || desc->softcap > largest;
 }
 
 double mgk_attention_unit(const clmgk_attention_desc *desc)
