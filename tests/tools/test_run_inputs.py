@@ -171,12 +171,20 @@ class MixedShapes(RunTest):
         self.refuse_run("--mix-offset 1,2,3", "H = 4 as in --mix", variant="gfish", mix_offset="1,2,3")
 
     def test_other_arrays_of_mixing(self):
-        for shape, word in (((4,), "[H,M]"), ((3, 3), "H = 4 as in --mix"), ((4, 4), "M = 3 as in --q")):
+        for shape, word in (((4,), "[H,M]"), ((3, 3), "H = 4 as in --mix"), ((4, 5), "M = 3 as in --q")):
             with self.subTest(array="weight", shape=shape):
                 self.refuse_array("mix-weight", np.ones(shape), word)
         for shape, word in (((4, 1), "[H]"), ((3,), "H = 4 as in --mix"), ((), "[H]")):
             with self.subTest(array="offset", shape=shape):
                 self.refuse_array("mix-offset", np.ones(shape), word)
+        for shape, word in (((4, 1), "[U]"), ((5,), "U = 4 as in --mix"), ((), "[U]")):
+            with self.subTest(array="hidden offset", shape=shape):
+                self.refuse_array("mix-hidden-offset", np.ones(shape), word, mix_weight=self.save("w", np.ones((2, 4))))
+        self.refuse_array("mix-weight", np.ones((4, 3)), "U = 4 as in --mix", mix_hidden_offset="0,0,0,0")
+        self.refuse_run("--mix-weight", "6 numbers", "[H,U], rows of U = 4 as in --mix", variant="gfish",
+                        mix_weight="1,2,3,4,5,6", mix_hidden_offset="0,0,0,0")
+        self.refuse_run("--v v.npy", "divisor of H = 3 as in --mix-weight", variant="gfish",
+                        mix_weight=self.save("w", np.ones((3, 4))))
         for shape, word in (((4, 3), "[M]"), ((4,), "M = 3 as in --q"), ((), "[M]")):
             for variant in NOISY:
                 with self.subTest(array="noise", shape=shape, variant=variant):

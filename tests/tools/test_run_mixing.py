@@ -54,6 +54,42 @@ class Forward(MixingTest):
         self.expect("hard-gfish", self.mixed_by_numpy(mix, weight.astype(np.float64), offset), mix_weight="weight.npy",
                     mix_offset="0.5,-1,2,0")
 
+    def hidden_by_numpy(self, mix, weight, hidden_offset, offset=0.0):
+        q, k, v = (self.arrays[name].astype(np.float64) for name in ("qx", "kx", "v"))
+        units = np.einsum("um,bmid,bmjd->buij", mix, q, k) + hidden_offset[:, None, None]
+        mixed = np.einsum("hu,buij->bhij", weight, np.maximum(units, 0)) + np.reshape(offset, (-1, 1, 1))
+        mixed /= np.sqrt(8.0)
+        weights = np.exp(mixed - mixed.max(-1, keepdims=True))
+        total = weights.sum(-1, keepdims=True)
+        return weights / total @ np.repeat(v, 2, axis=1), np.log(total[..., 0]) + mixed.max(-1)
+
+    def test_a_hidden_layer(self):
+        """Its sizes are those of the arrays; where they could also be [H,M], the hidden units' offset decides."""
+        mix, weight = self.normal(5, 3), self.normal(4, 5)
+        self.save("p", mix)
+        self.save("w", weight)
+        offset, zeros = np.array([0.5, -1, 2, 0, 1]), np.zeros(5)
+        arrays = {"mix": "p.npy", "mix_weight": "w.npy"}
+        self.expect("hard-gfish", self.hidden_by_numpy(mix, weight, zeros), **arrays)
+        expected = self.hidden_by_numpy(mix, weight, offset, [1, 0, -1, 2])
+        self.expect("hard-gfish", expected, mix_hidden_offset="0.5,-1,2,0,1", mix_offset="1,0,-1,2", **arrays)
+        lists = {name: ",".join(repr(float(x)) for x in array.ravel()) for name, array in
+                 (("mix", mix), ("mix_weight", weight))}
+        self.expect("hard-gfish", expected, mix_hidden_offset="0.5,-1,2,0,1", mix_offset="1,0,-1,2", **lists)
+        result, _ = self.run_for("gfish", ("out",), noise="0,0,0", **arrays)
+        self.assertEqual((result["heads"], result["components"], result["mix_hidden"]), (4, 3, 5))
+        square = self.normal(3, 3)
+        self.save("s", square)
+        self.save("v", self.arrays["v"][:, :1])
+        self.arrays["v"] = np.repeat(self.arrays["v"][:, :1], 2, axis=1)
+        changes = {"mix": "s.npy", "mix_weight": "s.npy"}
+        plain, _ = self.run_for("hard-gfish", ("out",), **changes)
+        self.assertNotIn("mix_hidden", plain)
+        result, arrays = self.run_for("hard-gfish", ("out",), mix_hidden_offset="0,0,0", **changes)
+        self.assertEqual((result["heads"], result["mix_hidden"]), (3, 3))
+        expected = self.hidden_by_numpy(square, np.vstack([square, square[:1]]), np.zeros(3))[0]
+        np.testing.assert_allclose(arrays["out"], expected[:, :3], atol=5e-6)
+
     def test_lists_and_files(self):
         mix = self.arrays["mix"].astype(np.float32)
         text = ",".join(repr(float(value)) for value in mix.ravel())
@@ -155,6 +191,16 @@ class Backward(MixingTest):
         _, arrays = self.run_for("gfish", self.gradients("gfish"), grad_out="g.npy", mix=text, mix_weight=text,
                                  mix_offset="1,2,3,4")
         self.assertEqual([arrays[name].shape for name in self.gradients("gfish")[3:]], [(4, 3), (4, 3), (4,), (3,)])
+
+    def test_gradients_of_a_hidden_layer(self):
+        self.save("p", self.normal(5, 3))
+        self.save("w", self.normal(4, 5))
+        names = self.gradients("gfish")[3:] + ["dmix-hidden-offset"]
+        _, arrays = self.run_for("gfish", names, grad_out="g.npy", grad_lse="gl.npy", mix="p.npy",
+                                 mix_weight="w.npy")
+        self.assertEqual([arrays[name].shape for name in names], [(5, 3), (4, 5), (4,), (3,), (5,)])
+        for name, array in arrays.items():
+            self.assertTrue(np.abs(array).max() > 0, name)
 
     def test_an_offset_moves_nothing_but_l(self):
         _, arrays = self.run_for("gfish", self.gradients("gfish"), grad_out="g.npy", mix_weight="mix.npy",

@@ -11,7 +11,7 @@ OPTIONS = (
     "repeat device json help version engine parameters backward-parameters window offsets offsets-k bias alibi sinks "
     "softcap dropout seed grad-out grad-lse dq dk dv dprior dvariance dshift dbias dsinks new-prior nll "
     "responsibilities counts mix mix-weight mix-offset noise shared-noise heads dmix dmix-weight dmix-offset "
-    "dnoise feature feature-order projection guard state-in state-out").split()
+    "mix-hidden-offset dmix-hidden-offset dnoise feature feature-order projection guard state-in state-out").split()
 
 
 class Usage(RunTest):
@@ -110,7 +110,7 @@ class Usage(RunTest):
                     self.refuse_run(f"--{option} does not apply to {variant}", variant=variant, **{option: value})
         for option, value, variants in (
             ("noise", "1,1,1", NOISY), ("shared-noise", True, NOISY), ("mix-weight", "mix.npy", GENERALISED),
-            ("mix-offset", "1,1,1,1", GENERALISED), ("heads", "4", SHARED_MIX), ("mix", "mix.npy", ADMIXTURES),
+            ("mix-offset", "1,1,1,1", GENERALISED), ("mix-hidden-offset", "1,1,1,1", GENERALISED), ("heads", "4", SHARED_MIX), ("mix", "mix.npy", ADMIXTURES),
         ):
             for variant in ("softmax", "gaussian", "mgk", "smgk") + ADMIXTURES:
                 if variant not in variants:
@@ -120,7 +120,8 @@ class Usage(RunTest):
     def test_gradients_that_do_not_apply(self):
         self.save("g", self.normal(2, 4, 5, 6))
         for option, variants in (("dprior", ()), ("dvariance", ()), ("dshift", ()), ("dnoise", NOISY),
-                                 ("dmix-weight", GENERALISED), ("dmix-offset", GENERALISED)):
+                                 ("dmix-weight", GENERALISED), ("dmix-offset", GENERALISED),
+                                 ("dmix-hidden-offset", GENERALISED)):
             for variant in ADMIXTURES:
                 if variant not in variants:
                     with self.subTest(variant=variant, option=option):
@@ -152,13 +153,16 @@ class Usage(RunTest):
         for option in ("dprior", "dshift"):
             with self.subTest(option=option):
                 self.refuse_run(f"--{option} needs --grad-out", variant="smgk", **{option: "x.npy"})
-        for option in ("dmix", "dmix-weight", "dmix-offset", "dnoise"):
+        for option in ("dmix", "dmix-weight", "dmix-offset", "dmix-hidden-offset", "dnoise"):
             with self.subTest(option=option):
                 self.refuse_run(f"--{option} needs --grad-out", variant="gfish", **{option: "x.npy"})
         for option, needs in (("dbias", "bias"), ("dsinks", "sinks")):
             with self.subTest(option=option):
                 self.refuse_run(f"--{option} needs --{needs}", **{option: "x.npy", "grad-out": "g.npy"})
         self.refuse_run("--offsets-k needs --offsets", **{"offsets-k": "x.npy"})
+        self.refuse_run("--mix-hidden-offset needs --mix-weight", variant="gfish", mix_hidden_offset="0,0,0,0")
+        self.refuse_run("--dmix-hidden-offset", "a hidden layer", variant="gfish", dmix_hidden_offset="x.npy",
+                        grad_out="g.npy")
         for variant in ("softmax", "hard-fish"):
             self.refuse_run("--seed needs --dropout or --noise", variant=variant, seed="1")
 

@@ -75,18 +75,19 @@ static tool_exit expect_axis(tool_problem *problem, const npy_file *file, int ax
     return letter == 'G' ? expect_groups(problem, file, found, error) : TOOL_DONE;
 }
 
-/* A list of numbers as a matrix [H,M]. */
-static tool_exit fold_list(tool_problem *problem, clmgk_array array, tool_error *error)
+/* A list of numbers as a matrix, of which the last axis is known. */
+static tool_exit fold_list(tool_problem *problem, clmgk_array array, const char *axes, tool_error *error)
 {
     npy_header *const header = &problem->file[array].header;
-    const int64_t count = header->shape[0], components = input_size(problem, 'M');
-    if (count % components != 0)
+    const int64_t count = header->shape[0], columns = input_size(problem, axes[1]);
+    if (count % columns != 0)
         return tool_fail(error, TOOL_BAD_INPUT,
-                         "--%s: has %" PRId64 " numbers; expected [H,M], rows of M = %" PRId64 " as in --%s",
-                         tool_array_option(array), count, components, problem->size['M' - 'A'].source);
+                         "--%s: has %" PRId64 " numbers; expected %s, rows of %c = %" PRId64 " as in --%s",
+                         tool_array_option(array), count, input_axes_text(axes).text, axes[1], columns,
+                         problem->size[axes[1] - 'A'].source);
     header->axes = 2;
-    header->shape[0] = count / components;
-    header->shape[1] = components;
+    header->shape[0] = count / columns;
+    header->shape[1] = columns;
     tool_set_shape(&problem->slot[array], header->axes, header->shape);
     return TOOL_DONE;
 }
@@ -108,7 +109,7 @@ tool_exit input_expect(tool_problem *problem, clmgk_array array, const char *axe
     const npy_file *const file = &problem->file[array];
     const int rank = (int)strlen(axes);
     if (!file->stream && rank == 2)
-        TOOL_TRY(fold_list(problem, array, error));
+        TOOL_TRY(fold_list(problem, array, axes, error));
     if (file->header.axes != rank)
         return fail_rank(file, axes, error);
     for (int tokens = 0; tokens < 2; tokens++) { /* last, wherever the file has them */

@@ -31,9 +31,11 @@
     X(MIX, "mix", "A",                                                                                                 \
       "p [H,M], in a list row by row: fish, hard-fish, gfish, hard-gfish and their linear forms,\n"                    \
       "talking-heads (H = M); p [M]: mish, hard-mish and their linear forms; required with mixed heads")               \
-    X(MIX_WEIGHT, "mix-weight", "A", "w [H,M]: gfish, hard-gfish, lgfish, lhard-gfish; default 1")                     \
+    X(MIX_WEIGHT, "mix-weight", "A",                                                                                   \
+      "w [H,M]: gfish, hard-gfish, lgfish, lhard-gfish; default 1. gfish, hard-gfish:\n"                               \
+      "w [H,U] with p [U,M] makes a hidden layer of U units")                                                          \
     X(MIX_OFFSET, "mix-offset", "A", "c [H]: gfish, hard-gfish; default 0")                                            \
-    X(MIX_HIDDEN_OFFSET, "mix-hidden-offset", "A", "b [U]: gfish, hard-gfish with a hidden layer; default 0")          \
+    X(MIX_HIDDEN_OFFSET, "mix-hidden-offset", "A", "b [U] of the hidden layer; needs --mix-weight; default 0")         \
     X(NOISE, "noise", "A", "sigma [M]: fish, mish, gfish, lfish, lmish, lgfish, required")                             \
     X(PROJECTION, "projection", "F", "[R,D]: favor, required")
 

@@ -106,11 +106,50 @@ static tool_exit describe_grad_o(const tool_problem_arguments *arguments, tool_p
     return describe(arguments, problem, CLMGK_ARRAY_GRAD_O, "BHNE", &problem->desc.grad_o, error);
 }
 
-/* p, which gives H; where it is the same for all heads, --heads, dO or V does. */
+/* The rows of p; a list of numbers has rows of M. */
+static int64_t rows_of_mix(const tool_problem *problem)
+{
+    const npy_file *const mix = &problem->file[CLMGK_ARRAY_MIX];
+    return mix->stream ? mix->header.shape[0] : mix->header.shape[0] / input_size(problem, 'M');
+}
+
+/* Whether p and w, which are open, are those of a hidden layer: where b is given, and where w has a column for each row
+ * of p and is no [H,M]. */
+static bool is_hidden(const tool_problem_arguments *arguments, const tool_problem *problem)
+{
+    const npy_header *const weight = &problem->file[CLMGK_ARRAY_MIX_WEIGHT].header;
+    const int64_t rows = rows_of_mix(problem);
+    const bool linear = (clmgk_variant_traits(arguments->variant) & CLMGK_TRAIT_LINEAR) != 0;
+    if (linear || arguments->file[CLMGK_ARRAY_MIX_HIDDEN_OFFSET])
+        return !linear;
+    const bool plain = weight->shape[0] == rows && weight->shape[1] == input_size(problem, 'M');
+    return weight->axes == 2 && weight->shape[1] == rows && !plain;
+}
+
+/* p and w, of which one or the other has an axis H. */
+static tool_exit describe_weighted(const tool_problem_arguments *arguments, tool_problem *problem, tool_error *error)
+{
+    TOOL_TRY(input_open(arguments, problem, CLMGK_ARRAY_MIX, error));
+    TOOL_TRY(input_open(arguments, problem, CLMGK_ARRAY_MIX_WEIGHT, error));
+    const bool hidden = is_hidden(arguments, problem);
+    TOOL_TRY(input_expect(problem, CLMGK_ARRAY_MIX, hidden ? "UM" : "HM", error));
+    TOOL_TRY(input_expect(problem, CLMGK_ARRAY_MIX_WEIGHT, hidden ? "HU" : "HM", error));
+    TOOL_TRY(input_read(problem, CLMGK_ARRAY_MIX, error));
+    return input_read(problem, CLMGK_ARRAY_MIX_WEIGHT, error);
+}
+
+/* p or w, which gives H; where p is the same for all heads, --heads, dO or V does. */
 static tool_exit describe_mix(const tool_problem_arguments *arguments, tool_problem *problem, tool_error *error)
 {
     const bool shared = (clmgk_variant_traits(arguments->variant) & CLMGK_TRAIT_SHARED_MIX) != 0;
-    TOOL_TRY(input_take(arguments, problem, CLMGK_ARRAY_MIX, shared ? "M" : "HM", error));
+    if (arguments->file[CLMGK_ARRAY_MIX_WEIGHT])
+        TOOL_TRY(describe_weighted(arguments, problem, error));
+    else
+        TOOL_TRY(input_take(arguments, problem, CLMGK_ARRAY_MIX, shared ? "M" : "HM", error));
+    if (arguments->file[CLMGK_ARRAY_GRAD_MIX_HIDDEN_OFFSET] && input_size(problem, 'U') == 0)
+        return tool_fail(error, TOOL_BAD_INPUT,
+                         "--%s: expected a hidden layer with it, --mix [U,M] and --mix-weight [H,U]",
+                         tool_array_option(CLMGK_ARRAY_GRAD_MIX_HIDDEN_OFFSET));
     if (arguments->heads)
         input_set_size(problem, 'H', arguments->heads, "heads");
     return shared && !arguments->heads && arguments->file[CLMGK_ARRAY_GRAD_O]
@@ -171,5 +210,6 @@ tool_exit tensors_describe(const tool_problem_arguments *arguments, tool_problem
     desc->length_k = input_size(problem, 'S');
     desc->head_size = input_size(problem, 'D');
     desc->value_size = input_size(problem, 'E');
+    desc->mix_hidden = input_size(problem, 'U');
     return TOOL_DONE;
 }
