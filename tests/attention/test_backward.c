@@ -752,6 +752,34 @@ TH_TEST(short_panels)
     }
 }
 
+/* Every width of the lane engine's vectors, whatever the device's: panels of two vectors with every number of rows and
+ * keys, beyond a tile, too; the form for few rows with every number of keys. The backward pass of the first form alone,
+ * as its programs take seconds to compile. */
+TH_TEST(lane_widths)
+{
+    static const struct {
+        clmgk_variant variant;
+        const char *parameters;
+    } forms[] = {{CLMGK_VARIANT_SOFTMAX, ",vectors=2,panels=1,tile=32,block=8"},
+                 {CLMGK_VARIANT_HARD_FISH, ",vectors=2,panels=1,tile=32,block=8"},
+                 {CLMGK_VARIANT_LINEAR, ""},
+                 {CLMGK_VARIANT_SOFTMAX, ""}};
+    for (int64_t width = 4; session->engine[0] == CLMGK_ENGINE_LANE && width <= 16; width *= 2)
+        for (int64_t n = 0; n < 2 * width * (int64_t)TH_COUNT(forms); n++) {
+            const int64_t form = n / (2 * width), length = n % (2 * width) + 1;
+            const bool few = form == TH_COUNT(forms) - 1;
+            const int64_t keys = (5 * length) % (2 * width) + 1 + length % 2 * 32;
+            char parameters[64];
+            snprintf(parameters, sizeof(parameters), "lanes=%d%s", (int)width, forms[form].parameters);
+            clmgk_attention_desc desc = th_small_desc(forms[form].variant, few ? 2 : length, keys);
+            if (form == 0)
+                desc.gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V;
+            TH_PROBLEM problem = th_problem_make(&desc, (uint64_t)n);
+            const clmgk_plan_options options = th_options_of(CLMGK_ENGINE_LANE, parameters);
+            th_expect_passes(session, &problem, &options);
+        }
+}
+
 /* ---- properties ------------------------------------------------------------------------------------------------ */
 
 static void add(th_problem *problem, th_name name, double amount)

@@ -131,7 +131,7 @@ TH_TEST(equal_scores_of_a_last_row)
     static const struct {
         int64_t length;
         const char *parameters;
-    } widths[] = {{9, "lanes=8,vectors=2"}, {17, "lanes=16,vectors=2"}};
+    } widths[] = {{5, "lanes=4,vectors=2"}, {9, "lanes=8,vectors=2"}, {17, "lanes=16,vectors=2"}};
     for (size_t n = 0; session->engine[0] == CLMGK_ENGINE_LANE && n < 2 * TH_COUNT(widths); n++) {
         const char *const parameters = widths[n / 2].parameters;
         clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, widths[n / 2].length, 33);

@@ -13,7 +13,7 @@
 #define MGK_LANE_TUNABLES_H
 
 #define MGK_LANE_TUNABLES(T)                                                                                           \
-    T(lanes, "lanes", "LANES", 16, 16, "lanes of a vector", 8, 16)                                                     \
+    T(lanes, "lanes", "LANES", 16, 16, "lanes of a vector", 4, 8, 16)                                                  \
     T(vectors, "vectors", "ROW_VECTORS", 2, 2, "vectors of query rows in a panel", 1, 2, 4)                            \
     T(panels, "panels", "PANELS", 8, 8, "panels of rows that share a copied tile of keys", 1, 2, 4, 8, 16)             \
     T(tile, "tile", "TILE_KEYS", 64, 64, "keys of a tile", 16, 32, 64, 128, 256)                                       \
