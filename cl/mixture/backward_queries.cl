@@ -57,128 +57,80 @@ typedef struct pair_block {
 
 #include "mixture/row_pairs.clh"
 
-#include "mixture/pairs.clh"
+typedef tile_view pair_tile;
 
-/* What product r begins with. */
-FUNCTION void scores_start(const query_block *b, int panel, int sub, int r, real (*s)[BLOCK_ROWS])
+#include "mixture/pair_tile.clh"
+
+FUNCTION void score_product(const query_block *b, const tile_view *view, int panel, int sub, int r,
+                            real (*s)[BLOCK_ROWS])
 {
-    KEYS_FOR(u)
-        ROWS_FOR(v) {
-            const entry n = entry_at(panel, sub, u, v);
-            s[u][v] = product_start(b, &n, r);
-        }
-    product_ready(s);
+    tile_product(&b->g->base, panel, sub, 0, r, view->edge, s);
 }
 
-/* Product r, when it is complete, into its slot; `later`: see product_end. */
-FUNCTION void scores_end(const query_block *b, int panel, int sub, int r, int later, real (*s)[BLOCK_ROWS])
+FUNCTION void grad_product(const query_block *b, const tile_view *view, int panel, int sub, real (*d)[BLOCK_ROWS])
 {
-    product_end(s, later);
-    KEYS_FOR(u)
-        ROWS_FOR(v) {
-            const entry n = entry_at(panel, sub, u, v);
-            slot_put(b->g, r, sub, u, v, product_whole(b, &n, r, s[u][v]));
-        }
-}
-
-#if !PRODUCTS_LATER
-FUNCTION void product_scores(const query_block *b, int panel, int sub, int r)
-{
-    real s[BLOCK_KEYS][BLOCK_ROWS];
-    scores_start(b, panel, sub, r, s);
-    tile_product(&b->g->base, panel, sub, 0, r, b->view->edge, s);
-    scores_end(b, panel, sub, r, 0, s);
-}
-#endif
-
-/* Products of the sub-tile with dO, d, and those of the scores into their slots. PRODUCTS_LATER: d is still under way.
- */
-FUNCTION void block_products(const query_block *b, int panel, int sub, real (*d)[BLOCK_ROWS])
-{
-#if PRODUCTS_LATER
-    real s[PRODUCTS][BLOCK_KEYS][BLOCK_ROWS];
-#define SCORES_START(r) scores_start(b, panel, sub, r, s[r])
-#define SCORES(r)       tile_product(&b->g->base, panel, sub, 0, r, b->view->edge, s[r])
-    COPIES(SCORES_START, PRODUCTS);
-#else
-#define SCORES(r) product_scores(b, panel, sub, r)
-#endif
-    COPIES(SCORES, PRODUCTS);
-    KEYS_FOR(u)
-        ROWS_FOR(v)
-            d[u][v] = (real)(0.0f);
     grad_out_product(b->g, panel, sub, d);
-#if PRODUCTS_LATER
-#define SCORES_END(r) scores_end(b, panel, sub, r, PRODUCTS - (r), s[r])
-    COPIES(SCORES_END, PRODUCTS);
-#endif
 }
 
-/* What bias, ALiBi and mask add to the score of an entry, and log_i; `masked`: some row does not see some key. */
-FUNCTION entry_terms terms_of(const query_block *b, const bool masked, int sub, int u, int v)
+FUNCTION void hidden_pairs(const query_block *b, const tile_view *view, const bool masked, int sub, int u,
+                           ireal *hidden)
+{
+    ROWS_FOR(v)
+        hidden[v] = (ireal)(0);
+    if (masked)
+        ROWS_FOR(v)
+            hidden[v] = is_hidden(&b->g->base, view, sub, u, v);
+}
+
+FUNCTION entry_terms pair_terms(const query_block *b, const tile_view *view, const entry *n, ireal hidden)
 {
     const engine *const e = &b->g->base;
-    const tile_view *const view = b->view;
-    real log = b->query->log[v];
-    if (masked)
-        log = is_hidden(e, view, sub, u, v) ? (real)(-INFINITY) : log;
-    entry_terms c = terms_of_log(log, HAS_LSE_LOW ? b->query->log_low[v] : (real)(0.0f));
-    add_modifiers(e, &b->x->modifiers, view, sub, u, v, &c);
+    const real log = b->query->log[n->v];
+    entry_terms c =
+        terms_of_log(hidden ? (real)(-INFINITY) : log, HAS_LSE_LOW ? b->query->log_low[n->v] : (real)(0.0f));
+    add_modifiers(e, &b->x->modifiers, view, n->sub, n->u, n->v, &c);
     return c;
 }
 
-#if WEIGHTS_FIRST
-/* The weights of a sub-tile. */
-FUNCTION void pairs_weights(const query_block *b, const bool masked, int panel, int sub)
+FUNCTION real pair_delta(const query_block *b, const entry *n)
 {
-    KEYS_FOR(u)
-        ROWS_FOR(v) {
-            entry n = entry_at(panel, sub, u, v);
-            n.common = terms_of(b, masked, sub, u, v);
-            entry_weights(b, &n);
-        }
+    return b->query->delta[n->v];
 }
-#endif
 
 /* Gradients of all scores of a sub-tile, from their products d and keep, into the slots, and the sums over its keys;
  * `masked`, `factored`: as the tile, or constants. WEIGHTS_FIRST: the slots have its weights. */
-FUNCTION void pairs_gradients(const query_block *b, const bool masked, const bool factored, int panel, int sub,
+FUNCTION void block_gradients(const query_block *b, const bool masked, const bool factored, int panel, int sub,
                               real (*d)[BLOCK_ROWS], real (*keep)[BLOCK_ROWS], real (*sums)[BLOCK_ROWS])
 {
-    KEYS_FOR(u)
+    KEYS_FOR(u) {
+        ireal hidden[BLOCK_ROWS];
+        hidden_pairs(b, b->view, masked, sub, u, hidden);
         ROWS_FOR(v) {
             real row[COMPONENTS];
             COMPONENTS_FOR(r)
                 row[r] = (real)(0.0f);
             entry n = entry_at(panel, sub, u, v);
             n.keep = keep[u][v];
-            if (!WEIGHTS_FIRST)
-                n.common = terms_of(b, masked, sub, u, v);
-            n.t = weight_gradient(d[u][v], n.keep, b->query->delta[v]);
             entry_sums own;
             own.key = 0;
             own.row = row;
-#if WEIGHTS_FIRST
-            weight_gradients(b, &n, &own);
-#else
-            entry_gradients(b, &n, factored, &own);
-#endif
+            pair_gradients(b, b->view, factored, hidden[v], &n, d[u][v], &own);
             if (HAS_ROW_SUMS)
                 COMPONENTS_FOR(r)
                     sums[r][v] += row[r];
             if (BIAS_SUMS_APART)
                 b->query->bias[v] += own.gradient;
             if (DELTA_SUMMED)
-                b->query->output[v] =
-                    fma(own.probability, HAS_DROPOUT ? d[u][v] * n.keep : d[u][v], b->query->output[v]);
+                b->query->output[v] = add_output(&n, &own, d[u][v], b->query->output[v]);
         }
+    }
 }
 
 /* Scores of a sub-tile, their gradients into the slots, and the sums over its keys. */
 FUNCTION void sub_tile_gradients(const query_block *b, int panel, int sub, real (*sums)[BLOCK_ROWS])
 {
     real d[BLOCK_KEYS][BLOCK_ROWS], keep[BLOCK_KEYS][BLOCK_ROWS];
-    block_products(b, panel, sub, d);
+    block_products(b, b->view, panel, sub, d);
     KEYS_FOR(u)
         ROWS_FOR(v)
             keep[u][v] = (real)(HAS_DROPOUT ? b->a->keep_scale : 1.0f);
@@ -186,12 +138,8 @@ FUNCTION void sub_tile_gradients(const query_block *b, int panel, int sub, real 
     drop_weights(&b->g->base, &b->x->modifiers, b->view, sub, keep);
 #endif
     const bool masked = sub < b->view->whole_begin || sub >= b->view->whole_end;
-#if WEIGHTS_FIRST
-    if (masked)
-        pairs_weights(b, true, panel, sub);
-    else
-        pairs_weights(b, false, panel, sub);
-#endif
+    if (WEIGHTS_FIRST)
+        weights_first(b, b->view, masked, panel, sub);
     product_end(d, 0);
     const bool factored = b->view->factored;
 #if HAS_FACTORED
@@ -200,9 +148,9 @@ FUNCTION void sub_tile_gradients(const query_block *b, int panel, int sub, real 
     const bool plain = !masked || WEIGHTS_FIRST;
 #endif
     if (SUMS_BY_SUB_TILE && plain)
-        pairs_gradients(b, false, true, panel, sub, d, keep, sums);
+        block_gradients(b, false, true, panel, sub, d, keep, sums);
     else
-        pairs_gradients(b, masked, factored, panel, sub, d, keep, sums);
+        block_gradients(b, masked, factored, panel, sub, d, keep, sums);
 }
 
 /* The products of the slots with keys. */
