@@ -82,6 +82,8 @@ class Descriptor(TypedDict, total=False):
     dtype_v: str
     dtype_o: str
     precision: str
+    mix_hidden: int
+    use_mix_hidden_offset: bool
 
 
 # Enumerations of C without a table of names.

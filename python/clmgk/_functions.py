@@ -98,11 +98,16 @@ def attention(q: Array, k: Array, v: Array, *, return_lse: bool = False, out: Ar
     seed : int
         Of dropout and noise.
     heads : int, optional
-        H of "mish" and "hard-mish". Default: the number of v's heads.
+        H where the mixing does not have it ("mish", "hard-mish"). Default: the number of v's heads.
     mix : array [H,M]; "mish" and "hard-mish" [M]
         The mixing p of the variants with mixed heads.
     mix_weight, mix_offset : array [H,M] and [H], optional
         w and c of "gfish" and "hard-gfish". Default: 1 and 0.
+    mix_hidden : int
+        U > 0: "gfish" and "hard-gfish" mix by a hidden layer of U units (docs/admixture.md), with mix [U,M] and mix_weight
+        [H,U], which determines H (without it `heads`, or v). 0: no hidden layer.
+    mix_hidden_offset : array [U], optional
+        b of the hidden layer. Default: 0.
     noise : array [M]
         The noise σ ≥ 0 of "fish", "mish" and "gfish".
     shared_noise : bool
@@ -135,8 +140,8 @@ def attention(q: Array, k: Array, v: Array, *, return_lse: bool = False, out: Ar
 
     Notes
     -----
-    Axes of size 1 of prior, variance, shift, lengths, lengths_q, slopes, sinks, mix_weight, mix_offset and noise broadcast, as
-    in NumPy. The gradient of such an array has the array's own shape.
+    Axes of size 1 of prior, variance, shift, lengths, lengths_q, slopes, sinks, mix_weight, mix_offset,
+    mix_hidden_offset and noise broadcast, as in NumPy. The gradient of such an array has the array's own shape.
 
     The first call of a kind compiles kernels, which takes seconds; compiled programs are kept on disk. `Plan` makes
     that choice of time explicit.
@@ -186,7 +191,7 @@ def attention_backward(grad_o: Array, q: Array, k: Array, v: Array, o: Array, ls
         The gradient of lse.
     gradients : iterable of str, optional
         Names among "q", "k", "v", "prior", "variance", "shift", "bias", "sinks", "mix", "mix_weight", "mix_offset",
-        "noise". Default: those of all arrays that are given, without a bias of bool.
+        "mix_hidden_offset", "noise". Default: those of all arrays that are given, without a bias of bool.
     **options
         As in the call of `attention`, including the seed.
 

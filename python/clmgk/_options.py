@@ -43,6 +43,8 @@ class Options(TypedDict, total=False):
     mix: ArrayLike | None
     mix_weight: ArrayLike | None
     mix_offset: ArrayLike | None
+    mix_hidden: int
+    mix_hidden_offset: ArrayLike | None
     noise: ArrayLike | None
     shared_noise: bool
     precision: str
@@ -82,19 +84,25 @@ LINEAR_OPTIONS = frozenset(LinearOptions.__annotations__)
 
 # ---- arguments
 
+
+def head_source(options: Mapping[str, Any]) -> str:
+    """The array whose first axis is H where heads are mixed: the one that follows a hidden layer, if there is one."""
+    return "mix_weight" if options.get("mix_hidden") else "mix"
+
+
 # Options that are arrays of numbers: f32, but these.
 _INTEGERS = frozenset(("lengths", "lengths_q", "offsets", "offsets_k"))
 _PARAMETERS = frozenset(("prior", "variance", "shift", "lengths", "lengths_q", "offsets", "offsets_k", "bias", "slopes",
-                         "sinks", "mix", "mix_weight", "mix_offset", "noise", "projection"))
+                         "sinks", "mix", "mix_weight", "mix_offset", "mix_hidden_offset", "noise", "projection"))
 # Fields of the descriptor that arrays switch on.
 _SWITCHES = {"lengths": "use_lengths", "lengths_q": "use_lengths_q", "offsets_k": "use_offsets_k", "bias": "use_bias",
              "slopes": "use_alibi", "sinks": "use_sinks", "mix_weight": "use_mix_weight", "mix_offset": "use_mix_offset",
-             "state_c": "use_state"}
+             "mix_hidden_offset": "use_mix_hidden_offset", "state_c": "use_state"}
 
 
 # Arrays of parameters whose shapes may broadcast to those that the plan expects.
 _BROADCAST = frozenset(("prior", "variance", "shift", "lengths", "lengths_q", "slopes", "sinks", "mix_weight", "mix_offset",
-                        "noise"))
+                        "mix_hidden_offset", "noise"))
 
 
 def parameter(name: str, value: ArrayLike) -> Array:
@@ -349,9 +357,10 @@ class Call:
 
     def _mixed_heads(self, traits: int, components: int, value_heads: int) -> dict[str, Any]:
         fields: dict[str, Any] = {"components": components}
-        mix = self.arrays.get("mix")
+        source = head_source(self.scalars)
+        mix = self.arrays.get(source)
         if mix is not None and mix.ndim == 2:
-            fields["heads"] = self._heads(mix.shape[0], "mix")
+            fields["heads"] = self._heads(mix.shape[0], source)
         elif "heads" not in self.scalars:
             fields["heads"] = value_heads
         if value_heads:

@@ -52,11 +52,18 @@ def mixture_scores(q, k, score, estep, prior=None, variance=None, shift=None, so
     return torch.logsumexp(s + torch.log(weights), 2)
 
 
-def mixed_scores(q, k, variant, mix, mix_weight=None, mix_offset=None, heads=None, softcap=0.0):
+def mixed_scores(q, k, variant, mix, mix_weight=None, mix_offset=None, heads=None, softcap=0.0, mix_hidden=0,
+                 mix_hidden_offset=None):
     """w [B,H,N,S] of the variants with mixed heads, without noise."""
     g = q @ k.transpose(-1, -2)
     mix = mix if mix.ndim == 2 else mix.expand(heads, -1)
-    if "gfish" in variant:
+    if mix_hidden:
+        units = torch.einsum("uk,bkij->buij", mix, g)
+        units = units if mix_hidden_offset is None else units + mix_hidden_offset[:, None, None]
+        weight = mix.new_ones(heads, mix_hidden) if mix_weight is None else mix_weight
+        a = torch.einsum("hu,buij->bhij", weight, torch.relu(units))
+        a = a if mix_offset is None else a + mix_offset[:, None, None]
+    elif "gfish" in variant:
         x = torch.relu(mix[None, :, :, None, None] * g[:, None])
         weight = torch.ones_like(mix) if mix_weight is None else mix_weight
         a = torch.einsum("hk,bhkij->bhij", weight, x)
@@ -68,11 +75,11 @@ def mixed_scores(q, k, variant, mix, mix_weight=None, mix_offset=None, heads=Non
 
 
 def attention(q, k, v, *, variant="softmax", score="default", estep="soft", prior=None, variance=None, shift=None,
-              mix=None, mix_weight=None, mix_offset=None, heads=None, softcap=0.0, bias=None, slopes=None, sinks=None,
-              kept=None, dropout=0.0, **mask):
+              mix=None, mix_weight=None, mix_offset=None, heads=None, softcap=0.0, mix_hidden=0,
+              mix_hidden_offset=None, bias=None, slopes=None, sinks=None, kept=None, dropout=0.0, **mask):
     """O and L. `kept` [B,H,N,S] is the dropout mask."""
     if mix is not None:
-        w = mixed_scores(q, k, variant, mix, mix_weight, mix_offset, heads, softcap)
+        w = mixed_scores(q, k, variant, mix, mix_weight, mix_offset, heads, softcap, mix_hidden, mix_hidden_offset)
     else:
         k = k if variant == "mgk" else k[:, :, None]
         k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)

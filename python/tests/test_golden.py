@@ -18,7 +18,7 @@ STORAGE = ("q", "k", "v", "grad_o")
 DTYPES = {"f32": np.float32, "f16": np.float16}
 GRADIENTS = {"--dq": "q", "--dk": "k", "--dv": "v", "--dprior": "prior", "--dvariance": "variance", "--dshift": "shift",
              "--dbias": "bias", "--dsinks": "sinks", "--dmix": "mix", "--dmix-weight": "mix_weight",
-             "--dmix-offset": "mix_offset", "--dnoise": "noise"}
+             "--dmix-offset": "mix_offset", "--dmix-hidden-offset": "mix_hidden_offset", "--dnoise": "noise"}
 STATISTICS = {"--new-prior": "new_prior", "--responsibilities": "responsibilities", "--nll": "nll"}
 RENAMED = {"grad_out": "grad_o", "causal_align": "alignment", "alibi": "slopes"}
 

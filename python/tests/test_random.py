@@ -83,8 +83,21 @@ class Draw(random.Random):
         self.tensor("mix", *((count,) if shared else (self.heads, count)), positive=positive)
         if shared:
             self.option("heads", self.heads)
-        if "gfish" in variant and self.maybe(0.6):
+        if variant == "hard-gfish" and self.maybe(0.4):
+            self.hidden_layer(count)
+        elif "gfish" in variant and self.maybe(0.6):
             self.tensor("mix_weight", self.heads, count, positive=positive)
+
+    def hidden_layer(self, count):
+        units = self.randint(1, 10)
+        self.option("mix_hidden", units)
+        self.tensor("mix", units, count)
+        if self.maybe():
+            self.tensor("mix_weight", self.heads, units)
+        else:
+            self.option("heads", self.heads)
+        if self.maybe():
+            self.tensor("mix_hidden_offset", units)
 
     def usual_heads(self, components, keys_axis):
         self.tensor("q", self.batch, self.heads, self.n, self.size)

@@ -40,18 +40,21 @@ PROBLEMS = {
     "hard-fish": lambda: (normal(1, 2, 7, 16), normal(1, 2, 9, 16), normal(1, 4, 9, 16), dict(mix=normal(4, 2))),
     "hard-gfish": lambda: (normal(1, 2, 7, 16), normal(1, 2, 9, 16), normal(1, 4, 9, 16),
                            dict(mix=normal(4, 2), mix_weight=normal(4, 2), mix_offset=normal(4))),
+    "hidden": lambda: (normal(1, 2, 7, 16), normal(1, 2, 9, 16), normal(1, 4, 9, 16),
+                       dict(mix=normal(5, 2), mix_weight=normal(4, 5), mix_offset=normal(4), mix_hidden_offset=normal(5))),
 }
+FORMS = {"grouped": dict(variant="softmax"), "hidden": dict(variant="hard-gfish", mix_hidden=5)}
 
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_gradients(name, causal):
     q, k, v, extras = PROBLEMS[name]()
-    variant = "softmax" if name == "grouped" else name
-    o, lse = ct.attention(q, k, v, variant=variant, causal=causal, return_lse=True, **extras)
+    form = FORMS.get(name, {"variant": name})
+    o, lse = ct.attention(q, k, v, causal=causal, return_lse=True, **form, **extras)
     inputs = {"q": q, "k": k, "v": v, **extras}
     exact = {n: t.detach().double().requires_grad_() for n, t in inputs.items()}
-    expected = formulas.attention(**exact, variant=variant, causal=causal)
+    expected = formulas.attention(**exact, **form, causal=causal)
     close(o, expected[0])
     close(lse, expected[1])
     grad_o, grad_lse = torch.randn_like(o), torch.randn_like(lse)
@@ -95,8 +98,7 @@ def test_variants_of_rows_that_a_huge_number_masks(name):
     else:
         q, k, v, extras = PROBLEMS[name]()
     extras = {n: t for n, t in extras.items() if n != "sinks"} | {"bias": torch.full((1, 1, 7, 9), HUGE[1])}
-    variant = "softmax" if name == "grouped" else name
-    o = ct.attention(q, k, v, variant=variant, **extras)
+    o = ct.attention(q, k, v, **FORMS.get(name, {"variant": name}), **extras)
     grad_o = torch.randn_like(o)
     of_heads = (grad_o.sum(2, keepdim=True) / 9).unflatten(1, (v.shape[1], -1)).sum(2)
     close(torch.autograd.grad(o, v, grad_o)[0], of_heads.expand_as(v))

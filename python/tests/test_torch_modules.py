@@ -254,6 +254,23 @@ def test_modules_of_variants(variant):
         close(other(x, x, x)[0], expected, 0)
 
 
+def test_a_hidden_layer():
+    """Every parameter gets a gradient; heads begin differently; copies have the layer, too."""
+    module = ct.MultiheadAttention(32, 4, batch_first=True, variant="hard-gfish", components=2, mix_hidden=6)
+    assert "mix_hidden=6" in repr(module)
+    assert (module.mix.shape, module.mix_weight.shape, module.mix_hidden_offset.shape) == ((6, 2), (4, 6), (6,))
+    assert module.mix_weight.std() > 0.1 and (module.mix_hidden_offset == 0).all()
+    x = normal(2, 7, 32)
+    out = module(x, x, x, is_causal=True)[0]
+    out.square().sum().backward()
+    for name, parameter in module.named_parameters():
+        assert parameter.grad is not None and parameter.grad.isfinite().all(), name
+        assert name == "mix_offset" or parameter.grad.abs().max() > 0, name
+    close(copy.deepcopy(module)(x, x, x, is_causal=True)[0], out, 0)
+    with pytest.raises(ValueError, match="mix_hidden: 6: expected 0 with variant lgfish"):
+        ct.MultiheadAttention(32, 4, variant="lgfish", mix_hidden=6)
+
+
 def test_initial_values():
     """As in the papers: priors 1/M, shifts and mixing normal; a w of 1 and a c of 0 leave the mixing as it is."""
     def parameters(variant):

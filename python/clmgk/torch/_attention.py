@@ -35,7 +35,7 @@ _FAMILY = Family(
     "attention", variant="softmax", saved=("o", "lse", "lse_low"),
     upstream={"o": "grad_o", "lse": "grad_lse", "lse_low": None},
     extras=("prior", "variance", "shift", "lengths", "lengths_q", "offsets", "offsets_k", "bias", "slopes", "sinks", "mix",
-            "mix_weight", "mix_offset", "noise"),
+            "mix_weight", "mix_offset", "mix_hidden_offset", "noise"),
     outputs=_outputs, call=_call)
 _STRIDED = torch.strided
 

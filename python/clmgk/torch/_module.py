@@ -16,9 +16,10 @@ from ._linear import linear_attention
 from ._operators import cpu_context
 
 # Parameters and buffers that PyTorch's module does not have.
-_EXTRAS = ("key_weight", "key_bias", "prior", "shift", "mix", "mix_weight", "mix_offset", "noise", "projection")
+_EXTRAS = ("key_weight", "key_bias", "prior", "shift", "mix", "mix_weight", "mix_offset", "mix_hidden_offset", "noise",
+           "projection")
 # Values that ``repr`` leaves out.
-_DEFAULTS = {"score": "default", "estep": "soft", "softcap": 0.0, "guard": 0.0, "components": 1, "dropout": 0.0,
+_DEFAULTS = {"score": "default", "estep": "soft", "softcap": 0.0, "guard": 0.0, "mix_hidden": 0, "components": 1, "dropout": 0.0,
              "batch_first": False}
 
 
@@ -28,7 +29,8 @@ class MultiheadAttention(nn.MultiheadAttention):
     Its parameters have the names and shapes of PyTorch's module, whose state_dict it loads; parameters of a variant that
     the state_dict lacks keep their initial values. These are: prior π = 1/M; "smgk" shifts b and "hard-fish" mixing p
     normal, of standard deviation 1 and 1/√M; mixing of linear variants the softmax of normal numbers, because a positive p
-    keeps denominators away from 0; w = 1, c = 0, noise σ = 0.1; further keys of "mgk" as the first one's.
+    keeps denominators away from 0; w = 1, with a hidden layer normal, of standard deviation 1/√U; b = c = 0, noise σ = 0.1;
+    further keys of "mgk" as the first one's.
 
     It is a subclass, for code that looks for PyTorch's module by ``isinstance``, and computes everything itself.
 
@@ -50,7 +52,7 @@ class MultiheadAttention(nn.MultiheadAttention):
     components : int, optional
         M: keys per position ("mgk", "smgk"; default 2), global heads of the variants with mixed heads (default
         num_heads).
-    score, estep, softcap
+    score, estep, softcap, mix_hidden
         As in ``clmgk.attention``.
     feature, feature_order, guard
         Of the linear variants, as in ``clmgk.linear_attention``.
@@ -73,14 +75,15 @@ class MultiheadAttention(nn.MultiheadAttention):
     mix: nn.Parameter | None
     mix_weight: nn.Parameter | None
     mix_offset: nn.Parameter | None
+    mix_hidden_offset: nn.Parameter | None
     noise: nn.Parameter | None
     projection: Tensor | None
 
     def __init__(self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True, add_bias_kv: bool = False,
                  add_zero_attn: bool = False, kdim: int | None = None, vdim: int | None = None, batch_first: bool = False,
                  device: Any = None, dtype: Any = None, *, variant: str = "softmax", components: int | None = None,
-                 score: str = "default", estep: str = "soft", softcap: float = 0.0, feature: str | None = None,
-                 feature_order: int | None = None, features: int | None = None, guard: float = 0.0) -> None:
+                 score: str = "default", estep: str = "soft", softcap: float = 0.0, mix_hidden: int = 0,
+                 feature: str | None = None, feature_order: int | None = None, features: int | None = None, guard: float = 0.0) -> None:
         nn.Module.__init__(self)  # the class in between would make its own parameters
         # TransformerEncoderLayer then calls forward() instead of PyTorch's own kernel for softmax.
         self._qkv_same_embed_dim = False
@@ -97,12 +100,13 @@ class MultiheadAttention(nn.MultiheadAttention):
         self.kdim, self.vdim = kdim or embed_dim, vdim or embed_dim
         self.dropout, self.batch_first, self.variant = dropout, batch_first, variant
         self._is_linear, self._has_keys = bool(traits & lib.CLMGK_TRAIT_LINEAR), bool(traits & lib.CLMGK_TRAIT_KEYS)
-        given = {"variant": variant, "score": score, "estep": estep, "softcap": softcap, "feature": feature,
-                 "feature_order": feature_order, "guard": guard}
+        given = {"variant": variant, "score": score, "estep": estep, "softcap": softcap, "mix_hidden": mix_hidden,
+                 "feature": feature, "feature_order": feature_order, "guard": guard}
         if feature == "favor" and features is None:
             features = self.head_dim
         self._check(given, features)
-        names = ("variant", "feature", "feature_order", "guard") if self._is_linear else ("variant", "score", "estep", "softcap")
+        names = ("variant", "feature", "feature_order", "guard") if self._is_linear \
+            else ("variant", "score", "estep", "softcap", "mix_hidden")
         self._options: dict[str, Any] = {name: given[name] for name in names if given[name] is not None}
         self._key_heads = self.components if mixed else num_heads
         width = self._key_heads * self.head_dim
@@ -140,7 +144,7 @@ class MultiheadAttention(nn.MultiheadAttention):
 
     def _add_extras(self, traits: int, bias: bool, new: Any) -> None:
         """The parameters of the variant."""
-        heads, count, size = self.num_heads, self.components, self.head_dim
+        heads, count, size, hidden = self.num_heads, self.components, self.head_dim, self._options.get("mix_hidden", 0)
         shapes: dict[str, tuple[int, ...]] = {}
         if traits & lib.CLMGK_TRAIT_KEYS and count > 1:
             shapes["key_weight"] = ((count - 1) * heads * size, self.kdim)
@@ -153,9 +157,11 @@ class MultiheadAttention(nn.MultiheadAttention):
         if traits & lib.CLMGK_TRAIT_ADMIXTURE:
             shapes["mix"] = (count,) if traits & lib.CLMGK_TRAIT_SHARED_MIX else (heads, count)
         if traits & lib.CLMGK_TRAIT_GENERALISED:
-            shapes["mix_weight"] = (heads, count)
+            shapes["mix_weight"] = (heads, hidden or count)
             if not self._is_linear:
                 shapes["mix_offset"] = (heads,)
+        if hidden:
+            shapes["mix"], shapes["mix_hidden_offset"] = (hidden, count), (hidden,)
         if traits & lib.CLMGK_TRAIT_NOISE:
             shapes["noise"] = (count,)
         for name in _EXTRAS[:-1]:
@@ -166,12 +172,14 @@ class MultiheadAttention(nn.MultiheadAttention):
         for weight in (self.in_proj_weight, self.q_proj_weight, self.k_proj_weight, self.v_proj_weight, self.key_weight):
             if weight is not None:
                 nn.init.xavier_uniform_(weight)
-        for bias in (self.in_proj_bias, self.out_proj.bias, self.key_bias, self.mix_offset):
+        for bias in (self.in_proj_bias, self.out_proj.bias, self.key_bias, self.mix_offset, self.mix_hidden_offset):
             if bias is not None:
                 nn.init.zeros_(bias)
         for parameter, value in ((self.prior, 1 / self.components), (self.mix_weight, 1.0), (self.noise, 0.1)):
             if parameter is not None:
                 nn.init.constant_(parameter, value)
+        if self.mix_weight is not None and self.mix_hidden_offset is not None:  # equal heads would learn alike
+            nn.init.normal_(self.mix_weight, std=self.mix_weight.shape[1] ** -0.5)
         if self.shift is not None:
             nn.init.normal_(self.shift)
         if self.mix is not None and self._is_linear:  # with signs, denominators would pass through 0

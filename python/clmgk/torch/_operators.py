@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .._context import Context, context_of, devices
 from .._library import check_seed, ffi, lib, name_of
-from .._options import Call, traits_of
+from .._options import Call, head_source, traits_of
 from .._slots import Array, numpy_dtype
 from . import _cuda
 
@@ -77,7 +77,7 @@ class Inputs(NamedTuple):
         """Heads of the output."""
         if not self.traits & lib.CLMGK_TRAIT_ADMIXTURE:
             return self.q.shape[1]
-        mix = self.extras.get("mix")
+        mix = self.extras.get(head_source(self.options))
         return mix.shape[0] if mix is not None and mix.ndim == 2 else self.options.get("heads", self.v.shape[1])
 
     def new(self, *shape: Any) -> Tensor:
