@@ -270,7 +270,7 @@ const bench_case *bench_windowed(const bench_group *group, const bench_case *ful
 
 /* "q,k,v" of a set of clmgk_gradient. */
 typedef struct bench_names {
-    char text[96];
+    char text[128];
 } bench_names;
 bench_names bench_gradient_names(uint32_t set);
 /* "dmix-weight", the array of bit number `which`, and "mix-weight", the gradient; valid for the whole run. */

@@ -10,7 +10,7 @@
 
 const char *bench_gradient_array(int which)
 {
-    static char names[CLMGK_REF_GRADIENTS][16];
+    static char names[CLMGK_REF_GRADIENTS][24];
     char *const name = names[which];
     snprintf(name, sizeof(names[0]), "d%s",
              clmgk_array_get_info((clmgk_array)(CLMGK_ARRAY_GRAD_Q + which))->name + strlen("grad_"));
