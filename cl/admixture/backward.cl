@@ -311,14 +311,13 @@ FUNCTION void value_heads(const key_block *b, int g0, int end_g)
     grad_engine *const g = b->g;
     const mgk_attention_args *const a = b->a;
     const problem *const p = b->p;
-    int begin, end;
+    const row_walk walk = row_walk_of(a, p, b->k0);
     if (!HEADS_ANNOUNCED)
         load_values(b, g0);
-    block_rows(a, p, b->k0, &begin, &end);
-    for (int i0 = begin; i0 < end; i0 += TILE_STREAMED) {
+    for (int i0 = walk.begin; i0 < walk.end; i0 += TILE_STREAMED) {
         const int stop = min(i0 + TILE_STREAMED, p->valid), entries = stop - i0;
         const int subs = SUB_TILES == 1 ? 1 : (entries + BLOCK_STREAMED - 1) / BLOCK_STREAMED;
-        const int next = i0 + TILE_STREAMED < end ? i0 + TILE_STREAMED : -1;
+        const int next = next_rows(&walk, i0 + TILE_STREAMED);
         if (HEADS_ANNOUNCED)
             load_values(b, g0);
 #if STAGES_AHEAD
@@ -328,7 +327,7 @@ FUNCTION void value_heads(const key_block *b, int g0, int end_g)
         for (int panel = 0; panel < PANELS; ++panel) {
             const int first = b->k0 + panel * PANEL_HELD;
             panel_tile m = {panel, first, g0, i0, entries, subs, edge_of(a, p, i0, first), false};
-            const panel_rows rows = rows_of_panel(a, p, m.k0);
+            const panel_rows rows = rows_of_panel(&walk, panel);
             if (!panel_meets(&rows, i0, stop, &m.masked))
                 continue;
             hold_tile(b, &m);

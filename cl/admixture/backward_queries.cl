@@ -147,14 +147,14 @@ FUNCTION __global const v_element *values_of(const mgk_attention_args *a, __glob
 }
 
 /* What the products of head h with dO need: values of the tile at k0, and dO. */
-FUNCTION void head_stage(const query_block *b, __global const v_element *v, __global const o_element *grad_o, int h,
-                         int k0, int end)
+FUNCTION void head_stage(const query_block *b, const key_walk *walk, __global const v_element *v,
+                         __global const o_element *grad_o, int h, int k0)
 {
     engine *const e = &b->g->base;
     const mgk_attention_args *const a = b->a;
     const tile_start next =
-        h + 1 < a->heads ? tile_at(elements_of(values_of(a, v, h + 1)), k0) : tile_after(elements_of(v), k0, end);
-    values_stage(e, 1, values_of(a, v, h), 0, a->v.token, k0, end, a->value_size, next);
+        h + 1 < a->heads ? tile_at(elements_of(values_of(a, v, h + 1)), k0) : next_keys(walk, elements_of(v), k0);
+    values_stage(e, 1, values_of(a, v, h), 0, a->v.token, k0, walk->end, a->value_size, next);
     grad_out_load(b->g, 0, grad_o + h * a->grad_o.head, a->grad_o.token, a->value_size);
 }
 
@@ -217,14 +217,13 @@ KERNEL(admixture_backward_queries)
     ROWS_FOR(i)
         seen[i] = (real)(0.0f);
 
-    int range, end;
-    key_range(&a, &p, &block, &range, &end);
-    const whole_tiles whole = whole_tiles_of(&a, &p, first, range);
-    for (int k0 = range; k0 < end; k0 += TILE_KEYS) {
+    const key_walk walk = key_walk_of(&a, &p, &block);
+    const int end = walk.end;
+    for (int k0 = walk.begin; k0 < end; k0 += TILE_KEYS) {
         if (STAGES_AHEAD)
-            head_stage(&b, v, grad_o, 0, k0, end);
-        keys_stage(e, COMPONENTS, k, a.k.head, a.k.token, k0, end, a.head_size, tile_after(elements_of(k), k0, end));
-        if (!view_tile(e, &a, &p, &whole, first, range, k0, &view))
+            head_stage(&b, &walk, v, grad_o, 0, k0);
+        keys_stage(e, COMPONENTS, k, a.k.head, a.k.token, k0, end, a.head_size, next_keys(&walk, elements_of(k), k0));
+        if (!view_tile(e, &walk, 0, k0, &view))
             continue;
         /* shared noise and a shared mixing are any head's */
         x.modifiers = modifiers_of(&a, block.b, 0, slopes);
@@ -241,7 +240,7 @@ KERNEL(admixture_backward_queries)
             if (h + 1 < a.heads)
                 heads_announce(&g, values_of(&a, v, h + 1), a.v.token, grad_o + (h + 1) * a.grad_o.head);
 #else
-            head_stage(&b, v, grad_o, h, k0, end);
+            head_stage(&b, &walk, v, grad_o, h, k0);
 #endif
             if (HAS_BIAS)
                 bias_stage(e, bias_of(&a, &p, h, bias), a.bias.component, a.bias.token, first, p.rows, k0, end, 0, 1);

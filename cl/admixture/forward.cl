@@ -161,17 +161,16 @@ KERNEL(admixture_forward)
         }
     }
 
-    int range, end;
-    key_range(&a, &p, &block, &range, &end);
-    const whole_tiles whole = whole_tiles_of(&a, &p, first, range);
-    for (int k0 = range; k0 < end; k0 += TILE_KEYS) {
+    const key_walk walk = key_walk_of(&a, &p, &block);
+    const int end = walk.end;
+    for (int k0 = walk.begin; k0 < end; k0 += TILE_KEYS) {
         tile_view view;
-        keys_stage(&e, COMPONENTS, k, a.k.head, a.k.token, k0, end, a.head_size, tile_after(elements_of(k), k0, end));
+        keys_stage(&e, COMPONENTS, k, a.k.head, a.k.token, k0, end, a.head_size, next_keys(&walk, elements_of(k), k0));
         values_stage(&e, value_head(&groups, heads - 1) + 1, v, a.v.head, a.v.token, k0, end, a.value_size,
-                     tile_after(elements_of(v), k0, end));
+                     next_keys(&walk, elements_of(v), k0));
         for (int n = 0; n < PANELS; ++n) {
             const int panel_first = first + n * PANEL_ROWS;
-            if (!view_tile(&e, &a, &p, &whole, panel_first, range, k0, &view))
+            if (!view_tile(&e, &walk, n, k0, &view))
                 continue;
             const pair_block any_head = {&e, &x[0], &view, n, 0};
             for (int sub = view.begin; sub < view.end; ++sub)

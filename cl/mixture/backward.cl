@@ -76,43 +76,28 @@
  * longer than the average. It saves registers in NVIDIA's compiler and costs some in AMD's. */
 #define ONE_BLOCK (QUERIES_APART && WHOLE_CHUNKS && !HAS_SEQUENCES)
 
-/* The first of the tiles of queries i0, i0 + TILE_STREAMED, ... that the block of keys meets, or -1. Only the first
- * block may pass over tiles: with ROWS_INSIDE it has those whose queries see nothing, too. */
-FUNCTION int met_tile(const key_block *b, int i0, int end)
-{
-#if ROWS_INSIDE
-    for (int first, last; i0 < end; i0 += TILE_STREAMED) {
-        tile_blocks(b->a, b->p, i0, min(i0 + TILE_STREAMED, b->p->valid), &first, &last);
-        if (first <= b->k0 && b->k0 <= last)
-            break;
-    }
-#endif
-    return i0 < end ? i0 : -1;
-}
-
 /* All tiles of queries that meet the block of keys. */
 FUNCTION void block_queries(const key_block *b)
 {
     grad_engine *const g = b->g;
     const mgk_attention_args *const a = b->a;
     const problem *const p = b->p;
-    int begin, end;
-    block_rows(a, p, b->k0, &begin, &end);
+    row_walk walk = row_walk_of(a, p, b->k0);
     if (ROWS_INSIDE && b->k0 == 0) { /* queries that see no key have gradients too: 0 */
-        begin = 0;
-        end = p->rows;
+        walk.begin = 0;
+        walk.end = p->rows;
     }
 #if TERMS_AHEAD
     announce_terms(b);
 #endif
-    panel_rows rows = rows_of_panel(a, p, b->k0);
-    for (int i0 = begin; i0 < end; i0 += TILE_STREAMED) {
+    panel_rows rows = rows_of_panel(&walk, 0);
+    for (int i0 = walk.begin; i0 < walk.end; i0 += TILE_STREAMED) {
         const int stop = min(i0 + TILE_STREAMED, p->valid);
-        const int next = met_tile(b, i0 + TILE_STREAMED, end);
+        const int next = next_rows(&walk, i0 + TILE_STREAMED);
         query_tile tile = {i0, min(p->rows - i0, TILE_STREAMED), stop - i0, false, false, next};
 #if ROWS_INSIDE
         int first, last;
-        tile_blocks(a, p, i0, stop, &first, &last);
+        tile_blocks(&walk, i0, &first, &last);
         if (b->k0 < first || b->k0 > last)
             continue;
         tile.first = b->k0 == first;
@@ -139,12 +124,12 @@ FUNCTION void block_queries(const key_block *b)
             const int first = b->k0 + panel * PANEL_HELD;
             panel_tile m = {panel, first, i0, 0, stop - i0, edge_of(a, p, i0, first), factored, false};
             if (PANELS > 1)
-                rows = rows_of_panel(a, p, m.k0);
+                rows = rows_of_panel(&walk, panel);
             const bool meets = panel_meets(&rows, i0, stop, &m.masked);
-            if ((PANELS > 1 || ROWS_INSIDE) && !meets) /* else block_rows has left out such tiles */
+            if ((PANELS > 1 || ROWS_INSIDE) && !meets) /* else the walk has left out such tiles */
                 continue;
             if (SUB_TILES > 1)
-                panel_entries(a, p, m.k0, i0, &m.begin, &m.end);
+                panel_entries(&walk, panel, i0, &m.begin, &m.end);
             tile_gradients(b, &m);
             branch_end();
         }

@@ -320,9 +320,8 @@ KERNEL(mixture_backward_queries)
         ROWS_FOR(i)
             query.sum[HAS_ROW_SUMS ? r : 0][i] = (real)(0.0f);
 
-    int range, end;
-    key_range(&a, &p, &block, &range, &end);
-    const whole_tiles whole = whole_tiles_of(&a, &p, first, range);
+    const key_walk walk = key_walk_of(&a, &p, &block);
+    const int end = walk.end;
     for (int turn = 0; turn < TURNS; ++turn) {
         __global const k_element *const keys = k + turn * a.k.component;
         if (turn > 0)
@@ -331,10 +330,10 @@ KERNEL(mixture_backward_queries)
         betas_begin(e, &x, &a,
                     work + a.region[MGK_REGION_KEY_TERMS] + beta_row(&a, p.batch, h, kv_head, turn) + p.key_base);
 #endif
-        for (int k0 = range; k0 < end; k0 += TILE_KEYS) {
+        for (int k0 = walk.begin; k0 < end; k0 += TILE_KEYS) {
             keys_stage(e, PRODUCTS, keys, a.k.component, a.k.token, k0, end, a.head_size,
-                       tile_after(elements_of(keys), k0, end));
-            values_stage(e, 1, v, 0, a.v.token, k0, end, a.value_size, tile_after(elements_of(v), k0, end));
+                       next_keys(&walk, elements_of(keys), k0));
+            values_stage(e, 1, v, 0, a.v.token, k0, end, a.value_size, next_keys(&walk, elements_of(v), k0));
 #if BETAS_COPIED
             x.keys.beta = (KEY_SPACE float(*)[TILE_KEYS])terms_staged(e);
 #endif
@@ -343,7 +342,7 @@ KERNEL(mixture_backward_queries)
 #if HAS_FACTORED
             view.factored = !flag_read(e, FLAG_SPREAD);
 #endif
-            if (!view_tile(e, &a, &p, &whole, first, range, k0, &view))
+            if (!view_tile(e, &walk, 0, k0, &view))
                 continue;
             if (HAS_BIAS)
                 bias_stage(e, bias_of(&a, &p, h, bias), a.bias.component, a.bias.token, first, p.rows, k0, end,

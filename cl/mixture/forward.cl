@@ -330,19 +330,18 @@ KERNEL(mixture_forward)
         }
     }
 
-    int range, end;
-    key_range(&a, &p, &block, &range, &end);
-    const whole_tiles whole = whole_tiles_of(&a, &p, first, range);
+    const key_walk walk = key_walk_of(&a, &p, &block);
+    const int end = walk.end;
 #if !HAS_SEQUENCES && !SPLIT_KEYS && !DENSITY
     const row_block next = row_block_of(&a, GROUP_ID + 1, a.heads, offsets);
     block_ahead(&e, &a, &block, &next, q, k, v, results_of(&a, &p, h, &block, o, lse, lse_low, work).o,
-                steps_of(&a, &block, range, end - range));
+                steps_of(&a, &block, walk.begin, end - walk.begin));
 #endif
-    for (int k0 = range; k0 < end; k0 += TILE_KEYS) {
+    for (int k0 = walk.begin; k0 < end; k0 += TILE_KEYS) {
         keys_stage(&e, PRODUCTS, k, a.k.component, a.k.token, k0, end, a.head_size,
-                   tile_after(elements_of(k), k0, end));
+                   next_keys(&walk, elements_of(k), k0));
 #if !DENSITY
-        values_stage(&e, 1, v, 0, a.v.token, k0, end, a.value_size, tile_after(elements_of(v), k0, end));
+        values_stage(&e, 1, v, 0, a.v.token, k0, end, a.value_size, next_keys(&walk, elements_of(v), k0));
 #endif
 #if BETAS_COPIED
         x.keys.beta = (KEY_SPACE float(*)[TILE_KEYS])terms_staged(&e);
@@ -360,7 +359,7 @@ KERNEL(mixture_forward)
 #endif
         for (int n = 0; n < PANELS; ++n) {
             const int panel_first = first + n * PANEL_ROWS;
-            if (!view_tile(&e, &a, &p, &whole, panel_first, range, k0, &view))
+            if (!view_tile(&e, &walk, n, k0, &view))
                 continue;
 #if HAS_BIAS
             bias_stage(&e, bias_of(&a, &p, h, BIAS_ARRAY), a.bias.component, a.bias.token, panel_first, p.rows, k0, end,
