@@ -40,7 +40,6 @@ typedef struct pair_block {
     engine *e;
     const scorer *x;
     const tile_view *view;
-    int panel;
     const mgk_attention_args *a;
     const real *log, *log_low, *delta; /* log_i, what its float lacks, and delta_i */
     real *row_sum;                     /* of dS over the keys of the tile */
@@ -107,7 +106,7 @@ FUNCTION void head_gradients(const query_block *b, const scorer *x, const tile_v
     const mgk_attention_args *const a = b->a;
     const long row = b->row + (long)h * a->length;
     real d[BLOCK_KEYS][BLOCK_ROWS], log[BLOCK_ROWS], log_low[BLOCK_ROWS], delta[BLOCK_ROWS], row_sum[BLOCK_ROWS];
-    const pair_block at = {g, &g->base, x, view, 0, a, log, log_low, delta, row_sum};
+    const pair_block at = {g, &g->base, x, view, a, log, log_low, delta, row_sum};
     rows_load(g, b->work + a->region[MGK_REGION_LOG] + row, b->first, b->p->valid, -INFINITY, log);
     rows_load(g, b->work + a->region[MGK_REGION_DELTA] + row, b->first, b->p->valid, 0.0f, delta);
     if (HAS_LSE_LOW)
@@ -229,7 +228,7 @@ KERNEL(admixture_backward_queries)
         x.modifiers = modifiers_of(&a, block.b, 0, slopes);
         x.mixing = mixing_of(&a, 0, mix, mix_weight, noise);
         x.hidden = mix_hidden_offset;
-        const pair_block any_head = {&g, e, &x, &view, 0, &a, 0, 0, 0, 0};
+        const pair_block any_head = {&g, e, &x, &view, &a, 0, 0, 0, 0};
         hold_scores(&any_head, (uint)block.b * (uint)a.heads, 0);
         clear_gradients(&any_head, 0);
         for (int h = 0; h < a.heads; ++h) {

@@ -29,7 +29,6 @@ typedef struct pair_block {
     engine *e;
     const scorer *x;
     const tile_view *view;
-    int panel;
     const row_base *base; /* what the scores are relative to */
 } pair_block;
 
@@ -43,26 +42,25 @@ FUNCTION entry_terms pair_terms(const pair_block *b, int sub, int u, int v)
 }
 
 /* The one product of a row and key here is its mixed score. */
-FUNCTION void block_product(engine *e, const scorer *x, const tile_view *view, int panel, int sub,
-                            real (*product)[BLOCK_ROWS])
+FUNCTION void block_product(engine *e, const scorer *x, const tile_view *view, int sub, real (*product)[BLOCK_ROWS])
 {
     real eps[BLOCK_KEYS][BLOCK_ROWS];
-    const pair_block b = {e, x, view, panel, 0};
+    const pair_block b = {e, x, view, 0};
     head_noise(&b, sub, eps);
     mix_scores(&b, sub, eps, product);
 }
 
-FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, int panel, int sub, const bool known,
+FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, int sub, const bool known,
                            const bool lazy, const row_base *base, real (*product)[BLOCK_ROWS], real (*w)[BLOCK_ROWS])
 {
     if (known) {
         score_get(e, 0, sub, product);
     } else {
-        block_product(e, x, view, panel, sub, product);
+        block_product(e, x, view, sub, product);
         if (!lazy)
             score_put(e, 0, sub, product);
     }
-    const pair_block b = {e, x, view, panel, base};
+    const pair_block b = {e, x, view, base};
     real slope[BLOCK_KEYS][BLOCK_ROWS];
     find_exponents(&b, sub, product, w, slope);
     if (!lazy)
@@ -172,7 +170,7 @@ KERNEL(admixture_forward)
             const int panel_first = first + n * PANEL_ROWS;
             if (!view_tile(&e, &walk, n, k0, &view))
                 continue;
-            const pair_block any_head = {&e, &x[0], &view, n, 0};
+            const pair_block any_head = {&e, &x[0], &view, 0};
             for (int sub = view.begin; sub < view.end; ++sub)
                 hold_scores(&any_head, noise_head, sub);
             HEADS_FOR(h) {
@@ -186,8 +184,9 @@ KERNEL(admixture_forward)
                     bias_stage(&e, bias_of(&a, &p, h0 + h, BIAS_ARRAY), a.bias.component, a.bias.token, panel_first,
                                p.rows, k0, end, view.begin, view.end);
 #endif
-                    tile_weights(&e, &x[h], &view, n, acc, SHARED_SOFTMAX ? heads : 1, row_max[acc], row_sum[acc],
-                                 rounded[SUMS_ROUNDED ? acc : 0]);
+                    const softmax_rows rows = {acc, SHARED_SOFTMAX ? heads : 1, row_max[acc], row_sum[acc],
+                                               rounded[SUMS_ROUNDED ? acc : 0]};
+                    tile_weights(&e, &x[h], &view, &rows);
                 }
                 expect_rows(&a, k, v + g * a.v.head, h, heads, k0 + TILE_KEYS, end, n);
                 tile_accumulate(&e, acc, g, view.begin, view.end, view.edge);
@@ -213,7 +212,8 @@ KERNEL(admixture_forward)
                 if (SUMS_ROUNDED)
                     sum_rounded[i] = rounded[own][i];
             }
-            panel_finish(&e, &x[h], n, acc, &a, &p, first + n * PANEL_ROWS, row_max[own], sum, sum_rounded, sink, &out);
+            const softmax_rows rows = {acc, 1, row_max[own], sum, sum_rounded};
+            panel_finish(&e, &x[h], &walk, n, &rows, sink, &out);
             branch_end();
         }
     branch_end();

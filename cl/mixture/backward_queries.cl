@@ -61,15 +61,14 @@ typedef tile_view pair_tile;
 
 #include "mixture/pair_tile.clh"
 
-FUNCTION void score_product(const query_block *b, const tile_view *view, int panel, int sub, int r,
-                            real (*s)[BLOCK_ROWS])
+FUNCTION void score_product(const query_block *b, const tile_view *view, int sub, int r, real (*s)[BLOCK_ROWS])
 {
-    tile_product(&b->g->base, panel, sub, 0, r, view->edge, s);
+    tile_product(&b->g->base, view->panel, sub, 0, r, view->edge, s);
 }
 
-FUNCTION void grad_product(const query_block *b, const tile_view *view, int panel, int sub, real (*d)[BLOCK_ROWS])
+FUNCTION void grad_product(const query_block *b, const tile_view *view, int sub, real (*d)[BLOCK_ROWS])
 {
-    grad_out_product(b->g, panel, sub, d);
+    grad_out_product(b->g, view->panel, sub, d);
 }
 
 FUNCTION void hidden_pairs(const query_block *b, const tile_view *view, const bool masked, int sub, int u,
@@ -99,7 +98,7 @@ FUNCTION real pair_delta(const query_block *b, const entry *n)
 
 /* Gradients of all scores of a sub-tile, from their products d and keep, into the slots, and the sums over its keys;
  * `masked`, `factored`: as the tile, or constants. WEIGHTS_FIRST: the slots have its weights. */
-FUNCTION void block_gradients(const query_block *b, const bool masked, const bool factored, int panel, int sub,
+FUNCTION void block_gradients(const query_block *b, const bool masked, const bool factored, int sub,
                               real (*d)[BLOCK_ROWS], real (*keep)[BLOCK_ROWS], real (*sums)[BLOCK_ROWS])
 {
     KEYS_FOR(u) {
@@ -109,7 +108,7 @@ FUNCTION void block_gradients(const query_block *b, const bool masked, const boo
             real row[COMPONENTS];
             COMPONENTS_FOR(r)
                 row[r] = (real)(0.0f);
-            entry n = entry_at(panel, sub, u, v);
+            entry n = entry_at(b->view->panel, sub, u, v);
             n.keep = keep[u][v];
             entry_sums own;
             own.key = 0;
@@ -127,10 +126,10 @@ FUNCTION void block_gradients(const query_block *b, const bool masked, const boo
 }
 
 /* Scores of a sub-tile, their gradients into the slots, and the sums over its keys. */
-FUNCTION void sub_tile_gradients(const query_block *b, int panel, int sub, real (*sums)[BLOCK_ROWS])
+FUNCTION void sub_tile_gradients(const query_block *b, int sub, real (*sums)[BLOCK_ROWS])
 {
     real d[BLOCK_KEYS][BLOCK_ROWS], keep[BLOCK_KEYS][BLOCK_ROWS];
-    block_products(b, b->view, panel, sub, d);
+    block_products(b, b->view, sub, d);
     KEYS_FOR(u)
         ROWS_FOR(v)
             keep[u][v] = (real)(HAS_DROPOUT ? b->a->keep_scale : 1.0f);
@@ -139,7 +138,7 @@ FUNCTION void sub_tile_gradients(const query_block *b, int panel, int sub, real 
 #endif
     const bool masked = sub < b->view->whole_begin || sub >= b->view->whole_end;
     if (WEIGHTS_FIRST)
-        weights_first(b, b->view, masked, panel, sub);
+        weights_first(b, b->view, masked, sub);
     product_end(d, 0);
     const bool factored = b->view->factored;
 #if HAS_FACTORED
@@ -148,44 +147,45 @@ FUNCTION void sub_tile_gradients(const query_block *b, int panel, int sub, real 
     const bool plain = !masked || WEIGHTS_FIRST;
 #endif
     if (SUMS_BY_SUB_TILE && plain)
-        block_gradients(b, false, true, panel, sub, d, keep, sums);
+        block_gradients(b, false, true, sub, d, keep, sums);
     else
-        block_gradients(b, masked, factored, panel, sub, d, keep, sums);
+        block_gradients(b, masked, factored, sub, d, keep, sums);
 }
 
 /* The products of the slots with keys. */
-FUNCTION void slots_accumulate(const query_block *b, int panel)
+FUNCTION void slots_accumulate(const query_block *b)
 {
-#define ACCUMULATE_QUERIES(r) accumulate_queries(b->g, panel, r, r)
+#define ACCUMULATE_QUERIES(r) accumulate_queries(b->g, b->view->panel, r, r)
     if (WANT_Q)
         COPIES(ACCUMULATE_QUERIES, PRODUCTS);
     sums_end(b->g);
 }
 
 /* A panel's part in the gradients of a tile. */
-FUNCTION void tile_gradients(const query_block *b, int panel)
+FUNCTION void tile_gradients(const query_block *b)
 {
     real sums[COMPONENTS][BLOCK_ROWS];
     COMPONENTS_FOR(r)
         ROWS_FOR(v)
             sums[r][v] = (real)(0.0f);
     for (int sub = b->view->begin; sub < b->view->end; ++sub) {
-        sub_tile_gradients(b, panel, sub, sums);
+        sub_tile_gradients(b, sub, sums);
         if (SUMS_BY_SUB_TILE)
-            slots_accumulate(b, panel);
+            slots_accumulate(b);
     }
 #if HAS_ROW_SUMS
     COMPONENTS_FOR(r)
         ROWS_FOR(v)
 #if HAS_FACTORED
-            b->query->sum[r][v] = b->view->factored ? fma(b->x->u[panel][r][v], sums[r][v], b->query->sum[r][v])
-                                                    : b->query->sum[r][v] + sums[r][v];
+            b->query->sum[r][v] = b->view->factored
+                                      ? fma(b->x->u[b->view->panel][r][v], sums[r][v], b->query->sum[r][v])
+                                      : b->query->sum[r][v] + sums[r][v];
 #else
             b->query->sum[r][v] += sums[r][v];
 #endif
 #endif
     if (!SUMS_BY_SUB_TILE)
-        slots_accumulate(b, panel);
+        slots_accumulate(b);
 }
 
 /* Where the block's (b, h) finds its results: element 0 of its rows. */
@@ -347,7 +347,7 @@ KERNEL(mixture_backward_queries)
             if (HAS_BIAS)
                 bias_stage(e, bias_of(&a, &p, h, bias), a.bias.component, a.bias.token, first, p.rows, k0, end,
                            view.begin, view.end);
-            tile_gradients(&b, 0);
+            tile_gradients(&b);
             if (!WANT_Q) /* without products with keys */
                 flags_lower(e);
             branch_end();

@@ -54,10 +54,9 @@ struct pair_block {
 #include "mixture/row_pairs.clh"
 
 /* A sub-tile's entry, with its terms. */
-FUNCTION entry tile_entry(const pair_block *b, const tile_view *view, int panel, int sub, int u, int v,
-                          const row_base *base)
+FUNCTION entry tile_entry(const pair_block *b, const tile_view *view, int sub, int u, int v, const row_base *base)
 {
-    entry n = entry_at(panel, sub, u, v);
+    entry n = entry_at(view->panel, sub, u, v);
     n.common.base = -base_of(base, v);
     add_modifiers(b->e, &b->x->modifiers, view, sub, u, v, &n.common);
     return n;
@@ -65,13 +64,12 @@ FUNCTION entry tile_entry(const pair_block *b, const tile_view *view, int panel,
 
 /* The factored form of a sub-tile: lazy, the weights, the power of E_ij times sum_r u_ir w_jr; else E_ij, relative to
  * the base. */
-FUNCTION void factored_weights(engine *e, const pair_block *b, const tile_view *view, int panel, int sub,
-                               const bool lazy, const row_base *base, real (*product)[BLOCK_ROWS],
-                               real (*w)[BLOCK_ROWS])
+FUNCTION void factored_weights(engine *e, const pair_block *b, const tile_view *view, int sub, const bool lazy,
+                               const row_base *base, real (*product)[BLOCK_ROWS], real (*w)[BLOCK_ROWS])
 {
     KEYS_FOR(u)
         ROWS_FOR(v) {
-            const entry n = tile_entry(b, view, panel, sub, u, v, base);
+            const entry n = tile_entry(b, view, sub, u, v, base);
             w[u][v] = factored_score(b, &n, product[u][v]);
         }
     if (!lazy)
@@ -79,7 +77,7 @@ FUNCTION void factored_weights(engine *e, const pair_block *b, const tile_view *
     settle_scores(e, view, sub, base, w);
     KEYS_FOR(u)
         ROWS_FOR(v) {
-            const entry n = tile_entry(b, view, panel, sub, u, v, base);
+            const entry n = tile_entry(b, view, sub, u, v, base);
             w[u][v] = power_of(w[u][v]) * factor_of(b, &n);
         }
 }
@@ -99,8 +97,8 @@ FUNCTION void join_component(int r, const bool lazy, real (*s)[BLOCK_ROWS], real
 }
 
 /* Product r of a sub-tile's rows and keys. */
-FUNCTION void score_product(engine *e, const scorer *x, const tile_view *view, int panel, int sub, const int r,
-                            const bool known, const bool lazy, real (*product)[BLOCK_ROWS])
+FUNCTION void score_product(engine *e, const scorer *x, const tile_view *view, int sub, const int r, const bool known,
+                            const bool lazy, real (*product)[BLOCK_ROWS])
 {
     if (known) {
         score_get(e, r, sub, product);
@@ -109,14 +107,14 @@ FUNCTION void score_product(engine *e, const scorer *x, const tile_view *view, i
     const pair_block b = {e, x};
     KEYS_FOR(u)
         ROWS_FOR(v) {
-            const entry n = entry_at(panel, sub, u, v);
+            const entry n = entry_at(view->panel, sub, u, v);
             product[u][v] = product_start(&b, &n, r);
         }
-    tile_product(e, panel, sub, 0, r, view->edge, product);
+    tile_product(e, view->panel, sub, 0, r, view->edge, product);
 #if TERMS_JOIN
     KEYS_FOR(u)
         ROWS_FOR(v) {
-            const entry n = entry_at(panel, sub, u, v);
+            const entry n = entry_at(view->panel, sub, u, v);
             product[u][v] = product_whole(&b, &n, r, product[u][v]);
         }
 #endif
@@ -127,16 +125,13 @@ FUNCTION void score_product(engine *e, const scorer *x, const tile_view *view, i
     branch_end();
 }
 
-#if BLOCK_REGISTERS && !EXACT_TWICE
-FUNCTION void block_product(engine *e, const scorer *x, const tile_view *view, int panel, int sub,
-                            real (*product)[BLOCK_ROWS])
+FUNCTION void block_product(engine *e, const scorer *x, const tile_view *view, int sub, real (*product)[BLOCK_ROWS])
 {
-    score_product(e, x, view, panel, sub, 0, false, true, product);
+    score_product(e, x, view, sub, 0, false, true, product);
 }
-#endif
 
 /* Component r's part in a sub-tile's scores; `product`: of sMGK's keys, or PRODUCTS_TOGETHER, of all components. */
-FUNCTION void component_scores(engine *e, const scorer *x, const tile_view *view, int panel, int sub, const int r,
+FUNCTION void component_scores(engine *e, const scorer *x, const tile_view *view, int sub, const int r,
                                const bool known, const bool lazy, const row_base *base, real (*product)[BLOCK_ROWS],
                                real (*w)[BLOCK_ROWS])
 {
@@ -144,12 +139,12 @@ FUNCTION void component_scores(engine *e, const scorer *x, const tile_view *view
 #if PRODUCTS_TOGETHER
     product += r * BLOCK_KEYS;
 #elif !KEYS_SHIFTED
-    score_product(e, x, view, panel, sub, r, known, lazy, product);
+    score_product(e, x, view, sub, r, known, lazy, product);
 #endif
     const pair_block b = {e, x};
     KEYS_FOR(u)
         ROWS_FOR(v) {
-            const entry n = tile_entry(&b, view, panel, sub, u, v, base);
+            const entry n = tile_entry(&b, view, sub, u, v, base);
             s[u][v] = score_of(&b, &n, r, product[u][v]).e;
         }
     if (lazy)
@@ -157,7 +152,7 @@ FUNCTION void component_scores(engine *e, const scorer *x, const tile_view *view
     join_component(r, lazy, s, w);
 }
 
-FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, int panel, int sub, const bool known,
+FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, int sub, const bool known,
                            const bool lazy, const row_base *base, real (*product)[BLOCK_ROWS], real (*w)[BLOCK_ROWS])
 {
 #if PRODUCTS_TOGETHER
@@ -166,30 +161,30 @@ FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, in
     for (int r = 0; r < COMPONENTS; ++r)
         KEYS_FOR(u)
             ROWS_FOR(v) {
-                const entry n = entry_at(panel, sub, u, v);
+                const entry n = entry_at(view->panel, sub, u, v);
                 products[r * BLOCK_KEYS + u][v] = product_start(&b, &n, r);
             }
-    tile_products_together(e, panel, sub, view->edge, products);
+    tile_products_together(e, view->panel, sub, view->edge, products);
     product = products;
 #elif KEYS_SHIFTED
-    score_product(e, x, view, panel, sub, 0, known, lazy, product);
+    score_product(e, x, view, sub, 0, known, lazy, product);
 #endif
 #if HAS_FACTORED
     const pair_block b = {e, x};
     if (view->factored) {
-        factored_weights(e, &b, view, panel, sub, lazy, base, product, w);
+        factored_weights(e, &b, view, sub, lazy, base, product, w);
         return;
     }
 #endif
-#define SCORES(r) component_scores(e, x, view, panel, sub, r, known, lazy, base, product, w)
+#define SCORES(r) component_scores(e, x, view, sub, r, known, lazy, base, product, w)
     COPIES(SCORES, COMPONENTS);
 #if HAS_FACTORED
     if (x->components.one_scale) {
         real factored[BLOCK_KEYS][BLOCK_ROWS];
-        factored_weights(e, &b, view, panel, sub, lazy, base, product, factored);
+        factored_weights(e, &b, view, sub, lazy, base, product, factored);
         KEYS_FOR(u)
             ROWS_FOR(v) {
-                const entry n = tile_entry(&b, view, panel, sub, u, v, base);
+                const entry n = tile_entry(&b, view, sub, u, v, base);
                 const ireal taken = is_factored(row_spread(&b, &n), key_spread(&b, &n));
                 w[u][v] = taken ? factored[u][v] : w[u][v];
             }
@@ -219,11 +214,15 @@ FUNCTION real whole_log(const mixture *x, const mgk_attention_args *a, real norm
 
 #if DENSITY
 /* log p(q_i) */
-FUNCTION void panel_finish(engine *e, const mixture *x, int panel, const mgk_attention_args *a, const problem *p,
-                           int first, const real *row_max, real *row_sum, real *seen, const results *out)
+FUNCTION void panel_finish(engine *e, const mixture *x, const key_walk *w, int panel, const softmax_rows *rows,
+                           const results *out)
 {
+    const mgk_attention_args *const a = w->a;
+    const problem *const p = w->p;
+    const int first = w->first + panel * PANEL_ROWS;
+    real *const seen = rows->seen;
     real norm[BLOCK_ROWS], density[BLOCK_ROWS];
-    rows_sum(e, row_sum);
+    rows_sum(e, rows->sum);
 #if HAS_SEEN
     rows_sum(e, seen);
 #else
@@ -237,8 +236,8 @@ FUNCTION void panel_finish(engine *e, const mixture *x, int panel, const mgk_att
     left_out(e, panel, norm);
     ROWS_FOR(v) {
         real low = (real)(0.0f);
-        const real l = whole_log(x, a, norm[v], finite_max(row_max[v]) + exponent_of(row_sum[v]), &low) + a->density -
-                       exponent_of(seen[v]);
+        const real l = whole_log(x, a, norm[v], finite_max(rows->max[v]) + exponent_of(rows->sum[v]), &low) +
+                       a->density - exponent_of(seen[v]);
         const ireal in_use = row_index(e, first, v) < (ireal)(p->valid);
         density[v] = in_use && seen[v] > (real)(0.0f) ? l * NATS_PER_UNIT : (real)(INFINITY);
     }
@@ -365,7 +364,8 @@ KERNEL(mixture_forward)
             bias_stage(&e, bias_of(&a, &p, h, BIAS_ARRAY), a.bias.component, a.bias.token, panel_first, p.rows, k0, end,
                        view.begin, view.end);
 #endif
-            tile_weights(&e, &x, &view, n, n, 1, row_max[n], row_sum[n], seen[n]);
+            const softmax_rows rows = {n, 1, row_max[n], row_sum[n], seen[n]};
+            tile_weights(&e, &x, &view, &rows);
 #if DENSITY
             flags_lower(&e);
 #else
@@ -376,12 +376,13 @@ KERNEL(mixture_forward)
     }
     const results out = results_of(&a, &p, h, &block, o, lse, lse_low, work);
     for (int n = 0; n < PANELS; ++n) {
+        const softmax_rows rows = {n, 1, row_max[n], row_sum[n], seen[n]};
 #if DENSITY
-        panel_finish(&e, &x, n, &a, &p, first + n * PANEL_ROWS, row_max[n], row_sum[n], seen[n], &out);
+        panel_finish(&e, &x, &walk, n, &rows, &out);
 #else
         /* one range of the keys has it */
         const float sink = HAS_SINKS && block.split == 0 ? sinks[h] : -INFINITY;
-        panel_finish(&e, &x, n, n, &a, &p, first + n * PANEL_ROWS, row_max[n], row_sum[n], seen[n], sink, &out);
+        panel_finish(&e, &x, &walk, n, &rows, sink, &out);
 #endif
     }
     branch_end();
