@@ -230,6 +230,8 @@ typedef struct clmgk_plan clmgk_plan;
  * Makes a plan: validates the descriptor; chooses engine and parameters of each pass that the descriptor asks for
  * (forward always); takes the programs from memory or the cache on disk, or compiles them (seconds on some devices);
  * and runs each kernel once on an empty problem, because some drivers finish compiling at the first launch. Blocks.
+ * Plans of one context share programs, and it keeps the 64 that were released last: a plan that differs from an earlier
+ * one only in sizes of the same kind (docs/training.md) takes well below a millisecond.
  * `options` may be NULL. Thread-safe.
  * Errors: those of clmgk_attention_validate, and INVALID_VALUE (options), UNSUPPORTED, COMPILE, OUT_OF_*, OPENCL.
  */

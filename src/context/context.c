@@ -8,6 +8,8 @@
 
 static const uint64_t default_cache_bytes = UINT64_C(256) << 20;
 
+enum { MOST_IDLE_PROGRAMS = 64 };
+
 /* The first version's size: fields after kernel_dir are newer. */
 enum { LEAST_OPTIONS_SIZE = offsetof(clmgk_context_options, kernel_dir) + sizeof(const char *) };
 
@@ -162,6 +164,7 @@ clmgk_status clmgk_context_create(cl_context context, cl_device_id device, const
     made->context = context;
     made->device = device;
     made->references = 1;
+    made->most_idle = MOST_IDLE_PROGRAMS;
     MGK_TRY_GOTO(status, fill_context(made, &read, error), failed);
     MGK_TRY_GOTO(status, hold_objects(made, error), failed);
     status = mgk_monitor_init(&made->monitor, error);
@@ -192,7 +195,7 @@ void clmgk_context_release(clmgk_context *context)
     pthread_mutex_unlock(&context->monitor.mutex);
     if (!last)
         return;
-    mgk_programs_release_wrong(context);
+    mgk_programs_clear(context);
     mgk_cuda_close(context);
     mgk_monitor_destroy(&context->monitor);
     release_objects(context);

@@ -160,7 +160,8 @@ struct clmgk_context {
      * list was built, or failed and left the list. */
     mgk_monitor monitor;
     int references;
-    mgk_program *programs; /* list of live programs, newest first */
+    mgk_program *programs; /* made or released last first; some are kept though no plan has them */
+    int most_idle;         /* of these; constant */
     mgk_sub_group sub_group;
     mgk_matrix_unit matrix_unit[MGK_MATRIX_UNITS]; /* what is known of each; of unit 0 nothing */
     struct mgk_cuda *cuda;                         /* the device in CUDA (device/cuda.h); NULL: not opened */
@@ -190,11 +191,13 @@ clmgk_status mgk_source_expand(const char *kernel_dir, const char *name, const c
 
 /* ---- programs --------------------------------------------------------------------------------------------- */
 
-/* A built program, shared by the plans of a context. */
+/* A built program, shared by the plans of a context, which keeps the latest ones after the last plan's end: the next
+ * plan, perhaps of another length, then compiles nothing. */
 struct mgk_program {
     mgk_program *next;
     clmgk_context *context;
-    int references;
+    int references;   /* 0: only the context keeps it */
+    const char *file; /* of a static table */
     cl_program program; /* NULL: a thread is building it */
     char *key;          /* everything that the binary depends on */
     char *options;
@@ -236,10 +239,10 @@ clmgk_status mgk_program_check(const mgk_program *program, clmgk_error *error);
  * reason is saved in its place, and mgk_program_get fails with it, UNSUPPORTED, from now on. */
 void mgk_program_judge(mgk_program *program, const char *wrong);
 
-/* Releases the wrong programs, when no others are left. */
-void mgk_programs_release_wrong(clmgk_context *context);
+/* Destroys the programs that only the context keeps: at its end all. */
+void mgk_programs_clear(clmgk_context *context);
 
-/* Writes the binaries of all programs of the context to a folder that can serve as a program_dir. *count (NULL: not
+/* Writes the binaries of all plans' programs to a folder that can serve as a program_dir. *count (NULL: not
  * needed): the number of binaries written. */
 clmgk_status mgk_programs_ship(clmgk_context *context, const char *folder, size_t *count, clmgk_error *error);
 

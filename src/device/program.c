@@ -279,13 +279,14 @@ static void destroy(mgk_program *program)
 }
 
 /* A program that nobody else sees yet. */
-static mgk_program *begin(clmgk_context *context, const char *options, const char *key)
+static mgk_program *begin(clmgk_context *context, const char *file, const char *options, const char *key)
 {
     mgk_program *const program = mgk_alloc(&context->allocator, 1, sizeof(*program));
     if (program == NULL)
         return NULL;
     program->context = context;
     program->references = 1;
+    program->file = file;
     program->unverified = strstr(options, MGK_EDITED_PTX) != NULL;
     program->key = mgk_strdup(&context->allocator, key);
     program->options = mgk_strdup(&context->allocator, options);
@@ -335,35 +336,59 @@ static clmgk_status finish(mgk_program *program, const char *file, const mgk_tex
     return status;
 }
 
-static mgk_program *find(const clmgk_context *context, const char *key)
+/* What a program is found by. */
+typedef struct wanted {
+    const char *file, *options;
+    const char *key; /* NULL: file and options, whose text is embedded, say it all */
+} wanted;
+
+static bool is_wanted(const mgk_program *program, const wanted *by)
+{
+    return by->key != NULL ? strcmp(program->key, by->key) == 0
+                           : strcmp(program->file, by->file) == 0 && strcmp(program->options, by->options) == 0;
+}
+
+static mgk_program *find(const clmgk_context *context, const wanted *by)
 {
     mgk_program *program = context->programs;
-    while (program != NULL && strcmp(program->key, key) != 0)
+    while (program != NULL && !is_wanted(program, by))
         program = program->next;
     return program;
 }
 
-/* The program of this key, once it is finished; NULL if there is none. The caller holds the mutex. Threads that need
- * the same program wait for a single build, which may fail. */
-static mgk_program *find_finished(clmgk_context *context, const char *key)
+/* The finished program; NULL if there is none. The caller holds the mutex. Threads that need the same program wait for
+ * a single build, which may fail. */
+static mgk_program *find_finished(clmgk_context *context, const wanted *by)
 {
-    mgk_program *program = find(context, key);
+    mgk_program *program = find(context, by);
     while (program != NULL && program->program == NULL) {
         pthread_cond_wait(&context->monitor.changed, &context->monitor.mutex);
-        program = find(context, key);
+        program = find(context, by);
     }
     return program;
 }
 
-static clmgk_status find_or_create(clmgk_context *context, const char *file, const mgk_text *source,
-                                   const char *options, const char *key, mgk_program **out,
+/* Adds a reference to the finished program; *out = NULL if there is none. Fails if it is wrong. */
+static clmgk_status take_known(clmgk_context *context, const wanted *by, mgk_program **out, clmgk_error *error)
+{
+    pthread_mutex_lock(&context->monitor.mutex);
+    mgk_program *const found = find_finished(context, by);
+    const clmgk_status status = found != NULL ? fail_if_wrong(found, error) : CLMGK_OK;
+    if (found != NULL && status == CLMGK_OK)
+        ++found->references;
+    pthread_mutex_unlock(&context->monitor.mutex);
+    *out = status == CLMGK_OK ? found : NULL;
+    return status;
+}
+
+static clmgk_status find_or_create(clmgk_context *context, const wanted *by, const mgk_text *source, mgk_program **out,
                                    clmgk_program_origin *origin, clmgk_error *error)
 {
-    mgk_program *const fresh = begin(context, options, key);
+    mgk_program *const fresh = begin(context, by->file, by->options, by->key);
     if (fresh == NULL)
         return mgk_fail_memory(error, "a program");
     pthread_mutex_lock(&context->monitor.mutex);
-    mgk_program *const found = find_finished(context, key);
+    mgk_program *const found = find_finished(context, by);
     const clmgk_status status = found != NULL ? fail_if_wrong(found, error) : CLMGK_OK;
     if (found == NULL)
         add(fresh);
@@ -374,7 +399,7 @@ static clmgk_status find_or_create(clmgk_context *context, const char *file, con
         destroy(fresh);
     MGK_TRY(status);
     if (found == NULL)
-        MGK_TRY(finish(fresh, file, source, error));
+        MGK_TRY(finish(fresh, by->file, source, error));
     *out = found != NULL ? found : fresh;
     *origin = found != NULL ? CLMGK_PROGRAM_MEMORY : fresh->origin;
     return CLMGK_OK;
@@ -385,12 +410,21 @@ clmgk_status mgk_program_get(clmgk_context *context, const char *file, const cha
 {
     const double start = mgk_now_ms();
     clmgk_status status;
+    wanted by = {file, options, NULL};
+    *out = NULL;
+    *origin = CLMGK_PROGRAM_MEMORY;
+    *compile_ms = 0.0;
+    if (context->kernel_dir == NULL)
+        MGK_TRY(take_known(context, &by, out, error));
+    if (*out != NULL)
+        return CLMGK_OK;
     mgk_text source = {.allocator = &context->allocator};
     mgk_text key = {.allocator = &context->allocator};
     MGK_TRY_GOTO(status, mgk_source_expand(context->kernel_dir, file, options, &source, error), cleanup);
     MGK_TRY_GOTO(status, make_key(context, &source, options, &key, error), cleanup);
 
-    status = find_or_create(context, file, &source, options, key.data, out, origin, error);
+    by.key = key.data;
+    status = find_or_create(context, &by, &source, out, origin, error);
     *compile_ms = mgk_now_ms() - start;
 
 cleanup:
@@ -399,18 +433,37 @@ cleanup:
     return status;
 }
 
+/* The program that was released before all others, if more than `most` have no plan; NULL: not so many. */
+static mgk_program *oldest_idle(const clmgk_context *context, int most)
+{
+    mgk_program *oldest = NULL;
+    int count = 0;
+    for (mgk_program *program = context->programs; program != NULL; program = program->next)
+        if (program->references == 0) {
+            oldest = program;
+            ++count;
+        }
+    return count > most ? oldest : NULL;
+}
+
+/* A program without a verdict ends with its plan, whose maker failed. */
 void mgk_program_release(mgk_program *program)
 {
     if (program == NULL)
         return;
     clmgk_context *const context = program->context;
+    mgk_program *ended = NULL;
     pthread_mutex_lock(&context->monitor.mutex);
-    const bool last = --program->references == 0;
-    if (last)
+    if (--program->references == 0) {
         take_out(program);
+        add(program);
+        ended = program->unverified ? program : oldest_idle(context, context->most_idle);
+    }
+    if (ended != NULL)
+        take_out(ended);
     pthread_mutex_unlock(&context->monitor.mutex);
-    if (last)
-        destroy(program);
+    if (ended != NULL)
+        destroy(ended);
 }
 
 /* ---- saving ------------------------------------------------------------------------------------------------ */
@@ -473,7 +526,6 @@ void mgk_program_judge(mgk_program *program, const char *wrong)
     pthread_mutex_lock(&context->monitor.mutex);
     if (program->unverified && wrong != NULL) {
         (void)mgk_fail(&program->wrong, CLMGK_ERROR_UNSUPPORTED, "%s", wrong);
-        ++program->references; /* the context's */
         save_reason(program);
     }
     program->unverified = false;
@@ -482,10 +534,18 @@ void mgk_program_judge(mgk_program *program, const char *wrong)
         mgk_program_save(program);
 }
 
-void mgk_programs_release_wrong(clmgk_context *context)
+void mgk_programs_clear(clmgk_context *context)
 {
-    while (context->programs != NULL)
-        mgk_program_release(context->programs);
+    mgk_program *idle;
+    do {
+        pthread_mutex_lock(&context->monitor.mutex);
+        idle = oldest_idle(context, 0);
+        if (idle != NULL)
+            take_out(idle);
+        pthread_mutex_unlock(&context->monitor.mutex);
+        if (idle != NULL)
+            destroy(idle);
+    } while (idle != NULL);
 }
 
 clmgk_status mgk_programs_ship(clmgk_context *context, const char *folder, size_t *count, clmgk_error *error)
@@ -498,7 +558,7 @@ clmgk_status mgk_programs_ship(clmgk_context *context, const char *folder, size_
     MGK_TRY(mgk_cache_make(&target, error));
     pthread_mutex_lock(&context->monitor.mutex);
     for (const mgk_program *program = context->programs; program != NULL; program = program->next) {
-        if (program->program == NULL || program->unverified || program->wrong.status != CLMGK_OK)
+        if (program->references == 0 || program->program == NULL || program->unverified)
             continue;
         MGK_TRY_GOTO(status, put(program, &target, error), cleanup);
         ++done;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plans made in the background: ownership, waiting, cancelling, failures. */
+#include "device/device.h"
 #include "harness/harness.h"
 
 #include <errno.h>
@@ -65,7 +66,7 @@ static void open_gate(void)
 /* ---- jobs ---------------------------------------------------------------------------------------------------------
  */
 
-/* The first plan has its own program; all others share one, which the session keeps in memory. They have the same
+/* The first plan has its own program, which each test builds again; all others share one. They have the same
  * length, because the lane engine has other programs for a last panel of few rows, which depend on the width of its
  * vectors. */
 enum { MOST = 3 };
@@ -74,8 +75,9 @@ typedef struct list {
     const clmgk_attention_desc *pointers[MOST];
 } list;
 
-static void make_list(list *l)
+static void make_list(const th_session *session, list *l)
 {
+    mgk_programs_clear(session->context);
     l->desc[0] = th_small_desc(CLMGK_VARIANT_GAUSSIAN, 9, 9);
     l->desc[1] = th_small_desc(CLMGK_VARIANT_SOFTMAX, 16, 40);
     l->desc[2] = th_small_desc(CLMGK_VARIANT_SOFTMAX, 16, 3);
@@ -136,8 +138,8 @@ TH_TEST(plans_are_handed_over)
     clmgk_plan_options options = th_options(session, 0);
     char parameters[64] = "";
     clmgk_warm_up *job = NULL;
-    make_list(&l);
-    make_list(&given);
+    make_list(session, &l);
+    make_list(session, &given);
     if (options.parameters != NULL)
         snprintf(parameters, sizeof(parameters), "%s", options.parameters);
     options.parameters = parameters;
@@ -164,7 +166,7 @@ TH_TEST(others_are_not_held_up)
     list l;
     clmgk_plan *plan = NULL;
     const clmgk_plan_options options = th_options(session, 0);
-    make_list(&l);
+    make_list(session, &l);
     make_shared(session, &l);
     close_gate();
     clmgk_warm_up *const job = start(session, &l, 0, MOST);
@@ -184,7 +186,7 @@ TH_TEST(cancelling)
 {
     list l;
     clmgk_plan *plan = NULL, *none = NULL;
-    make_list(&l);
+    make_list(session, &l);
     close_gate();
     clmgk_warm_up *const job = start(session, &l, 0, MOST);
     await_build(job);
@@ -207,7 +209,7 @@ TH_TEST(failures_are_each_plans_own)
 {
     list l;
     clmgk_plan *plan = NULL;
-    make_list(&l);
+    make_list(session, &l);
     make_shared(session, &l);
     atomic_store(&builds_fail, true);
     clmgk_warm_up *const job = start(session, &l, 0, MOST);
@@ -229,7 +231,7 @@ TH_TEST(bad_arguments)
     clmgk_plan *plan = NULL;
     clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
     clmgk_context *const context = session->context;
-    make_list(&l);
+    make_list(session, &l);
     const clmgk_status bad = CLMGK_ERROR_INVALID_VALUE;
     th_expect_error(clmgk_warm_up_start(NULL, l.pointers, 1, NULL, &job, &th_error), bad, "context");
     th_expect_error(clmgk_warm_up_start(context, NULL, 1, NULL, &job, &th_error), bad, "descs");
@@ -286,7 +288,7 @@ TH_TEST(without_memory_or_threads)
     clmgk_warm_up *job = NULL;
     clmgk_status status = CLMGK_ERROR_OUT_OF_HOST_MEMORY;
     list l;
-    make_list(&l);
+    make_list(session, &l);
     atomic_store(&budget, -1);
     context_options.allocator = (clmgk_allocator){.allocate = allocate, .release = release};
     th_expect_ok(clmgk_context_create(session->cl, session->info.device_id, &context_options, &context, &th_error));

@@ -842,6 +842,7 @@ CACHE_TEST(test_binaries_that_do_not_build_are_dropped)
     assert_int_equal(get_fill(context, "", &program), CLMGK_PROGRAM_BUILT);
     th_expect_ok(mgk_cache_put(&self->cache, program->key, binary_text, sizeof(binary_text), &th_error));
     mgk_program_release(program);
+    mgk_programs_clear(context);
 
     assert_int_equal(get_fill(context, "", &program), CLMGK_PROGRAM_BUILT);
     assert_int_equal(entries(self), 0);
@@ -866,9 +867,38 @@ CACHE_TEST(test_contexts_share_programs_in_memory)
     mgk_program_release(first);
     launch_and_check(&machine, second, 3);
     mgk_program_release(second);
-    assert_ptr_equal(context->programs, other);
     mgk_program_release(other);
+    assert_int_equal(get_fill(context, "", &second), CLMGK_PROGRAM_MEMORY); /* the context keeps it */
+    assert_ptr_equal(first, second);
+    mgk_programs_clear(context);
+    assert_ptr_equal(context->programs, second);
+    assert_null(second->next);
+    mgk_program_release(second);
+    mgk_programs_clear(context);
     assert_null(context->programs);
+    clmgk_context_release(context);
+    close_device(&machine);
+}
+
+/* A context keeps the programs that were released last. */
+CACHE_TEST(test_contexts_keep_some_programs)
+{
+    static const struct {
+        const char *options;
+        clmgk_program_origin origin;
+    } gets[] = {{"", CLMGK_PROGRAM_BUILT},  {"-DFACTOR=2", CLMGK_PROGRAM_BUILT},
+                {"", CLMGK_PROGRAM_MEMORY}, {"-DFACTOR=4", CLMGK_PROGRAM_BUILT}, /* in the place of FACTOR=2 */
+                {"", CLMGK_PROGRAM_MEMORY}, {"-DFACTOR=2", CLMGK_PROGRAM_BUILT}};
+    const device machine = open_device();
+    write_kernels(self->root);
+    clmgk_context *const context = make_context(&machine, self->root);
+    assert_int_equal(context->most_idle, 64);
+    context->most_idle = 2;
+    for (size_t i = 0; i < TH_COUNT(gets); ++i) {
+        mgk_program *program = NULL;
+        assert_int_equal(get_fill(context, gets[i].options, &program), gets[i].origin);
+        mgk_program_release(program);
+    }
     clmgk_context_release(context);
     close_device(&machine);
 }
@@ -928,6 +958,7 @@ CACHE_TEST(test_threads_build_a_program_once)
         mgk_program_release(workers[i].program);
     }
     assert_int_equal(built, 1);
+    mgk_programs_clear(context);
     assert_null(context->programs);
     clmgk_context_release(context);
     close_device(&machine);

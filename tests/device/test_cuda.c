@@ -446,6 +446,8 @@ CUDA_TEST(programs_are_loaded_once)
     assert_true(self->cuda->modules > 0);
     assert_int_equal(self->cuda->waits, 0);
     clmgk_plan_release(second);
+    assert_true(self->cuda->modules > 0); /* the context keeps them */
+    mgk_programs_clear(self->context);
     assert_int_equal(self->cuda->modules, 0);
     assert_true(self->cuda->waits > 0);
 }

@@ -207,6 +207,7 @@ TH_TEST(plans_tell_a_refused_option)
         const char *const told = strstr(info.engine_reason, "; the compiler refused " MGK_MOST_REGISTERS ": built");
         assert_true((told != NULL) == (refuses == 1));
         clmgk_plan_release(plan);
+        mgk_programs_clear(context);
     }
     clmgk_context_release(context);
 }
