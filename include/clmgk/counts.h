@@ -23,7 +23,8 @@
  *                         All q . b_r: N H M D products
  *     admixture           pair: M D products; M additions of noise (shared_noise), else H M; H M products of the
  *                         mixing, or M if all heads have the same mixture (MISH with shared noise, HARD_MISH); with w
- *                         the products of the mixing count twice; c: one addition
+ *                         the products of the mixing count twice; c: one addition. Hidden layer of U units: M
+ *                         additions of noise (shared_noise), else U M; U M and (with w) H U products; b: U additions
  *     values              pair: H E products
  *     linear              each key and head: M F products with the prior, F E products for C, F additions for z
  *                         (admixture variants: M F E and M F). Each query and head: F E for the numerator, F for the
@@ -75,9 +76,9 @@ typedef struct clmgk_counts {
  *                 projected from N tokens
  *     width_out   width of the output projection's result; 0: no output projection
  *
- * Parameters are the projections' matrices, and the arrays prior, variance, shift, sinks, mix, mix_weight, mix_offset
- * and noise if the descriptor uses them. The descriptor's set of gradients has no effect. Errors: those of
- * clmgk_attention_validate, INVALID_VALUE (NULL, a negative width, struct_size).
+ * Parameters are the projections' matrices, and the arrays prior, variance, shift, sinks, mix, mix_weight, mix_offset,
+ * mix_hidden_offset and noise if the descriptor uses them. The descriptor's set of gradients has no effect. Errors:
+ * those of clmgk_attention_validate, INVALID_VALUE (NULL, a negative width, struct_size).
  */
 CLMGK_API clmgk_status clmgk_count_attention(const clmgk_attention_desc *desc, int64_t width, int64_t width_k,
                                              int64_t width_out, clmgk_counts *counts, clmgk_error *error);

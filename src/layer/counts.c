@@ -14,6 +14,7 @@ typedef struct problem {
     clmgk_attention_desc desc; /* resolved */
     bool mixed, linear, generalised, noise, own_noise;
     double batch, heads, kv_heads, components, length, length_k, head_size, value_size, features;
+    double hidden;              /* U; 0: no hidden layer */
     double mixtures;            /* distinct mixings: 1 if all heads share one, else H */
     double query_heads;         /* of Q: M of mixed heads, else H */
     double key_heads, own_keys; /* heads of K; distinct keys: one for each head and shift, else the heads of K */
@@ -45,6 +46,7 @@ static problem measure(const clmgk_attention_desc *desc)
                      .head_size = (double)desc->head_size,
                      .value_size = (double)desc->value_size,
                      .features = (double)desc->features,
+                     .hidden = (double)desc->mix_hidden,
                      .mixtures = one_mixture ? 1 : heads,
                      .query_heads = mixed ? components : heads,
                      .key_heads = key_heads,
@@ -143,13 +145,36 @@ static void count_mixing(const problem *p, double pairs, clmgk_operations *forwa
     }
 }
 
+/* Mixing of M scores by U hidden units at each of `pairs` places. */
+static void count_hidden(const problem *p, double pairs, clmgk_operations *forward, clmgk_operations *backward)
+{
+    const double numbers = pairs * p->components, units = pairs * p->hidden, results = pairs * p->heads;
+    const double terms = units * p->components, unit_terms = units * p->heads;
+    const double noises = p->noise ? (p->own_noise ? terms : numbers) : 0;
+    const double offsets = p->desc.use_mix_hidden_offset ? units : 0, added = p->desc.use_mix_offset ? results : 0;
+    const double weights = p->desc.use_mix_weight ? unit_terms : 0;
+    add_products(forward, terms, units);
+    forward->multiplications += weights;
+    forward->additions += noises + offsets + unit_terms - results + added;
+    add_products(backward, terms, numbers);
+    add_products(backward, terms, size_of(p, CLMGK_ARRAY_MIX));
+    add_products(backward, noises, size_of(p, CLMGK_ARRAY_NOISE));
+    add_products(backward, weights, size_of(p, CLMGK_ARRAY_MIX_WEIGHT));
+    backward->multiplications += weights;
+    backward->additions += unit_terms - units + fmax(offsets - size_of(p, CLMGK_ARRAY_MIX_HIDDEN_OFFSET), 0) +
+                           fmax(added - size_of(p, CLMGK_ARRAY_MIX_OFFSET), 0);
+}
+
 static void count_admixture_scores(const problem *p, clmgk_operations *forward, clmgk_operations *backward)
 {
     const double pairs = p->batch * p->length * p->length_k, vector = p->components * p->head_size;
     add_products(forward, pairs * vector, pairs * p->components);
     add_products(backward, pairs * vector, p->batch * p->length * vector);
     add_products(backward, pairs * vector, p->batch * p->length_k * vector);
-    count_mixing(p, pairs, forward, backward);
+    if (p->hidden > 0)
+        count_hidden(p, pairs, forward, backward);
+    else
+        count_mixing(p, pairs, forward, backward);
 }
 
 static void count_values(const problem *p, clmgk_operations *forward, clmgk_operations *backward)
@@ -229,9 +254,9 @@ static void count_states(const problem *p, clmgk_operations *forward, clmgk_oper
 /* Learned arrays of the attention. */
 static double count_parameters(const problem *p)
 {
-    static const clmgk_array learned[] = {CLMGK_ARRAY_PRIOR, CLMGK_ARRAY_VARIANCE,  CLMGK_ARRAY_SHIFT,
-                                          CLMGK_ARRAY_SINKS, CLMGK_ARRAY_MIX,       CLMGK_ARRAY_MIX_WEIGHT,
-                                          CLMGK_ARRAY_NOISE, CLMGK_ARRAY_MIX_OFFSET};
+    static const clmgk_array learned[] = {CLMGK_ARRAY_PRIOR, CLMGK_ARRAY_VARIANCE,   CLMGK_ARRAY_SHIFT,
+                                          CLMGK_ARRAY_SINKS, CLMGK_ARRAY_MIX,        CLMGK_ARRAY_MIX_WEIGHT,
+                                          CLMGK_ARRAY_NOISE, CLMGK_ARRAY_MIX_OFFSET, CLMGK_ARRAY_MIX_HIDDEN_OFFSET};
     double sum = 0;
     for (size_t i = 0; i < MGK_COUNT(learned); i++)
         sum += size_of(p, learned[i]);

@@ -151,7 +151,7 @@ typedef struct layer {
     double root; /* of D */
     uint32_t traits;
     int64_t *q, *k, *v, *o; /* tokens first */
-    int64_t *mix, *weight, *offset, *noise, *prior, *shift, *projection, *state_c, *state_z;
+    int64_t *mix, *weight, *offset, *hidden_offset, *noise, *prior, *shift, *projection, *state_c, *state_z;
 } layer;
 
 static bool is(const layer *l, uint32_t trait)
@@ -275,6 +275,41 @@ static int64_t mixed_weight(const layer *l, int64_t h, const int64_t *scores)
     return make_free(l->t, mixed, exp(value(l->t, mixed) / l->root));
 }
 
+/* r_uij, its relu */
+static int64_t hidden_unit(const layer *l, int64_t u, const int64_t *scores)
+{
+    int64_t mixed = NOTHING;
+    for (int64_t k = 0; k < l->M; k++)
+        mixed = sum(l->t, mixed, mul(l->t, l->mix[u * l->M + k], scores[k]));
+    if (l->hidden_offset)
+        mixed = add(l->t, mixed, l->hidden_offset[u]);
+    return make_free(l->t, mixed, fmax(value(l->t, mixed), 0));
+}
+
+/* e^(A_hij / sqrt(D)) of hidden units */
+static int64_t hidden_weight(const layer *l, int64_t h, const int64_t *units)
+{
+    int64_t mixed = NOTHING;
+    for (int64_t u = 0; u < l->desc.mix_hidden; u++)
+        mixed = sum(l->t, mixed, l->weight ? mul(l->t, l->weight[h * l->desc.mix_hidden + u], units[u]) : units[u]);
+    if (l->offset)
+        mixed = add(l->t, mixed, l->offset[h]);
+    return make_free(l->t, mixed, exp(value(l->t, mixed) / l->root));
+}
+
+/* A pair's logits, `pairs` apart, by hidden units. */
+static void mix_hidden(const layer *l, int64_t b, int64_t i, int64_t j, const int64_t *scores, int64_t *logits)
+{
+    int64_t noisy[8] = {0}, units[8] = {0};
+    for (int64_t u = 0; u < l->desc.mix_hidden; u++) {
+        if (u == 0 || !l->desc.shared_noise)
+            add_noise(l, b, u, i, j, scores, noisy);
+        units[u] = hidden_unit(l, u, noisy);
+    }
+    for (int64_t h = 0; h < l->H; h++)
+        logits[h * l->N * l->S] = hidden_weight(l, h, units);
+}
+
 /* a [B,X,N,S] */
 static int64_t *admixture_matrices(const layer *l)
 {
@@ -287,7 +322,9 @@ static int64_t *admixture_matrices(const layer *l)
             for (int64_t k = 0; k < l->M; k++)
                 scores[k] = dot(l->t, l->q + ((b * l->N + i) * l->M + k) * l->D,
                                 l->k + ((b * l->S + j) * l->M + k) * l->D, l->D);
-            for (int64_t h = 0; h < l->X; h++) {
+            if (l->desc.mix_hidden > 0)
+                mix_hidden(l, b, i, j, scores, logits + n);
+            for (int64_t h = 0; l->desc.mix_hidden == 0 && h < l->X; h++) {
                 if (h == 0 || !l->desc.shared_noise)
                     add_noise(l, b, h, i, j, scores, noisy);
                 logits[h * pairs + n] = mixed_weight(l, h, noisy);
@@ -469,9 +506,13 @@ static void take_parameters(layer *l)
         clmgk_array array;
         int64_t **list;
         double low;
-    } learned[] = {{CLMGK_ARRAY_PRIOR, &l->prior, 0.1},      {CLMGK_ARRAY_SHIFT, &l->shift, -1},
-                   {CLMGK_ARRAY_MIX, &l->mix, 0.1},          {CLMGK_ARRAY_MIX_WEIGHT, &l->weight, 0.1},
-                   {CLMGK_ARRAY_MIX_OFFSET, &l->offset, -1}, {CLMGK_ARRAY_NOISE, &l->noise, 0.01}};
+    } learned[] = {{CLMGK_ARRAY_PRIOR, &l->prior, 0.1},
+                   {CLMGK_ARRAY_SHIFT, &l->shift, -1},
+                   {CLMGK_ARRAY_MIX, &l->mix, 0.1},
+                   {CLMGK_ARRAY_MIX_WEIGHT, &l->weight, 0.1},
+                   {CLMGK_ARRAY_MIX_OFFSET, &l->offset, -1},
+                   {CLMGK_ARRAY_NOISE, &l->noise, 0.01},
+                   {CLMGK_ARRAY_MIX_HIDDEN_OFFSET, &l->hidden_offset, -1}};
     for (size_t i = 0; i < TH_COUNT(learned); i++) {
         const int64_t count = clmgk_array_count(d, learned[i].array);
         *learned[i].list = count ? parameters(l->t, CLMGK_PART_SCORES, count, learned[i].low) : NULL;
@@ -522,6 +563,8 @@ static void check_outputs(const layer *l)
                                   [CLMGK_ARRAY_MIX] = values_of(l, l->mix, CLMGK_ARRAY_MIX),
                                   [CLMGK_ARRAY_MIX_WEIGHT] = values_of(l, l->weight, CLMGK_ARRAY_MIX_WEIGHT),
                                   [CLMGK_ARRAY_MIX_OFFSET] = values_of(l, l->offset, CLMGK_ARRAY_MIX_OFFSET),
+                                  [CLMGK_ARRAY_MIX_HIDDEN_OFFSET] =
+                                      values_of(l, l->hidden_offset, CLMGK_ARRAY_MIX_HIDDEN_OFFSET),
                                   [CLMGK_ARRAY_NOISE] = values_of(l, l->noise, CLMGK_ARRAY_NOISE),
                                   [CLMGK_ARRAY_PROJECTION] = values_of(l, l->projection, CLMGK_ARRAY_PROJECTION),
                                   [CLMGK_ARRAY_STATE_C] = values_of(l, l->state_c, CLMGK_ARRAY_STATE_C),
@@ -595,7 +638,7 @@ static void project_inputs(layer *l, bool cross, bool apart)
 static void release(layer *l)
 {
     int64_t *const lists[] = {l->q,     l->k,     l->v,          l->o,       l->mix,     l->weight, l->offset,
-                              l->noise, l->prior, l->projection, l->state_c, l->state_z, l->shift};
+                              l->noise, l->prior, l->projection, l->state_c, l->state_z, l->shift,  l->hidden_offset};
     for (size_t i = 0; i < TH_COUNT(lists); i++)
         free(lists[i]);
     free(l->t->nodes);
@@ -686,6 +729,20 @@ TH_HOST_TEST(admixture_in_loops)
         clmgk_attention_desc desc = describe(variant, n & 1 ? 2 : 4, n & 2);
         desc.use_mix_weight = desc.use_mix_offset = traits & CLMGK_TRAIT_GENERALISED && !(n & 1);
         desc.shared_noise = traits & CLMGK_TRAIT_NOISE && n & 4;
+        check(&desc, false);
+    }
+}
+
+TH_HOST_TEST(hidden_layers_in_loops)
+{
+    for (size_t n = 0; n < 16; n++) {
+        clmgk_attention_desc desc =
+            describe(n & 8 ? CLMGK_VARIANT_GFISH : CLMGK_VARIANT_HARD_GFISH, n & 1 ? 2 : 4, n & 2);
+        desc.mix_hidden = n & 4 ? 5 : 1;
+        desc.use_mix_weight = !(n & 1);
+        desc.use_mix_offset = !(n & 2);
+        desc.use_mix_hidden_offset = !(n & 4);
+        desc.shared_noise = n & 8 && n & 1;
         check(&desc, false);
     }
 }
