@@ -167,7 +167,8 @@ typedef struct clmgk_attention_desc {
 
     /* GFISH, HARD_GFISH: the hidden layer (docs/admixture.md). U = mix_hidden, 1 .. CLMGK_MAX_MIXED_HEADS: heads are
      * mixed by U hidden units, A_h = sum_u w_hu relu(sum_k p_uk (G_k + sigma_k eps_u) + b_u) + c_h, with p [U,M],
-     * b [U] and w [H,U]. eps of unit u is that of a head of the same number. 0: no hidden layer. */
+     * b [U] and w [H,U]. eps of unit u is that of a head of the same number (with shared_noise, of unit 0). 0: no
+     * hidden layer. The linear forms and the engine MATRIX have none. */
     int64_t mix_hidden;
     int32_t use_mix_hidden_offset; /* with mix_hidden > 0. 1: b is an array; 0: b is 0 */
 } clmgk_attention_desc;
@@ -544,7 +545,8 @@ CLMGK_API clmgk_status clmgk_dropout_mask(double dropout, uint64_t seed, int64_t
 /*
  * The noise of rows first_row .. first_row + rows - 1 and keys first_key .. first_key + keys - 1 of (b, h), where b is
  * the batch or the packed sequence, and h = 0 with shared_noise. Writes eps_hij, the standard normal numbers that the
- * kernels draw, to noise[rows,keys] (caller's host memory, row by row). With H the descriptor's heads, the generator
+ * kernels draw, to noise[rows,keys] (caller's host memory, row by row). Unit u of a hidden layer has the noise of
+ * b H + u: of head u mod H of batch b + floor(u / H). With H the descriptor's heads, the generator
  * has key = (low, high 32 bits of seed), counter = (floor(j/4), i, b H + h, 1); its words w_0 .. w_3 serve four
  * attention keys: with u = (w_0 + 1/2) / 2^32 and v = (w_1 + 1/2) / 2^32, eps = sqrt(-2 ln u) cos(2 pi v) for the first
  * and sqrt(-2 ln u) sin(2 pi v) for the second; w_2 and w_3 give the other two in the same way. The kernels use the

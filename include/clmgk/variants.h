@@ -41,7 +41,8 @@
  *
  *     FISH, HARD_FISH     p [H,M]; with and without noise
  *     MISH, HARD_MISH     p [M], the same for all heads (Eq. 11)
- *     GFISH, HARD_GFISH   the generalised form
+ *     GFISH, HARD_GFISH   the generalised form; with mix_hidden = U > 0 a hidden layer, p [U,M] and w [H,U]:
+ *                         A_hij = sum_u w_hu relu(sum_k p_uk (G_kij + sigma_k eps_uij) + b_u) + c_h
  *     TALKING_HEADS       HARD_FISH with M = H: pre-softmax talking-heads attention (Shazeer et al. 2020)
  *
  * Linear family. Time and memory grow as N + S, not as N S. With a feature map phi: R^D -> R^F (CLMGK_FEATURE_LIST), no

@@ -11,8 +11,8 @@ from conftest import FULL
 
 GOLDEN = pathlib.Path(__file__).resolve().parents[2] / "tests" / "golden"
 # Arguments that no other test passes; --full takes all cases.
-QUICK = ("authors-mgk-soft-em-lengths", "fish-noise-packed", "hard-gfish", "lhard-fish-state", "mgk-responsibilities",
-         "softmax-alibi")
+QUICK = ("authors-mgk-soft-em-lengths", "fish-noise-packed", "gfish-hidden-noise", "hard-gfish", "lhard-fish-state",
+         "mgk-responsibilities", "softmax-alibi")
 CASES = sorted(path.parent.name for path in GOLDEN.glob("*/case.json"))
 STORAGE = ("q", "k", "v", "grad_o")
 DTYPES = {"f32": np.float32, "f16": np.float16}
@@ -85,6 +85,9 @@ class Case:
         components = self.arrays["q"].shape[1]
         if mix is not None and mix.ndim == 1 and "mish" not in self.options["variant"]:
             self.options["mix"] = mix.reshape(-1, components)
+        weight = self.options.get("mix_weight")
+        if weight is not None and weight.ndim == 2 and weight.shape[1] != components:
+            self.options["mix_hidden"] = weight.shape[1]
         if mix is not None and "mish" in self.options["variant"] and "grad_o" in self.arrays:
             self.options["heads"] = self.arrays["grad_o"].shape[1]
         if self.options["variant"] in ("mgk", "mlk") and self.arrays["k"].ndim == 4:

@@ -125,6 +125,18 @@ def test_types_of_16_bits(rng, name, tolerance):
     np.testing.assert_allclose(o.astype(float), expected, rtol=tolerance, atol=tolerance)
 
 
+def test_noise_of_global_heads(rng):
+    """As docs/admixture.md has it: FiSH whose noise is a global head's, by a hidden layer whose relu passes everything."""
+    q, k, v = (rng.standard_normal((1, heads, 9, 16)).astype(np.float32) for heads in (2, 2, 4))
+    mix, noise = rng.standard_normal((4, 2)), np.array([0.5, 1.0])
+    o = clmgk.attention(q, k, v, variant="gfish", mix=np.eye(2), mix_weight=mix, mix_hidden=2, mix_hidden_offset=np.full(2, 64),
+                        noise=noise, seed=5)
+    drawn = np.stack([clmgk.noise_tile(seed=5, heads=4, b=0, h=h, rows=range(9), keys=range(9)) for h in range(2)])
+    scores = np.einsum("hm,mij->hij", mix, (q @ k.swapaxes(-1, -2))[0] + noise[:, None, None] * drawn) / 4
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    np.testing.assert_allclose(o[0], weights / weights.sum(-1, keepdims=True) @ v[0], atol=1e-4)
+
+
 def test_mixed_types(rng):
     """float32 queries over a float16 cache, into a float16 result."""
     q, k, v = normal(rng, 1, 2, 3, 16), normal(rng, 1, 2, 9, 16, dtype=np.float16), normal(rng, 1, 2, 9, 16, dtype=np.float16)
