@@ -19,7 +19,7 @@ typedef float real;
 
 #include ENGINE_FILE(fragments.clh)
 
-#include ENGINE_FILE(group.clh)
+#include ENGINE_FILE(wgmma.clh)
 
 #define THREADS (WARPS * WARP_SIZE)
 #define SIZE    64

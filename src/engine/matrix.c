@@ -477,8 +477,8 @@ static clmgk_status fit(const mgk_footprint *whole, const mgk_device_facts *fact
 static const char *const sum_tunables[] = {"unit", NULL};
 
 /* Why the engine does not take a problem's types; NULL: it takes them. Where Q and K differ, it splits a product's
- * number of f16 into two of bf16 (cl/engine/matrix/products.clh); weights it rounds to the type of what they multiply,
- * which must be as fine as the result's. */
+ * number of f16 into two of bf16 (cl/engine/matrix/mma_products.clh); weights it rounds to the type of what they
+ * multiply, which must be as fine as the result's. */
 static const char *why_not_types(const clmgk_attention_desc *desc)
 {
     const clmgk_dtype k = mgk_dtype_of(desc, desc->dtype_k), v = mgk_dtype_of(desc, desc->dtype_v),
