@@ -196,8 +196,8 @@ clmgk_status mgk_source_expand(const char *kernel_dir, const char *name, const c
 struct mgk_program {
     mgk_program *next;
     clmgk_context *context;
-    int references;   /* 0: only the context keeps it */
-    const char *file; /* of a static table */
+    int references;     /* 0: only the context keeps it */
+    const char *file;   /* of a static table */
     cl_program program; /* NULL: a thread is building it */
     char *key;          /* everything that the binary depends on */
     char *options;
