@@ -22,16 +22,17 @@
     X(SHAPES, "shapes", "NAME,...", "named sizes instead of a suite")                                                  \
     X(VARIANTS, "variants", "A,B:H,C:MxH,...",                                                                         \
       "variants, optionally with a number of heads after a colon, or global and local heads for the\n"                 \
-      "admixture family (hard-fish:2x8); default heads: the shape's. Default variants: softmax,\n"                     \
-      "and mgk and smgk with half the heads; suite admixture: softmax and that family;\n"                              \
-      "suite linear: linear, and mlk and smlk with half the heads")
+      "admixture family (hard-fish:2x8), with hidden units between them (gfish:2x6x8); default\n"                      \
+      "heads: the shape's. Default variants: softmax, and mgk and smgk with half the heads; suite\n"                   \
+      "admixture: softmax and that family; suite linear: linear, and mlk and smlk with half the\n"                     \
+      "heads")
 
 #define OPTIONS_BEHIND_SIZES(X)                                                                                        \
     X(PASS, "pass", "NAME", "forward (default), backward (apart from its forward pass), or both")                      \
     X(GRADIENTS, "gradients", "A,...",                                                                                 \
       "gradients of the backward pass: q, k, v, prior, variance, shift, bias, sinks, mix,\n"                           \
-      "mix-weight, mix-offset, noise, state-c, state-z or all, each for the variants that have\n"                      \
-      "it. Default: q, k, v, shift, mix")                                                                              \
+      "mix-weight, mix-offset, mix-hidden-offset, noise, state-c, state-z or all, each for the\n"                      \
+      "variants that have it. Default: q, k, v, shift, mix")                                                           \
     BENCH_DTYPE_OPTIONS(X)                                                                                             \
     X(SECONDS, "seconds", "X",                                                                                         \
       "repeat the runs of a size for X seconds (at least three times); default 4, short: 1.5,\n"                       \

@@ -447,8 +447,9 @@ class Admixture(BenchTest):
         self.assertEqual(case["flops"], 2 * (3 * 16 + 4 * 24) * 2 * sum(i + 11 for i in range(40)))
 
     def test_text(self):
-        text = self.accept(*SIZES, *SHORT, "--variants", "softmax:4,hard-fish:2x4,talking-heads:4").stdout
-        for word in ("hard-fish 2x4", "talking-heads 4", "FiSH paper, Appendix D", "with projections", "10^6 par."):
+        variants = "softmax:4,hard-fish:2x4,hard-gfish:2x3x4,talking-heads:4"
+        text = self.accept(*SIZES, *SHORT, "--variants", variants).stdout
+        for word in ("hard-fish 2x4", "hard-gfish 2x3x4", "talking-heads 4", "FiSH paper, Appendix D", "with projections", "10^6 par."):
             self.assertIn(word, text)
 
 
@@ -820,6 +821,9 @@ class Refusals(BenchTest):
             (["--variants"], ["--variants", "fish:0x8"]),
             (["components", "heads"], ["--variants", "talking-heads:2x8"]),
             (["heads"], ["--variants", "hard-fish:2x257"]),
+            (["--variants"], ["--variants", "gfish:2xx8"]),
+            (["--variants"], ["--variants", "gfish:2x3x4x8"]),
+            (["mix_hidden", "hard-fish"], ["--variants", "hard-fish:2x3x8"]),
             (["--gradients", "mix-weight"], ["--pass", "backward", "--gradients", "mix-weight", "--variants", "fish"]),
             (["--gradients", "noise"], ["--pass", "backward", "--gradients", "noise", "--variants", "hard-gfish"]),
             (["--variants"], ["--variants", ""]),

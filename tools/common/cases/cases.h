@@ -79,6 +79,7 @@ typedef struct bench_variant {
     clmgk_variant variant;
     int64_t heads;
     int64_t components; /* 0: the shape's */
+    int64_t hidden;     /* units of a hidden layer of mixed heads */
 } bench_variant;
 
 #define BENCH_MAX_VARIANTS   16
@@ -245,7 +246,7 @@ tool_exit bench_count_flops(bench_case *one, const clmgk_plan_info *plan, tool_e
 /* Its name, or "given". */
 const char *bench_shape_name(const bench_shape *shape);
 
-/* "mgk 4", "hard-fish 2x8", "linear 8 favor-256" */
+/* "mgk 4", "hard-fish 2x8", "gfish 2x6x8", "linear 8 favor-256" */
 typedef struct bench_label {
     char text[88];
 } bench_label;

@@ -39,17 +39,19 @@ static tool_exit parse_list(const char *option, const char *text, size_t capacit
     return TOOL_DONE;
 }
 
-/* "8", or "2x8" of a mixed variant: global and local heads */
+/* "8", or "2x8" of a mixed variant: global and local heads; "2x6x8": with hidden units between them */
 static tool_exit parse_heads(const char *option, char *text, bench_variant *variant, tool_error *error)
 {
-    char *const local = strchr(text, 'x');
+    char *const hidden = strchr(text, 'x'), *const local = strrchr(text, 'x');
     if (!local)
         return tool_parse_integer(option, text, 1, INT32_MAX, &variant->heads, error);
     if (!tool_is_mixed(variant->variant))
         return tool_fail(error, TOOL_BAD_INPUT, "--%s '%s': expected one number of heads: %s mixes none", option, text,
                          clmgk_variant_name(variant->variant));
-    *local = '\0';
+    *hidden = *local = '\0';
     TOOL_TRY(tool_parse_integer(option, text, 1, INT32_MAX, &variant->components, error));
+    if (hidden < local)
+        TOOL_TRY(tool_parse_integer(option, hidden + 1, 1, INT32_MAX, &variant->hidden, error));
     return tool_parse_integer(option, local + 1, 1, INT32_MAX, &variant->heads, error);
 }
 
@@ -66,7 +68,7 @@ static tool_exit add_variant(const char *option, char *token, bench_request *req
         TOOL_TRY(parse_heads(option, token + length + 1, variant, error));
     for (const bench_variant *other = request->variants; other < variant; other++) {
         if (other->variant == variant->variant && other->heads == variant->heads &&
-            other->components == variant->components)
+            other->components == variant->components && other->hidden == variant->hidden)
             return tool_fail(error, TOOL_BAD_INPUT, "--%s: '%s' is given twice with the same heads", option, name);
     }
     return TOOL_DONE;
@@ -228,20 +230,22 @@ tool_exit bench_parse_pass(const char *text, bench_request *request, tool_error 
 
 static void take_default_variants(bench_request *request, unsigned suite)
 {
-    static const bench_variant mixture[] = {{CLMGK_VARIANT_SOFTMAX, BENCH_HEADS_OF_SHAPE, 0},
-                                            {CLMGK_VARIANT_MGK, BENCH_HEADS_HALF, 0},
-                                            {CLMGK_VARIANT_SMGK, BENCH_HEADS_HALF, 0}};
-    static const bench_variant admixture[] = {
-        {CLMGK_VARIANT_SOFTMAX, BENCH_HEADS_OF_SHAPE, 0},       {CLMGK_VARIANT_HARD_FISH, BENCH_HEADS_OF_SHAPE, 2},
-        {CLMGK_VARIANT_HARD_FISH, BENCH_HEADS_OF_SHAPE, 4},     {CLMGK_VARIANT_HARD_MISH, BENCH_HEADS_OF_SHAPE, 2},
-        {CLMGK_VARIANT_TALKING_HEADS, BENCH_HEADS_OF_SHAPE, 0}, {CLMGK_VARIANT_FISH, BENCH_HEADS_OF_SHAPE, 2}};
-    static const bench_variant linear[] = {{CLMGK_VARIANT_LINEAR, BENCH_HEADS_OF_SHAPE, 0},
-                                           {CLMGK_VARIANT_MLK, BENCH_HEADS_HALF, 0},
-                                           {CLMGK_VARIANT_SMLK, BENCH_HEADS_HALF, 0}};
+    static const bench_variant mixture[] = {{CLMGK_VARIANT_SOFTMAX, BENCH_HEADS_OF_SHAPE, 0, 0},
+                                            {CLMGK_VARIANT_MGK, BENCH_HEADS_HALF, 0, 0},
+                                            {CLMGK_VARIANT_SMGK, BENCH_HEADS_HALF, 0, 0}};
+    static const bench_variant admixture[] = {{CLMGK_VARIANT_SOFTMAX, BENCH_HEADS_OF_SHAPE, 0, 0},
+                                              {CLMGK_VARIANT_HARD_FISH, BENCH_HEADS_OF_SHAPE, 2, 0},
+                                              {CLMGK_VARIANT_HARD_FISH, BENCH_HEADS_OF_SHAPE, 4, 0},
+                                              {CLMGK_VARIANT_HARD_MISH, BENCH_HEADS_OF_SHAPE, 2, 0},
+                                              {CLMGK_VARIANT_TALKING_HEADS, BENCH_HEADS_OF_SHAPE, 0, 0},
+                                              {CLMGK_VARIANT_FISH, BENCH_HEADS_OF_SHAPE, 2, 0}};
+    static const bench_variant linear[] = {{CLMGK_VARIANT_LINEAR, BENCH_HEADS_OF_SHAPE, 0, 0},
+                                           {CLMGK_VARIANT_MLK, BENCH_HEADS_HALF, 0, 0},
+                                           {CLMGK_VARIANT_SMLK, BENCH_HEADS_HALF, 0, 0}};
     static const bench_variant of_gpu[] = {
-        {CLMGK_VARIANT_SOFTMAX, BENCH_HEADS_OF_SHAPE, 0},   {CLMGK_VARIANT_MGK, BENCH_HEADS_HALF, 0},
-        {CLMGK_VARIANT_SMGK, BENCH_HEADS_HALF, 0},          {CLMGK_VARIANT_HARD_FISH, BENCH_HEADS_OF_SHAPE, 2},
-        {CLMGK_VARIANT_HARD_MISH, BENCH_HEADS_OF_SHAPE, 2}, {CLMGK_VARIANT_LINEAR, BENCH_HEADS_OF_SHAPE, 0}};
+        {CLMGK_VARIANT_SOFTMAX, BENCH_HEADS_OF_SHAPE, 0, 0},   {CLMGK_VARIANT_MGK, BENCH_HEADS_HALF, 0, 0},
+        {CLMGK_VARIANT_SMGK, BENCH_HEADS_HALF, 0, 0},          {CLMGK_VARIANT_HARD_FISH, BENCH_HEADS_OF_SHAPE, 2, 0},
+        {CLMGK_VARIANT_HARD_MISH, BENCH_HEADS_OF_SHAPE, 2, 0}, {CLMGK_VARIANT_LINEAR, BENCH_HEADS_OF_SHAPE, 0, 0}};
     const bench_variant *variants = mixture;
     request->variant_count = TOOL_COUNT(mixture);
     if (suite == BENCH_SUITE_ADMIXTURE)

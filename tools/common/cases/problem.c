@@ -115,6 +115,8 @@ static clmgk_attention_desc describe(const bench_request *request, const bench_g
         desc.prior_shape = CLMGK_PRIOR_HM;
     desc.use_mix_weight = (clmgk_variant_traits(variant->variant) & CLMGK_TRAIT_GENERALISED) != 0;
     desc.use_mix_offset = desc.use_mix_weight && !linear;
+    desc.mix_hidden = variant->hidden;
+    desc.use_mix_hidden_offset = variant->hidden > 0;
     take_modifiers(&shape->modifiers, &desc);
     if (linear)
         take_features(request, shape, &desc);
@@ -181,7 +183,7 @@ static size_t list_extra_cases(const bench_request *request, bench_pass pass, co
                                clmgk_attention_desc descs[MAX_EXTRA_CASES])
 {
     const bench_shape *const shape = group->shape;
-    static const bench_variant softmax = {CLMGK_VARIANT_SOFTMAX, BENCH_HEADS_OF_SHAPE, 0};
+    static const bench_variant softmax = {CLMGK_VARIANT_SOFTMAX, BENCH_HEADS_OF_SHAPE, 0, 0};
     static const clmgk_dtype plain_type = CLMGK_DTYPE_F32;
     const clmgk_attention_desc plain = describe(request, group, &softmax, plain_type);
     size_t count = 0;
@@ -281,11 +283,13 @@ void bench_free_groups(const bench_request *request, bench_group *groups)
     free(groups);
 }
 
-/* "8", "2x8" */
+/* "8", "2x8", "2x6x8" */
 static void print_heads(const clmgk_attention_desc *desc, char *text, size_t size)
 {
     const uint32_t traits = clmgk_variant_traits(desc->variant);
-    if ((traits & CLMGK_TRAIT_ADMIXTURE) && !(traits & CLMGK_TRAIT_SQUARE))
+    if (desc->mix_hidden > 0)
+        snprintf(text, size, "%" PRId64 "x%" PRId64 "x%" PRId64, desc->components, desc->mix_hidden, desc->heads);
+    else if ((traits & CLMGK_TRAIT_ADMIXTURE) && !(traits & CLMGK_TRAIT_SQUARE))
         snprintf(text, size, "%" PRId64 "x%" PRId64, desc->components, desc->heads);
     else
         snprintf(text, size, "%" PRId64, desc->heads);
