@@ -153,17 +153,142 @@ FUNCTION void block_queries(const key_block *b)
     }
 }
 
+/* A task: a problem and its head of keys, with the heads of queries that read it. */
+typedef struct key_task {
+    const mgk_attention_args *a;
+    const problem *p;
+    const places *arrays; /* from the first elements of the arrays on */
+    key_share share;
+    int kv_head;
+    int keys; /* those beyond the key length have gradients too: 0 */
+} key_task;
+
+/* Where the task's arrays of keys are, in a turn. */
+FUNCTION void keys_begin(const key_task *t, int turn, places *at)
+{
+    const mgk_attention_args *const a = t->a;
+    const problem *const p = t->p;
+    const places *const x = t->arrays;
+    at->turn = turn;
+    at->k = x->k + p->batch * a->k.batch + t->kv_head * a->k.head + p->key_base * a->k.token + turn * a->k.component;
+    at->v = x->v + p->batch * a->v.batch + t->kv_head * a->v.head + p->key_base * a->v.token;
+    at->grad_k = x->grad_k + p->batch * a->grad_k.batch + t->kv_head * a->grad_k.head + p->key_base * a->grad_k.token;
+    at->grad_v = x->grad_v + p->batch * a->grad_v.batch + t->kv_head * a->grad_v.head + p->key_base * a->grad_v.token;
+}
+
+/* Where the arrays of head h are, after keys_begin. */
+FUNCTION void head_begin(const key_task *t, int h, places *at)
+{
+    const mgk_attention_args *const a = t->a;
+    const problem *const p = t->p;
+    const places *const x = t->arrays;
+    const long rows = (HAS_SEQUENCES ? 1L : a->batch) * a->heads * a->length;
+    const long row_lse = p->batch * a->lse.batch + h * a->lse.head + p->row_base * a->lse.token;
+    at->bh = p->batch * a->heads + h;
+    at->row = at->bh * a->length + p->row_base;
+    at->q = x->q + p->batch * a->q.batch + h * a->q.head + p->row_base * a->q.token;
+    at->grad_o = x->grad_o + p->batch * a->grad_o.batch + h * a->grad_o.head + p->row_base * a->grad_o.token;
+    at->prior = x->prior + h * a->prior.head + at->turn * a->prior.component + (a->prior.token ? p->key_base : 0);
+    at->shift = x->shift + (long)h * COMPONENTS * a->head_size;
+    at->o = x->o + p->batch * a->o.batch + h * a->o.head + p->row_base * a->o.token;
+    at->lse = x->lse + row_lse;
+    at->lse_low = x->lse_low + row_lse;
+    at->grad_lse = x->grad_lse ? x->grad_lse + row_lse : 0;
+    at->grad_q = x->grad_q + p->batch * a->grad_q.batch + h * a->grad_q.head + p->row_base * a->grad_q.token;
+    at->work = x->work;
+    at->query = x->work + a->region[MGK_REGION_QUERY] + (t->share.split * rows + at->row) * HEAD_SIZE;
+    at->row_sums = x->work + a->region[MGK_REGION_ROW_SUMS] + (t->share.split * rows + at->bh * a->length) * ROW_SUMS +
+                   p->row_base;
+    at->bias = HAS_BIAS ? bias_of(a, p, h, x->bias) : 0;
+#if KEY_TERMS_GIVEN
+    at->betas =
+        x->work + a->region[MGK_REGION_KEY_TERMS] + beta_row(a, p->batch, h, t->kv_head, at->turn) + p->key_base;
+#endif
+    if (HAS_BIAS_ENTRIES) {
+        at->grad_bias = a->bias_copies == 0
+                            ? x->grad_bias
+                            : x->work + a->region[MGK_REGION_BIAS] + t->share.chunk * (a->bias_batches * a->bias.batch);
+        at->grad_bias += (p->batch % a->bias_batches) * a->bias.batch + h * a->bias.head +
+                         p->row_base * a->bias.component + p->key_base * a->bias.token;
+    }
+    if (WANT_GAMMA)
+        at->gamma =
+            x->gamma + at->bh * COMPONENTS * a->length * a->length_k + p->row_base * (long)a->length_k + p->key_base;
+}
+
+/* A block of keys and a head of queries; `first`: the first of its task. */
+FUNCTION void block_head(const key_block *b, components *x, int h, bool first, __global const float *variance, int keys)
+{
+    const mgk_attention_args *const a = b->a;
+    const places *const at = b->at;
+    key_values *const key = b->key;
+    components_begin(x, a, h, at->prior, variance, at->shift);
+    key->spread = 0.0f;
+    key->tiny = false;
+#if SHIFT_INSIDE
+    shift_begin(key);
+#endif
+    COPIES_FOR(r, 0, GAP_INSIDE ? COMPONENTS : 0)
+        key->gap[r] = 0.0f;
+    for (int panel = 0; panel < PANELS; ++panel) {
+        if (HAS_VARIANCE || first)
+            panel_load_keys(b->g, panel, at->k, a->k.component, a->k.token, b->k0 + panel * PANEL_HELD, b->p->keys,
+                            a->head_size);
+        panel_begin(b, panel);
+    }
+    block_queries(b);
+    for (int panel = 0; panel < PANELS; ++panel)
+        panel_finish(b, panel, keys);
+#if SHIFT_INSIDE
+    store_shift(b);
+#endif
+#if GAP_INSIDE
+    store_gap(b);
+#endif
+}
+
+FUNCTION void block_begin(const key_block *b)
+{
+    const mgk_attention_args *const a = b->a;
+    for (int panel = 0; panel < PANELS; ++panel) {
+        panel_clear_keys(b->g, panel);
+        if (b->at->turn == 0)
+            panel_clear_values(b->g, panel);
+        /* loaded for each turn: ptxas 13.0 may lose fragments that live longer */
+        panel_load_values(b->g, panel, 0, b->at->v, a->v.token, b->k0 + panel * PANEL_HELD, b->p->keys, a->value_size);
+    }
+}
+
+FUNCTION void block_store_keys(const key_block *b, int keys)
+{
+    const mgk_attention_args *const a = b->a;
+    const places *const at = b->at;
+    for (int panel = 0; panel < PANELS; ++panel)
+        if (WANT_K)
+            PRODUCTS_FOR(r)
+                store_keys(b->g, panel, r, HAS_VARIANCE ? 1.0f : a->scale * NATS_PER_UNIT,
+                           at->grad_k + (at->turn + r) * a->grad_k.component, a->grad_k.token,
+                           b->k0 + panel * PANEL_HELD, keys, a->head_size, is_added(&a->bound, SLOT_GRAD_K));
+}
+
+FUNCTION void block_store_values(const key_block *b, int keys)
+{
+    const mgk_attention_args *const a = b->a;
+    for (int panel = 0; panel < PANELS; ++panel)
+        if (WANT_V)
+            store_values(b->g, panel, 0, b->at->grad_v, a->grad_v.token, b->k0 + panel * PANEL_HELD, keys,
+                         a->value_size, is_added(&a->bound, SLOT_GRAD_V));
+}
+
 KERNEL(mixture_backward)
 {
     BEGIN_BUFFERS
     if (a.heads == 0)
         return;
     const key_share share = key_share_of(&a, GROUP_ID);
-    const int split = share.split, chunk = share.chunk;
-    const int list = a.batch * a.kv_heads;
-    const int group = a.heads / a.kv_heads;
-    const long rows = (HAS_SEQUENCES ? 1L : a.batch) * a.heads * a.length;
-    const int task_begin = (int)((long)list * chunk / a.chunks), task_end = (int)((long)list * (chunk + 1) / a.chunks);
+    const int list = a.batch * a.kv_heads, group = a.heads / a.kv_heads;
+    const int task_begin = (int)((long)list * share.chunk / a.chunks);
+    const int task_end = (int)((long)list * (share.chunk + 1) / a.chunks);
 
     GRAD_ENGINE_DECLARE(g)
     components x;
@@ -181,114 +306,50 @@ KERNEL(mixture_backward)
     const query_terms t = {log_terms, log_low_terms, delta_terms, alpha_terms, u_terms, top_terms, spread_terms};
 #endif
     places at;
+    const places arrays = {.q = q,
+                           .k = k,
+                           .v = v,
+                           .grad_o = grad_o,
+                           .o = o,
+                           .lse = lse,
+                           .lse_low = lse_low,
+                           .grad_lse = is_given(&a.bound, SLOT_GRAD_LSE) ? grad_lse : 0,
+                           .grad_q = grad_q,
+                           .grad_k = grad_k,
+                           .grad_v = grad_v,
+                           .work = work,
+                           .prior = prior,
+                           .shift = shift,
+                           .bias = bias,
+                           .grad_bias = grad_bias,
+                           .gamma = gamma};
 
-    for (int task = task_begin; task < task_end; ++task) {
-        const int kv_head = task % a.kv_heads;
-        const problem p = problem_of(&a, task / a.kv_heads, lengths, lengths_q, offsets, offsets_k);
-        /* keys beyond the key length have gradients too: 0 */
+    for (int number = task_begin; number < task_end; ++number) {
+        const problem p = problem_of(&a, number / a.kv_heads, lengths, lengths_q, offsets, offsets_k);
         const int keys = HAS_SEQUENCES ? p.keys : a.length_k;
-        __global const k_element *const keys_at = k + p.batch * a.k.batch + kv_head * a.k.head + p.key_base * a.k.token;
-        at.v = v + p.batch * a.v.batch + kv_head * a.v.head + p.key_base * a.v.token;
-        __global k_element *const dk =
-            grad_k + p.batch * a.grad_k.batch + kv_head * a.grad_k.head + p.key_base * a.grad_k.token;
-        __global v_element *const dv =
-            grad_v + p.batch * a.grad_v.batch + kv_head * a.grad_v.head + p.key_base * a.grad_v.token;
-
+        const key_task task = {&a, &p, &arrays, share, number % a.kv_heads, keys};
         /* with ROWS_INSIDE the first block finishes queries that see nothing */
         const int end = ROWS_INSIDE ? max(keys, 1) : keys;
-        for (int k0 = split * GROUP_HELD; k0 < end; k0 = ONE_BLOCK ? end : k0 + a.splits * GROUP_HELD) {
-            key_block b = {&g, &a, &p, &at, &x, &t, &key, k0};
+        for (int k0 = share.split * GROUP_HELD; k0 < end; k0 = ONE_BLOCK ? end : k0 + a.splits * GROUP_HELD) {
+            const key_block b = {&g, &a, &p, &at, &x, &t, &key, k0};
             for (int turn = 0; turn < TURNS; ++turn) {
-                at.turn = turn;
-                at.k = keys_at + turn * a.k.component;
-                for (int panel = 0; panel < PANELS; ++panel) {
-                    panel_clear_keys(&g, panel);
-                    if (turn == 0)
-                        panel_clear_values(&g, panel);
-                    /* loaded for each turn: ptxas 13.0 may lose fragments that live longer */
-                    panel_load_values(&g, panel, 0, at.v, a.v.token, k0 + panel * PANEL_HELD, p.keys, a.value_size);
-                }
-                for (int h = kv_head * group; h < (kv_head + 1) * group; ++h) {
-                    at.bh = p.batch * a.heads + h;
-                    at.row = at.bh * a.length + p.row_base;
-                    at.q = q + p.batch * a.q.batch + h * a.q.head + p.row_base * a.q.token;
-                    at.grad_o = grad_o + p.batch * a.grad_o.batch + h * a.grad_o.head + p.row_base * a.grad_o.token;
-                    at.prior = prior + h * a.prior.head + turn * a.prior.component + (a.prior.token ? p.key_base : 0);
-                    at.shift = shift + (long)h * COMPONENTS * a.head_size;
-                    at.o = o + p.batch * a.o.batch + h * a.o.head + p.row_base * a.o.token;
-                    const long row_lse = p.batch * a.lse.batch + h * a.lse.head + p.row_base * a.lse.token;
-                    at.lse = lse + row_lse;
-                    at.lse_low = lse_low + row_lse;
-                    at.grad_lse = is_given(&a.bound, SLOT_GRAD_LSE) ? grad_lse + row_lse : 0;
-                    at.grad_q = grad_q + p.batch * a.grad_q.batch + h * a.grad_q.head + p.row_base * a.grad_q.token;
-                    at.work = work;
-                    at.query = work + a.region[MGK_REGION_QUERY] + (split * rows + at.row) * HEAD_SIZE;
-                    at.row_sums = work + a.region[MGK_REGION_ROW_SUMS] + (split * rows + at.bh * a.length) * ROW_SUMS +
-                                  p.row_base;
-                    at.bias = HAS_BIAS ? bias_of(&a, &p, h, bias) : 0;
+                keys_begin(&task, turn, &at);
+                block_begin(&b);
+                for (int i = 0; i < group; ++i) {
+                    const int h = task.kv_head * group + i;
+                    head_begin(&task, h, &at);
                     at.slope = HAS_ALIBI ? slopes[h] : 0.0f;
-#if KEY_TERMS_GIVEN
-                    at.betas =
-                        work + a.region[MGK_REGION_KEY_TERMS] + beta_row(&a, p.batch, h, kv_head, turn) + p.key_base;
-#endif
-                    if (HAS_BIAS_ENTRIES) {
-                        at.grad_bias = a.bias_copies == 0
-                                           ? grad_bias
-                                           : work + a.region[MGK_REGION_BIAS] + chunk * (a.bias_batches * a.bias.batch);
-                        at.grad_bias += (p.batch % a.bias_batches) * a.bias.batch + h * a.bias.head +
-                                        p.row_base * a.bias.component + p.key_base * a.bias.token;
-                    }
-                    if (WANT_GAMMA)
-                        at.gamma = gamma + at.bh * COMPONENTS * a.length * a.length_k + p.row_base * (long)a.length_k +
-                                   p.key_base;
 #if ROWS_INSIDE
-                    if (h == (kv_head + 1) * group - 1) {
-                        const long next_b = (task + 1) / a.kv_heads, next_g = (task + 1) % a.kv_heads,
-                                   next_h = next_g * group;
-                        const task_arrays next = {q + next_b * a.q.batch + next_h * a.q.head,
-                                                  k + next_b * a.k.batch + next_g * a.k.head,
-                                                  v + next_b * a.v.batch + next_g * a.v.head,
-                                                  o + next_b * a.o.batch + next_h * a.o.head,
-                                                  grad_o + next_b * a.grad_o.batch + next_h * a.grad_o.head,
-                                                  grad_q + next_b * a.grad_q.batch + next_h * a.grad_q.head};
-                        block_ahead(&b, keys, task + 1 < list, &next, dk, dv);
+                    if (i == group - 1) {
+                        const task_arrays next = next_arrays(&a, &arrays, number + 1);
+                        block_ahead(&b, keys, number + 1 < list, &next);
                     }
 #endif
-                    components_begin(&x, &a, h, at.prior, variance, at.shift);
-                    key.spread = 0.0f;
-                    key.tiny = false;
-#if SHIFT_INSIDE
-                    shift_begin(&key);
-#endif
-                    COPIES_FOR(r, 0, GAP_INSIDE ? COMPONENTS : 0)
-                        key.gap[r] = 0.0f;
-                    for (int panel = 0; panel < PANELS; ++panel) {
-                        const int first = k0 + panel * PANEL_HELD;
-                        if (HAS_VARIANCE || h == kv_head * group)
-                            panel_load_keys(&g, panel, at.k, a.k.component, a.k.token, first, p.keys, a.head_size);
-                        panel_begin(&b, panel);
-                    }
-                    block_queries(&b);
-                    for (int panel = 0; panel < PANELS; ++panel)
-                        panel_finish(&b, panel, keys);
-#if SHIFT_INSIDE
-                    store_shift(&b);
-#endif
-#if GAP_INSIDE
-                    store_gap(&b);
-#endif
+                    block_head(&b, &x, h, i == 0, variance, keys);
                 }
-                for (int panel = 0; panel < PANELS; ++panel)
-                    if (WANT_K)
-                        PRODUCTS_FOR(r)
-                            store_keys(&g, panel, r, HAS_VARIANCE ? 1.0f : a.scale * NATS_PER_UNIT,
-                                       dk + (turn + r) * a.grad_k.component, a.grad_k.token, k0 + panel * PANEL_HELD,
-                                       keys, a.head_size, is_added(&a.bound, SLOT_GRAD_K));
+                block_store_keys(&b, keys);
             }
-            for (int panel = 0; panel < PANELS; ++panel)
-                if (WANT_V)
-                    store_values(&g, panel, 0, dv, a.grad_v.token, k0 + panel * PANEL_HELD, keys, a.value_size,
-                                 is_added(&a.bound, SLOT_GRAD_V));
+            block_store_values(&b, keys);
             branch_end();
         }
     }
