@@ -141,6 +141,16 @@ TH_TEST(states)
     tl_expect(session, &problem, "states");
 }
 
+/* With the programs of test_admixture_backward. */
+TH_TEST(hidden_layer_of_mixed_heads)
+{
+    static const tl_case set = {.layer = {.use_bias = 1, .residual = 1, .norm = CLMGK_NORM_PRE},
+                                .attention = {.mix_hidden = 5, .use_mix_hidden_offset = 1}};
+    TL_PROBLEM problem = make(CLMGK_VARIANT_GFISH, CLMGK_DTYPE_F32, &set, 16);
+    assert_true((problem.attention.desc.gradients & CLMGK_GRADIENT_MIX_HIDDEN_OFFSET) != 0);
+    tl_expect(session, &problem, "hidden layer of mixed heads");
+}
+
 /* Nothing to see: O is 0, its biases are not. */
 TH_TEST(no_keys)
 {
