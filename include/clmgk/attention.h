@@ -239,9 +239,17 @@ typedef struct clmgk_plan clmgk_plan;
 CLMGK_API clmgk_status clmgk_plan_create(clmgk_context *context, const clmgk_attention_desc *desc,
                                          const clmgk_plan_options *options, clmgk_plan **out, clmgk_error *error);
 
-/* Releases a plan, and the OpenCL programs that no other plan of its context uses. An application that makes the same
- * kind of plan again and again should keep one, so that its programs stay loaded. Enqueued work is not affected. NULL
- * is allowed. Must not be called while another thread is in an enqueue function with the same plan. */
+/*
+ * Whether clmgk_plan_create can make a plan of these: OK, or the status and the reason with which it would fail.
+ * Compiles nothing and allocates no device memory, but on GPUs the first call of a context, or the first plan, tests
+ * sub-groups and matrix units with small kernels. A plan can fail nevertheless: COMPILE, OUT_OF_*, OPENCL. `options` may
+ * be NULL. Thread-safe.
+ */
+CLMGK_API clmgk_status clmgk_attention_supported(clmgk_context *context, const clmgk_attention_desc *desc,
+                                                 const clmgk_plan_options *options, clmgk_error *error);
+
+/* Releases a plan; the context keeps its programs for a time. Enqueued work is not affected. NULL is allowed. Must not
+ * be called while another thread is in an enqueue function with the same plan. */
 CLMGK_API void clmgk_plan_release(clmgk_plan *plan);
 
 /* The choices that were made for a plan. The strings live as long as the plan. Local and private memory, parameters,

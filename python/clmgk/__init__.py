@@ -7,7 +7,8 @@
 
 `attention` and `linear_attention` compute every variant of the library on NumPy arrays, `attention_backward` and
 `linear_attention_backward` their gradients, `statistics` what expectation and maximisation need. A `Plan` is one problem,
-compiled once; `warm_up` makes plans in the background. ``clmgk.torch`` has the same for PyTorch with autograd, ``clmgk.opencl`` for OpenCL arrays.
+compiled once; `warm_up` makes plans in the background, and `unsupported` tells why there is none. ``clmgk.torch`` has the
+same for PyTorch with autograd, ``clmgk.opencl`` for OpenCL arrays.
 """
 from ._context import Context, Device, MatrixUnit, devices
 from ._counts import Counts, Operations, count_attention
@@ -17,7 +18,7 @@ from ._functions import (State, attention, attention_backward, combine, draw_pro
 from ._library import (DeviceError, Error, FileError, InvalidValueError, OutOfMemoryError, UnsupportedError, lib as _lib,
                        text as _text)
 from ._options import LinearOptions, Options
-from ._plan import Plan, PlanInfo, warm_up
+from ._plan import Plan, PlanInfo, unsupported, warm_up
 
 __version__ = _text(_lib.clmgk_version())
 
@@ -25,4 +26,4 @@ __all__ = ["Context", "Counts", "Descriptor", "Device", "DeviceError", "Error", 
            "LinearOptions", "MatrixUnit", "Operations", "Options", "OutOfMemoryError", "Plan", "PlanInfo", "State",
            "UnsupportedError", "attention", "attention_backward", "combine", "count_attention", "devices",
            "draw_projection", "dropout_mask", "linear_attention", "linear_attention_backward", "noise_tile", "statistics",
-           "warm_up"]
+           "unsupported", "warm_up"]

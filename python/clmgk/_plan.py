@@ -14,8 +14,8 @@ import numpy as np
 
 from ._context import Context, Device, Kept, Opened, context_of
 from ._descriptor import Descriptor, describe, validate
-from ._library import (ARRAYS, GRADIENTS, NULL, begin_call, bits, c_string, call, check, check_seed, end_call, ffi, from_name,
-                       initialised, is_usable, lib, name_of, name_set, new_error, text, use_opencl)
+from ._library import (ARRAYS, GRADIENTS, NULL, UnsupportedError, begin_call, bits, c_string, call, check, check_seed, end_call,
+                       ffi, from_name, initialised, is_usable, lib, name_of, name_set, new_error, text, use_opencl)
 from ._slots import Array, Pass, check_array
 
 from_buffer = ffi.from_buffer
@@ -397,6 +397,30 @@ class Plan:
 
     def __exit__(self, *exception: object) -> None:
         self.release()
+
+
+def unsupported(*, device: str | Device | Context | None = None, engine: str = "auto",
+                **fields: Unpack[Descriptor]) -> str | None:
+    """Why the library offers no `Plan` of these fields on a device; None: it does. Compiles nothing.
+
+    Raises
+    ------
+    ValueError, TypeError, RuntimeError
+        As `Plan`, for fields that are not legal, and without a device.
+
+    Examples
+    --------
+    >>> clmgk.unsupported(length=100, head_size=32, dtype_k="f16", engine="matrix")
+    'engine matrix: it multiplies f32 only where Q, K and V are all f32'
+    """
+    use_opencl()
+    options = initialised("clmgk_plan_options")
+    options.engine = lib.CLMGK_ENGINE_AUTO if engine == "auto" else from_name("engine", engine)
+    try:
+        call(lib.clmgk_attention_supported, context_of(device)._opened.native.clmgk, describe(fields), options)
+    except UnsupportedError as error:
+        return str(error)
+    return None
 
 
 def warm_up(problems: Iterable[Descriptor], *, device: str | Device | Context | None = None,

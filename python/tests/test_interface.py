@@ -84,8 +84,12 @@ def test_warm_up(rng):
     with pytest.raises(ValueError, match="head_size"):
         clmgk.warm_up([problem, {"length": 5}], device=context)
     refused, = clmgk.warm_up([problem | {"dtype_k": "f16"}], device=context, engine="matrix")
-    with pytest.raises(NotImplementedError):
+    with pytest.raises(NotImplementedError) as refusal:
         refused.result()
+    assert clmgk.unsupported(device=context, engine="matrix", **problem, dtype_k="f16") == str(refusal.value)
+    assert clmgk.unsupported(device=context, **problem) is None
+    with pytest.raises(ValueError, match="head_size"):
+        clmgk.unsupported(length=5)
     assert clmgk.warm_up([], device=context) == []
 
 

@@ -39,15 +39,39 @@ static clmgk_status make_on_some_unit(clmgk_context *context, const clmgk_attent
     }
 }
 
+static clmgk_status read(const clmgk_context *context, const clmgk_attention_desc *desc,
+                         const clmgk_plan_options *options, clmgk_attention_desc *resolved, clmgk_plan_options *chosen,
+                         clmgk_error *error)
+{
+    if (context == NULL)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "context: NULL: expected a context");
+    MGK_TRY(mgk_attention_resolve(desc, resolved, error));
+    return mgk_plan_read_options(options, chosen, error);
+}
+
 clmgk_status clmgk_plan_create(clmgk_context *context, const clmgk_attention_desc *desc,
                                const clmgk_plan_options *options, clmgk_plan **out, clmgk_error *error)
 {
-    if (context == NULL || out == NULL)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: NULL: expected %s", context == NULL ? "context" : "out",
-                        context == NULL ? "a context" : "room for the plan");
     clmgk_attention_desc resolved;
     clmgk_plan_options chosen;
-    MGK_TRY(mgk_attention_resolve(desc, &resolved, error));
-    MGK_TRY(mgk_plan_read_options(options, &chosen, error));
+    if (context != NULL && out == NULL)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "out: NULL: expected room for the plan");
+    MGK_TRY(read(context, desc, options, &resolved, &chosen, error));
     return make_on_some_unit(context, &resolved, &chosen, out, error);
+}
+
+clmgk_status clmgk_attention_supported(clmgk_context *context, const clmgk_attention_desc *desc,
+                                       const clmgk_plan_options *options, clmgk_error *error)
+{
+    clmgk_attention_desc resolved;
+    clmgk_plan_options chosen;
+    MGK_TRY(read(context, desc, options, &resolved, &chosen, error));
+    clmgk_plan *const plan = mgk_alloc(&context->allocator, 1, sizeof(*plan));
+    if (plan == NULL)
+        return mgk_fail_memory(error, "a plan");
+    mgk_plan_begin(plan, context, &resolved);
+    const clmgk_status status = mgk_plan_choose(plan, &chosen, error);
+    mgk_plan_free_passes(plan);
+    mgk_free(&context->allocator, plan);
+    return status;
 }

@@ -546,6 +546,8 @@ TH_TEST(bad_plan_arguments)
     th_expect_refusal(clmgk_plan_create(NULL, &desc, NULL, &plan, &th_error), VALUE, "context", "NULL");
     th_expect_refusal(clmgk_plan_create(session->context, NULL, NULL, &plan, &th_error), VALUE, "desc", "NULL");
     th_expect_refusal(clmgk_plan_create(session->context, &desc, NULL, NULL, &th_error), VALUE, "out", "NULL");
+    th_expect_refusal(clmgk_attention_supported(NULL, &desc, NULL, &th_error), VALUE, "context", "NULL");
+    th_expect_refusal(clmgk_attention_supported(session->context, NULL, NULL, &th_error), VALUE, "desc", "NULL");
     assert_int_equal(clmgk_plan_create(session->context, NULL, NULL, &plan, NULL), VALUE);
 
     clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;

@@ -159,8 +159,13 @@ clmgk_plan *th_try_plan(th_session *session, const clmgk_attention_desc *desc, c
 {
     clmgk_plan_info info = CLMGK_PLAN_INFO_INIT;
     clmgk_plan *plan = NULL, *second = NULL;
-    clmgk_error error = {0};
-    if (clmgk_plan_create(session->context, desc, options, &plan, &error) != CLMGK_OK) {
+    clmgk_error error = {0}, told = {0};
+    const clmgk_status supported = clmgk_attention_supported(session->context, desc, options, &told);
+    const clmgk_status status = clmgk_plan_create(session->context, desc, options, &plan, &error);
+    assert_int_equal(supported, status == CLMGK_ERROR_COMPILE ? CLMGK_OK : status);
+    if (status != CLMGK_OK) {
+        if (supported != CLMGK_OK)
+            assert_string_equal(told.message, error.message);
         th_say(message, "engine %s: %s", clmgk_engine_name(options->engine), error.message);
         return NULL;
     }
