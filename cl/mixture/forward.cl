@@ -285,6 +285,56 @@ FUNCTION void block_ahead(engine *e, const mgk_attention_args *a, const row_bloc
     rows_announced(e);
 }
 
+/* Where a (b, h) finds its arrays: element 0 of its rows and keys. */
+typedef struct row_arrays {
+    __global const q_element *q;
+    __global const k_element *k;
+    __global const v_element *v;
+    __global const float *prior, *shift;
+} row_arrays;
+
+/* Row values of a block so far. */
+typedef struct block_rows {
+    real max[PANELS][BLOCK_ROWS], sum[PANELS][BLOCK_ROWS], seen[PANELS][BLOCK_ROWS];
+} block_rows;
+
+/* Begins the block's panels. */
+FUNCTION void panels_begin(engine *e, mixture *x, const key_walk *w, const row_arrays *at, block_rows *rows)
+{
+    const mgk_attention_args *const a = w->a;
+    for (int n = 0; n < PANELS; ++n) {
+        query_load(e, n, at->q, 0, a->q.token, w->first + n * PANEL_ROWS, w->p->valid, a->head_size);
+#if !DENSITY
+        acc_clear(e, n);
+#endif
+        row_terms(e, x, n, at->shift, a->head_size);
+        ROWS_FOR(i) {
+            rows->max[n][i] = (real)(-INFINITY);
+            rows->sum[n][i] = rows->seen[n][i] = (real)(0.0f);
+        }
+    }
+}
+
+/* Stages a tile, computes the terms of its keys, and announces the next one. */
+FUNCTION void tile_begin(engine *e, mixture *x, const key_walk *w, const row_arrays *at, const row_block *block, int k0)
+{
+    const mgk_attention_args *const a = w->a;
+    keys_stage(e, PRODUCTS, at->k, a->k.component, a->k.token, k0, w->end, a->head_size,
+               next_keys(w, elements_of(at->k), k0));
+#if !DENSITY
+    values_stage(e, 1, at->v, 0, a->v.token, k0, w->end, a->value_size, next_keys(w, elements_of(at->v), k0));
+#endif
+#if BETAS_COPIED
+    x->keys.beta = (KEY_SPACE float(*)[TILE_KEYS])terms_staged(e);
+#endif
+    key_terms(e, x, a, k0, w->end, at->prior, at->shift);
+#if !DENSITY
+    if (k0 + TILE_KEYS < w->end)
+        tile_ahead(e, a, AHEAD_TILE_K, AHEAD_TILE_V, at->k, at->v, k0 + TILE_KEYS, w->end,
+                   steps_of(a, block, k0, TILE_KEYS));
+#endif
+}
+
 KERNEL(mixture_forward)
 {
     BEGIN_BUFFERS
@@ -296,13 +346,11 @@ KERNEL(mixture_forward)
     if (first >= p.rows)
         return;
     const long g = (long)h * a.kv_heads / a.heads;
-    q += p.batch * a.q.batch + h * a.q.head + p.row_base * a.q.token;
-    k += p.batch * a.k.batch + g * a.k.head + p.key_base * a.k.token;
-#if !DENSITY
-    v += p.batch * a.v.batch + g * a.v.head + p.key_base * a.v.token;
-#endif
-    prior += h * a.prior.head + p.key_base * a.prior.token;
-    shift += (long)h * COMPONENTS * a.head_size;
+    const row_arrays at = {q + p.batch * a.q.batch + h * a.q.head + p.row_base * a.q.token,
+                           k + p.batch * a.k.batch + g * a.k.head + p.key_base * a.k.token,
+                           DENSITY ? 0 : v + p.batch * a.v.batch + g * a.v.head + p.key_base * a.v.token,
+                           prior + h * a.prior.head + p.key_base * a.prior.token,
+                           shift + (long)h * COMPONENTS * a.head_size};
 
     ENGINE_DECLARE(e, PRODUCTS)
     mixture x;
@@ -314,57 +362,30 @@ KERNEL(mixture_forward)
 #if KEY_TERMS_GIVEN
     betas_begin(&e, &x, &a, work + a.key_terms + beta_row(&a, p.batch, h, g, 0) + p.key_base);
 #endif
-    real row_max[PANELS][BLOCK_ROWS], row_sum[PANELS][BLOCK_ROWS], seen[PANELS][BLOCK_ROWS];
-
-    mixture_begin(&x, &a, block.b, h, prior, variance, shift, slopes);
-    for (int n = 0; n < PANELS; ++n) {
-        query_load(&e, n, q, 0, a.q.token, first + n * PANEL_ROWS, p.valid, a.head_size);
-#if !DENSITY
-        acc_clear(&e, n);
-#endif
-        row_terms(&e, &x, n, shift, a.head_size);
-        ROWS_FOR(i) {
-            row_max[n][i] = (real)(-INFINITY);
-            row_sum[n][i] = seen[n][i] = (real)(0.0f);
-        }
-    }
-
+    mixture_begin(&x, &a, block.b, h, at.prior, variance, at.shift, slopes);
     const key_walk walk = key_walk_of(&a, &p, &block);
-    const int end = walk.end;
+    block_rows values;
+    panels_begin(&e, &x, &walk, &at, &values);
 #if !HAS_SEQUENCES && !SPLIT_KEYS && !DENSITY
     const row_block next = row_block_of(&a, GROUP_ID + 1, a.heads, offsets);
-    block_ahead(&e, &a, &block, &next, q, k, v, results_of(&a, &p, h, &block, o, lse, lse_low, work).o,
-                steps_of(&a, &block, walk.begin, end - walk.begin));
+    block_ahead(&e, &a, &block, &next, at.q, at.k, at.v, results_of(&a, &p, h, &block, o, lse, lse_low, work).o,
+                steps_of(&a, &block, walk.begin, walk.end - walk.begin));
 #endif
-    for (int k0 = walk.begin; k0 < end; k0 += TILE_KEYS) {
-        keys_stage(&e, PRODUCTS, k, a.k.component, a.k.token, k0, end, a.head_size,
-                   next_keys(&walk, elements_of(k), k0));
-#if !DENSITY
-        values_stage(&e, 1, v, 0, a.v.token, k0, end, a.value_size, next_keys(&walk, elements_of(v), k0));
-#endif
-#if BETAS_COPIED
-        x.keys.beta = (KEY_SPACE float(*)[TILE_KEYS])terms_staged(&e);
-#endif
-        key_terms(&e, &x, &a, k0, end, prior, shift);
-#if !DENSITY
-        if (k0 + TILE_KEYS < end)
-            tile_ahead(&e, &a, AHEAD_TILE_K, AHEAD_TILE_V, k, v, k0 + TILE_KEYS, end,
-                       steps_of(&a, &block, k0, TILE_KEYS));
-#endif
+    for (int k0 = walk.begin; k0 < walk.end; k0 += TILE_KEYS) {
+        tile_begin(&e, &x, &walk, &at, &block, k0);
         tile_view view;
         view.factored = false;
 #if HAS_FACTORED
         view.factored = !flag_read(&e, FLAG_SPREAD);
 #endif
         for (int n = 0; n < PANELS; ++n) {
-            const int panel_first = first + n * PANEL_ROWS;
             if (!view_tile(&e, &walk, n, k0, &view))
                 continue;
 #if HAS_BIAS
-            bias_stage(&e, bias_of(&a, &p, h, BIAS_ARRAY), a.bias.component, a.bias.token, panel_first, p.rows, k0, end,
-                       view.begin, view.end);
+            bias_stage(&e, bias_of(&a, &p, h, BIAS_ARRAY), a.bias.component, a.bias.token, first + n * PANEL_ROWS,
+                       p.rows, k0, walk.end, view.begin, view.end);
 #endif
-            const softmax_rows rows = {n, 1, row_max[n], row_sum[n], seen[n]};
+            const softmax_rows rows = {n, 1, values.max[n], values.sum[n], values.seen[n]};
             tile_weights(&e, &x, &view, &rows);
 #if DENSITY
             flags_lower(&e);
@@ -376,7 +397,7 @@ KERNEL(mixture_forward)
     }
     const results out = results_of(&a, &p, h, &block, o, lse, lse_low, work);
     for (int n = 0; n < PANELS; ++n) {
-        const softmax_rows rows = {n, 1, row_max[n], row_sum[n], seen[n]};
+        const softmax_rows rows = {n, 1, values.max[n], values.sum[n], values.seen[n]};
 #if DENSITY
         panel_finish(&e, &x, &walk, n, &rows, &out);
 #else
