@@ -114,9 +114,7 @@ FUNCTION void block_queries(const key_block *b)
 #if ROWS_INSIDE
         tile_sums_begin(b, &tile);
 #endif
-        bool factored = false;
-        if (HAS_FACTORED)
-            factored = !flag_read(&g->base, FLAG_SPREAD);
+        const bool factored = HAS_FACTORED && !flag_read(&g->base, FLAG_SPREAD);
 #if HAS_ENTRY_SUMS
         entry_sums_clear(g);
 #endif

@@ -141,11 +141,8 @@ FUNCTION void sub_tile_gradients(const query_block *b, int sub, real (*sums)[BLO
         weights_first(b, b->view, masked, sub);
     product_end(d, 0);
     const bool factored = b->view->factored;
-#if HAS_FACTORED
-    const bool plain = factored && (!masked || WEIGHTS_FIRST); /* as most tiles: they have a text without a branch */
-#else
-    const bool plain = !masked || WEIGHTS_FIRST;
-#endif
+    /* as most tiles: they have a text without a branch */
+    const bool plain = (!HAS_FACTORED || factored) && (!masked || WEIGHTS_FIRST);
     if (SUMS_BY_SUB_TILE && plain)
         block_gradients(b, false, true, sub, d, keep, sums);
     else
@@ -173,17 +170,12 @@ FUNCTION void tile_gradients(const query_block *b)
         if (SUMS_BY_SUB_TILE)
             slots_accumulate(b);
     }
-#if HAS_ROW_SUMS
-    COMPONENTS_FOR(r)
-        ROWS_FOR(v)
-#if HAS_FACTORED
-            b->query->sum[r][v] = b->view->factored
-                                      ? fma(b->x->u[b->view->panel][r][v], sums[r][v], b->query->sum[r][v])
-                                      : b->query->sum[r][v] + sums[r][v];
-#else
-            b->query->sum[r][v] += sums[r][v];
-#endif
-#endif
+    if (HAS_ROW_SUMS)
+        COMPONENTS_FOR(r)
+            ROWS_FOR(v)
+                b->query->sum[r][v] = HAS_FACTORED && b->view->factored
+                                          ? fma(b->x->u[b->view->panel][r][v], sums[r][v], b->query->sum[r][v])
+                                          : b->query->sum[r][v] + sums[r][v];
     if (!SUMS_BY_SUB_TILE)
         slots_accumulate(b);
 }
@@ -338,10 +330,7 @@ KERNEL(mixture_backward_queries)
             x.keys.beta = (KEY_SPACE float(*)[TILE_KEYS])terms_staged(e);
 #endif
             key_terms(e, &x, &a, k0, end, prior + turn * a.prior.component, shift);
-            view.factored = false;
-#if HAS_FACTORED
-            view.factored = !flag_read(e, FLAG_SPREAD);
-#endif
+            view.factored = HAS_FACTORED && !flag_read(e, FLAG_SPREAD);
             if (!view_tile(e, &walk, 0, k0, &view))
                 continue;
             if (HAS_BIAS)

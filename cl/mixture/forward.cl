@@ -155,9 +155,9 @@ FUNCTION void component_scores(engine *e, const scorer *x, const tile_view *view
 FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, int sub, const bool known,
                            const bool lazy, const row_base *base, real (*product)[BLOCK_ROWS], real (*w)[BLOCK_ROWS])
 {
+    const pair_block b = {e, x};
 #if PRODUCTS_TOGETHER
     real products[COMPONENTS * BLOCK_KEYS][BLOCK_ROWS];
-    const pair_block b = {e, x};
     for (int r = 0; r < COMPONENTS; ++r)
         KEYS_FOR(u)
             ROWS_FOR(v) {
@@ -169,17 +169,13 @@ FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, in
 #elif KEYS_SHIFTED
     score_product(e, x, view, sub, 0, known, lazy, product);
 #endif
-#if HAS_FACTORED
-    const pair_block b = {e, x};
-    if (view->factored) {
+    if (HAS_FACTORED && view->factored) {
         factored_weights(e, &b, view, sub, lazy, base, product, w);
         return;
     }
-#endif
 #define SCORES(r) component_scores(e, x, view, sub, r, known, lazy, base, product, w)
     COPIES(SCORES, COMPONENTS);
-#if HAS_FACTORED
-    if (x->components.one_scale) {
+    if (HAS_FACTORED && x->components.one_scale) {
         real factored[BLOCK_KEYS][BLOCK_ROWS];
         factored_weights(e, &b, view, sub, lazy, base, product, factored);
         KEYS_FOR(u)
@@ -188,13 +184,11 @@ FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, in
                 const ireal taken = is_factored(row_spread(&b, &n), key_spread(&b, &n));
                 w[u][v] = taken ? factored[u][v] : w[u][v];
             }
-    }
-#elif ESTEP_HARD
-    if (lazy)
+    } else if (!HAS_FACTORED && ESTEP_HARD && lazy) {
         KEYS_FOR(u)
             ROWS_FOR(v)
                 w[u][v] = power_of(w[u][v]);
-#endif
+    }
 }
 
 /* What the scores of a panel's rows left out: the logarithm of all weights is y + this. */
@@ -374,10 +368,7 @@ KERNEL(mixture_forward)
     for (int k0 = walk.begin; k0 < walk.end; k0 += TILE_KEYS) {
         tile_begin(&e, &x, &walk, &at, &block, k0);
         tile_view view;
-        view.factored = false;
-#if HAS_FACTORED
-        view.factored = !flag_read(&e, FLAG_SPREAD);
-#endif
+        view.factored = HAS_FACTORED && !flag_read(&e, FLAG_SPREAD);
         for (int n = 0; n < PANELS; ++n) {
             if (!view_tile(&e, &walk, n, k0, &view))
                 continue;
