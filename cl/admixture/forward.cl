@@ -180,10 +180,9 @@ KERNEL(admixture_forward)
                 if (!SHARED_SOFTMAX || h == 0) {
                     if (WEIGHTS_SHARED)
                         sync_keys(&e); /* weights of the head before are done with */
-#if HAS_BIAS
-                    bias_stage(&e, bias_of(&a, &p, h0 + h, BIAS_ARRAY), a.bias.component, a.bias.token, panel_first,
-                               p.rows, k0, end, view.begin, view.end);
-#endif
+                    if (HAS_BIAS)
+                        bias_stage(&e, bias_of(&a, &p, h0 + h, BIAS_ARRAY), a.bias.component, a.bias.token, panel_first,
+                                   p.rows, k0, end, view.begin, view.end);
                     const softmax_rows rows = {acc, SHARED_SOFTMAX ? heads : 1, row_max[acc], row_sum[acc],
                                                rounded[SUMS_ROUNDED ? acc : 0]};
                     tile_weights(&e, &x[h], &view, &rows);
