@@ -315,21 +315,15 @@ KERNEL(mixture_backward_queries)
     const key_walk walk = key_walk_of(&a, &p, &block);
     const int end = walk.end;
     for (int turn = 0; turn < TURNS; ++turn) {
-        __global const k_element *const keys = k + turn * a.k.component;
+        const row_arrays at = {q, k + turn * a.k.component, v, prior + turn * a.prior.component, shift};
         if (turn > 0)
-            components_begin(&x.components, &a, h, prior + turn * a.prior.component, variance, shift);
+            components_begin(&x.components, &a, h, at.prior, variance, shift);
 #if KEY_TERMS_GIVEN
         betas_begin(e, &x, &a,
                     work + a.region[MGK_REGION_KEY_TERMS] + beta_row(&a, p.batch, h, kv_head, turn) + p.key_base);
 #endif
         for (int k0 = walk.begin; k0 < end; k0 += TILE_KEYS) {
-            keys_stage(e, PRODUCTS, keys, a.k.component, a.k.token, k0, end, a.head_size,
-                       next_keys(&walk, elements_of(keys), k0));
-            values_stage(e, 1, v, 0, a.v.token, k0, end, a.value_size, next_keys(&walk, elements_of(v), k0));
-#if BETAS_COPIED
-            x.keys.beta = (KEY_SPACE float(*)[TILE_KEYS])terms_staged(e);
-#endif
-            key_terms(e, &x, &a, k0, end, prior + turn * a.prior.component, shift);
+            tile_stage(e, &x, &walk, &at, k0);
             view.factored = HAS_FACTORED && !flag_read(e, FLAG_SPREAD);
             if (!view_tile(e, &walk, 0, k0, &view))
                 continue;

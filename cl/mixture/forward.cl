@@ -279,14 +279,6 @@ FUNCTION void block_ahead(engine *e, const mgk_attention_args *a, const row_bloc
     rows_announced(e);
 }
 
-/* Where a (b, h) finds its arrays: element 0 of its rows and keys. */
-typedef struct row_arrays {
-    __global const q_element *q;
-    __global const k_element *k;
-    __global const v_element *v;
-    __global const float *prior, *shift;
-} row_arrays;
-
 /* Row values of a block so far. */
 typedef struct block_rows {
     real max[PANELS][BLOCK_ROWS], sum[PANELS][BLOCK_ROWS], seen[PANELS][BLOCK_ROWS];
@@ -309,23 +301,14 @@ FUNCTION void panels_begin(engine *e, mixture *x, const key_walk *w, const row_a
     }
 }
 
-/* Stages a tile, computes the terms of its keys, and announces the next one. */
+/* Stages a tile, and announces the next one's rows. */
 FUNCTION void tile_begin(engine *e, mixture *x, const key_walk *w, const row_arrays *at, const row_block *block, int k0)
 {
-    const mgk_attention_args *const a = w->a;
-    keys_stage(e, PRODUCTS, at->k, a->k.component, a->k.token, k0, w->end, a->head_size,
-               next_keys(w, elements_of(at->k), k0));
-#if !DENSITY
-    values_stage(e, 1, at->v, 0, a->v.token, k0, w->end, a->value_size, next_keys(w, elements_of(at->v), k0));
-#endif
-#if BETAS_COPIED
-    x->keys.beta = (KEY_SPACE float(*)[TILE_KEYS])terms_staged(e);
-#endif
-    key_terms(e, x, a, k0, w->end, at->prior, at->shift);
+    tile_stage(e, x, w, at, k0);
 #if !DENSITY
     if (k0 + TILE_KEYS < w->end)
-        tile_ahead(e, a, AHEAD_TILE_K, AHEAD_TILE_V, at->k, at->v, k0 + TILE_KEYS, w->end,
-                   steps_of(a, block, k0, TILE_KEYS));
+        tile_ahead(e, w->a, AHEAD_TILE_K, AHEAD_TILE_V, at->k, at->v, k0 + TILE_KEYS, w->end,
+                   steps_of(w->a, block, k0, TILE_KEYS));
 #endif
 }
 
