@@ -110,7 +110,7 @@ FUNCTION void hold_tile(const key_block *b, const panel_tile *m)
 
 #if HIDDEN > 0
 /* Adds the sums of unit n over a panel's tile. */
-FUNCTION void add_unit_sums(const key_block *b, const panel_tile *m, int n)
+FUNCTION void add_unit_sums(const key_block *b, const panel_tile *m, const int n)
 {
 #if UNIT_SUMS > 0
     const pair_block at = {b->g, &b->x->scorer, b, m, 0};
@@ -137,18 +137,29 @@ FUNCTION void add_unit_sums(const key_block *b, const panel_tile *m, int n)
 #endif
 }
 
+FUNCTION void finish_unit(const key_block *b, const panel_tile *m, const int n)
+{
+    const pair_block at = {b->g, &b->x->scorer, b, m, 0};
+    for (int sub = 0; sub < m->subs; ++sub)
+        pass_unit(&at, n, sub);
+    add_unit_sums(b, m, n);
+}
+
+FUNCTION void sum_units(const key_block *b, const panel_tile *m, const int k)
+{
+    const pair_block at = {b->g, &b->x->scorer, b, m, 0};
+    for (int sub = 0; sub < m->subs; ++sub)
+        unit_products(&at, k, sub);
+}
+
 /* All heads are done with a panel's tile: the gradients of units become dG. */
 FUNCTION void finish_units(const key_block *b, const panel_tile *m)
 {
-    const pair_block at = {b->g, &b->x->scorer, b, m, 0};
-    SCORES_FOR(n) {
-        for (int sub = 0; sub < m->subs; ++sub)
-            pass_unit(&at, n, sub);
-        add_unit_sums(b, m, n);
-    }
-    COPIES_FOR(k, 0, HAS_DG ? COMPONENTS : 0)
-        for (int sub = 0; sub < m->subs; ++sub)
-            unit_products(&at, k, sub);
+#define FINISH_UNIT(n) finish_unit(b, m, n)
+#define SUM_UNITS(k)   sum_units(b, m, k)
+    EACH_SCORE(FINISH_UNIT);
+    if (HAS_DG)
+        COPIES(SUM_UNITS, COMPONENTS);
 }
 #endif
 

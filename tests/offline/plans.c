@@ -93,6 +93,7 @@ static const problem problems[] = {
     {"hard-fish2-128", CLMGK_VARIANT_HARD_FISH, CLMGK_DTYPE_F32, 2, 128, 128, false, false, false, CLMGK_PASS_FORWARD,
      false},
     {"fish2-64", CLMGK_VARIANT_FISH, CLMGK_DTYPE_F32, 2, 64, 64, false, false, false, CLMGK_PASS_FORWARD, false},
+    {"hidden2-64", CLMGK_VARIANT_HARD_GFISH, CLMGK_DTYPE_F32, 2, 64, 64, false, false, true, CLMGK_PASS_FORWARD, false},
     {"gfish2-arrays-64", CLMGK_VARIANT_GFISH, CLMGK_DTYPE_F32, 2, 64, 64, false, false, true, CLMGK_PASS_FORWARD,
      false},
     {"hard-mish2-64", CLMGK_VARIANT_HARD_MISH, CLMGK_DTYPE_F32, 2, 64, 64, false, false, false, CLMGK_PASS_FORWARD,
@@ -109,6 +110,8 @@ static const problem problems[] = {
     {"hard-fish2-128", CLMGK_VARIANT_HARD_FISH, CLMGK_DTYPE_F32, 2, 128, 128, false, false, false, CLMGK_PASS_BACKWARD,
      false},
     {"fish2-64", CLMGK_VARIANT_FISH, CLMGK_DTYPE_F32, 2, 64, 64, false, false, false, CLMGK_PASS_BACKWARD, false},
+    {"hidden2-64", CLMGK_VARIANT_HARD_GFISH, CLMGK_DTYPE_F32, 2, 64, 64, false, false, true, CLMGK_PASS_BACKWARD,
+     false},
     {"gfish2-arrays-64", CLMGK_VARIANT_GFISH, CLMGK_DTYPE_F32, 2, 64, 64, false, false, true, CLMGK_PASS_BACKWARD,
      false},
     {"mish2-bf16-64", CLMGK_VARIANT_MISH, CLMGK_DTYPE_BF16, 2, 64, 64, false, false, false, CLMGK_PASS_BACKWARD, false},
@@ -316,6 +319,8 @@ static uint32_t gradients_of(const problem *p)
         set |= CLMGK_GRADIENT_SHIFT;
     if ((traits & CLMGK_TRAIT_GENERALISED) != 0)
         set |= CLMGK_GRADIENT_MIX_WEIGHT | CLMGK_GRADIENT_MIX_OFFSET;
+    if (p->variant == CLMGK_VARIANT_HARD_GFISH)
+        set |= CLMGK_GRADIENT_MIX_HIDDEN_OFFSET;
     if ((traits & CLMGK_TRAIT_NOISE) != 0)
         set |= CLMGK_GRADIENT_NOISE;
     if (p->modified)
@@ -330,6 +335,8 @@ static void ask(const problem *p, clmgk_attention_desc *desc)
     desc->prior_shape = p->arrays && !mixed ? CLMGK_PRIOR_HMS : CLMGK_PRIOR_UNIFORM;
     desc->variance_shape = p->arrays && !mixed ? CLMGK_VARIANCE_HM : CLMGK_VARIANCE_NUMBER;
     desc->use_mix_weight = desc->use_mix_offset = p->arrays && mixed;
+    if (p->variant == CLMGK_VARIANT_HARD_GFISH) /* it stands for hidden layers */
+        desc->mix_hidden = 8, desc->use_mix_hidden_offset = 1;
     desc->gradients = p->pass == CLMGK_PASS_BACKWARD ? gradients_of(p) : 0;
     desc->statistics = p->pass == CLMGK_PASS_STATISTICS ? CLMGK_STATISTIC_ALL : 0;
     desc->combine = p->pass == CLMGK_PASS_COMBINE;
