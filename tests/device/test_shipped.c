@@ -5,6 +5,7 @@
  *
  * With the argument "use" this program is that process: PoCL would serve what the same process compiled.
  */
+#include "device/device.h"
 #include "harness/harness.h"
 #include "harness/scratch.h"
 
@@ -97,6 +98,7 @@ static void use(th_session *session)
     const clmgk_plan_options options = own_engine(session);
     clmgk_plan_info info = CLMGK_PLAN_INFO_INIT;
     clmgk_plan *plan = NULL;
+    mgk_programs_clear(session->context); /* the session's first plan had it */
     th_expect_ok(clmgk_plan_create(session->context, &desc, &options, &plan, &th_error));
     th_expect_ok(clmgk_plan_get_info(plan, &info, &th_error));
     assert_int_equal(info.origin, CLMGK_PROGRAM_SHIPPED);

@@ -131,6 +131,7 @@ TH_TEST(programs_are_built_at_the_same_time)
         }
         for (size_t n = 0; n < TH_COUNT(flags); n++)
             mgk_steps_clear(&steps[n], NULL);
+        mgk_programs_clear(context);
         assert_null(context->programs); /* the threads' references are gone */
         clmgk_context_release(context);
     }
