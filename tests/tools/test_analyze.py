@@ -296,7 +296,7 @@ class Program(AnalyzeTest):
             for word in ("mgk", *words[kind]):
                 self.assertIn(word, text)
         # Equal pictures are equal files.
-        self.analyze("mgk", plots="again")
+        self.analyze("mgk", analyses="rank", plots="again")
         self.assertEqual((self.folder / "again-rank.svg").read_bytes(), (self.folder / "p-rank.svg").read_bytes())
         for name, magic in (("png", b"\x89PNG\r\n\x1a\n"), ("pdf", b"%PDF-1.4\n")):
             self.analyze(plots="s", plot_format=name, analyses="rank,matrices")
