@@ -118,14 +118,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("names", help="names of configurations, with commas")
     parser.add_argument("--plans", type=pathlib.Path, default=offline.PLANS, help="the program offline_plans")
-    parser.add_argument("--ptxas", help="in place of the toolkit's")
-    parser.add_argument("--nvcc", action="store_true", help="PTX by nvcc, nearly that of the OpenCL driver, instead of clang's")
-    arguments = parser.parse_args()
-    missing, tools = machine.find_tools(arguments.ptxas)
-    if arguments.nvcc:
-        missing = missing or offline.Cuda(machine.ARCHITECTURE).missing()
-    if missing:
-        print(f"skipped: {missing} is not there")
+    arguments, tools = machine.parse(parser)
+    if tools is None:
         return 77
     names = arguments.names.split(",")
     known = passes.configurations(arguments.plans).values()

@@ -12,6 +12,19 @@ import compile as offline  # noqa: E402
 ARCHITECTURE = "sm_90"
 
 
+def parse(parser):
+    """Adds the options that choose compilers. The arguments, and ptxas and nvdisasm; None: it said what is missing."""
+    parser.add_argument("--ptxas", help="in place of the toolkit's")
+    parser.add_argument("--nvcc", action="store_true", help="PTX by nvcc, nearly that of the OpenCL driver, instead of clang's")
+    arguments = parser.parse_args()
+    missing, tools = find_tools(arguments.ptxas)
+    if arguments.nvcc:
+        missing = missing or offline.Cuda(ARCHITECTURE).missing()
+    if missing:
+        print(f"skipped: {missing} is not there")
+    return arguments, None if missing else tools
+
+
 def find_tools(ptxas=None):
     """What is missing, and ptxas and nvdisasm."""
     missing = offline.Nvidia(ARCHITECTURE).missing()

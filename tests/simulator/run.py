@@ -383,15 +383,9 @@ def main():
     parser.add_argument("--plans", type=pathlib.Path, default=offline.PLANS)
     parser.add_argument("--only", default="")
     parser.add_argument("--full", action="store_true")
-    parser.add_argument("--ptxas", help="in place of the toolkit's")
-    parser.add_argument("--nvcc", action="store_true", help="PTX by nvcc, nearly that of the OpenCL driver, instead of clang's")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
-    arguments = parser.parse_args()
-    missing, tools = machine.find_tools(arguments.ptxas)
-    if arguments.nvcc:
-        missing = missing or offline.Cuda(machine.ARCHITECTURE).missing()
-    if missing:
-        print(f"skipped: {missing} is not there")
+    arguments, tools = machine.parse(parser)
+    if tools is None:
         return 77
     chosen = [*PROBES] + CASES + products.CASES
     if arguments.full or arguments.only:
