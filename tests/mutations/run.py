@@ -179,13 +179,14 @@ def parse():
 
 def can_run(mutant):
     """Whether this machine has what the mutant's tests need: the Python package's environment, or an instruction set of the
-    CPU (a flag of /proc/cpuinfo)."""
+    CPU (a flag of /proc/cpuinfo), and not the one that it must lack."""
     if mutant["file"].startswith("python/clmgk/torch/"):
         return HAS_TORCH
     if mutant["file"].startswith("python/"):
         return PYTHON is not None
     info = pathlib.Path("/proc/cpuinfo")
-    return "needs" not in mutant or (info.exists() and f" {mutant['needs']} " in info.read_text().replace("\n", " "))
+    flags = info.read_text().split() if info.exists() else []
+    return mutant.get("needs") in (None, *flags) and mutant.get("lacks") not in flags
 
 
 def main():
