@@ -427,8 +427,9 @@ def warm_up(problems: Iterable[Descriptor], *, device: str | Device | Context | 
             engine: str = "auto") -> list[Future[Plan]]:
     """Makes plans in the background, one after another. Calls of other threads go on meanwhile.
 
-    Equal plans, and functions without a plan on an equal problem, find the compiled programs as long as one of these plans
-    lives on the same device (a `Context` of one's own: on this context), and on disk where programs are kept.
+    Equal plans, and functions without a plan on an equal problem, find the compiled programs on the same device (a `Context`
+    of one's own: on this context) while one of these plans lives, and for a time afterwards; and on disk where programs are
+    kept.
 
     Parameters
     ----------
