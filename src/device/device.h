@@ -236,7 +236,7 @@ bool mgk_program_is_unverified(const mgk_program *program);
 clmgk_status mgk_program_check(const mgk_program *program, clmgk_error *error);
 
 /* Ends a program's need of a verdict. NULL: its results are right, and it is saved. Else why they are wrong: then this
- * reason is saved in its place, and mgk_program_get fails with it, UNSUPPORTED, from now on. */
+ * reason is saved in its place, and mgk_program_get fails with it, UNSUPPORTED, while the context keeps the program. */
 void mgk_program_judge(mgk_program *program, const char *wrong);
 
 /* Destroys the programs that only the context keeps: at its end all. */

@@ -368,14 +368,18 @@ static mgk_program *find_finished(clmgk_context *context, const wanted *by)
     return program;
 }
 
-/* Adds a reference to the finished program; *out = NULL if there is none. Fails if it is wrong. */
-static clmgk_status take_known(clmgk_context *context, const wanted *by, mgk_program **out, clmgk_error *error)
+/* Adds a reference to the finished program; *out = NULL if there is none: then adds `fresh` to the list, unless NULL.
+ * Fails if the program is wrong. */
+static clmgk_status take_or_add(clmgk_context *context, const wanted *by, mgk_program *fresh, mgk_program **out,
+                                clmgk_error *error)
 {
     pthread_mutex_lock(&context->monitor.mutex);
     mgk_program *const found = find_finished(context, by);
     const clmgk_status status = found != NULL ? fail_if_wrong(found, error) : CLMGK_OK;
     if (found != NULL && status == CLMGK_OK)
         ++found->references;
+    else if (found == NULL && fresh != NULL)
+        add(fresh);
     pthread_mutex_unlock(&context->monitor.mutex);
     *out = status == CLMGK_OK ? found : NULL;
     return status;
@@ -387,21 +391,14 @@ static clmgk_status find_or_create(clmgk_context *context, const wanted *by, con
     mgk_program *const fresh = begin(context, by->file, by->options, by->key);
     if (fresh == NULL)
         return mgk_fail_memory(error, "a program");
-    pthread_mutex_lock(&context->monitor.mutex);
-    mgk_program *const found = find_finished(context, by);
-    const clmgk_status status = found != NULL ? fail_if_wrong(found, error) : CLMGK_OK;
-    if (found == NULL)
-        add(fresh);
-    else if (status == CLMGK_OK)
-        ++found->references;
-    pthread_mutex_unlock(&context->monitor.mutex);
-    if (found != NULL)
+    const clmgk_status status = take_or_add(context, by, fresh, out, error);
+    if (status != CLMGK_OK || *out != NULL) {
         destroy(fresh);
-    MGK_TRY(status);
-    if (found == NULL)
-        MGK_TRY(finish(fresh, by->file, source, error));
-    *out = found != NULL ? found : fresh;
-    *origin = found != NULL ? CLMGK_PROGRAM_MEMORY : fresh->origin;
+        return status;
+    }
+    MGK_TRY(finish(fresh, by->file, source, error));
+    *out = fresh;
+    *origin = fresh->origin;
     return CLMGK_OK;
 }
 
@@ -415,7 +412,7 @@ clmgk_status mgk_program_get(clmgk_context *context, const char *file, const cha
     *origin = CLMGK_PROGRAM_MEMORY;
     *compile_ms = 0.0;
     if (context->kernel_dir == NULL)
-        MGK_TRY(take_known(context, &by, out, error));
+        MGK_TRY(take_or_add(context, &by, NULL, out, error));
     if (*out != NULL)
         return CLMGK_OK;
     mgk_text source = {.allocator = &context->allocator};
