@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Scores and masks of a user's own, as a line of text: the parser, derivatives, values, ranges, and OpenCL C.
+ *
+ * A graph holds typed nodes, each once; a node's arguments come before it. Texts are parsed into a graph, which
+ * simplifies what it can and adds derivatives as more nodes. An expression is a copy of the nodes that one of them
+ * needs, in an order that depends on the formula alone: the canonical form. Nothing is evaluated lazily: every
+ * operation has a value for all arguments, and no loop here is a recursion but the parser's, which is bounded.
+ */
+#ifndef MGK_EXPRESSION_H
+#define MGK_EXPRESSION_H
+
+#include "base/base.h"
+
+/* Limits of a text. */
+#define MGK_TEXT_BYTES    65536
+#define MGK_TEXT_DEPTH    64
+#define MGK_TEXT_LETS     256
+#define MGK_TEXT_STEPS    100000 /* tokens and operations */
+#define MGK_GRAPH_NODES   65536  /* with the derivatives */
+#define MGK_SYMBOL_BYTES  63
+#define MGK_CAPTURES      8
+#define MGK_CAPTURE_AXES  4
+#define MGK_NUMBERS       16
+#define MGK_TABLE_ENTRIES 65536 /* of a captured array with a gradient that any index reads */
+
+typedef enum mgk_type { MGK_BOOL, MGK_INT, MGK_FLOAT } mgk_type;
+
+/* X(NAME, "text", "OpenCL C", type): the built-in names. S is of score texts only. */
+#define MGK_NAME_LIST(X)                                                                                               \
+    X(SCORE, "s", "s", MGK_FLOAT)                                                                                      \
+    X(ROW, "i", "pair.i", MGK_INT)                                                                                     \
+    X(KEY, "j", "pair.j", MGK_INT)                                                                                     \
+    X(BATCH, "b", "mod_const_int(pair.b)", MGK_INT)                                                                    \
+    X(HEAD, "h", "mod_const_int(pair.h)", MGK_INT)                                                                     \
+    X(KV_HEAD, "g", "mod_const_int(pair.g)", MGK_INT)                                                                  \
+    X(COMPONENT, "r", "mod_const_int(pair.r)", MGK_INT)                                                                \
+    X(QUERIES, "N", "mod_const_int(pair.queries)", MGK_INT)                                                            \
+    X(KEYS, "S", "mod_const_int(pair.keys)", MGK_INT)
+
+typedef enum mgk_name {
+#define MGK_NAME_ENUM(name, text, code, type) MGK_NAME_##name,
+    MGK_NAME_LIST(MGK_NAME_ENUM)
+#undef MGK_NAME_ENUM
+        MGK_NAMES
+} mgk_name;
+
+/* What a node depends on: a bit for each name, and these. i - j alone is neither ROW nor KEY. */
+#define MGK_ON(name)      (1u << MGK_NAME_##name)
+#define MGK_ON_DIFFERENCE (1u << MGK_NAMES)
+#define MGK_ON_DATA       (2u << MGK_NAMES) /* an element of a captured array */
+
+/*
+ * X(NAME, arguments, "OpenCL C of floats", "OpenCL C of ints"): the operations; %0, %1, %2 are arguments. FOLDED marks
+ * the last one that the graph computes on constants: what comes later depends on the machine's library of functions.
+ */
+#define MGK_OPERATION_LIST(X)                                                                                          \
+    X(CONSTANT, 0, "", "")                                                                                             \
+    X(NAME, 0, "", "")                                                                                                 \
+    X(NUMBER, 0, "", "")                                                                                               \
+    X(READ, -1, "", "")                                                                                                \
+    X(ADD, 2, "%0 + %1", "mod_add_int(%0, %1)")                                                                        \
+    X(SUBTRACT, 2, "%0 - %1", "mod_sub_int(%0, %1)")                                                                   \
+    X(MULTIPLY, 2, "%0 * %1", "mod_mul_int(%0, %1)")                                                                   \
+    X(DIVIDE, 2, "%0 / %1", "mod_div_int(%0, %1)")                                                                     \
+    X(REMAINDER, 2, "", "mod_mod_int(%0, %1)")                                                                         \
+    X(NEGATE, 1, "-%0", "mod_sub_int(mod_const_int(0), %0)")                                                           \
+    X(LESS, 2, "mod_less(%0, %1)", "mod_less_int(%0, %1)")                                                             \
+    X(LESS_EQUAL, 2, "mod_less_equal(%0, %1)", "mod_less_equal_int(%0, %1)")                                           \
+    X(EQUAL, 2, "mod_equal(%0, %1)", "mod_equal_int(%0, %1)")                                                          \
+    X(AND, 2, "", "%0 & %1")                                                                                           \
+    X(OR, 2, "", "%0 | %1")                                                                                            \
+    X(NOT, 1, "", "~%0")                                                                                               \
+    X(SELECT, 3, "mod_select(%0, %1, %2)", "mod_select_int(%0, %1, %2)")                                               \
+    X(TO_INT, 1, "mod_int_of(%0)", "-%0")                                                                              \
+    X(TO_FLOAT, 1, "", "mod_float_of(%0)")                                                                             \
+    X(MIN, 2, "mod_min(%0, %1)", "mod_min_int(%0, %1)")                                                                \
+    X(MAX, 2, "mod_max(%0, %1)", "mod_max_int(%0, %1)")                                                                \
+    X(ABS, 1, "mod_abs(%0)", "mod_abs_int(%0)")                                                                        \
+    X(FLOOR, 1, "mod_floor(%0)", "")                                                                                   \
+    X(EXP, 1, "mod_exp(%0)", "")                                                                                       \
+    X(LOG, 1, "mod_log(%0)", "")                                                                                       \
+    X(LOG1P, 1, "mod_log1p(%0)", "")                                                                                   \
+    X(SQRT, 1, "mod_sqrt(%0)", "")                                                                                     \
+    X(RSQRT, 1, "mod_rsqrt(%0)", "")                                                                                   \
+    X(TANH, 1, "mod_tanh(%0)", "")                                                                                     \
+    X(SIN, 1, "mod_sin(%0)", "")                                                                                       \
+    X(COS, 1, "mod_cos(%0)", "")                                                                                       \
+    X(POW, 2, "mod_pow(%0, %1)", "")                                                                                   \
+    X(ERF, 1, "mod_erf(%0)", "")                                                                                       \
+    X(SIGMOID, 1, "mod_const(1.0f) / (mod_const(1.0f) + mod_exp(-%0))", "")
+
+typedef enum mgk_operation {
+#define MGK_OPERATION_ENUM(name, ...) MGK_##name,
+    MGK_OPERATION_LIST(MGK_OPERATION_ENUM)
+#undef MGK_OPERATION_ENUM
+        MGK_OPERATIONS,
+    MGK_FOLDED = MGK_FLOOR
+} mgk_operation;
+
+typedef struct mgk_node {
+    uint8_t operation; /* mgk_operation */
+    uint8_t type;      /* mgk_type */
+    uint8_t from;      /* the arguments' type, of a SELECT the branches'; a READ's have INT */
+    uint8_t count;     /* arguments */
+    uint32_t slot;     /* mgk_name; the number; the capture */
+    uint32_t depends;
+    int32_t arguments[MGK_CAPTURE_AXES];
+    double value;  /* CONSTANT; a float's value is one of float */
+    uint64_t hash; /* of the formula: the order of a sum's terms is that of their hashes */
+} mgk_node;
+
+/* What a text may name besides the built-in names. */
+typedef struct mgk_symbol {
+    const char *name;
+    mgk_type type; /* captured arrays: INT or FLOAT */
+    int axes;
+} mgk_symbol;
+
+typedef struct mgk_symbols {
+    const mgk_symbol *captures;
+    size_t capture_count;
+    const char *const *numbers;
+    size_t number_count;
+} mgk_symbols;
+
+/* INVALID_VALUE, with the reason, for names that are no identifiers, taken twice or built in, and for numbers of axes.
+ */
+clmgk_status mgk_symbols_check(const mgk_symbols *symbols, clmgk_error *error);
+
+/* ---- graphs ----------------------------------------------------------------------------------------------- */
+
+#define MGK_NONE (-1) /* no node: a derivative that is 0 everywhere */
+
+typedef struct mgk_graph {
+    const clmgk_allocator *allocator;
+    mgk_node *nodes;
+    size_t count, capacity;
+    int32_t *table; /* of nodes by their content */
+    size_t slots;
+    bool failed, full; /* without memory, or with too many nodes: functions return 0 */
+} mgk_graph;
+
+void mgk_graph_free(mgk_graph *graph);
+
+/* OK, or the reason why the graph has failed. */
+clmgk_status mgk_graph_status(const mgk_graph *graph, clmgk_error *error);
+
+/* Nodes with arguments of the types that the operation takes. Each returns a node of the graph, which may be simpler.
+ */
+int32_t mgk_make_constant(mgk_graph *graph, mgk_type type, double value);
+int32_t mgk_make_leaf(mgk_graph *graph, mgk_operation operation, mgk_type type, uint32_t slot);
+int32_t mgk_make_read(mgk_graph *graph, mgk_type type, uint32_t capture, const int32_t *indices, int axes);
+int32_t mgk_make_unary(mgk_graph *graph, mgk_operation operation, int32_t a);
+int32_t mgk_make_binary(mgk_graph *graph, mgk_operation operation, int32_t a, int32_t b);
+int32_t mgk_make_select(mgk_graph *graph, int32_t condition, int32_t a, int32_t b);
+/* The node as another type: C's conversions; a float to INT saturates, NaN gives 0. */
+int32_t mgk_make_conversion(mgk_graph *graph, mgk_type type, int32_t a);
+
+/* Parses the text of a score (a float) or of a mask (a bool) into *root. `field` names the text in messages. */
+clmgk_status mgk_parse(mgk_graph *graph, const mgk_symbols *symbols, const char *text, bool mask, const char *field,
+                       int32_t *root, clmgk_error *error);
+
+/*
+ * The derivative of a float by the node `by`, a leaf or a read: a node, or MGK_NONE where it is 0 everywhere. At kinks:
+ * abs and relu have 0; min, max and clamp take their first argument's where both are equal; `?:` has the derivative of
+ * the branch that it takes; floor and conversions to integers have 0; pow has 0 by its exponent where its value is 0.
+ */
+int32_t mgk_derive(mgk_graph *graph, int32_t root, int32_t by);
+
+/* ---- expressions ------------------------------------------------------------------------------------------ */
+
+typedef struct mgk_expression {
+    size_t count; /* the last node is the value */
+    mgk_node nodes[];
+} mgk_expression;
+
+/* A copy of what `root` needs (mgk_free); NULL without memory. */
+mgk_expression *mgk_extract(const mgk_graph *graph, int32_t root);
+
+/* An array in double precision, for values. */
+typedef struct mgk_values {
+    const double *data;
+    int64_t extents[MGK_CAPTURE_AXES], strides[MGK_CAPTURE_AXES];
+} mgk_values;
+
+typedef struct mgk_inputs {
+    double names[MGK_NAMES];
+    const double *numbers;
+    const mgk_values *captures;
+} mgk_inputs;
+
+/* The value of every node, in double precision; ints and floats converted from ints are rounded as kernels do.
+ * Returns the last one. */
+double mgk_evaluate(const mgk_expression *expression, const mgk_inputs *inputs, double *values);
+
+/* Reads outside of their arrays that C, which evaluates lazily, would make, after mgk_evaluate. `needed` has room for a
+ * flag for each node. */
+size_t mgk_reads_outside(const mgk_expression *expression, const mgk_inputs *inputs, const double *values,
+                         bool *needed);
+
+/* The element that a read takes: each index is clamped to its axis. */
+int64_t mgk_element(const mgk_node *read, const mgk_values *array, const double *values);
+
+/* One operation on numbers. */
+double mgk_apply(const mgk_node *node, const double *arguments);
+
+/* ---- ranges ------------------------------------------------------------------------------------------------ */
+
+/* The values between two numbers, which may be infinite, and NaN if `nan`. */
+typedef struct mgk_range {
+    double low, high;
+    bool nan;
+} mgk_range;
+
+typedef struct mgk_bounds {
+    mgk_range names[MGK_NAMES];
+    const double *numbers;
+    /* The range of the elements of a captured array whose indices lie in these ranges. */
+    mgk_range (*read)(void *user, uint32_t capture, int axes, const mgk_range *indices);
+    void *user;
+} mgk_bounds;
+
+/* A range that has every value of the expression that a kernel may compute, with any rounding that OpenCL allows.
+ * `ranges` has room for one range for each node. A mask is false where `high` is 0, and true where `low` is 1. */
+mgk_range mgk_evaluate_range(const mgk_expression *expression, const mgk_bounds *bounds, mgk_range *ranges);
+
+/* ---- OpenCL C ----------------------------------------------------------------------------------------------- */
+
+/* Appends a function of this name over cl/attention/mods.clh; `score`: it has the parameter s. NULL: the constant
+ * `otherwise`, of a float, or a bool unless `score`. */
+void mgk_print_function(mgk_text *text, const char *name, bool score, const mgk_expression *expression,
+                        const char *otherwise);
+
+#endif

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* OpenCL C of an expression: a variable for each operation, in the canonical order. Nothing depends on the locale. */
+#include "expression/expression.h"
+
+#include <string.h>
+
+/* The codes of an operation, of floats and of ints. */
+static const char *const codes[][2] = {
+#define OPERATION_CODES(name, count, floats, ints) {floats, ints},
+    MGK_OPERATION_LIST(OPERATION_CODES)
+#undef OPERATION_CODES
+};
+
+static const char *const name_codes[] = {
+#define NAME_CODE(name, text, code, type) code,
+    MGK_NAME_LIST(NAME_CODE)
+#undef NAME_CODE
+};
+
+static void print_constant(mgk_text *text, const mgk_node *node)
+{
+    const float value = (float)node->value;
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof(bits));
+    if (node->type == MGK_FLOAT)
+        mgk_text_printf(text, "mod_const(as_float(0x%08xu))", bits);
+    else
+        mgk_text_printf(text, "mod_const_int(%d)", node->type == MGK_BOOL ? -(int)node->value : (int)node->value);
+}
+
+/* A node as an argument. */
+static void print_operand(mgk_text *text, const mgk_node *nodes, int32_t n)
+{
+    const mgk_node *const node = &nodes[n];
+    if (node->operation == MGK_CONSTANT)
+        print_constant(text, node);
+    else if (node->operation == MGK_NAME)
+        mgk_text_printf(text, "%s", name_codes[node->slot]);
+    else if (node->operation == MGK_NUMBER)
+        mgk_text_printf(text, "mod_const(data.args->number[%u])", (unsigned)node->slot);
+    else
+        mgk_text_printf(text, "t%d", (int)n);
+}
+
+static void print_read(mgk_text *text, const mgk_node *nodes, const mgk_node *node)
+{
+    const unsigned slot = (unsigned)node->slot;
+    mgk_text_printf(text, "mod_gather_%u(data.c%u, mod_at_%d(&data.args->capture[%u]", slot, slot, node->count, slot);
+    for (int a = 0; a < node->count; ++a) {
+        mgk_text_printf(text, ", ");
+        print_operand(text, nodes, node->arguments[a]);
+    }
+    mgk_text_printf(text, "))");
+}
+
+static void print_operation(mgk_text *text, const mgk_node *nodes, const mgk_node *node)
+{
+    const char *code = codes[node->operation][node->from != MGK_FLOAT];
+    while (*code != '\0') {
+        const size_t plain = strcspn(code, "%");
+        mgk_text_append(text, code, plain);
+        code += plain;
+        if (*code == '%') {
+            print_operand(text, nodes, node->arguments[code[1] - '0']);
+            code += 2;
+        }
+    }
+}
+
+static const char *type_code(mgk_type type)
+{
+    return type == MGK_FLOAT ? "mod_float" : "mod_int";
+}
+
+void mgk_print_function(mgk_text *text, const char *name, bool score, const mgk_expression *expression,
+                        const char *otherwise)
+{
+    const mgk_node *const nodes = expression ? expression->nodes : NULL;
+    const int32_t last = expression ? (int32_t)expression->count - 1 : 0;
+    const mgk_type type = nodes ? (mgk_type)nodes[last].type : score ? MGK_FLOAT : MGK_BOOL;
+    mgk_text_printf(text, "FUNCTION %s %s(%sconst struct mod_pair pair, const struct mod_data data)\n{\n",
+                    type_code(type), name, score ? "const mod_float s, " : "");
+    for (int32_t n = 0; nodes && n <= last; ++n) {
+        const mgk_node *const node = &nodes[n];
+        if (node->operation < MGK_READ)
+            continue;
+        mgk_text_printf(text, "    const %s t%d = ", type_code((mgk_type)node->type), (int)n);
+        if (node->operation == MGK_READ)
+            print_read(text, nodes, node);
+        else
+            print_operation(text, nodes, node);
+        mgk_text_printf(text, ";\n");
+    }
+    mgk_text_printf(text, "    return ");
+    if (nodes)
+        print_operand(text, nodes, last);
+    else
+        mgk_text_printf(text, "%s", otherwise);
+    mgk_text_printf(text, ";\n}\n");
+}

@@ -1,0 +1,845 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The language of scores and masks: values, messages, canonical form, derivatives, ranges, and broken texts. */
+#include "expression/expression.h"
+#include "harness/harness.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- what texts may name ------------------------------------------------------------------------------------- */
+
+enum { CAPTURE_T, CAPTURE_W, CAPTURE_DOC, CAPTURE_D, CAPTURES };
+enum { NUMBER_C, NUMBER_K, NUMBERS };
+
+static const mgk_symbol captures[CAPTURES] = {
+    {"t", MGK_FLOAT, 2}, {"w", MGK_FLOAT, 1}, {"doc", MGK_INT, 2}, {"D", MGK_INT, 3}};
+static const char *const numbers[NUMBERS] = {"c", "k"};
+static const mgk_symbols symbols = {captures, CAPTURES, numbers, NUMBERS};
+
+static double table[12], weights[9], documents[2 * 9];
+static const int documents_of[2 * 9] = {0, 0, 0, 1, 1, 1, 2, 2, 2, 1, 1, 1, 2, 2, 2, 3, 3, 3};
+static const double distances[2 * 2 * 2] = {0, 1, 2, 3, 3, 2, 1, 0};
+
+typedef struct point {
+    mgk_inputs inputs;
+    double number[NUMBERS];
+    mgk_values arrays[CAPTURES];
+} point;
+
+static void make_point(point *at)
+{
+    for (int n = 0; n < 12; ++n)
+        table[n] = 0.25 * n - 1;
+    for (int n = 0; n < 9; ++n)
+        weights[n] = 1.5 - 0.5 * n;
+    for (int n = 0; n < 18; ++n)
+        documents[n] = documents_of[n];
+    const double names[MGK_NAMES] = {0.75, 5, 3, 1, 2, 1, 0, 7, 9};
+    *at = (point){.number = {30, 0.5},
+                  .arrays = {{table, {3, 4}, {4, 1}},
+                             {weights, {9}, {1}},
+                             {documents, {2, 9}, {9, 1}},
+                             {distances, {2, 2, 2}, {4, 2, 1}}}};
+    memcpy(at->inputs.names, names, sizeof(names));
+    at->inputs.numbers = at->number;
+    at->inputs.captures = at->arrays;
+}
+
+static mgk_expression *extract_text(const char *text, bool mask)
+{
+    mgk_graph graph = {0};
+    int32_t root = 0;
+    th_expect_ok(mgk_parse(&graph, &symbols, text, mask, mask ? "mask_mod" : "score_mod", &root, &th_error));
+    mgk_expression *const expression = mgk_extract(&graph, root);
+    assert_non_null(expression);
+    mgk_graph_free(&graph);
+    return expression;
+}
+
+static double value_of(const mgk_expression *expression, const point *at)
+{
+    double *const values = calloc(expression->count, sizeof(*values));
+    const double value = mgk_evaluate(expression, &at->inputs, values);
+    free(values);
+    return value;
+}
+
+/* ---- values --------------------------------------------------------------------------------------------------------
+ */
+
+static const struct {
+    const char *text;
+    double value;
+} values[] = {
+    {"s", 0.75},
+    {"s + i * 2 - j", 7.75},
+    {"1 + 2 * 3 - 4 / 2", 5},
+    {"-2 - -3", 1},
+    {"7 / 2 * 1.0", 3},
+    {"-7 / 2", -3},
+    {"-7 % 3", -1},
+    {"7 % -3", 1},
+    {"i / (j - 3)", 0},
+    {"i % (j - 3)", 0},
+    {"2147483647 + j", -2147483646},
+    {"(-2147483647 - 1) / (2 - j)", -2147483648.0},
+    {"(-2147483647 - 1) % (2 - j)", 0},
+    {"abs(-2147483647 - 1 + j - 3)", -2147483648.0},
+    {"65536 * 65536 + i", 5},
+    {"int(3e9 * s)", 2147483647},
+    {"int(-1e30)", -2147483648.0},
+    {"(int) -1.75", -1},
+    {"int(0.0 / 0.0)", 0},
+    {"float(16777217)", 16777216},
+    {"(float)7 / 2", 3.5},
+    {"1 / 0.0 > 1e38", 1},
+    {"(bool)0.5 + (bool)0 + true", 2},
+    {"j <= i && i < 6", 1},
+    {"j > i || !(i >= 5)", 0},
+    {"1 < 2 == true", 1},
+    {"i != 5 ? 1.5 : j == 3 ? 2 : 3", 2},
+    {"let x = i - j; let y = x * x; y + x", 6},
+    {"let x = 2; (x > 1) + x", 3},
+    {"clamp(i - j, -1, 1)", 1},
+    {"clamp(s, 0, 0.5)", 0.5},
+    {"min(i, j) + max(1.5, 1)", 4.5},
+    {"relu(-s) + relu(s) + relu(-2)", 0.75},
+    {"abs(j - i) + abs(-0.5)", 2.5},
+    {"floor(-0.25) + floor(2)", 1},
+    {"exp(0) + log(1) + log1p(0) + sqrt(4) + rsqrt(4)", 3.5},
+    {"tanh(0) + sin(0) + cos(0) + pow(2, 3) + erf(0)", 9},
+    {"sigmoid(0) + gelu(0)", 0.5},
+    {"gelu(1) - 0.841344746068543", 0},
+    {"c * tanh(s / c)", 0.749843828},
+    {"s + t[h, clamp(i - j, 0, 3)]", 2.25},
+    {"t[-5, 99]", -0.25},
+    {"t[i / 4, true]", 0.25},
+    {"w[j] * s * s", 0},
+    {"doc[b, i] == doc[b, j]", 1},
+    {"D[0, 1, doc[0, 3]]", 3},
+    {"t[h, D[b, i, j]]", 1},
+    {".5 + 5e-1 + 0.05E+1f + 1.f", 2.5},
+    {"b + h * 10 + g * 100 + r * 1000 + N * 10000 + S * 100000", 970121},
+    {"16777216.0 + 1", 16777216},
+    {"0.1 * 10 == 1", 1},
+};
+
+TH_HOST_TEST(test_values)
+{
+    point at;
+    make_point(&at);
+    for (size_t n = 0; n < TH_COUNT(values); ++n) {
+        mgk_expression *const expression = extract_text(values[n].text, false);
+        const double value = value_of(expression, &at);
+        mgk_free(NULL, expression);
+        if (!(fabs(value - values[n].value) <= 1e-6 * fmax(1, fabs(value))))
+            fail_msg("%s: %.9g: expected %.9g", values[n].text, value, values[n].value);
+    }
+}
+
+/* A number has its float's value, as in a kernel. */
+TH_HOST_TEST(test_literals)
+{
+    point at;
+    make_point(&at);
+    static const struct {
+        const char *text;
+        float value;
+    } literals[] = {{"0.1", 0.1F},        {"3.14159265358979", 3.14159265358979F},
+                    {"1e-45", 1e-45F},    {"1e-60", 0},
+                    {"3.4e38", 3.4e38F},  {"123456789012345678901234567890.0", 1.23456789e29F},
+                    {"1.0 / 3", 1.F / 3}, {"0.00000000000000000000000000000000000000000000001e40", 1e-7F}};
+    for (size_t n = 0; n < TH_COUNT(literals); ++n) {
+        mgk_expression *const expression = extract_text(literals[n].text, false);
+        const double value = value_of(expression, &at);
+        mgk_free(NULL, expression);
+        if (value != (double)literals[n].value)
+            fail_msg("%s: %.9g: expected %.9g", literals[n].text, value, (double)literals[n].value);
+    }
+}
+
+/* Reads that C would not make do not count. */
+TH_HOST_TEST(test_reads_outside)
+{
+    static const struct {
+        const char *text;
+        size_t outside;
+    } cases[] = {{"t[h, 3]", 0},
+                 {"t[h, 4] + t[3, 4] + w[-1]", 3},
+                 {"i < 5 ? w[i + 9] : w[i]", 0},
+                 {"i == 5 ? w[i + 9] : w[i]", 1},
+                 {"j < 4 || w[j - 9] > 0", 0},
+                 {"j < 3 || w[j - 9] > 0", 1},
+                 {"j < 3 && w[j - 9] > 0", 0},
+                 {"w[doc[0, 10]]", 1}};
+    point at;
+    make_point(&at);
+    for (size_t n = 0; n < TH_COUNT(cases); ++n) {
+        mgk_expression *const expression = extract_text(cases[n].text, false);
+        double *const results = calloc(expression->count, sizeof(*results));
+        bool *const needed = calloc(expression->count, sizeof(*needed));
+        mgk_evaluate(expression, &at.inputs, results);
+        const size_t outside = mgk_reads_outside(expression, &at.inputs, results, needed);
+        if (outside != cases[n].outside)
+            fail_msg("%s: %zu reads outside: expected %zu", cases[n].text, outside, cases[n].outside);
+        free(results);
+        free(needed);
+        mgk_free(NULL, expression);
+    }
+}
+
+/* ---- messages
+ * -------------------------------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *text, *message;
+} score_errors[] = {
+    {"", "score_mod: line 1, column 1: expected a number, a name or '(', found the end of the text"},
+    {"s +", "line 1, column 4: expected a number, a name or '(', found the end of the text"},
+    {"s s", "line 1, column 3: expected an operator or the end of the text, found 's'"},
+    {"(s", "line 1, column 3: expected ')', found the end of the text"},
+    {"s +\n  tanhh(s)", "line 2, column 3: unknown function 'tanhh'; nearest: 'tanh'"},
+    {"docs[b, i]", "line 1, column 1: unknown name 'docs'; nearest: 'doc'"},
+    {"let apple = 1; appel", "line 1, column 16: unknown name 'appel'; nearest: 'apple'"},
+    {"zzzzzzzzzz", "line 1, column 1: unknown name 'zzzzzzzzzz'"},
+    {"t[h]", "line 1, column 1: 't' has 2 axes: found 1 index"},
+    {"w[h, 1, 2, 3, 4]", "line 1, column 1: 'w' has 1 axis: found 5 indices"},
+    {"w", "line 1, column 2: expected '[' after an array's name, found the end of the text"},
+    {"w[s]", "line 1, column 1: index 1 of 'w' is a float: expected an int, as int(x) makes"},
+    {"c[0]", "line 1, column 2: expected an operator or the end of the text, found '['"},
+    {"exp(1, 2)", "line 1, column 1: 'exp' takes 1 argument: found 2"},
+    {"clamp(1)", "line 1, column 1: 'clamp' takes 3 arguments: found 1"},
+    {"exp", "line 1, column 4: expected '(' after a function's name"},
+    {"exp(1", "line 1, column 6: expected ',' or ')', found the end of the text"},
+    {"s % 2", "line 1, column 3: '%' with a float: expected two ints"},
+    {"s & 1", "line 1, column 3: expected an operator or operand of C, found '&'; nearest: '&&'"},
+    {"s ? 1", "line 1, column 6: expected ':' of '? :', found the end of the text"},
+    {"s = 1", "line 1, column 3: expected an operator or the end of the text, found '='"},
+    {"let s = 1; s", "line 1, column 5: expected a name that is not taken, found 's'"},
+    {"let x = 1; let x = 2; x", "line 1, column 16: expected a name that is not taken, found 'x'"},
+    {"let t = 1; t", "line 1, column 5: expected a name that is not taken, found 't'"},
+    {"let x = x; x", "line 1, column 9: unknown name 'x'"},
+    {"let x = 1 x", "line 1, column 11: expected an operator or ';', found 'x'"},
+    {"let 1", "line 1, column 5: expected a name after 'let', found '1'"},
+    {"let x 1", "line 1, column 7: expected '=', found '1'"},
+    {"s + let x = 1; x", "line 1, column 5: expected a number, a name or '(', found 'let'"},
+    {"2147483648", "line 1, column 1: a number is too large: expected at most 2147483647 for an int"},
+    {"1e39", "line 1, column 1: a number is too large: expected at most 3.4e38"},
+    {"12x", "line 1, column 1: a number ends with 'x': expected digits"},
+    {"1.2.3", "line 1, column 1: a number ends with '.': expected digits"},
+    {"010", "line 1, column 1: an int begins with 0: expected a decimal number"},
+    {"s + \"x\"", "line 1, column 5: expected an operator or operand of C, found '\"'"},
+    {"s\t+\n\n  \303\251", "line 3, column 3: expected a character of ASCII, found byte 0xc3"},
+    {"s,s", "line 1, column 2: expected an operator or the end of the text, found ','"},
+    {"{s}", "line 1, column 1: expected an operator or operand of C, found '{'"},
+};
+
+static void expect_parse_error(const char *text, bool mask, const char *message)
+{
+    mgk_graph graph = {0};
+    int32_t root = 0;
+    th_expect_error(mgk_parse(&graph, &symbols, text, mask, mask ? "mask_mod" : "score_mod", &root, &th_error),
+                    CLMGK_ERROR_INVALID_VALUE, message);
+    mgk_graph_free(&graph);
+}
+
+TH_HOST_TEST(test_messages)
+{
+    for (size_t n = 0; n < TH_COUNT(score_errors); ++n)
+        expect_parse_error(score_errors[n].text, false, score_errors[n].message);
+    expect_parse_error("i < s", true, "mask_mod: line 1, column 5: a mask has no score 's'");
+    expect_parse_error("let x = i;\n x * 0.5", true, "line 2, column 2: the mask is a float: expected a condition");
+    mgk_free(NULL, extract_text("i - j", true));
+}
+
+/* A text of `count` times `unit`, then `last`. */
+static char *repeat(const char *unit, size_t count, const char *last)
+{
+    const size_t length = strlen(unit);
+    char *const text = malloc(count * length + strlen(last) + 1);
+    assert_non_null(text);
+    for (size_t n = 0; n < count; ++n)
+        memcpy(text + n * length, unit, length);
+    memcpy(text + count * length, last, strlen(last) + 1);
+    return text;
+}
+
+TH_HOST_TEST(test_limits)
+{
+    static const struct {
+        const char *unit;
+        size_t count;
+        const char *last, *message;
+    } cases[] = {
+        {"(", 1000, "s", "line 1, column 65: too deep: expected at most 64 levels"},
+        {"-", 1000, "s", "line 1, column 64: too deep"},
+        {"(int)", 1000, "s", "too deep"},
+        {"s ? 1 : ", 1000, "s", "too deep"},
+        {"w[int(", 1000, "s", "too deep"},
+        {" ", 65536, "s", "score_mod: the text is longer than 65536 bytes"},
+        {"s+-", 21845, "s", "too long: expected at most 100000 words and operations"},
+        {"x", 64, "", "unknown name 'xxx"},
+    };
+    for (size_t n = 0; n < TH_COUNT(cases); ++n) {
+        char *const text = repeat(cases[n].unit, cases[n].count, cases[n].last);
+        expect_parse_error(text, false, cases[n].message);
+        free(text);
+    }
+    char *const longest = repeat("s+", 32767, "s");
+    mgk_expression *const expression = extract_text(longest, false);
+    assert_int_equal(expression->count, 32768);
+    mgk_free(NULL, expression);
+    free(longest);
+
+    char lets[MGK_TEXT_LETS + 1][20] = {{0}};
+    char text[sizeof(lets)] = "";
+    for (size_t n = 0; n <= MGK_TEXT_LETS; ++n) {
+        (void)snprintf(lets[n], sizeof(lets[n]), "let x%zu=1;", n);
+        strcat(text, lets[n]);
+    }
+    expect_parse_error(text, false, "too many names: expected at most 256");
+}
+
+TH_HOST_TEST(test_symbols)
+{
+    static const char *const ninth = "n";
+    static const mgk_symbol none[] = {{"a", MGK_INT, 0}}, five[] = {{"a", MGK_INT, 5}}, taken[] = {{"exp", MGK_INT, 1}},
+                            strange[] = {{"1a", MGK_INT, 1}}, twice[] = {{"a", MGK_INT, 1}, {"a", MGK_INT, 1}},
+                            like_number[] = {{"n", MGK_INT, 1}}, nameless[] = {{NULL, MGK_INT, 1}},
+                            many[MGK_CAPTURES + 1];
+    static const char *const more[MGK_NUMBERS + 1];
+    static const struct {
+        mgk_symbols symbols;
+        const char *message;
+    } cases[] = {
+        {{none, 1, NULL, 0}, "captures: 'a' has 0 axes: expected 1 to 4"},
+        {{five, 1, NULL, 0}, "captures: 'a' has 5 axes: expected 1 to 4"},
+        {{taken, 1, NULL, 0}, "captures: the name 'exp' is built in: expected another"},
+        {{strange, 1, NULL, 0}, "captures: the name is '1a': expected letters, digits and _"},
+        {{nameless, 1, NULL, 0}, "captures: the name is ''"},
+        {{twice, 2, NULL, 0}, "captures: the name 'a' is taken twice"},
+        {{like_number, 1, &ninth, 1}, "numbers: the name 'n' is taken twice"},
+        {{many, MGK_CAPTURES + 1, NULL, 0}, "captures: 9: expected at most 8"},
+        {{NULL, 0, more, MGK_NUMBERS + 1}, "numbers: 17: expected at most 16"},
+    };
+    th_expect_ok(mgk_symbols_check(&symbols, &th_error));
+    for (size_t n = 0; n < TH_COUNT(cases); ++n)
+        th_expect_error(mgk_symbols_check(&cases[n].symbols, &th_error), CLMGK_ERROR_INVALID_VALUE, cases[n].message);
+}
+
+/* ---- the canonical form
+ * ---------------------------------------------------------------------------------------------- */
+
+static mgk_text print_text(const char *text, bool mask)
+{
+    mgk_expression *const expression = extract_text(text, mask);
+    mgk_text code = {0};
+    mgk_print_function(&code, mask ? "mask_mod" : "score_mod", !mask, expression, "");
+    mgk_free(NULL, expression);
+    assert_false(code.failed);
+    return code;
+}
+
+TH_HOST_TEST(test_canonical_form)
+{
+    static const struct {
+        const char *a, *b;
+        bool same;
+    } cases[] = {
+        {"s + c * k", "k*c + s", true},
+        {"let x = exp(s); let y = log(s); x + y", "let q = log(s); q + exp(s)", true},
+        {"let unused = exp(s); s", " ( s ) ", true},
+        {"i > j ? s : 0", "j < i ? s : 0.0", true},
+        {"i != j ? s : 1", "i == j ? 1 : s", true},
+        {"s + 2 * 3", "s + 6", true},
+        {"s * 1 + (true ? c : k)", "c + s", true},
+        {"- -s", "s", true},
+        {"s - c", "c - s", false},
+        {"s + c", "s + k", false},
+        {"s / 2", "s / 3", false},
+        {"w[i]", "w[j]", false},
+        {"i / 2 * 1.0", "i * 1.0 / 2", false},
+    };
+    for (size_t n = 0; n < TH_COUNT(cases); ++n) {
+        mgk_text a = print_text(cases[n].a, false), b = print_text(cases[n].b, false);
+        if ((strcmp(a.data, b.data) == 0) != cases[n].same)
+            fail_msg("%s: %s: expected %s programs\n%s\n%s", cases[n].a, cases[n].b,
+                     cases[n].same ? "the same" : "different", a.data, b.data);
+        mgk_text_free(&a);
+        mgk_text_free(&b);
+    }
+}
+
+TH_HOST_TEST(test_printed_code)
+{
+    mgk_text code = print_text("s + t[h, clamp(i - j, 0, 3)] * c - (j < 2)", false);
+    assert_string_equal(code.data,
+                        "FUNCTION mod_float score_mod(const mod_float s, const struct mod_pair pair, const struct "
+                        "mod_data data)\n{\n"
+                        "    const mod_int t4 = mod_sub_int(pair.i, pair.j);\n"
+                        "    const mod_int t6 = mod_max_int(t4, mod_const_int(0));\n"
+                        "    const mod_int t8 = mod_min_int(t6, mod_const_int(3));\n"
+                        "    const mod_float t9 = mod_gather_0(data.c0, mod_at_2(&data.args->capture[0], "
+                        "mod_const_int(pair.h), t8));\n"
+                        "    const mod_float t11 = t9 * mod_const(data.args->number[0]);\n"
+                        "    const mod_float t12 = s + t11;\n"
+                        "    const mod_int t14 = mod_less_int(pair.j, mod_const_int(2));\n"
+                        "    const mod_int t15 = -t14;\n"
+                        "    const mod_float t16 = mod_float_of(t15);\n"
+                        "    const mod_float t17 = t12 - t16;\n"
+                        "    return t17;\n}\n");
+    mgk_text_free(&code);
+    code = print_text("true", true);
+    assert_non_null(strstr(code.data, "FUNCTION mod_int mask_mod(const struct mod_pair pair, const struct mod_data "
+                                      "data)\n{\n    return mod_const_int(-1);\n}\n"));
+    mgk_text_free(&code);
+    mgk_print_function(&code, "score_mod", true, NULL, "s");
+    assert_non_null(strstr(code.data, "{\n    return s;\n}\n"));
+    mgk_text_free(&code);
+}
+
+/* ---- derivatives
+ * --------------------------------------------------------------------------------------------------------- */
+
+static const char *const smooth[] = {
+    "s",
+    "3",
+    "c * tanh(s / c)",
+    "s + k * t[h, clamp(i - j, 0, 3)]",
+    "log(gelu(s) + 1)",
+    "w[j + 1] * s * s - w[j] / s",
+    "exp(s) * sin(s) + cos(k * s) / sqrt(s) - rsqrt(s + c)",
+    "pow(s, 2.5) + pow(k, s) + pow(s, k) * log1p(s)",
+    "erf(s) * sigmoid(k * s) + sigmoid(-s)",
+    "abs(s - 2) + abs(s) + relu(s) + relu(-s)",
+    "min(s, k) * max(s, k) + clamp(s, 0, 2) + clamp(s, 0, 0.5) + clamp(s, 1, 2)",
+    "i > j ? s * s : k * s",
+    "i < j ? s * s : k * s",
+    "let d = s - w[2]; -0.5 * d * d / (c * c) + floor(s) + int(s) * s",
+    "s / (s + k) / (1 + exp(-k * s))",
+    "t[0, 1] * w[1] + t[0, int(t[0, 1])] * s",
+    "s + w[i] - w[j]",
+};
+
+/* Central differences in double precision. */
+static void check_derivative(const char *text, const point *at, mgk_operation operation, uint32_t slot, double *where)
+{
+    mgk_graph graph = {0};
+    int32_t root = 0;
+    th_expect_ok(mgk_parse(&graph, &symbols, text, false, "score_mod", &root, &th_error));
+    const int32_t by = mgk_make_leaf(&graph, operation, MGK_FLOAT, slot);
+    const int32_t derivative = mgk_derive(&graph, root, by);
+    double slope = 0;
+    if (derivative != MGK_NONE) {
+        mgk_expression *const expression = mgk_extract(&graph, derivative);
+        slope = value_of(expression, at);
+        mgk_free(NULL, expression);
+    }
+    mgk_expression *const expression = mgk_extract(&graph, root);
+    const double x = *where, step = 1e-5;
+    *where = x + step;
+    const double above = value_of(expression, at);
+    *where = x - step;
+    const double below = value_of(expression, at);
+    *where = x;
+    const double expected = (above - below) / (2 * step);
+    if (!(fabs(slope - expected) <= 1e-6 * fmax(1, fabs(expected))))
+        fail_msg("%s: the derivative by %d %u is %.9g: expected %.9g", text, (int)operation, (unsigned)slot, slope,
+                 expected);
+    mgk_free(NULL, expression);
+    mgk_graph_free(&graph);
+}
+
+TH_HOST_TEST(test_derivatives)
+{
+    point at;
+    make_point(&at);
+    for (size_t n = 0; n < TH_COUNT(smooth); ++n) {
+        check_derivative(smooth[n], &at, MGK_NAME, MGK_NAME_SCORE, &at.inputs.names[MGK_NAME_SCORE]);
+        check_derivative(smooth[n], &at, MGK_NUMBER, NUMBER_C, &at.number[NUMBER_C]);
+        check_derivative(smooth[n], &at, MGK_NUMBER, NUMBER_K, &at.number[NUMBER_K]);
+    }
+}
+
+/* Gradients of all elements: each read's derivative goes to the element that it reads. */
+TH_HOST_TEST(test_array_derivatives)
+{
+    point at;
+    make_point(&at);
+    for (size_t n = 0; n < TH_COUNT(smooth); ++n) {
+        mgk_graph graph = {0};
+        int32_t root = 0;
+        th_expect_ok(mgk_parse(&graph, &symbols, smooth[n], false, "score_mod", &root, &th_error));
+        mgk_expression *const expression = mgk_extract(&graph, root);
+        double *const results = calloc(graph.count + 1, sizeof(*results));
+        double gradient[CAPTURES][12] = {{0}};
+        const size_t count = graph.count;
+        for (size_t read = 0; read < count; ++read) {
+            if (graph.nodes[read].operation != MGK_READ || graph.nodes[read].type != MGK_FLOAT)
+                continue;
+            const int32_t derivative = mgk_derive(&graph, root, (int32_t)read);
+            mgk_expression *const place = mgk_extract(&graph, (int32_t)read);
+            mgk_expression *const slope = derivative == MGK_NONE ? NULL : mgk_extract(&graph, derivative);
+            const mgk_node *const node = &place->nodes[place->count - 1];
+            mgk_evaluate(place, &at.inputs, results);
+            gradient[node->slot][mgk_element(node, &at.arrays[node->slot], results)] +=
+                slope ? value_of(slope, &at) : 0;
+            mgk_free(NULL, place);
+            mgk_free(NULL, slope);
+        }
+        for (int e = 0; e < 12 + 9; ++e) {
+            double *const where = e < 12 ? &table[e] : &weights[e - 12];
+            const double x = *where, step = 1e-5, slope = e < 12 ? gradient[CAPTURE_T][e] : gradient[CAPTURE_W][e - 12];
+            *where = x + step;
+            const double above = value_of(expression, &at);
+            *where = x - step;
+            const double expected = (above - value_of(expression, &at)) / (2 * step);
+            *where = x;
+            if (!(fabs(slope - expected) <= 1e-6 * fmax(1, fabs(expected))))
+                fail_msg("%s: the derivative by element %d is %.9g: expected %.9g", smooth[n], e, slope, expected);
+        }
+        free(results);
+        mgk_free(NULL, expression);
+        mgk_graph_free(&graph);
+    }
+}
+
+/* The documented derivatives where there is none. */
+TH_HOST_TEST(test_kinks)
+{
+    static const struct {
+        const char *text;
+        double s, slope;
+    } cases[] = {
+        {"abs(s)", 0, 0},
+        {"relu(s)", 0, 0},
+        {"min(s, 2 * s)", 0, 1},
+        {"max(2 * s, s)", 0, 2},
+        {"clamp(s, 0, 1)", 0, 1},
+        {"clamp(s, 0, 1)", 1, 1},
+        {"s < 0 ? -s : 3 * s", 0, 3},
+        {"floor(s) + s", 1, 1},
+        {"pow(0, s)", 2, 0},
+        {"pow(s, 2)", 0, 0},
+        {"s > 0 ? log(s) : 0", -1, 0},
+        {"s > 0 ? sqrt(s) : s", 0, 1},
+        {"sigmoid(s)", -100, 3.72008e-44},
+        {"tanh(s)", 400, 0},
+        {"sigmoid(s)", -800, 0},
+    };
+    point at;
+    make_point(&at);
+    for (size_t n = 0; n < TH_COUNT(cases); ++n) {
+        mgk_graph graph = {0};
+        int32_t root = 0;
+        th_expect_ok(mgk_parse(&graph, &symbols, cases[n].text, false, "score_mod", &root, &th_error));
+        const int32_t s = mgk_make_leaf(&graph, MGK_NAME, MGK_FLOAT, MGK_NAME_SCORE);
+        mgk_expression *const slope = mgk_extract(&graph, mgk_derive(&graph, root, s));
+        at.inputs.names[MGK_NAME_SCORE] = cases[n].s;
+        const double value = value_of(slope, &at);
+        if (!(fabs(value - cases[n].slope) <= 1e-4 * fabs(cases[n].slope)))
+            fail_msg("%s: the derivative at %g is %g: expected %g", cases[n].text, cases[n].s, value, cases[n].slope);
+        mgk_free(NULL, slope);
+        mgk_graph_free(&graph);
+    }
+}
+
+TH_HOST_TEST(test_dependence)
+{
+    static const struct {
+        const char *text;
+        uint32_t depends;
+    } cases[] = {
+        {"b + h * g", MGK_ON(BATCH) | MGK_ON(HEAD) | MGK_ON(KV_HEAD)},
+        {"i / 2 + N", MGK_ON(ROW) | MGK_ON(QUERIES)},
+        {"clamp(i - j, -3, 3) + 3", MGK_ON_DIFFERENCE},
+        {"abs(j - i) * h", MGK_ON_DIFFERENCE | MGK_ON(HEAD)},
+        {"i - j + j", MGK_ON_DIFFERENCE | MGK_ON(KEY)},
+        {"D[b, i, j]", MGK_ON_DATA | MGK_ON(BATCH) | MGK_ON(ROW) | MGK_ON(KEY)},
+        {"c + int(s)", MGK_ON(SCORE)},
+    };
+    for (size_t n = 0; n < TH_COUNT(cases); ++n) {
+        mgk_expression *const expression = extract_text(cases[n].text, false);
+        assert_int_equal(expression->nodes[expression->count - 1].depends, cases[n].depends);
+        mgk_free(NULL, expression);
+    }
+}
+
+/* ---- ranges
+ * ------------------------------------------------------------------------------------------------------------- */
+
+/* The least and largest element among those whose clamped indices lie in the ranges. */
+static mgk_range read_range(void *user, uint32_t capture, int axes, const mgk_range *indices)
+{
+    const mgk_values *const array = &((const mgk_values *)user)[capture];
+    mgk_range range = {INFINITY, -INFINITY, false};
+    int64_t first[MGK_CAPTURE_AXES] = {0}, last[MGK_CAPTURE_AXES] = {0}, at[MGK_CAPTURE_AXES];
+    for (int a = 0; a < axes; ++a) {
+        first[a] = (int64_t)fmin(fmax(indices[a].low, 0), (double)(array->extents[a] - 1));
+        last[a] = (int64_t)fmin(fmax(indices[a].high, 0), (double)(array->extents[a] - 1));
+    }
+    for (at[0] = first[0]; at[0] <= last[0]; ++at[0])
+        for (at[1] = first[1]; at[1] <= last[1]; ++at[1])
+            for (at[2] = first[2]; at[2] <= last[2]; ++at[2])
+                for (at[3] = first[3]; at[3] <= last[3]; ++at[3]) {
+                    const double x = array->data[at[0] * array->strides[0] + at[1] * array->strides[1] +
+                                                 at[2] * array->strides[2] + at[3] * array->strides[3]];
+                    range.low = fmin(range.low, x);
+                    range.high = fmax(range.high, x);
+                }
+    return range;
+}
+
+/* Masks, with the number of 3 x 3 tiles of 12 x 9 pairs whose pairs are all alike, although their ranges do not say so.
+ */
+static const struct {
+    const char *text;
+    int missed;
+} masks[] = {
+    {"j <= i", 0},
+    {"j <= i && i - j < 4", 0},
+    {"doc[b, i] == doc[b, j]", 0},
+    {"doc[b, i] == doc[b, j] && j <= i", 0},
+    {"abs(i - j) <= 100", 0},
+    {"i / 4 - j / 4 <= 1 && i / 4 - j / 4 >= -1 && i % 4 - j % 4 < 2", 0},
+    {"i % 3 == 7 % 3", 0},
+    {"min(i, 3) > max(j, 4)", 0},
+    {"clamp(i - j, -2, 2) > 2", 0},
+    {"(i + 2147483647) * 1.0 < 0", 9},
+    {"i / (j - 4) >= 2", 0},
+    {"i % (j - 4) >= 2", 0},
+    {"w[j] * w[i] > 0.25", 0},
+    {"exp(w[j]) + log(i * 1.0) > 4", 2},
+    {"sqrt(t[0, j]) >= 0 || tanh(w[i]) < -0.5 ", 3},
+    {"pow(1.0 + i, 2) > 50 || rsqrt(1.0 + j) > 0.5", 2},
+    {"j < 3 || D[b, i, j - 3] > 1", 0},
+    {"(i < 3 ? j : -j) <= 0", 0},
+    {"!(i < 3) && int(w[j] / 0.0) < 0", 6},
+    {"sigmoid(w[j]) < 0.1 && sin(i * 1.0) < 2", 0},
+    {"floor(i / 2.0) == 1 || -i > -3 || log1p(j) < 0", 2},
+    {"abs(w[i]) < 0.01 * (i - 3)", 3},
+    {"0.0 * (1.0 / (i - 4)) == 0", 9},
+};
+
+enum { ROWS = 12, KEYS = 9, TILE = 3 };
+
+/* Compares a tile with its pairs. Returns whether all are alike, and the range does not say so. */
+static bool check_tile(const mgk_expression *expression, point *at, mgk_bounds *bounds, int row, int key,
+                       const char *text)
+{
+    mgk_range *const ranges = calloc(expression->count, sizeof(*ranges));
+    double *const results = calloc(expression->count, sizeof(*results));
+    bounds->names[MGK_NAME_ROW] = (mgk_range){row, row + TILE - 1, false};
+    bounds->names[MGK_NAME_KEY] = (mgk_range){key, key + TILE - 1, false};
+    const mgk_range range = mgk_evaluate_range(expression, bounds, ranges);
+    bool some = false, all = true;
+    for (int i = row; i < row + TILE; ++i) {
+        for (int j = key; j < key + TILE; ++j) {
+            at->inputs.names[MGK_NAME_ROW] = i;
+            at->inputs.names[MGK_NAME_KEY] = j;
+            const bool visible = mgk_evaluate(expression, &at->inputs, results) != 0;
+            some = some || visible;
+            all = all && visible;
+            for (size_t n = 0; n < expression->count; ++n) {
+                if (isnan(results[n]) ? !ranges[n].nan : results[n] < ranges[n].low || results[n] > ranges[n].high)
+                    fail_msg("%s: operation %zu at (%d, %d): %g is not in %g ... %g", text, n, i, j, results[n],
+                             ranges[n].low, ranges[n].high);
+            }
+        }
+    }
+    free(results);
+    free(ranges);
+    return some == all && range.low != range.high;
+}
+
+TH_HOST_TEST(test_ranges)
+{
+    point at;
+    make_point(&at);
+    mgk_bounds bounds = {.numbers = at.number, .read = read_range, .user = at.arrays};
+    for (int n = 0; n < MGK_NAMES; ++n)
+        bounds.names[n] = (mgk_range){at.inputs.names[n], at.inputs.names[n], false};
+    for (size_t n = 0; n < TH_COUNT(masks); ++n) {
+        mgk_expression *const expression = extract_text(masks[n].text, true);
+        int missed = 0;
+        for (int i = 0; i < ROWS; i += TILE) {
+            for (int j = 0; j < KEYS; j += TILE)
+                missed += check_tile(expression, &at, &bounds, i, j, masks[n].text);
+        }
+        if (missed != masks[n].missed)
+            fail_msg("%s: %d tiles are not decided: expected %d", masks[n].text, missed, masks[n].missed);
+        mgk_free(NULL, expression);
+    }
+}
+
+/* Ints at the ends of their type, and floats near the ends of theirs. */
+TH_HOST_TEST(test_extreme_ranges)
+{
+    static const double ends[] = {INT32_MIN, INT32_MIN + 1, -7, -1, 0, 1, 2, 7, INT32_MAX};
+    static const char *const texts[] = {"i + j",
+                                        "i - j",
+                                        "i * j",
+                                        "i / j",
+                                        "i % j",
+                                        "-i",
+                                        "abs(i) % j",
+                                        "min(i, j) - max(i, j)",
+                                        "int(1e9 * i / j)",
+                                        "exp(i) * j - exp(j)",
+                                        "1e38 * i - 1e38 * j",
+                                        "pow(abs(i * 1.0), j)",
+                                        "1e-38 * i * 1e-3 > 0 ? 1 : 2"};
+    point at;
+    make_point(&at);
+    for (size_t n = 0; n < TH_COUNT(texts); ++n) {
+        mgk_expression *const expression = extract_text(texts[n], false);
+        mgk_range ranges[32];
+        double results[32];
+        assert_in_range(expression->count, 1, 32);
+        mgk_bounds bounds = {.numbers = at.number, .read = read_range, .user = at.arrays};
+        for (size_t box = 0; box < (size_t)81 * 81; ++box) {
+            const size_t low[2] = {box % 9, box / 9 % 9}, high[2] = {box / 81 % 9, box / 729};
+            if (low[0] > high[0] || low[1] > high[1])
+                continue;
+            bounds.names[MGK_NAME_ROW] = (mgk_range){ends[low[0]], ends[high[0]], false};
+            bounds.names[MGK_NAME_KEY] = (mgk_range){ends[low[1]], ends[high[1]], false};
+            mgk_evaluate_range(expression, &bounds, ranges);
+            for (size_t i = low[0]; i <= high[0]; ++i) {
+                for (size_t j = low[1]; j <= high[1]; ++j) {
+                    at.inputs.names[MGK_NAME_ROW] = ends[i];
+                    at.inputs.names[MGK_NAME_KEY] = ends[j];
+                    mgk_evaluate(expression, &at.inputs, results);
+                    const size_t last = expression->count - 1;
+                    if (isnan(results[last]) ? !ranges[last].nan
+                                             : results[last] < ranges[last].low || results[last] > ranges[last].high)
+                        fail_msg("%s at (%g, %g): %g is not in %g ... %g", texts[n], ends[i], ends[j], results[last],
+                                 ranges[last].low, ranges[last].high);
+                }
+            }
+        }
+        mgk_free(NULL, expression);
+    }
+}
+
+/* ---- broken texts
+ * ------------------------------------------------------------------------------------------------------- */
+
+/* A generator of its own, so that a seed gives the same texts everywhere. */
+static uint32_t draw(uint64_t *state, uint32_t limit)
+{
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)((*state >> 33) % limit);
+}
+
+static const char *any_text(uint64_t *state)
+{
+    const uint32_t n = draw(state, (uint32_t)(TH_COUNT(values) + TH_COUNT(smooth) + TH_COUNT(masks)));
+    return n < TH_COUNT(values)                      ? values[n].text
+           : n < TH_COUNT(values) + TH_COUNT(smooth) ? smooth[n - TH_COUNT(values)]
+                                                     : masks[n - TH_COUNT(values) - TH_COUNT(smooth)].text;
+}
+
+/* Copies a part of a text, or a piece of the language, into another text, over some of its letters. */
+static void mutate(uint64_t *state, char *text, size_t size)
+{
+    static const char *const pieces[] = {"(",        ")",   "[",     "]",          "?",      ":",   ",",   ";",
+                                         "let x = ", "x",   "-",     "%",          "1e9",    ".",   "&&",  "\n",
+                                         "\377",     "int", "(int)", "9999999999", "t[i,j]", "doc", "pow("};
+    char rest[512];
+    const size_t length = strlen(text), at = draw(state, (uint32_t)length + 1);
+    const size_t over = draw(state, (uint32_t)(length - at) + 1) % 8;
+    const char *const piece = draw(state, 3) ? pieces[draw(state, (uint32_t)TH_COUNT(pieces))] : any_text(state);
+    (void)snprintf(rest, sizeof(rest), "%s", text + at + over);
+    (void)snprintf(text + at, size - at, "%s%s", piece, rest);
+}
+
+/* Whatever parses can be derived, copied, printed and evaluated. */
+static bool use_text(const char *text, const point *at, bool mask)
+{
+    mgk_graph graph = {0};
+    int32_t root = 0;
+    clmgk_error error = {0};
+    const clmgk_status status = mgk_parse(&graph, &symbols, text, mask, "text", &root, &error);
+    if (status == CLMGK_OK) {
+        const int32_t s = mgk_make_leaf(&graph, MGK_NAME, MGK_FLOAT, MGK_NAME_SCORE);
+        const int32_t slope = mask ? MGK_NONE : mgk_derive(&graph, root, s);
+        th_expect_ok(mgk_graph_status(&graph, &th_error));
+        mgk_expression *const expression = mgk_extract(&graph, slope == MGK_NONE ? root : slope);
+        mgk_text code = {0};
+        mgk_print_function(&code, "score_mod", true, expression, "");
+        assert_false(code.failed);
+        mgk_text_free(&code);
+        value_of(expression, at);
+        mgk_free(NULL, expression);
+    } else {
+        assert_int_equal(status, CLMGK_ERROR_INVALID_VALUE);
+        assert_non_null(strstr(error.message, "text: line "));
+    }
+    mgk_graph_free(&graph);
+    return status == CLMGK_OK;
+}
+
+TH_HOST_TEST(test_mutated_texts)
+{
+    const char *const full = getenv("CLMGK_TEST_FULL");
+    const int count = full && strcmp(full, "1") == 0 ? 200000 : 20000;
+    point at;
+    make_point(&at);
+    uint64_t state = 74;
+    int parsed = 0;
+    for (int n = 0; n < count; ++n) {
+        char text[512];
+        (void)snprintf(text, sizeof(text), "%s", any_text(&state));
+        for (uint32_t changes = 1 + draw(&state, 4); changes > 0; --changes)
+            mutate(&state, text, sizeof(text));
+        parsed += use_text(text, &at, draw(&state, 2) != 0);
+    }
+    assert_in_range(parsed, count / 50, count / 2);
+}
+
+/* ---- memory
+ * ------------------------------------------------------------------------------------------------------------- */
+
+typedef struct budget {
+    int live, left;
+} budget;
+
+static void *allocate(size_t bytes, void *user)
+{
+    budget *const b = user;
+    void *const memory = b->left-- > 0 ? malloc(bytes) : NULL;
+    b->live += memory != NULL;
+    return memory;
+}
+
+static void release(void *memory, void *user)
+{
+    ((budget *)user)->live -= memory != NULL;
+    free(memory);
+}
+
+/* Every allocation fails in turn. */
+TH_HOST_TEST(test_memory)
+{
+    bool done = false;
+    for (int allowed = 0; !done; ++allowed) {
+        budget b = {.left = allowed};
+        const clmgk_allocator allocator = {.allocate = allocate, .release = release, .user = &b};
+        mgk_graph graph = {.allocator = &allocator};
+        int32_t root = 0;
+        clmgk_error error = {0};
+        const clmgk_status status = mgk_parse(&graph, &symbols, smooth[6], false, "score_mod", &root, &error);
+        const int32_t slope = status == CLMGK_OK ? mgk_derive(&graph, root, 0) : MGK_NONE;
+        mgk_expression *const copy = slope != MGK_NONE && !graph.failed ? mgk_extract(&graph, slope) : NULL;
+        done = copy != NULL;
+        if (!done)
+            assert_int_equal(status != CLMGK_OK ? status : CLMGK_ERROR_OUT_OF_HOST_MEMORY,
+                             CLMGK_ERROR_OUT_OF_HOST_MEMORY);
+        mgk_free(&allocator, copy);
+        mgk_graph_free(&graph);
+        assert_int_equal(b.live, 0);
+        assert_in_range(allowed, 0, 20);
+    }
+}
