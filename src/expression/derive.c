@@ -137,7 +137,7 @@ int32_t mgk_derive(mgk_graph *graph, int32_t root, int32_t by)
     graph->failed = graph->failed || !derivatives;
     for (int32_t n = 0; n <= root && !graph->failed && !graph->full; ++n) {
         const mgk_node node = graph->nodes[n];
-        int32_t d[MGK_CAPTURE_AXES] = {MGK_NONE, MGK_NONE, MGK_NONE, MGK_NONE};
+        int32_t d[MGK_READ_AXES] = {MGK_NONE, MGK_NONE, MGK_NONE, MGK_NONE};
         bool zero = true;
         for (int a = 0; a < node.count && node.operation != MGK_READ && node.type == MGK_FLOAT; ++a) {
             d[a] = derivatives[node.arguments[a]];

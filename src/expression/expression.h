@@ -13,16 +13,15 @@
 #include "base/base.h"
 
 /* Limits of a text. */
-#define MGK_TEXT_BYTES    65536
-#define MGK_TEXT_DEPTH    64
-#define MGK_TEXT_LETS     256
-#define MGK_TEXT_STEPS    100000 /* tokens and operations */
-#define MGK_GRAPH_NODES   65536  /* with the derivatives */
-#define MGK_SYMBOL_BYTES  63
-#define MGK_CAPTURES      8
-#define MGK_CAPTURE_AXES  4
-#define MGK_NUMBERS       16
-#define MGK_TABLE_ENTRIES 65536 /* of a captured array with a gradient that any index reads */
+#define MGK_TEXT_BYTES   65536
+#define MGK_TEXT_DEPTH   64
+#define MGK_TEXT_LETS    256
+#define MGK_TEXT_STEPS   100000 /* tokens and operations */
+#define MGK_GRAPH_NODES  65536  /* with the derivatives */
+#define MGK_SYMBOL_BYTES 63
+#define MGK_CAPTURES     8
+#define MGK_READ_AXES    4
+#define MGK_NUMBERS      16
 
 typedef enum mgk_type { MGK_BOOL, MGK_INT, MGK_FLOAT } mgk_type;
 
@@ -105,7 +104,7 @@ typedef struct mgk_node {
     uint8_t count;     /* arguments */
     uint32_t slot;     /* mgk_name; the number; the capture */
     uint32_t depends;
-    int32_t arguments[MGK_CAPTURE_AXES];
+    int32_t arguments[MGK_READ_AXES];
     double value;  /* CONSTANT; a float's value is one of float */
     uint64_t hash; /* of the formula: the order of a sum's terms is that of their hashes */
 } mgk_node;
@@ -128,7 +127,7 @@ typedef struct mgk_symbols {
  */
 clmgk_status mgk_symbols_check(const mgk_symbols *symbols, clmgk_error *error);
 
-/* ---- graphs ----------------------------------------------------------------------------------------------- */
+/* ---- graphs ------------------------------------------------------------------------------------------------------ */
 
 #define MGK_NONE (-1) /* no node: a derivative that is 0 everywhere */
 
@@ -168,7 +167,7 @@ clmgk_status mgk_parse(mgk_graph *graph, const mgk_symbols *symbols, const char 
  */
 int32_t mgk_derive(mgk_graph *graph, int32_t root, int32_t by);
 
-/* ---- expressions ------------------------------------------------------------------------------------------ */
+/* ---- expressions ------------------------------------------------------------------------------------------------- */
 
 typedef struct mgk_expression {
     size_t count; /* the last node is the value */
@@ -181,7 +180,7 @@ mgk_expression *mgk_extract(const mgk_graph *graph, int32_t root);
 /* An array in double precision, for values. */
 typedef struct mgk_values {
     const double *data;
-    int64_t extents[MGK_CAPTURE_AXES], strides[MGK_CAPTURE_AXES];
+    int64_t extents[MGK_READ_AXES], strides[MGK_READ_AXES];
 } mgk_values;
 
 typedef struct mgk_inputs {
@@ -205,7 +204,7 @@ int64_t mgk_element(const mgk_node *read, const mgk_values *array, const double 
 /* One operation on numbers. */
 double mgk_apply(const mgk_node *node, const double *arguments);
 
-/* ---- ranges ------------------------------------------------------------------------------------------------ */
+/* ---- ranges ------------------------------------------------------------------------------------------------------ */
 
 /* The values between two numbers, which may be infinite, and NaN if `nan`. */
 typedef struct mgk_range {
@@ -225,11 +224,59 @@ typedef struct mgk_bounds {
  * `ranges` has room for one range for each node. A mask is false where `high` is 0, and true where `low` is 1. */
 mgk_range mgk_evaluate_range(const mgk_expression *expression, const mgk_bounds *bounds, mgk_range *ranges);
 
-/* ---- OpenCL C ----------------------------------------------------------------------------------------------- */
+/* ---- OpenCL C ---------------------------------------------------------------------------------------------------- */
 
-/* Appends a function of this name over cl/attention/mods.clh; `score`: it has the parameter s. NULL: the constant
- * `otherwise`, of a float, or a bool unless `score`. */
+/* Appends a function of this name over cl/attention/mods.clh; `score`: it has the parameter s. NULL: it returns the
+ * constant `otherwise`, a float; a bool unless `score`. */
 void mgk_print_function(mgk_text *text, const char *name, bool score, const mgk_expression *expression,
                         const char *otherwise);
+
+/* ---- a problem's score and mask ---------------------------------------------------------------------------------- */
+
+/* How far a read's element depends on the pair: the least of these classes that holds. A gradient's sum runs over what
+ * it does not depend on. All depend on batch and heads, too. */
+typedef enum mgk_index_class {
+    MGK_INDEX_HEAD, /* on nothing else */
+    MGK_INDEX_ROW,
+    MGK_INDEX_KEY,
+    MGK_INDEX_DIFFERENCE, /* i - j */
+    MGK_INDEX_ANY
+} mgk_index_class;
+
+#define MGK_READS 32 /* of arrays with gradients */
+
+/* A read of an array with a gradient in the score. */
+typedef struct mgk_read {
+    uint32_t capture;
+    mgk_index_class index;
+    mgk_expression *place; /* its last node is the read */
+    mgk_expression *slope; /* the score's derivative by the element */
+} mgk_read;
+
+typedef struct mgk_formula_texts {
+    mgk_symbols symbols;
+    const char *score, *mask; /* NULL: none */
+    uint32_t gradients;       /* bit c: of captured array c; bit MGK_CAPTURES: of the numbers */
+} mgk_formula_texts;
+
+/*
+ * `code`, in this order: score_mod, score_mod_slope (by s), mask_mod, which are there always; with a gradient of the
+ * numbers score_mod_by_number_<n> for each; score_mod_by_read_<k> for each read. They depend on the texts' canonical
+ * form alone.
+ */
+typedef struct mgk_formulas {
+    const clmgk_allocator *allocator;
+    mgk_expression *score, *mask;           /* NULL: none */
+    mgk_expression *slope;                  /* by s; NULL: 0 */
+    mgk_expression *by_number[MGK_NUMBERS]; /* NULL: 0, or not asked for */
+    mgk_read reads[MGK_READS];
+    size_t read_count;
+    mgk_text code;
+} mgk_formulas;
+
+/* INVALID_VALUE for wrong texts and symbols. *formulas, which is overwritten, needs mgk_formulas_free after success. */
+clmgk_status mgk_formulas_make(const clmgk_allocator *allocator, const mgk_formula_texts *texts, mgk_formulas *formulas,
+                               clmgk_error *error);
+void mgk_formulas_free(mgk_formulas *formulas);
 
 #endif

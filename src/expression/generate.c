@@ -37,7 +37,7 @@ static void print_operand(mgk_text *text, const mgk_node *nodes, int32_t n)
     else if (node->operation == MGK_NAME)
         mgk_text_printf(text, "%s", name_codes[node->slot]);
     else if (node->operation == MGK_NUMBER)
-        mgk_text_printf(text, "mod_const(data.args->number[%u])", (unsigned)node->slot);
+        mgk_text_printf(text, "mod_number(data, %u)", (unsigned)node->slot);
     else
         mgk_text_printf(text, "t%d", (int)n);
 }

@@ -22,7 +22,7 @@ clmgk_status mgk_graph_status(const mgk_graph *graph, clmgk_error *error)
     return CLMGK_OK;
 }
 
-/* ---- every node once ---------------------------------------------------------------------------------------- */
+/* ---- every node once --------------------------------------------------------------------------------------------- */
 
 static uint64_t mix(uint64_t hash, uint64_t word)
 {
@@ -109,7 +109,7 @@ static int32_t add_node(mgk_graph *graph, mgk_node node)
     return (int32_t)graph->count++;
 }
 
-/* ---- nodes ---------------------------------------------------------------------------------------------------- */
+/* ---- nodes ------------------------------------------------------------------------------------------------------- */
 
 int32_t mgk_make_constant(mgk_graph *graph, mgk_type type, double value)
 {
@@ -155,7 +155,7 @@ static int32_t make_operation(mgk_graph *graph, mgk_node node)
         return 0;
     node.from = graph->nodes[node.arguments[node.count - 1]].type;
     node.type = (uint8_t)result_type((mgk_operation)node.operation, (mgk_type)node.from);
-    double values[MGK_CAPTURE_AXES] = {0};
+    double values[MGK_READ_AXES] = {0};
     bool constant = node.operation <= MGK_FOLDED;
     for (int a = 0; a < node.count; ++a) {
         constant = constant && graph->nodes[node.arguments[a]].operation == MGK_CONSTANT;
@@ -237,7 +237,7 @@ int32_t mgk_make_conversion(mgk_graph *graph, mgk_type type, int32_t a)
     return mgk_make_unary(graph, MGK_TO_FLOAT, from == MGK_BOOL ? mgk_make_unary(graph, MGK_TO_INT, a) : a);
 }
 
-/* ---- copies ----------------------------------------------------------------------------------------------------- */
+/* ---- copies ------------------------------------------------------------------------------------------------------ */
 
 /* Appends `root` after its arguments, depth first; `place` has the new numbers, MGK_NONE for nodes not yet copied. */
 static void copy_nodes(const mgk_graph *graph, int32_t root, int32_t *stack, int32_t *place, mgk_expression *copy)

@@ -68,7 +68,7 @@ static const mgk_type name_types[] = {
 static const char *const keywords[] = {"let", "true", "false"};
 static const char *const type_names[] = {"bool", "int", "float"};
 
-/* ---- names ------------------------------------------------------------------------------------------------------ */
+/* ---- names ------------------------------------------------------------------------------------------------------- */
 
 /* The place of the word in a list of texts, each `step` bytes after the one before; -1: it is not there. */
 static int find_text(const mgk_word *word, const void *list, size_t count, size_t step)
@@ -117,9 +117,9 @@ clmgk_status mgk_symbols_check(const mgk_symbols *symbols, clmgk_error *error)
     for (size_t c = 0; c < symbols->capture_count; ++c) {
         const mgk_symbol *const capture = &symbols->captures[c];
         MGK_TRY(check_symbol(symbols, capture->name, c, "captures", error));
-        if (capture->axes < 1 || capture->axes > MGK_CAPTURE_AXES)
+        if (capture->axes < 1 || capture->axes > MGK_READ_AXES)
             return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "captures: '%s' has %d axes: expected 1 to %d",
-                            capture->name, capture->axes, MGK_CAPTURE_AXES);
+                            capture->name, capture->axes, MGK_READ_AXES);
     }
     for (size_t n = 0; n < symbols->number_count; ++n)
         MGK_TRY(check_symbol(symbols, symbols->numbers[n], symbols->capture_count + n, "numbers", error));
@@ -198,8 +198,7 @@ static int32_t combine(parser *p, const mgk_word *sign, mgk_operation operation,
     return mgk_make_binary(p->graph, operation, a, b);
 }
 
-/* ---- operands -----------------------------------------------------------------------------------------------------
- */
+/* ---- operands ---------------------------------------------------------------------------------------------------- */
 
 static int32_t parse_expression(parser *p);
 static int32_t parse_unary(parser *p);
@@ -235,7 +234,7 @@ static int parse_list(parser *p, const char *open, const char *close, const char
 static int32_t parse_read(parser *p, const mgk_word *name, int capture)
 {
     const mgk_symbol *const symbol = &p->symbols->captures[capture];
-    int32_t indices[MGK_CAPTURE_AXES] = {0};
+    int32_t indices[MGK_READ_AXES] = {0};
     const int found = parse_list(p, "[", "]", "',' or ']'", indices, symbol->axes);
     if (p->reader.status == CLMGK_OK && found != symbol->axes)
         return mgk_reader_fail(&p->reader, name, "'%s' has %d %s: found %d %s", symbol->name, symbol->axes,
@@ -369,8 +368,7 @@ static int32_t parse_operand(parser *p)
     return mgk_reader_expected(&p->reader, "a number, a name or '('");
 }
 
-/* ---- operators ------------------------------------------------------------------------------------------------------
- */
+/* ---- operators --------------------------------------------------------------------------------------------------- */
 
 static int32_t parse_unary(parser *p)
 {
@@ -437,8 +435,7 @@ static int32_t parse_expression(parser *p)
     return result;
 }
 
-/* ---- the text
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- the text ---------------------------------------------------------------------------------------------------- */
 
 static void parse_let(parser *p)
 {

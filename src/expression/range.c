@@ -33,7 +33,7 @@ static mgk_range corners(const mgk_node *node, mgk_range a, mgk_range b)
 {
     mgk_range range = {INFINITY, -INFINITY, a.nan || b.nan};
     for (int corner = 0; corner < 4; ++corner) {
-        const double x[MGK_CAPTURE_AXES] = {corner & 1 ? a.high : a.low, corner & 2 ? b.high : b.low};
+        const double x[MGK_READ_AXES] = {corner & 1 ? a.high : a.low, corner & 2 ? b.high : b.low};
         const double y = mgk_apply(node, x);
         if (isnan(y))
             return everything;
@@ -42,8 +42,7 @@ static mgk_range corners(const mgk_node *node, mgk_range a, mgk_range b)
     return range;
 }
 
-/* ---- ints ---------------------------------------------------------------------------------------------------------
- */
+/* ---- ints -------------------------------------------------------------------------------------------------------- */
 
 static mgk_range limited(double low, double high)
 {
@@ -107,8 +106,7 @@ static mgk_range int_range(const mgk_node *node, mgk_range a, mgk_range b)
     }
 }
 
-/* ---- floats --------------------------------------------------------------------------------------------------------
- */
+/* ---- floats ------------------------------------------------------------------------------------------------------ */
 
 /* Each of OpenCL's functions is right to 16 units of the last place; numbers too small for their type may become 0. */
 static mgk_range rounded(mgk_range a)
@@ -189,8 +187,7 @@ static mgk_range float_range(const mgk_node *node, mgk_range a, mgk_range b)
     }
 }
 
-/* ---- nodes
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- nodes ------------------------------------------------------------------------------------------------------- */
 
 /* One of a and b; where their order is not known, and either is NaN, both are possible. */
 static mgk_range extreme(const mgk_node *node, mgk_range a, mgk_range b)
@@ -249,7 +246,7 @@ static mgk_range operation_range(const mgk_node *node, const mgk_range *x)
 
 static mgk_range node_range(const mgk_node *node, const mgk_bounds *bounds, const mgk_range *ranges)
 {
-    mgk_range x[MGK_CAPTURE_AXES] = {{0}};
+    mgk_range x[MGK_READ_AXES] = {{0}};
     for (int a = 0; a < node->count; ++a)
         x[a] = ranges[node->arguments[a]];
     const double value = node->operation == MGK_NUMBER ? bounds->numbers[node->slot] : node->value;

@@ -135,7 +135,7 @@ static double evaluate_node(const mgk_node *node, const mgk_inputs *inputs, cons
     default:
         break;
     }
-    double x[MGK_CAPTURE_AXES] = {0};
+    double x[MGK_READ_AXES] = {0};
     for (int a = 0; a < node->count; ++a)
         x[a] = values[node->arguments[a]];
     return mgk_apply(node, x);

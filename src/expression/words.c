@@ -52,8 +52,7 @@ int mgk_word_distance(const mgk_word *word, const char *text)
     return row[length];
 }
 
-/* ---- messages ------------------------------------------------------------------------------------------------------
- */
+/* ---- messages ---------------------------------------------------------------------------------------------------- */
 
 int32_t mgk_reader_fail(mgk_reader *reader, const mgk_word *where, const char *format, ...)
 {
@@ -85,8 +84,7 @@ bool mgk_reader_step(mgk_reader *reader)
     return reader->status == CLMGK_OK;
 }
 
-/* ---- numbers -------------------------------------------------------------------------------------------------------
- */
+/* ---- numbers ----------------------------------------------------------------------------------------------------- */
 
 /* Digits at `at`, added to *value as far as it holds them; *exponent grows by those that it does not, or, behind the
  * point, falls. Returns the character after them. */
@@ -141,8 +139,7 @@ static const char *read_number(mgk_reader *reader, mgk_word *word)
     return at;
 }
 
-/* ---- words
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- words ------------------------------------------------------------------------------------------------------- */
 
 static const char *read_sign(mgk_reader *reader, const mgk_word *word)
 {

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- what texts may name ------------------------------------------------------------------------------------- */
+/* ---- what texts may name ----------------------------------------------------------------------------------------- */
 
 enum { CAPTURE_T, CAPTURE_W, CAPTURE_DOC, CAPTURE_D, CAPTURES };
 enum { NUMBER_C, NUMBER_K, NUMBERS };
@@ -66,8 +66,7 @@ static double value_of(const mgk_expression *expression, const point *at)
     return value;
 }
 
-/* ---- values --------------------------------------------------------------------------------------------------------
- */
+/* ---- values ------------------------------------------------------------------------------------------------------ */
 
 static const struct {
     const char *text;
@@ -190,8 +189,7 @@ TH_HOST_TEST(test_reads_outside)
     }
 }
 
-/* ---- messages
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- messages ---------------------------------------------------------------------------------------------------- */
 
 static const struct {
     const char *text, *message;
@@ -329,8 +327,7 @@ TH_HOST_TEST(test_symbols)
         th_expect_error(mgk_symbols_check(&cases[n].symbols, &th_error), CLMGK_ERROR_INVALID_VALUE, cases[n].message);
 }
 
-/* ---- the canonical form
- * ---------------------------------------------------------------------------------------------- */
+/* ---- the canonical form ------------------------------------------------------------------------------------------ */
 
 static mgk_text print_text(const char *text, bool mask)
 {
@@ -383,7 +380,7 @@ TH_HOST_TEST(test_printed_code)
                         "    const mod_int t8 = mod_min_int(t6, mod_const_int(3));\n"
                         "    const mod_float t9 = mod_gather_0(data.c0, mod_at_2(&data.args->capture[0], "
                         "mod_const_int(pair.h), t8));\n"
-                        "    const mod_float t11 = t9 * mod_const(data.args->number[0]);\n"
+                        "    const mod_float t11 = t9 * mod_number(data, 0);\n"
                         "    const mod_float t12 = s + t11;\n"
                         "    const mod_int t14 = mod_less_int(pair.j, mod_const_int(2));\n"
                         "    const mod_int t15 = -t14;\n"
@@ -400,8 +397,7 @@ TH_HOST_TEST(test_printed_code)
     mgk_text_free(&code);
 }
 
-/* ---- derivatives
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- derivatives ------------------------------------------------------------------------------------------------- */
 
 static const char *const smooth[] = {
     "s",
@@ -567,15 +563,14 @@ TH_HOST_TEST(test_dependence)
     }
 }
 
-/* ---- ranges
- * ------------------------------------------------------------------------------------------------------------- */
+/* ---- ranges ------------------------------------------------------------------------------------------------------ */
 
 /* The least and largest element among those whose clamped indices lie in the ranges. */
 static mgk_range read_range(void *user, uint32_t capture, int axes, const mgk_range *indices)
 {
     const mgk_values *const array = &((const mgk_values *)user)[capture];
     mgk_range range = {INFINITY, -INFINITY, false};
-    int64_t first[MGK_CAPTURE_AXES] = {0}, last[MGK_CAPTURE_AXES] = {0}, at[MGK_CAPTURE_AXES];
+    int64_t first[MGK_READ_AXES] = {0}, last[MGK_READ_AXES] = {0}, at[MGK_READ_AXES];
     for (int a = 0; a < axes; ++a) {
         first[a] = (int64_t)fmin(fmax(indices[a].low, 0), (double)(array->extents[a] - 1));
         last[a] = (int64_t)fmin(fmax(indices[a].high, 0), (double)(array->extents[a] - 1));
@@ -723,8 +718,7 @@ TH_HOST_TEST(test_extreme_ranges)
     }
 }
 
-/* ---- broken texts
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- broken texts ------------------------------------------------------------------------------------------------ */
 
 /* A generator of its own, so that a seed gives the same texts everywhere. */
 static uint32_t draw(uint64_t *state, uint32_t limit)
@@ -799,8 +793,60 @@ TH_HOST_TEST(test_mutated_texts)
     assert_in_range(parsed, count / 50, count / 2);
 }
 
-/* ---- memory
- * ------------------------------------------------------------------------------------------------------------- */
+/* ---- a problem's score and mask ---------------------------------------------------------------------------------- */
+
+TH_HOST_TEST(test_formulas)
+{
+    const uint32_t all = 1u << CAPTURE_T | 1u << CAPTURE_W | 1u << MGK_CAPTURES;
+    const mgk_formula_texts texts = {
+        symbols, "c * tanh(s / c) + w[i] - w[j] + w[h] * t[b, abs(i - j)] + t[h, D[b, i, j]] + t[0, doc[b, i]]",
+        "doc[b, i] == doc[b, j] && w[3] > 0", all};
+    static const struct {
+        uint32_t capture;
+        mgk_index_class index;
+    } reads[] = {{CAPTURE_W, MGK_INDEX_ROW},        {CAPTURE_W, MGK_INDEX_KEY}, {CAPTURE_W, MGK_INDEX_HEAD},
+                 {CAPTURE_T, MGK_INDEX_DIFFERENCE}, {CAPTURE_T, MGK_INDEX_ANY}, {CAPTURE_T, MGK_INDEX_ROW}};
+    mgk_formulas f;
+    th_expect_ok(mgk_formulas_make(NULL, &texts, &f, &th_error));
+    assert_int_equal(f.read_count, TH_COUNT(reads));
+    for (size_t n = 0; n < TH_COUNT(reads); ++n) { /* in the order of the canonical form */
+        size_t k = 0;
+        while (k < f.read_count && (f.reads[k].capture != reads[n].capture || f.reads[k].index != reads[n].index))
+            ++k;
+        assert_in_range(k, 0, f.read_count - 1);
+        assert_non_null(f.reads[k].slope);
+    }
+    assert_non_null(f.by_number[NUMBER_C]);
+    assert_null(f.by_number[NUMBER_K]);
+    static const char *const functions[] = {
+        "score_mod",          "score_mod_slope", "mask_mod", "score_mod_by_number_0", "score_mod_by_number_1",
+        "score_mod_by_read_5"};
+    for (size_t n = 0; n < TH_COUNT(functions); ++n) {
+        char text[64];
+        (void)snprintf(text, sizeof(text), " %s(const", functions[n]);
+        assert_non_null(strstr(f.code.data, text));
+    }
+    mgk_formulas_free(&f);
+
+    th_expect_ok(mgk_formulas_make(NULL, &(mgk_formula_texts){.symbols = symbols}, &f, &th_error));
+    assert_null(f.score);
+    assert_non_null(strstr(f.code.data, "return mod_const(1.0f);"));
+    mgk_formulas_free(&f);
+    const mgk_formula_texts ints = {symbols, "s", NULL, 1u << CAPTURE_D};
+    th_expect_error(mgk_formulas_make(NULL, &ints, &f, &th_error), CLMGK_ERROR_INVALID_VALUE,
+                    "gradients: 'D' is an array of ints: expected floats");
+    const mgk_formula_texts wrong = {symbols, "s", "q", 0};
+    th_expect_error(mgk_formulas_make(NULL, &wrong, &f, &th_error), CLMGK_ERROR_INVALID_VALUE,
+                    "mask_mod: line 1, column 1: unknown name 'q'");
+    char text[1024] = "s";
+    for (int n = 0; n <= MGK_READS; ++n)
+        (void)snprintf(text + strlen(text), sizeof(text) - strlen(text), "+w[i+%d]", n);
+    const mgk_formula_texts many = {symbols, text, NULL, 1u << CAPTURE_W};
+    th_expect_error(mgk_formulas_make(NULL, &many, &f, &th_error), CLMGK_ERROR_UNSUPPORTED,
+                    "score_mod: more than 32 reads of arrays with gradients");
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 typedef struct budget {
     int live, left;
@@ -823,23 +869,17 @@ static void release(void *memory, void *user)
 /* Every allocation fails in turn. */
 TH_HOST_TEST(test_memory)
 {
-    bool done = false;
-    for (int allowed = 0; !done; ++allowed) {
+    const mgk_formula_texts texts = {symbols, smooth[6], masks[3].text, 1u << CAPTURE_W | 1u << MGK_CAPTURES};
+    clmgk_status status = CLMGK_ERROR_OUT_OF_HOST_MEMORY;
+    for (int allowed = 0; status != CLMGK_OK; ++allowed) {
         budget b = {.left = allowed};
         const clmgk_allocator allocator = {.allocate = allocate, .release = release, .user = &b};
-        mgk_graph graph = {.allocator = &allocator};
-        int32_t root = 0;
-        clmgk_error error = {0};
-        const clmgk_status status = mgk_parse(&graph, &symbols, smooth[6], false, "score_mod", &root, &error);
-        const int32_t slope = status == CLMGK_OK ? mgk_derive(&graph, root, 0) : MGK_NONE;
-        mgk_expression *const copy = slope != MGK_NONE && !graph.failed ? mgk_extract(&graph, slope) : NULL;
-        done = copy != NULL;
-        if (!done)
-            assert_int_equal(status != CLMGK_OK ? status : CLMGK_ERROR_OUT_OF_HOST_MEMORY,
-                             CLMGK_ERROR_OUT_OF_HOST_MEMORY);
-        mgk_free(&allocator, copy);
-        mgk_graph_free(&graph);
+        mgk_formulas f;
+        status = mgk_formulas_make(&allocator, &texts, &f, &th_error);
+        assert_true(status == CLMGK_OK || status == CLMGK_ERROR_OUT_OF_HOST_MEMORY);
+        if (status == CLMGK_OK)
+            mgk_formulas_free(&f);
         assert_int_equal(b.live, 0);
-        assert_in_range(allowed, 0, 20);
+        assert_in_range(allowed, 0, 100);
     }
 }
