@@ -3,7 +3,7 @@
 # Installs the Python package into a virtual environment of its own and tests it: python/test.sh [--full]
 #   (none)   the package around the library of build/, with NumPy, PyOpenCL and Matplotlib
 #   --full   the package as `pip install .` builds it, the types (mypy), the extra [cpu], all golden cases and random problems,
-#            the examples, and PyTorch, which is fetched with its libraries (several GB)
+#            the examples, and PyTorch, which is fetched with its libraries (several GB), with models of transformers
 # The environment lies in the cache and keeps its packages, which are wheels from PyPI. Without PyPI (and without a filled
 # environment) the script says so, and passes.
 set -euo pipefail
@@ -14,7 +14,7 @@ name=python
 build=()
 if [[ ${1:-} == --full ]]; then
     export CLMGK_TEST_FULL=1
-    packages+=(mypy pocl-binary-distribution torch)
+    packages+=(mypy pocl-binary-distribution torch 'transformers>=5.24')
     name="python-full"
 else
     # The library and the program of clmgk.analyze are not compiled a second time.

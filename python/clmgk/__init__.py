@@ -8,7 +8,7 @@
 `attention` and `linear_attention` compute every variant of the library on NumPy arrays, `attention_backward` and
 `linear_attention_backward` their gradients, `statistics` what expectation and maximisation need. A `Plan` is one problem,
 compiled once; `warm_up` makes plans in the background, and `unsupported` tells why there is none. ``clmgk.torch`` has the
-same for PyTorch with autograd, ``clmgk.opencl`` for OpenCL arrays.
+same for PyTorch with autograd, ``clmgk.transformers`` for models of that package, ``clmgk.opencl`` for OpenCL arrays.
 """
 from ._context import Context, Device, MatrixUnit, devices
 from ._counts import Counts, Operations, count_attention

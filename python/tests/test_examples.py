@@ -64,7 +64,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```", (PYTHON.parent / "docs" / "python.md
 @pytest.mark.parametrize("block", range(len(BLOCKS)))
 def test_the_code_of_the_page(block, monkeypatch):
     """Each block runs after the first one, or alone: PyTorch's."""
-    for package in ("torch", "pyopencl"):
+    for package in ("torch", "transformers", "pyopencl"):
         if package in BLOCKS[block]:
             pytest.importorskip(package)
     names = {}

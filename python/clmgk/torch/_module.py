@@ -2,7 +2,7 @@
 """Multi-head attention as a module."""
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,59 @@ _EXTRAS = ("key_weight", "key_bias", "prior", "shift", "mix", "mix_weight", "mix
 # Values that ``repr`` leaves out.
 _DEFAULTS = {"score": "default", "estep": "soft", "softcap": 0.0, "guard": 0.0, "mix_hidden": 0, "components": 1, "dropout": 0.0,
              "batch_first": False}
+
+
+def parameter_shapes(traits: int, heads: int, count: int, size: int, hidden: int) -> dict[str, tuple[int, ...]]:
+    """Shapes of a variant's parameters, by name, for H heads of D numbers, M components and U hidden units."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    if traits & (lib.CLMGK_TRAIT_KEYS | lib.CLMGK_TRAIT_SHIFT):
+        shapes["prior"] = (heads, count)
+    if traits & lib.CLMGK_TRAIT_SHIFT:
+        shapes["shift"] = (heads, count, size)
+    if traits & lib.CLMGK_TRAIT_ADMIXTURE:
+        shapes["mix"] = (count,) if traits & lib.CLMGK_TRAIT_SHARED_MIX else (heads, count)
+    if traits & lib.CLMGK_TRAIT_GENERALISED:
+        shapes["mix_weight"] = (heads, hidden or count)
+        if not traits & lib.CLMGK_TRAIT_LINEAR:
+            shapes["mix_offset"] = (heads,)
+    if hidden:
+        shapes["mix"], shapes["mix_hidden_offset"] = (hidden, count), (hidden,)
+    if traits & lib.CLMGK_TRAIT_NOISE:
+        shapes["noise"] = (count,)
+    return shapes
+
+
+def initialise(module: nn.Module, is_linear: bool) -> None:
+    """Draws initial values of a variant's parameters, which the module has under their names."""
+    found: dict[str, Tensor | None] = {name: getattr(module, name, None) for name in _EXTRAS[2:-1]}
+    prior, shift, mix, weight, offset, hidden_offset, noise = found.values()
+    for zero in (offset, hidden_offset):
+        if zero is not None:
+            nn.init.zeros_(zero)
+    if prior is not None:
+        nn.init.constant_(prior, 1 / prior.shape[-1])
+    if noise is not None:
+        nn.init.constant_(noise, 0.1)
+    if weight is not None and hidden_offset is not None:  # equal heads would learn alike
+        nn.init.normal_(weight, std=weight.shape[1] ** -0.5)
+    elif weight is not None:
+        nn.init.ones_(weight)
+    if shift is not None:
+        nn.init.normal_(shift)
+    if mix is not None and is_linear:  # with signs, denominators would pass through 0
+        with torch.no_grad():
+            mix.copy_(torch.softmax(nn.init.normal_(mix), -1))
+    elif mix is not None:
+        nn.init.normal_(mix, std=mix.shape[-1] ** -0.5)
+
+
+def usable_parameters(given: Mapping[str, Tensor | None]) -> dict[str, Any]:
+    """A variant's parameters as options of a call."""
+    options = {name: value for name, value in given.items() if value is not None}
+    for name in ("prior", "noise"):  # an optimiser may have stepped below 0
+        if name in options:
+            options[name] = options[name].clamp_min(0)
+    return options
 
 
 class MultiheadAttention(nn.MultiheadAttention):
@@ -144,26 +197,11 @@ class MultiheadAttention(nn.MultiheadAttention):
 
     def _add_extras(self, traits: int, bias: bool, new: Any) -> None:
         """The parameters of the variant."""
-        heads, count, size, hidden = self.num_heads, self.components, self.head_dim, self._options.get("mix_hidden", 0)
-        shapes: dict[str, tuple[int, ...]] = {}
-        if traits & lib.CLMGK_TRAIT_KEYS and count > 1:
-            shapes["key_weight"] = ((count - 1) * heads * size, self.kdim)
+        shapes = parameter_shapes(traits, self.num_heads, self.components, self.head_dim, self._options.get("mix_hidden", 0))
+        if traits & lib.CLMGK_TRAIT_KEYS and self.components > 1:
+            shapes["key_weight"] = ((self.components - 1) * self.embed_dim, self.kdim)
             if bias:
-                shapes["key_bias"] = ((count - 1) * heads * size,)
-        if traits & (lib.CLMGK_TRAIT_KEYS | lib.CLMGK_TRAIT_SHIFT):
-            shapes["prior"] = (heads, count)
-        if traits & lib.CLMGK_TRAIT_SHIFT:
-            shapes["shift"] = (heads, count, size)
-        if traits & lib.CLMGK_TRAIT_ADMIXTURE:
-            shapes["mix"] = (count,) if traits & lib.CLMGK_TRAIT_SHARED_MIX else (heads, count)
-        if traits & lib.CLMGK_TRAIT_GENERALISED:
-            shapes["mix_weight"] = (heads, hidden or count)
-            if not self._is_linear:
-                shapes["mix_offset"] = (heads,)
-        if hidden:
-            shapes["mix"], shapes["mix_hidden_offset"] = (hidden, count), (hidden,)
-        if traits & lib.CLMGK_TRAIT_NOISE:
-            shapes["noise"] = (count,)
+                shapes["key_bias"] = shapes["key_weight"][:1]
         for name in _EXTRAS[:-1]:
             self.register_parameter(name, new(*shapes[name]) if name in shapes else None)
 
@@ -172,21 +210,10 @@ class MultiheadAttention(nn.MultiheadAttention):
         for weight in (self.in_proj_weight, self.q_proj_weight, self.k_proj_weight, self.v_proj_weight, self.key_weight):
             if weight is not None:
                 nn.init.xavier_uniform_(weight)
-        for bias in (self.in_proj_bias, self.out_proj.bias, self.key_bias, self.mix_offset, self.mix_hidden_offset):
+        for bias in (self.in_proj_bias, self.out_proj.bias, self.key_bias):
             if bias is not None:
                 nn.init.zeros_(bias)
-        for parameter, value in ((self.prior, 1 / self.components), (self.mix_weight, 1.0), (self.noise, 0.1)):
-            if parameter is not None:
-                nn.init.constant_(parameter, value)
-        if self.mix_weight is not None and self.mix_hidden_offset is not None:  # equal heads would learn alike
-            nn.init.normal_(self.mix_weight, std=self.mix_weight.shape[1] ** -0.5)
-        if self.shift is not None:
-            nn.init.normal_(self.shift)
-        if self.mix is not None and self._is_linear:  # with signs, denominators would pass through 0
-            with torch.no_grad():
-                self.mix.copy_(torch.softmax(nn.init.normal_(self.mix), -1))
-        elif self.mix is not None:
-            nn.init.normal_(self.mix, std=self.components ** -0.5)
+        initialise(self, self._is_linear)
         if self.projection is not None:
             seed = int(torch.randint(2**63 - 1, (), device="cpu").item())
             self.projection.copy_(torch.from_numpy(draw_projection(*self.projection.shape, seed=seed)))
@@ -229,11 +256,7 @@ class MultiheadAttention(nn.MultiheadAttention):
 
     def _parameters_of_call(self) -> dict[str, Any]:
         given = {name: getattr(self, name) for name in _EXTRAS[2:]}
-        options = {**self._options, **{name: value for name, value in given.items() if value is not None}}
-        for name in ("prior", "noise"):  # an optimiser may have stepped below 0
-            if name in options:
-                options[name] = options[name].clamp_min(0)
-        return options
+        return {**self._options, **usable_parameters(given)}
 
     def _masks(self, key_padding_mask: Tensor | None, attn_mask: Tensor | None, is_causal: bool,
                sizes: tuple[int, int, int], batched: bool) -> dict[str, Any]:
