@@ -193,7 +193,7 @@ FUNCTION void head_begin(const key_block *b, int h)
     const problem *const p = b->p;
     const places *const at = b->at;
     head *const x = b->x;
-    x->scorer.modifiers = modifiers_of(a, p->b, h, at->slopes);
+    x->scorer.modifiers = modifiers_of(a, p, h, at->slopes);
     x->scorer.mixing = mixing_of(a, h, at->mix, at->mix_weight, at->noise);
     x->scorer.mixing.added = added_of(h, at->mix_offset);
     if (HAS_BIAS)
@@ -430,7 +430,7 @@ KERNEL(admixture_backward)
                     (((long)split * batches + p.batch) * COMPONENTS * a.length + p.row_base) * HEAD_SIZE;
         at.sums = (long)task * a.splits + split;
         /* shared noise and a shared mixing are any head's */
-        x.scorer.modifiers = modifiers_of(&a, p.b, 0, slopes);
+        x.scorer.modifiers = modifiers_of(&a, &p, 0, slopes);
         x.scorer.mixing = mixing_of(&a, 0, mix, mix_weight, noise);
         x.scorer.hidden = mix_hidden_offset;
         for (int k0 = split * GROUP_HELD; k0 < keys; k0 += a.splits * GROUP_HELD) {

@@ -49,10 +49,10 @@ typedef struct pair_block {
 
 #include "admixture/gradients.clh"
 
-FUNCTION entry_terms pair_terms(const pair_block *b, int sub, int u, int v)
+FUNCTION entry_terms pair_terms(const pair_block *b, const pair *at, int sub, int u, int v)
 {
     entry_terms common = terms_of_log(b->log[v], HAS_LSE_LOW ? b->log_low[v] : (real)(0.0f));
-    add_modifiers(b->e, &b->x->modifiers, b->view, sub, u, v, &common);
+    add_modifiers(&b->x->modifiers, at, HAS_BIAS ? bias_get(b->e, sub, u, v) : (real)(0.0f), &common);
     return common;
 }
 
@@ -225,14 +225,14 @@ KERNEL(admixture_backward_queries)
         if (!view_tile(e, &walk, 0, k0, &view))
             continue;
         /* shared noise and a shared mixing are any head's */
-        x.modifiers = modifiers_of(&a, block.b, 0, slopes);
+        x.modifiers = modifiers_of(&a, &p, 0, slopes);
         x.mixing = mixing_of(&a, 0, mix, mix_weight, noise);
         x.hidden = mix_hidden_offset;
         const pair_block any_head = {&g, e, &x, &view, &a, 0, 0, 0, 0};
         hold_scores(&any_head, (uint)block.b * (uint)a.heads, 0);
         clear_gradients(&any_head, 0);
         for (int h = 0; h < a.heads; ++h) {
-            x.modifiers = modifiers_of(&a, block.b, h, slopes);
+            x.modifiers = modifiers_of(&a, &p, h, slopes);
             x.mixing = mixing_of(&a, h, mix, mix_weight, noise);
             x.mixing.added = added_of(h, mix_offset);
 #if STAGES_AHEAD

@@ -34,10 +34,10 @@ typedef struct pair_block {
 
 #include "admixture/tile.clh"
 
-FUNCTION entry_terms pair_terms(const pair_block *b, int sub, int u, int v)
+FUNCTION entry_terms pair_terms(const pair_block *b, const pair *at, int sub, int u, int v)
 {
     entry_terms common = terms_of_base(-base_of(b->base, v));
-    add_modifiers(b->e, &b->x->modifiers, b->view, sub, u, v, &common);
+    add_modifiers(&b->x->modifiers, at, HAS_BIAS ? bias_get(b->e, sub, u, v) : (real)(0.0f), &common);
     return common;
 }
 
@@ -140,7 +140,7 @@ KERNEL(admixture_forward)
     HEADS_FOR(h) {
         if (h >= heads)
             continue;
-        x[h].modifiers = modifiers_of(&a, block.b, h0 + h, slopes);
+        x[h].modifiers = modifiers_of(&a, &p, h0 + h, slopes);
         x[h].mixing = mixing_of(&a, h0 + h, mix, mix_weight, noise);
         x[h].mixing.added = added_of(h0 + h, mix_offset);
         x[h].hidden = mix_hidden_offset;

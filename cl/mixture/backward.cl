@@ -53,7 +53,7 @@
 /* Sums over keys are the kernel of queries' where there is one (mixture/backward_queries.cl). */
 #define KEEPS_ROW_SUMS (HAS_ROW_SUMS && !QUERIES_APART)
 /* The bias' row sums are those of all components, unless a soft-cap or a factor comes between. */
-#define BIAS_SUMS_APART (HAS_BIAS_ROW_SUMS && (HAS_SOFTCAP || ROW_SUMS_SCALED || !KEEPS_ROW_SUMS))
+#define BIAS_SUMS_APART (HAS_BIAS_ROW_SUMS && (SCORES_SHAPED || ROW_SUMS_SCALED || !KEEPS_ROW_SUMS))
 #define KEPT_SUMS       (QUERIES_APART ? 0 : ROW_SUMS)
 #define HAS_ENTRY_SUMS  (KEPT_SUMS > 0 || HAS_BIAS_ROW_SUMS) /* the lane engine's alone */
 #define BIAS_SUM        KEPT_SUMS
@@ -336,7 +336,7 @@ KERNEL(mixture_backward)
                 for (int i = 0; i < group; ++i) {
                     const int h = task.kv_head * group + i;
                     head_begin(&task, h, &at);
-                    at.slope = HAS_ALIBI ? slopes[h] : 0.0f;
+                    at.modifiers = modifiers_of(&a, &p, h, slopes);
 #if ROWS_INSIDE
                     if (i == group - 1) {
                         const task_arrays next = next_arrays(&a, &arrays, number + 1);

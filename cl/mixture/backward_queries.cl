@@ -35,7 +35,7 @@
 #include "mixture/terms.clh"
 
 /* The bias' row sums are those of all components, unless a soft-cap or a factor comes between. */
-#define BIAS_SUMS_APART (HAS_BIAS_ROW_SUMS && (HAS_SOFTCAP || ROW_SUMS_SCALED || !HAS_ROW_SUMS))
+#define BIAS_SUMS_APART (HAS_BIAS_ROW_SUMS && (SCORES_SHAPED || ROW_SUMS_SCALED || !HAS_ROW_SUMS))
 
 /* Values of the block's rows. */
 typedef struct query_values {
@@ -81,13 +81,18 @@ FUNCTION void hidden_pairs(const query_block *b, const tile_view *view, const bo
             hidden[v] = is_hidden(&b->g->base, view, sub, u, v);
 }
 
+FUNCTION pair pair_at(const query_block *b, const tile_view *view, const entry *n)
+{
+    return pair_of_view(&b->g->base, &b->x->modifiers, view, n->sub, n->u, n->v);
+}
+
 FUNCTION entry_terms pair_terms(const query_block *b, const tile_view *view, const entry *n, ireal hidden)
 {
     const engine *const e = &b->g->base;
     const real log = b->query->log[n->v];
     entry_terms c =
         terms_of_log(hidden ? (real)(-INFINITY) : log, HAS_LSE_LOW ? b->query->log_low[n->v] : (real)(0.0f));
-    add_modifiers(e, &b->x->modifiers, view, n->sub, n->u, n->v, &c);
+    add_modifiers(&b->x->modifiers, &n->at, HAS_BIAS ? bias_get(e, n->sub, n->u, n->v) : (real)(0.0f), &c);
     return c;
 }
 
@@ -297,7 +302,7 @@ KERNEL(mixture_backward_queries)
     tile_view view;
     const query_block b = {&g, e, &a, &x, &view, &query};
 
-    mixture_begin(&x, &a, block.b, h, prior, variance, shift, slopes);
+    mixture_begin(&x, &a, &p, h, prior, variance, shift, slopes);
     query_load(e, 0, q, 0, a.q.token, first, p.valid, a.head_size);
     grad_out_load(&g, 0, grad_o, a.grad_o.token, a.value_size);
     grad_queries_clear(&g, 0);

@@ -45,20 +45,22 @@ typedef mixture scorer;
 #define KEPT_PRODUCTS PRODUCTS
 #include "attention/tile.clh"
 
-/* A block of rows and its tile. */
+/* A block of rows and a panel's tile. */
 struct pair_block {
     const engine *e;
     const mixture *x;
+    const tile_view *view;
 };
 
 #include "mixture/row_pairs.clh"
 
 /* A sub-tile's entry, with its terms. */
-FUNCTION entry tile_entry(const pair_block *b, const tile_view *view, int sub, int u, int v, const row_base *base)
+FUNCTION entry tile_entry(const pair_block *b, int sub, int u, int v, const row_base *base)
 {
-    entry n = entry_at(view->panel, sub, u, v);
+    entry n = entry_at(b->view->panel, sub, u, v);
     n.common.base = -base_of(base, v);
-    add_modifiers(b->e, &b->x->modifiers, view, sub, u, v, &n.common);
+    n.at = pair_of_view(b->e, &b->x->modifiers, b->view, sub, u, v);
+    add_modifiers(&b->x->modifiers, &n.at, HAS_BIAS ? bias_get(b->e, sub, u, v) : (real)(0.0f), &n.common);
     return n;
 }
 
@@ -69,7 +71,7 @@ FUNCTION void factored_weights(engine *e, const pair_block *b, const tile_view *
 {
     KEYS_FOR(u)
         ROWS_FOR(v) {
-            const entry n = tile_entry(b, view, sub, u, v, base);
+            const entry n = tile_entry(b, sub, u, v, base);
             w[u][v] = factored_score(b, &n, product[u][v]);
         }
     if (!lazy)
@@ -77,7 +79,7 @@ FUNCTION void factored_weights(engine *e, const pair_block *b, const tile_view *
     settle_scores(e, view, sub, base, w);
     KEYS_FOR(u)
         ROWS_FOR(v) {
-            const entry n = tile_entry(b, view, sub, u, v, base);
+            const entry n = tile_entry(b, sub, u, v, base);
             w[u][v] = power_of(w[u][v]) * factor_of(b, &n);
         }
 }
@@ -104,7 +106,7 @@ FUNCTION void score_product(engine *e, const scorer *x, const tile_view *view, i
         score_get(e, r, sub, product);
         return;
     }
-    const pair_block b = {e, x};
+    const pair_block b = {e, x, view};
     KEYS_FOR(u)
         ROWS_FOR(v) {
             const entry n = entry_at(view->panel, sub, u, v);
@@ -141,10 +143,10 @@ FUNCTION void component_scores(engine *e, const scorer *x, const tile_view *view
 #elif !KEYS_SHIFTED
     score_product(e, x, view, sub, r, known, lazy, product);
 #endif
-    const pair_block b = {e, x};
+    const pair_block b = {e, x, view};
     KEYS_FOR(u)
         ROWS_FOR(v) {
-            const entry n = tile_entry(&b, view, sub, u, v, base);
+            const entry n = tile_entry(&b, sub, u, v, base);
             s[u][v] = score_of(&b, &n, r, product[u][v]).e;
         }
     if (lazy)
@@ -155,7 +157,7 @@ FUNCTION void component_scores(engine *e, const scorer *x, const tile_view *view
 FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, int sub, const bool known,
                            const bool lazy, const row_base *base, real (*product)[BLOCK_ROWS], real (*w)[BLOCK_ROWS])
 {
-    const pair_block b = {e, x};
+    const pair_block b = {e, x, view};
 #if PRODUCTS_TOGETHER
     real products[COMPONENTS * BLOCK_KEYS][BLOCK_ROWS];
     for (int r = 0; r < COMPONENTS; ++r)
@@ -180,7 +182,7 @@ FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, in
         factored_weights(e, &b, view, sub, lazy, base, product, factored);
         KEYS_FOR(u)
             ROWS_FOR(v) {
-                const entry n = tile_entry(&b, view, sub, u, v, base);
+                const entry n = tile_entry(&b, sub, u, v, base);
                 const ireal taken = is_factored(row_spread(&b, &n), key_spread(&b, &n));
                 w[u][v] = taken ? factored[u][v] : w[u][v];
             }
@@ -339,7 +341,7 @@ KERNEL(mixture_forward)
 #if KEY_TERMS_GIVEN
     betas_begin(&e, &x, &a, work + a.key_terms + beta_row(&a, p.batch, h, g, 0) + p.key_base);
 #endif
-    mixture_begin(&x, &a, block.b, h, at.prior, variance, at.shift, slopes);
+    mixture_begin(&x, &a, &p, h, at.prior, variance, at.shift, slopes);
     const key_walk walk = key_walk_of(&a, &p, &block);
     block_rows values;
     panels_begin(&e, &x, &walk, &at, &values);
