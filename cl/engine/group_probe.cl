@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests whether wgmma multiplies rightly, with all that the engine's kernels do with it. Four warps round small whole
- * numbers to 16 bits, copy them to local memory and multiply matrices of 64 rows and columns, of each type: A B^T, then
- * A B, with A in registers, and A B^T with A in local memory; each with all columns at once, and with the narrowest
- * statements. All sums are exact.
+ * Tests that wgmma multiplies rightly, in all the ways of the engine's kernels. Four warps round small whole numbers to
+ * 16 bits, copy them to local memory and multiply matrices of 64 rows and columns, of each type: A B^T, then A B, with
+ * A in registers, and A B^T with A in local memory; each with all columns at once, and with the narrowest statements.
+ * All sums are exact.
  */
 #include "base/common.clh"
 #include "engine/files.clh"
@@ -26,7 +26,7 @@ typedef float real;
 #define NARROW  16
 #define STEPS   (SIZE / 16)
 #define WORDS   (SIZE * SIZE / 2)
-#define COLUMNS (SIZE / 4) /* numbers of a row that a work-item has */
+#define COLUMNS (SIZE / 4) /* numbers of a row in a work-item */
 #define FORMS   6
 
 #include "engine/probe_operands.clh"
@@ -40,7 +40,7 @@ FUNCTION void tile_copy(int tid, __local uint *tile, __global const uint *words)
     }
 }
 
-/* A's fragments, of the rows of this warp. */
+/* Loads A's fragments of this warp's rows. */
 FUNCTION void left_load(int tid, uint (*a)[4], __local const uint *left)
 {
     const int lane = tid % WARP_SIZE, first = tid / WARP_SIZE * 16;
@@ -53,7 +53,7 @@ FUNCTION void left_load(int tid, uint (*a)[4], __local const uint *left)
     }
 }
 
-/* Numbers of `count` columns from `column` on. */
+/* Writes `count` columns from `column` on. */
 FUNCTION void product_write(int tid, real (*c)[BLOCK_ROWS], int column, const int count, __global float *product)
 {
     const int lane = tid % WARP_SIZE, first = tid / WARP_SIZE * 16;
@@ -72,7 +72,7 @@ FUNCTION void columns_clear(real (*c)[BLOCK_ROWS])
             c[i][v] = 0.0f;
 }
 
-/* `count` columns of a product with A in registers; by_rows: of A B, from the first column on. */
+/* Computes `count` columns of a product with A in registers; by_rows: of A B, from the first column on. */
 FUNCTION void product_of_registers(int tid, uint (*a)[4], __local const uint *right, int column, const int count,
                                    const int type, const bool by_rows, __global float *product)
 {
@@ -83,7 +83,7 @@ FUNCTION void product_of_registers(int tid, uint (*a)[4], __local const uint *ri
     for (int step = 0; step < STEPS; ++step)
         UNROLL
     for (int i = 0; i < 4; ++i)
-        __asm__ volatile("" : "+r"(a[step][i]) : : "memory"); /* it is computed before the products begin */
+        __asm__ volatile("" : "+r"(a[step][i]) : : "memory"); /* computes it before the products begin */
     group_begin(c, count / 4);
     UNROLL
     for (int step = 0; step < STEPS; ++step)
@@ -93,7 +93,7 @@ FUNCTION void product_of_registers(int tid, uint (*a)[4], __local const uint *ri
     product_write(tid, c, column, count, product);
 }
 
-/* The same of A B^T with A in local memory. */
+/* The same for A B^T with A in local memory. */
 FUNCTION void product_of_memory(int tid, __local const uint *left, __local const uint *right, int column,
                                 const int count, const int type, __global float *product)
 {
@@ -125,7 +125,7 @@ FUNCTION void products_write(int tid, __local const uint *left, __local const ui
     }
 }
 
-/* products: f16's, then bf16's. Each type's operands are in the place of its products before them. */
+/* products: of f16, then of bf16. The memory of each type's products holds its operands before. */
 __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void group_probe(__global float *products)
 {
     __local uint4 memory[2 * WORDS / 4] __attribute__((aligned(PART_ALIGNMENT)));

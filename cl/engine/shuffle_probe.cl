@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests whether a device's sub-groups meet the needs of engine/shuffle.clh. Each work-item of the first work-group
- * counts the neighbours whose numbers it receives: all work-items whose numbers differ from its own in the lowest bits
- * only. Other work-groups return early, as in kernels, because a compiler may handle that branch wrongly. The count is
- * at most 32: AMD's compiler chooses between sub-groups of 32 and 64 for each kernel.
+ * Tests that a device's sub-groups meet the needs of engine/shuffle.clh. Each work-item of the first work-group counts
+ * the neighbours whose numbers it receives: all work-items whose numbers differ from its own in the lowest bits only.
+ * Other work-groups return early, as in kernels, because a compiler may handle that branch wrongly. The count is at
+ * most 32: AMD's compiler chooses between sub-groups of 32 and 64 for each kernel.
  */
 #include "base/common.clh"
 

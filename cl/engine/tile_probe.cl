@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests whether AMX multiplies rightly: A B^T of numbers of the unit's type, where A and B have 32 rows and columns of
+/* Tests that AMX multiplies rightly: A B^T of numbers of the unit's type, where A and B have 32 rows and columns of
  * small whole numbers. All sums are exact. */
 #include "base/common.clh"
 #include "engine/files.clh"

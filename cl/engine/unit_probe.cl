@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests whether a device's matrix unit multiplies rightly, with all that the engine's kernels do with it. One warp
- * rounds small whole numbers to 16 bits, copies them to local memory, loads them as fragments and multiplies them. It
- * computes A B^T and A B for each type, where A and B have 16 rows and columns; all sums are exact. Of f32, which needs
- * no other loads, it has the fragments without copies.
+ * Tests that a device's matrix unit multiplies rightly, in all the ways of the engine's kernels. One warp rounds small
+ * whole numbers to 16 bits, copies them to local memory, loads them as fragments and multiplies them. It computes A B^T
+ * and A B for each type, where A and B have 16 rows and columns; all sums are exact. f32 needs no other loads, so its
+ * fragments come without copies.
  */
 #include "base/common.clh"
 #include "engine/files.clh"
@@ -25,7 +25,7 @@ FUNCTION void tile_copy(int lane, __local uint *tile, __global const uint *words
         piece_copy(tile + i / 2 * TILE_ROW_WORDS(SIZE) + i % 2 * 4, words + 4 * i, true);
 }
 
-/* A fragment C of columns `column` and the following seven. */
+/* Writes a fragment C of columns `column` and the following seven. */
 FUNCTION void product_write(int lane, const float *c, int column, __global float *product)
 {
     UNROLL
@@ -50,7 +50,7 @@ FUNCTION void products_write(int lane, __local const uint *left, __local const u
     }
 }
 
-/* The number of a column of A or a row of B that a work-item's word has: columns t and t + 4 are neighbours. */
+/* Column of A or row of B of a work-item's word: columns t and t + 4 are neighbours. */
 FUNCTION int single_depth(int lane, int step, int i)
 {
     return 8 * step + fragment_depth(lane, 0) + i;
@@ -81,8 +81,8 @@ FUNCTION void single_products_write(int lane, __global float *products)
     }
 }
 
-/* products: f16's A B^T and A B, then bf16's, then those of f32 as tf32. Each 16-bit type's operands are in the place
- * of its products before them. */
+/* products: f16's A B^T and A B, then bf16's, then those of f32 as tf32. The memory of each 16-bit type's products
+ * holds its operands before. */
 __kernel __attribute__((reqd_work_group_size(WARP_SIZE, 1, 1))) void unit_probe(__global float *products)
 {
     __local uint4 memory[2 * TILE_WORDS / 4];

@@ -4,7 +4,7 @@
 #ifndef MGK_SIMT_TUNABLES_H
 #define MGK_SIMT_TUNABLES_H
 
-/* On a CPU this engine is only for tests: there small blocks compile several times faster, and longer chunks of
+/* On a CPU this engine is only for tests: small blocks compile several times faster there, and longer chunks of
  * features need fewer barriers. */
 #define MGK_SIMT_TUNABLES(T)                                                                                           \
     T(row_threads, "row-threads", "THREADS_ROW", 8, 8, "work-items along the rows", 1, 2, 4, 8, 16, 32)                \
@@ -24,7 +24,7 @@
  * (softmax-64 of tests/offline, 8 x 16 work-items): at rows x keys of 1 x 1, 2 x 2, 4 x 2, 4 x 4, 4 x 8, 8 x 2 it takes
  * 64, 94, 134, 164, 198, 209 registers, estimated 78, 104, 144, 168, 216, 224. NVIDIA's OpenCL driver takes 121 forward
  * and 168 backward at 4 x 4. The estimate does not cover kernels that need more (backward, components, wide values): a
- * plan that compiles one and finds that it does not fit takes a smaller work-group.
+ * plan whose compiled kernel does not fit takes a smaller work-group.
  */
 #define MGK_SIMT_CONSTRAINTS(C)                                                                                        \
     C((key_threads * keys) % values == 0)                                                                              \
