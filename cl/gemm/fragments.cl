@@ -3,8 +3,8 @@
  * C = alpha op(A) op(B) + beta C by matrix units. A work-group makes a block of C, from tiles of A and B in local
  * memory. Sums are f32.
  *
- * SPLIT_DEPTH: K is divided into ranges, each with work-groups of its own, whose sums are f32 matrices in the workspace
- * (alpha is 1 and beta 0, strides are theirs). gemm/combine.cl adds them up.
+ * SPLIT_DEPTH: K is divided into ranges, each with its own work-groups. Their sums are f32 matrices in the workspace
+ * (alpha is 1 and beta 0; strides are of these matrices). gemm/combine.cl adds them up.
  */
 #include "gemm/product_args.clh"
 
@@ -15,11 +15,11 @@
 
 #include ENGINE_FILE(gemm.clh)
 
-/* Work-groups that run together should share rows of A and columns of B. Blocks are numbered in bands of so many rows
- * of blocks, within a band column by column. */
+/* Rows of blocks in a band. Blocks are numbered band by band, within a band column by column, so that work-groups that
+ * run together share rows of A and columns of B. */
 #define BAND 16
 
-/* The first row and column of block number `at` of a matrix. */
+/* First row and column of block number `at` of a matrix. */
 FUNCTION int2 block_start(const mgk_gemm_product_args *a, int at)
 {
     const int blocks = BAND * max(a->column_groups, 1), band = at / blocks;
@@ -69,7 +69,7 @@ FUNCTION void pair_put(const mgk_gemm_product_args *a, __global PRODUCT_ELEMENT 
         store1(c, column + 1, fma(a->alpha, sum.y, a->beta == 0.0f ? 0.0f : a->beta * load1(c, column + 1)));
 }
 
-/* A whole block of aligned pairs in place of what C was: nothing decides whether a pair is stored. */
+/* Stores a whole block of aligned pairs, without comparisons, in place of C. */
 FUNCTION void whole_block_put(const mgk_gemm_product_args *a, const block *b, __global PRODUCT_ELEMENT *c, int2 start)
 {
     SUMS_FOR(m, 2 * ROW_TILES) {
@@ -85,7 +85,7 @@ FUNCTION void whole_block_put(const mgk_gemm_product_args *a, const block *b, __
 FUNCTION void block_put(const mgk_gemm_product_args *a, const block *b, __global PRODUCT_ELEMENT *c, int2 start)
 {
     const bool aligned = ((size_t)c % sizeof(pair) | (size_t)a->ldc % 2) == 0;
-    /* where registers are short, a second text costs more than it saves */
+    /* where registers are short, a second text would cost more than it saves */
     if (TF32_PRODUCTS < 2 && aligned && a->beta == 0.0f && start.x + BLOCK_M <= a->m && start.y + BLOCK_N <= a->n) {
         whole_block_put(a, b, c, start);
         return;

@@ -9,7 +9,7 @@
 #define BUFFERS   MGK_GEMM_PRODUCT_BUFFERS
 #include "engine/rows.clh"
 
-#define ROWS 4 /* rows of a block; a single row has a block of its own */
+#define ROWS 4 /* rows of a block; a single row is a block alone */
 
 /* A work-group's part: its matrices, and the rows and columns of C. */
 typedef struct part {
@@ -35,7 +35,7 @@ FUNCTION part part_of(const mgk_gemm_product_args *a, long group, __global const
     BEGIN_BUFFERS                                                                                                      \
     const part p = part_of(&a, (long)GROUP_ID, a_matrix, b_matrix, c_matrix);
 
-/* Row `row + v` of A; beyond the part's last row, the last one. */
+/* Row `row + v` of A; beyond the part, its last row. */
 FUNCTION __global const storage *left_row(const mgk_gemm_product_args *a, const part *p, int row, int v)
 {
     return p->a + min(row + v, p->end_row - 1) * a->row_a;
@@ -68,10 +68,10 @@ FUNCTION void put1(const mgk_gemm_product_args *a, const part *p, int row, int c
 #if GROUP_SIZE == 1
 /* ---- a work-item makes all: vectors along the contiguous axis of B ---- */
 
-#define COLUMNS (LANES / ROWS) /* of a block: a lane for each of its sums */
-#define CHAINS  4              /* of sums of a single row */
+#define COLUMNS (LANES / ROWS) /* columns of a block: a lane for each of its sums */
+#define CHAINS  4              /* chains of sums of a single row */
 
-/* A row of A times LANES rows of B from `column` on, one after the other: memory is fastest read in order. */
+/* A row of A times LANES rows of B from `column` on, one after the other: memory is fastest in order. */
 FUNCTION void single_row(const mgk_gemm_product_args *a, const part *p, int row, int column)
 {
     __global const storage *const left = left_row(a, p, row, 0);
@@ -96,7 +96,7 @@ FUNCTION void single_row(const mgk_gemm_product_args *a, const part *p, int row,
     put_piece(a, p, row, column, lane_sums(sums, LANES));
 }
 
-/* LANES elements from l on of a block's rows of A and B; sums[v * COLUMNS + u] is of row v and column u. */
+/* Takes LANES elements from l on of a block's rows of A and B; sums[v * COLUMNS + u] is of row v and column u. */
 FUNCTION void block_step(const mgk_gemm_product_args *a, __global const storage *const *left,
                          __global const storage *const *right, int l, const bool whole, real *sums)
 {

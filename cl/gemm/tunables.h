@@ -15,7 +15,7 @@
     T(slices, "slices", NULL, 0, 0, "f32: bf16 numbers whose sum a factor is; 0: factors of tf32", 0, 2, 3)
 
 /* Rows of a tile have at least 64 bytes, also where it is transposed. Registers hold at most 128 sums of a work-item.
- * wgmma multiplies rows of four warps by 64 columns. mma.sync would need more registers for slices than there are. */
+ * wgmma multiplies rows of four warps by 64 columns. mma.sync has too few registers for slices. */
 #define MGK_FRAGMENTS_CONSTRAINTS(C)                                                                                   \
     C(warps % column_warps == 0)                                                                                       \
     C(warps / column_warps * row_tiles >= 2)                                                                           \

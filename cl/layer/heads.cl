@@ -23,7 +23,7 @@ typedef CAT(ulong, LANES) turns; /* fractions of 2^64 */
 
 /* ---- arguments ---- */
 
-/* Indices of arguments are constants, or compilers copy all arguments of a GPU's work-item to memory. */
+/* Constant indices of arguments: with others compilers copy all arguments of a GPU's work-item to memory. */
 FUNCTION mgk_i64 pick(const mgk_i64 *list, const int count, int i)
 {
     mgk_i64 x = list[0];
@@ -56,7 +56,7 @@ FUNCTION long position_of(const mgk_heads_args *a, long row, __global const int 
             else
                 high = middle;
         }
-        return n - max(offsets[low], 0); /* sequences begin where those of the attention do */
+        return n - max(offsets[low], 0); /* sequences begin as the attention's do */
     }
     return is_given(&a->bound, SLOT_LENGTHS) ? (long)lengths[row / a->length] - a->length + n : n;
 }
@@ -84,7 +84,7 @@ FUNCTION void make_angles(const mgk_heads_args *a, long position, SHARED const u
 
 /* ---- a head ---- */
 
-/* What becomes of a head's row: x = in (+ bias), back to `in` with keep; out = rotated(x scale (gain)). */
+/* A head's row: x = in (+ bias), back to `in` with keep; out = rotated(x scale (gain)). */
 typedef struct head {
     __global storage *in, *out;
     __global const float *bias, *gain; /* 0: none */
@@ -137,7 +137,7 @@ FUNCTION void turn_head(const head *h)
 
 /* ---- forward ---- */
 
-/* A row of Q, K or V; in, out and so on are those of head 0. */
+/* A row of Q, K or V; in, out and the others are of head 0. */
 FUNCTION void forward_row(const mgk_heads_args *a, const mgk_heads_part *part, head h, SHARED float *shared)
 {
     __global storage *const in = h.in, *const out = h.out;
@@ -176,7 +176,7 @@ KERNEL(layer_heads)
         const long position = position_of(&a, row, lengths, offsets);
         const bool stored = position >= 0 && position < a.capacity;
         if (a.rotary != 0) {
-            GLOBAL_BARRIER(); /* the frequencies are there, the angles of the row before are done with */
+            GLOBAL_BARRIER(); /* the frequencies are ready; the angles of the row before are no longer read */
             make_angles(&a, position, frequency, cosine, sine);
             GLOBAL_BARRIER();
         }
@@ -207,7 +207,7 @@ KERNEL(layer_heads)
 
 /* ---- backward ---- */
 
-/* A part's row: d holds the gradient; x is what was normalised; sums of columns, and of each team's gains, or 0. */
+/* A part's row: d holds the gradient, x the normalised numbers; sums of columns, and of each team's gains, or 0. */
 typedef struct gradient_row {
     __global storage *d, *x;
     __global const float *gain;
@@ -255,9 +255,9 @@ FUNCTION void backward_row(const mgk_heads_args *a, const mgk_heads_part *part, 
         const bool mine = number < part->heads;
         if (h.rotary != 0) {
             h.in = h.out = r->d + at;
-            h.size = mine ? 2 * h.pairs : 0; /* the rest stays as it is */
+            h.size = mine ? 2 * h.pairs : 0; /* the rest stays unchanged */
             turn_head(&h);
-            GLOBAL_BARRIER(); /* other members read what this one has rotated */
+            GLOBAL_BARRIER(); /* other members read the numbers that this one rotated */
         }
         backward_head(a, r, at, mine ? part->size : 0, part->size, r->later || first > 0, shared);
         KEEP_APART;

@@ -29,7 +29,7 @@ FUNCTION void draw(const mgk_norm_args *a, const dropout *d, ureal counter, real
         scale[n] = word[n] < (ureal)(a->drop_below) ? (real)(0.0f) : (real)(a->keep_scale);
 }
 
-/* What LANES elements from c on are multiplied by. With more than four lanes c takes all its values in order. */
+/* Factors of LANES elements from c on. With more than four lanes c takes all its values in order. */
 FUNCTION real keep(const mgk_norm_args *a, dropout *d, int c)
 {
     real scale[4];
@@ -59,7 +59,7 @@ FUNCTION void begin_row(const mgk_norm_args *a, dropout *d, long row)
 
 #define GIVEN(slot) is_given(&a.bound, SLOT_##slot)
 
-/* The mean is the first element plus that of the differences from it: of equal elements it is exactly the element. */
+/* The mean is the first element plus the mean difference from it, so the mean of equal elements is exact. */
 KERNEL(layer_norm)
 {
     BEGIN_BUFFERS
@@ -91,7 +91,7 @@ KERNEL(layer_norm)
             __global const storage *const x = (has_sum ? sum : made ? out : in) + at;
             real total = (real)(0.0f), squares = (real)(0.0f);
             if (made)
-                GLOBAL_BARRIER(); /* all read what one has made */
+                GLOBAL_BARRIER(); /* all read one work-item's numbers */
             const float origin = load1(x, 0);
             VECTORS_FOR(c, ITEM, GROUP_SIZE, width)
                 total += within(load_piece(x, c, width) - origin, c, width);

@@ -4,14 +4,13 @@
  *
  *     dv_j   = sum_{i sees j} (psi_j.Phi_i) g_i            dpsi_j = sum_{i sees j} (v_j.g_i + t_i) Phi_i
  *
- * from the state R of rows; CAUSAL: the ranges go through their chunks from the last, R is of the rows after, BY_STEPS
- * after each key in turn, BY_PAIRS after the chunk, whose own rows give pairs. From dpsi the gradients of keys, prior
- * and shifts:
+ * from the state R of rows. CAUSAL: ranges take their last chunk first. R is of the rows behind each key (BY_STEPS), or
+ * behind the chunk, whose own rows give pairs (BY_PAIRS). From dpsi the gradients of keys, prior and shifts:
  *
  *     dphi_jr = pi_r(j) dpsi_j     dpi_r(j) = dpsi_j.phi(k_jr)     db_r = sum_j dk_jr
  *
- * A work-group takes (b, head of keys, range of chunks), and the heads that share keys one after the other for each
- * chunk.
+ * A work-group takes (b, head of keys, range of chunks). For each chunk it takes the heads that share keys one after
+ * the other.
  */
 #include "linear/buffers.clh"
 
@@ -22,10 +21,10 @@
 #include "linear/backward.clh"
 
 #define WANT_DPSI (WANT_K || WANT_PRIOR || WANT_SHIFT)
-/* Whether the features of a chunk's components are kept for their gradients, or made again. */
+/* 1: features of a chunk's components are kept for their gradients; 0: they are made again. */
 #define KEEP_PARTS (KEY_SUM && WANT_DPSI && VECTOR > 1 && COMPONENTS <= MGK_LINEAR_KEPT)
 
-/* From one component's or global head's gradient to the next. */
+/* Distance from one component's or global head's gradient to the next. */
 #define GRAD_COMPONENT(a) (MIXED_HEADS ? (a)->grad_k.head : (a)->grad_k.component)
 
 typedef struct key_chunk {
@@ -42,7 +41,7 @@ typedef struct key_chunk {
     next_chunk coming;
     int first, key_first; /* the chunk's first row and key */
     span places, key_places, out_places;
-    bool first_head, last_head, first_value, last_value; /* of those that share keys; values */
+    bool first_head, last_head, first_value, last_value; /* among the heads that share keys; among values */
 } key_chunk;
 
 /* ---- the pairs of a chunk ---- */
@@ -81,7 +80,7 @@ FUNCTION void feature_pairs(const key_chunk *x)
 /* ---- gradients of the keys ---- */
 
 #if WANT_DPSI
-/* dpi_r: per key, or the range's sum. */
+/* Adds dpi_r: per key, or the range's sum. */
 FUNCTION void prior_add(const key_chunk *x, int r, BLOCK_SPACE const float *phi, bool is_first)
 {
     const mgk_linear_args *const a = x->a;
@@ -106,7 +105,7 @@ FUNCTION void prior_add(const key_chunk *x, int r, BLOCK_SPACE const float *phi,
     BLOCK_SYNC();
 }
 
-/* db_r: the range's sums. */
+/* Adds db_r: the range's sums. */
 FUNCTION void shift_add(const key_chunk *x, int r)
 {
     const mgk_linear_args *const a = x->a;
@@ -123,8 +122,8 @@ FUNCTION void shift_add(const key_chunk *x, int r)
     BLOCK_SYNC();
 }
 
-/* From a block's dpsi to the gradients of component r, whose keys are in w->x and features in `phi`, their gradient in
- * `grad`. */
+/* From a block's dpsi to the gradients of component r, with keys in w->x and features in `phi`; `grad` holds the
+ * features' gradient. */
 FUNCTION void component_chain(const key_chunk *x, int r, int f0, BLOCK_SPACE const float *phi,
                               BLOCK_SPACE const float *grad, const gradient_rows *out)
 {
@@ -148,7 +147,7 @@ FUNCTION void component_chain(const key_chunk *x, int r, int f0, BLOCK_SPACE con
 #endif
 }
 
-/* From a block's dpsi, which is in `grad`, to all gradients. */
+/* From a block's dpsi, in `grad`, to all gradients. */
 FUNCTION void key_chain(const key_chunk *x, int block, const gradient_rows *out)
 {
     const int head = block * FEATURE_BLOCK / FEATURES, f0 = block * FEATURE_BLOCK % FEATURES;
@@ -187,7 +186,7 @@ FUNCTION void key_chain(const key_chunk *x, int block, const gradient_rows *out)
 /* ---- a chunk of a head ---- */
 
 #if BY_STEPS
-/* From the last row on: a block's features of it join R, from which come the same row's dv and dpsi. */
+/* From the last row on: a row's block of features joins R, which gives dv and dpsi of the same row. */
 FUNCTION void row_steps(key_chunk *x, int block)
 {
     const int last = CHUNK - 1;
@@ -221,7 +220,7 @@ FUNCTION void state_gradients(key_chunk *x, int block)
 }
 #endif
 
-/* A block of features: its part of dv, what its dpsi gives, and what the chunk adds to R. */
+/* A block of features: its part of dv, the gradients from its dpsi, and the chunk's part of R. */
 FUNCTION void key_block(key_chunk *x, int block, const gradient_rows *out)
 {
 #if CHUNK_SPANS
@@ -259,7 +258,7 @@ FUNCTION void key_block(key_chunk *x, int block, const gradient_rows *out)
 }
 
 #if CHUNK_SPANS
-/* Exponents of a block of features of the chunk's rows, with noise and less M_i, -inf where they have no part. */
+/* Exponents of a block of features of the chunk's rows, with noise, less M_i; -inf for absent ones. */
 FUNCTION void row_exponents(const key_chunk *x, int block)
 {
     const int head = block * FEATURE_BLOCK / FEATURES;
@@ -279,8 +278,8 @@ FUNCTION void row_exponents(const key_chunk *x, int block)
     BLOCK_SYNC();
 }
 
-/* The next scales of R, with those of the chunk's rows before place `end` that are a span; returns its first place.
- * Other rows lose their M_i. */
+/* Next scales of R, with the span of the chunk's rows before place `end`; returns the span's first place. Other rows
+ * lose their M_i. */
 FUNCTION int row_scales(const key_chunk *x, int end)
 {
     int begin = 0;
@@ -305,9 +304,8 @@ FUNCTION int row_scales(const key_chunk *x, int end)
 }
 #endif
 
-/* All blocks of features of a chunk of a head, or of the span of its tokens before place `end`; returns its first
- * place.
- */
+/* All blocks of features of a head's chunk, or of its span of tokens before place `end`; returns the span's first
+ * place. */
 FUNCTION int key_chunk_gradients(key_chunk *x, int end, const unit *u, const gradient_source *source,
                                  __global const v_element *v, const gradient_rows *out, const gradient_rows *out_v)
 {
@@ -365,7 +363,7 @@ FUNCTION int key_chunk_gradients(key_chunk *x, int end, const unit *u, const gra
 
 /* ---- the kernel ---- */
 
-/* The range's chunks, with those of the keys that are not among the problem's, whose gradients are 0. */
+/* The range's chunks, with chunks of keys beyond the problem's, whose gradients are 0. */
 FUNCTION span key_range(const mgk_linear_args *a, const unit *u, int keys)
 {
     span range = range_of(chunks_of(&u->p, u->offset), a->splits, u->range);

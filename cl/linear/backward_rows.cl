@@ -11,8 +11,8 @@
  * dPhi_k dphi_k = w_k p_k d'_k     dp_k = sum w_k d'_k.x_k     dw_k = sum p_k d'_k.x_k     dsigma_k = sum w_k p_k
  * d'_k.eps
  *
- * A work-group takes (b, h, range of chunks), with mixed heads (b, range): heads share their queries, and are taken one
- * after the other for each chunk.
+ * A work-group takes (b, h, range of chunks), with mixed heads (b, range): heads share their queries, and take turns
+ * for each chunk.
  */
 #include "linear/buffers.clh"
 
@@ -27,7 +27,7 @@
 #define KEEP_EPS    (HAS_NOISE && WANT_NOISE)
 #define KEEP_MIXED  (MIXED_HEADS && (HAS_NOISE || GENERALISED || WANT_MIXING))
 
-/* Tiles, and what a head and a chunk have. */
+/* Tiles, and values of a head and a chunk. */
 typedef struct row_block {
     const mgk_linear_args *a;
     feature_place w;
@@ -125,7 +125,7 @@ FUNCTION void mixing_chain(const row_block *x, int head, __global float *sums)
 
 /* ---- a chunk of a head ---- */
 
-/* Which of the heads that share an output this is. */
+/* Place among the heads that share an output. */
 typedef struct parts {
     bool first, last;
 } parts;
@@ -145,7 +145,7 @@ FUNCTION void query_chain(const row_block *x, int block, const gradient_rows *ou
     BLOCK_SYNC();
 }
 
-/* x->phi, and with mixed heads x->eps and x->mixed, of a block of features; leaves the queries in w->x. */
+/* Makes x->phi, and with mixed heads x->eps and x->mixed, of a block of features; leaves the queries in w->x. */
 FUNCTION void row_features(const row_block *x, int block)
 {
     plain_features(&x->w, x->a, &x->queries, block, x->first, &x->places, CHUNK, &x->query_scale, x->row_scale, x->phi);
@@ -167,7 +167,7 @@ FUNCTION void row_features(const row_block *x, int block)
 }
 
 #if ROW_STATES && CHUNK_SPANS
-/* Features of rows, which are relative to the keys' scales, become relative to those of R. */
+/* Makes features of rows, relative to the keys' scales, relative to the scales of R. */
 FUNCTION void range_rescale(const row_block *x, int block, BLOCK_SPACE float *features)
 {
     __global const float *const scale = x->rows + STATE_FLOATS + block * FEATURE_BLOCK;
@@ -185,7 +185,7 @@ FUNCTION void range_rescale(const row_block *x, int block, BLOCK_SPACE float *fe
 }
 #endif
 
-/* A block of features of a chunk's rows: their gradients, and their part of R. */
+/* Gradients of a block of features of a chunk's rows, and their part of R. */
 FUNCTION void row_block_gradients(row_block *x, int block, const gradient_rows *out, const parts *of,
                                   __global float *sums)
 {
@@ -220,7 +220,7 @@ FUNCTION void row_block_gradients(row_block *x, int block, const gradient_rows *
 #endif
 }
 
-/* All blocks of features of a chunk of a head, or of the span of its tokens from place `begin` on; returns its end.
+/* All blocks of features of a head's chunk, or of its span of tokens from place `begin` on; returns the span's end.
  * `sums`: of the head's first global head and the range. */
 FUNCTION int row_chunk(row_block *x, int begin, const gradient_source *source, __global const v_element *v,
                        const unit *u, const gradient_rows *out, const parts *of, __global float *sums)
@@ -271,12 +271,12 @@ FUNCTION int row_chunk(row_block *x, int begin, const gradient_source *source, _
 }
 
 #if SHIFTED
-/* The scales with which a head begins: of the transposed state of keys, whose numbers have those at `sum`, and whose
- * exponents are at `top`; of R, those of the keys before the range, negative. */
+/* First scales of a head: of the transposed state of keys, from numbers with scales at `sum` and exponents at `top`; of
+ * R, the scales of the keys before the range, negative. */
 FUNCTION void row_scales_begin(const state_scales *transposed, const state_scales *rows, __global const float *sum,
                                __global const float *top)
 {
-    VECTORS_FOR(n, STATE_WIDTH) { /* `sum` and `top` may be those of R */
+    VECTORS_FOR(n, STATE_WIDTH) { /* `sum` and `top` may be the scales of R */
         const real m = REAL_AT(top + n);
         REAL_PUT(transposed->sum + n, REAL_AT(sum + n));
         REAL_PUT(transposed->top + n, m);

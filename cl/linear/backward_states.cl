@@ -32,8 +32,8 @@ FUNCTION float new_state_gradient(const mgk_linear_args *a, const unit *u, int i
 }
 
 /*
- * A work-item for each number of a state; the ranges in order from the last. CAUSAL: their slots receive the sums of
- * the ranges after them and of the new state's gradient; else the first receives the sum of all.
+ * A work-item is a number of a state and takes the ranges in order from the last. CAUSAL: their slots receive the sums
+ * of later ranges and of the new state's gradient; else the first receives the sum of all.
  */
 __kernel void linear_backward_prefix(KERNEL_PARAMETERS)
 {
@@ -54,7 +54,7 @@ __kernel void linear_backward_prefix(KERNEL_PARAMETERS)
     ranges_sum(sum, slot, -(long)SLOT_FLOATS, a.splits, i, slot - (a.splits - 1L) * SLOT_FLOATS);
 }
 
-/* R over all rows as the gradient of the incoming state: relative to its log scale. A work-item for each of its
+/* R over all rows, relative to the incoming state's log scale, is that state's gradient. A work-item is one of its
  * numbers. */
 __kernel void linear_backward_state(KERNEL_PARAMETERS)
 {

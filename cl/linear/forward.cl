@@ -31,13 +31,13 @@ PRODUCT(add_tiles, BLOCK_SPACE, BLOCK_SPACE, BLOCK_SPACE)
 #endif
 PRODUCT_OF_ROWS(add_pairs, BLOCK_SPACE, BLOCK_SPACE, BLOCK_SPACE)
 
-/* Parts of products of so many rows with VALUE_BLOCK columns. */
+/* Number of parts of products of so many rows with VALUE_BLOCK columns. */
 #define PARTS(rows)                                                                                                    \
     (COUNT_OF(rows, PART_HEIGHT(rows)) * COUNT_OF(VALUE_BLOCK, PART_WIDTH(VALUE_BLOCK)) + FEATURE_PARTS * STATE_BLOCKS)
 
 /* ---- states ---- */
 
-/* z += psi; tokens: those of tiles. */
+/* z += psi; `tokens`: of tiles. */
 FUNCTION void totals_add(__global float *z, BLOCK_SPACE const float *psi, int tokens)
 {
     VECTORS_FOR(n, FEATURE_BLOCK) {
@@ -138,7 +138,7 @@ KERNEL(linear_states)
     branch_end();
 }
 
-/* A work-item for each number of a state; the ranges in order. */
+/* A work-item is a number of a state and takes the ranges in order. */
 __kernel void linear_prefix(KERNEL_PARAMETERS)
 {
     BEGIN_BUFFERS
@@ -166,7 +166,7 @@ FUNCTION void sums_add(BLOCK_SPACE float *sums, BLOCK_SPACE const float *phi, __
 }
 
 #if CAUSAL
-/* Rows that a product with the keys of their chunk takes at a time: it leaves out the keys that none of them sees. */
+/* Rows of a product with the keys of their chunk. It omits keys that none of these rows sees. */
 #define STRIPE (STEPS_FASTER ? 16 : CHUNK)
 
 /* weights += phi psi^T, keys before a stripe's end */
@@ -179,7 +179,7 @@ FUNCTION void weights_add(BLOCK_SPACE float *weights, BLOCK_SPACE const float *p
                   COLUMNS_ROW(CHUNK, FEATURE_ROW), min(STRIPE, rows - t), min(keys, t + STRIPE), FEATURE_BLOCK);
 }
 
-/* The weights of the keys that a row does not see become 0; sums[t] += the others. */
+/* Clears weights of keys that a row does not see; sums[t] += the others. */
 FUNCTION void weights_mask(BLOCK_SPACE float *weights, BLOCK_SPACE float *sums, int rows, int keys)
 {
     SUMS_FOR(t, part, rows) {
@@ -193,7 +193,7 @@ FUNCTION void weights_mask(BLOCK_SPACE float *weights, BLOCK_SPACE float *sums, 
     }
 }
 
-/* outputs += weights v; those of the keys that a row does not see are 0 */
+/* outputs += weights v; weights of hidden keys are 0. */
 FUNCTION void values_add(BLOCK_SPACE float *outputs, BLOCK_SPACE const float *weights, BLOCK_SPACE const float *v,
                          int rows, int keys)
 {
@@ -207,7 +207,7 @@ FUNCTION void values_add(BLOCK_SPACE float *outputs, BLOCK_SPACE const float *we
 }
 #endif
 
-/* A block's features of a chunk's rows times the state; announces the next chunk's queries and outputs. */
+/* outputs += a block's features of a chunk's rows times the state; announces the next chunk's queries and outputs. */
 FUNCTION void outputs_add(BLOCK_SPACE float *outputs, BLOCK_SPACE const float *phi, __global const float *c, int rows,
                           next_chunk *next)
 {
@@ -285,7 +285,7 @@ KERNEL(linear_apply)
         const int row_tokens = tile_tokens(&rows), row_count = product_rows(rows.end);
 #if CAUSAL
         const int tokens = tile_tokens(&places), count = product_rows(places.end);
-        const bool adds = keep || c + 1 < range.end || end < CHUNK; /* else nothing reads the state any more */
+        const bool adds = keep || c + 1 < range.end || end < CHUNK; /* else the state is no longer read */
         const token_rows value_rows =
             rows_of(elements_of(v), a.v.token, first + u.offset, &places, a.value_size - u.e0, VALUE_BLOCK);
         next_chunk coming_keys = {.count = 0};

@@ -5,7 +5,7 @@
 #define BUFFERS   MGK_LINEAR_PROJECTION_BUFFERS
 #include "base/buffers.clh"
 
-/* The scaled projection, zero beyond F and D: transposed, [HEAD_SIZE][row], and as it is, [row][HEAD_SIZE]. */
+/* The scaled projection, zero beyond F and D: transposed, [HEAD_SIZE][row], and untransposed, [row][HEAD_SIZE]. */
 __kernel void linear_projection(KERNEL_PARAMETERS)
 {
     BEGIN_BUFFERS

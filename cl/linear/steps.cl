@@ -2,8 +2,9 @@
 /*
  * Linear family, causal forward pass by steps (formulas: linear/block.clh): token after token joins the state, which
  * then gives the token's row: C += psi_t v_t^T, O_t = Phi_t C. An element of the state stays in registers for several
- * tokens. For decoding, whose states are read and written once, and where vectors make it faster than products inside
- * chunks. Chunks are only the tokens whose features are made together; ranges of them as in linear_apply.
+ * tokens. It serves decoding, whose states are read and written once, and engines whose vectors are faster than
+ * products inside chunks. Chunks only group the tokens whose features are made together. Ranges of them are as in
+ * linear_apply.
  *
  * SHIFTED: the state is relative to the scales after the last of the tokens whose features are made together.
  */
@@ -18,8 +19,8 @@
 
 CHUNK_STEPS(steps_add, OUTPUTS_ADD)
 
-/* z: totals[t] = z after token t, whose products with phi are added to the sums. z times `before`, unless NULL, first.
- */
+/* Steps of z: totals[t] = z after token t, whose products with phi join the sums. First multiplies z by `before`,
+ * unless NULL. */
 FUNCTION void total_steps(__global float *z, BLOCK_SPACE const float *before, BLOCK_SPACE const float *psi,
                           BLOCK_SPACE const float *phi, BLOCK_SPACE float *totals, BLOCK_SPACE float *sums, int tokens)
 {
@@ -53,9 +54,9 @@ KERNEL(linear_steps)
     const span range = range_of(chunks_of(&u.p, u.offset), a.splits, u.range);
     const bool keep = u.range == a.splits - 1 && is_given(&a.bound, SLOT_NEW_STATE_C);
     const bool given = u.range == 0 && is_given(&a.bound, SLOT_STATE_C);
-    /* whether the first chunk reads the state where it was passed in */
+    /* the first chunk reads the state from the array passed in */
     const bool read = given && is_direct(&a) && !is_empty(&range);
-    /* the last chunk leaves C as the new state has it */
+    /* the last chunk leaves C in the new state's form */
     const bool settles = keep && is_direct(&a), settled = settles && !is_empty(&range);
     __global float *const slot = work + a.region[MGK_LINEAR_STATES] + (u.slot + u.range) * SLOT_FLOATS;
     state_place own = state_of(slot);
@@ -101,7 +102,7 @@ KERNEL(linear_steps)
         end = key_scales(&place, &a, &keys, true, first + u.offset, begin, &places, tile_tokens(&places), &scales, psi);
         rows = span_within(&rows, begin, end), out_rows = span_within(&out_rows, begin, end);
 #endif
-        /* one token at least, of zeros: a step that has none would not move the state */
+        /* at least one token, of zeros: no step would leave the state where it is */
         const int count = max(max(rows.end, places.end), 1), tokens = (count + 3) & ~3; /* noise takes four */
         const token_rows value_rows =
             rows_of(elements_of(v), a.v.token, first + u.offset, &places, a.value_size - u.e0, VALUE_BLOCK);
