@@ -10,14 +10,12 @@
  *                                                          the field grad_field; CLMGK_GRADIENT_NAME = bit
  *     S(NAME, field, bit, axes)                            a statistic, f32: CLMGK_ARRAY_NAME; CLMGK_STATISTIC_NAME
  *
- *     ELEMENT   element type: STORAGE (the descriptor's type for the array: clmgk_array_dtype), F32, I32 or BYTE
- *     ACCESS    IN, or OUT if some pass writes the array
- *     VALUES    legal values of an input, which the calls on host arrays check: ANY, FINITE, NOT_NEGATIVE (and finite),
- *               POSITIVE (and finite), NOT_RAISED (no +inf, no NaN), LENGTHS (0 .. size of the axis), OFFSETS
- *               (ascending from 0 to the size of the axis)
- *     passes    a letter for each clmgk_pass: r required, o optional, - absent
- *     axes      the array's axes, in the letters of clmgk_shape
- *     has       whether descriptor d uses the array
+ *     ELEMENT   element type: STORAGE (the descriptor's type for the array: clmgk_array_dtype), CAPTURE (the type of
+ * the captured array: clmgk_capture), F32, I32 or BYTE ACCESS    IN, or OUT if some pass writes the array VALUES legal
+ * values of an input, which the calls on host arrays check: ANY, FINITE, NOT_NEGATIVE (and finite), POSITIVE (and
+ * finite), NOT_RAISED (no +inf, no NaN), LENGTHS (0 .. size of the axis), OFFSETS (ascending from 0 to the size of the
+ * axis) passes    a letter for each clmgk_pass: r required, o optional, - absent axes      the array's axes, in the
+ * letters of clmgk_shape has       whether descriptor d uses the array
  *
  * axes and has are expressions that only the library evaluates.
  *
@@ -80,11 +78,29 @@
     G(STATE_C, state_c, F32, 4096, state_axes(d), linear(d) && d->use_state)                                           \
     G(STATE_Z, state_z, F32, 8192, total_axes(d), linear(d) && d->use_state)                                           \
     G(MIX_HIDDEN_OFFSET, mix_hidden_offset, F32, 16384, "U", has_offset(d) && d->mix_hidden > 0)                       \
+    G(CAPTURE_0, capture_0, F32, 32768, capture_axes(d, 0), has_capture_gradient(d, 0))                                \
+    G(CAPTURE_1, capture_1, F32, 65536, capture_axes(d, 1), has_capture_gradient(d, 1))                                \
+    G(CAPTURE_2, capture_2, F32, 131072, capture_axes(d, 2), has_capture_gradient(d, 2))                               \
+    G(CAPTURE_3, capture_3, F32, 262144, capture_axes(d, 3), has_capture_gradient(d, 3))                               \
+    G(CAPTURE_4, capture_4, F32, 524288, capture_axes(d, 4), has_capture_gradient(d, 4))                               \
+    G(CAPTURE_5, capture_5, F32, 1048576, capture_axes(d, 5), has_capture_gradient(d, 5))                              \
+    G(CAPTURE_6, capture_6, F32, 2097152, capture_axes(d, 6), has_capture_gradient(d, 6))                              \
+    G(CAPTURE_7, capture_7, F32, 4194304, capture_axes(d, 7), has_capture_gradient(d, 7))                              \
+    G(NUMBERS, numbers, F32, 8388608, "#", d->score_mod != NULL && d->numbers[0] != NULL)                              \
     S(RESPONSIBILITIES, responsibilities, 1, "BHMNS")                                                                  \
     S(COUNTS, counts, 2, prior_axes(d))                                                                                \
     S(NEW_PRIOR, new_prior, 4, prior_axes(d))                                                                          \
     S(NLL, nll, 8, d->sequences > 0 ? "TH" : "BH")                                                                     \
     A(LSE_LOW, lse_low, F32, OUT, ANY, "or--", "BHN", !linear(d) && d->use_lse_low)                                    \
+    A(CAPTURE_0, capture_0, CAPTURE, IN, ANY, "rrr-", capture_axes(d, 0), d->captures[0].name != NULL)                 \
+    A(CAPTURE_1, capture_1, CAPTURE, IN, ANY, "rrr-", capture_axes(d, 1), d->captures[1].name != NULL)                 \
+    A(CAPTURE_2, capture_2, CAPTURE, IN, ANY, "rrr-", capture_axes(d, 2), d->captures[2].name != NULL)                 \
+    A(CAPTURE_3, capture_3, CAPTURE, IN, ANY, "rrr-", capture_axes(d, 3), d->captures[3].name != NULL)                 \
+    A(CAPTURE_4, capture_4, CAPTURE, IN, ANY, "rrr-", capture_axes(d, 4), d->captures[4].name != NULL)                 \
+    A(CAPTURE_5, capture_5, CAPTURE, IN, ANY, "rrr-", capture_axes(d, 5), d->captures[5].name != NULL)                 \
+    A(CAPTURE_6, capture_6, CAPTURE, IN, ANY, "rrr-", capture_axes(d, 6), d->captures[6].name != NULL)                 \
+    A(CAPTURE_7, capture_7, CAPTURE, IN, ANY, "rrr-", capture_axes(d, 7), d->captures[7].name != NULL)                 \
+    A(NUMBERS, numbers, F32, IN, ANY, "rrr-", "#", d->numbers[0] != NULL)                                              \
     A(PARTS_O, parts_o, STORAGE, IN, ANY, "---r", "BHNE", d->combine)                                                  \
     A(PARTS_LSE, parts_lse, F32, IN, ANY, "---r", "BHN", d->combine)                                                   \
     A(WORKSPACE, workspace, BYTE, OUT, ANY, "oooo", "", true)
@@ -137,7 +153,8 @@ typedef enum clmgk_element {
     CLMGK_ELEMENT_STORAGE, /* the descriptor's type for the array: clmgk_array_dtype */
     CLMGK_ELEMENT_F32,
     CLMGK_ELEMENT_I32,
-    CLMGK_ELEMENT_BYTE
+    CLMGK_ELEMENT_BYTE,
+    CLMGK_ELEMENT_CAPTURE /* clmgk_capture.type */
 } clmgk_element;
 
 /* Legal values of an input: CLMGK_ARRAY_LIST. */
@@ -191,7 +208,8 @@ typedef enum clmgk_presence { CLMGK_ABSENT, CLMGK_OPTIONAL, CLMGK_REQUIRED } clm
 /*
  * Shape of an array in axis order. Letters: B batch, H query heads, G key/value heads, N queries, S keys, D and E head
  * sizes, M components or global heads, F features, T packed sequences, t for T + 1; b, h, n and s are the axes of the
- * bias; 1 and 2 are axes of that size.
+ * bias; w, x, y and z those of a captured array; # is the number of a score's or mask's numbers; 1 and 2 are axes of
+ * that size.
  */
 typedef struct clmgk_shape {
     int32_t rank; /* 0: the descriptor does not use the array */

@@ -43,6 +43,28 @@ typedef struct clmgk_layout {
     int64_t token;
 } clmgk_layout;
 
+#define CLMGK_MAX_CAPTURES     8
+#define CLMGK_MAX_CAPTURE_AXES 4
+#define CLMGK_MAX_NUMBERS      16
+
+/* Element types of captured arrays; the first ones as in clmgk_dtype. */
+typedef enum clmgk_capture_type {
+    CLMGK_CAPTURE_F32 = 0,
+    CLMGK_CAPTURE_F16 = 1,
+    CLMGK_CAPTURE_BF16 = 2,
+    CLMGK_CAPTURE_I32 = 3
+} clmgk_capture_type;
+
+/* An array that the text of a score or mask reads. Its elements are the call's array capture_<number in the list>. */
+typedef struct clmgk_capture {
+    const char *name;                        /* in the text; NULL: none, the list ends here */
+    clmgk_capture_type type;                 /* I32: an int, the others a float */
+    int32_t axes;                            /* 1 .. CLMGK_MAX_CAPTURE_AXES */
+    int64_t shape[CLMGK_MAX_CAPTURE_AXES];   /* each 1 .. 2^30 */
+    int32_t strided;                         /* 0: dense; `strides` are ignored */
+    int64_t strides[CLMGK_MAX_CAPTURE_AXES]; /* 1: strides in elements, 0 or more; the gradient's array is dense */
+} clmgk_capture;
+
 /*
  * One attention problem. B, H, G, N and S are at most 2^30 each (else OVERFLOW). Zero is the default of every field
  * except struct_size. The structure may grow: the library reads struct_size bytes and takes missing fields as zero.
@@ -171,6 +193,17 @@ typedef struct clmgk_attention_desc {
      * hidden layer. The linear forms and the engine MATRIX have none. */
     int64_t mix_hidden;
     int32_t use_mix_hidden_offset; /* with mix_hidden > 0. 1: b is an array; 0: b is 0 */
+
+    /* A score and a mask of the caller's own, in the language of docs/scores.md; NULL: none. The score replaces every
+     * component's scaled score s, after a soft-cap and before prior, bias, ALiBi and masks; a pair for which the mask
+     * is false is hidden. The texts read captured arrays and numbers by name. Their elements and values are arrays of
+     * the call: new ones compile nothing. A read outside of a captured array takes the nearest element. Texts and names
+     * are only read until the plan is made, or the call that takes the descriptor returns. Not in the linear family,
+     * which has no scores. */
+    const char *score_mod;
+    const char *mask_mod;
+    clmgk_capture captures[CLMGK_MAX_CAPTURES];
+    const char *numbers[CLMGK_MAX_NUMBERS]; /* names, up to the first NULL */
 } clmgk_attention_desc;
 
 #define CLMGK_ATTENTION_DESC_INIT CLMGK_INIT(clmgk_attention_desc)
@@ -330,6 +363,9 @@ CLMGK_API size_t clmgk_plan_workspace_size(const clmgk_plan *plan);
  *   noise           sigma [M] >= 0: required for FISH, MISH, GFISH and their linear forms. A negative or NaN sigma
  *                   gives NaN in all rows; 0 gives exactly the results of the variant without noise
  *   projection      w [R,D]: required for FAVOR (clmgk_draw_projection makes one)
+ *   capture_0, ...  the captured arrays of score_mod and mask_mod, in the order of desc.captures, with their types:
+ *                   required where the descriptor has them
+ *   numbers         f32: the values of desc.numbers, in their order; required if it has any
  *   state_c, ...    the state: see below. state_c [B,H,F,E], state_z [B,H,F], state_m [B,H]; admixture variants:
  *                   [B,H,M,F,E], [B,M,F], [B]. Required inputs with use_state; m only for EXP and FAVOR
  *   new_state_c, ...  likewise with use_new_state: required outputs of the forward pass
@@ -579,9 +615,10 @@ CLMGK_API clmgk_status clmgk_draw_projection(uint64_t seed, int64_t features, in
                                              clmgk_error *error);
 
 /*
- * The arrays of clmgk_attention_args as pointers to their first elements in host memory. Q, K, V, O and their gradients
- * have the descriptor's types (f16, bf16: uint16_t bit patterns); other arrays are float or int32_t. NULL: no array.
- * There is no workspace. The backward pass reads o and lse; in the linear family it reads o and denominator.
+ * The arrays of clmgk_attention_args as pointers to their first elements in host memory. Q, K, V, O, their gradients
+ * and captured arrays have the descriptor's types (f16, bf16: uint16_t bit patterns); other arrays are float or
+ * int32_t. NULL: no array. There is no workspace. The backward pass reads o and lse; in the linear family it reads o
+ * and denominator.
  */
 typedef struct clmgk_host_args {
     size_t struct_size; /* sizeof(clmgk_host_args) */
@@ -594,6 +631,7 @@ typedef struct clmgk_host_args {
 #define CLMGK_HOST_F32(access, field)     CLMGK_HOST_##access float *field;
 #define CLMGK_HOST_I32(access, field)     CLMGK_HOST_##access int32_t *field;
 #define CLMGK_HOST_BYTE(access, field)
+#define CLMGK_HOST_CAPTURE(access, field)                   CLMGK_HOST_##access void *field;
 #define CLMGK_HOST_FIELD(name, field, element, access, ...) CLMGK_HOST_##element(access, field)
 #define CLMGK_HOST_GRADIENT(name, field, element, ...)      CLMGK_HOST_##element(OUT, grad_##field)
 #define CLMGK_HOST_STATISTIC(name, field, ...)              CLMGK_HOST_F32(OUT, field)
@@ -605,6 +643,7 @@ typedef struct clmgk_host_args {
 #undef CLMGK_HOST_F32
 #undef CLMGK_HOST_I32
 #undef CLMGK_HOST_BYTE
+#undef CLMGK_HOST_CAPTURE
 #undef CLMGK_HOST_FIELD
 #undef CLMGK_HOST_GRADIENT
 #undef CLMGK_HOST_STATISTIC

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Validation of descriptors, and their defaults. */
+#include "attention/core/formulas.h"
 #include "attention/plan.h"
 
 #include <inttypes.h>
@@ -355,7 +356,6 @@ static clmgk_status check_gradients(const clmgk_attention_desc *d, clmgk_error *
 
 static clmgk_status check_outputs(const clmgk_attention_desc *d, clmgk_error *error)
 {
-    MGK_TRY(check_set("gradients", d->gradients, CLMGK_GRADIENT_ALL, error));
     MGK_TRY(check_gradients(d, error));
     MGK_TRY(check_set("statistics", d->statistics, CLMGK_STATISTIC_ALL, error));
     if ((d->statistics & CLMGK_STATISTIC_NLL) != 0 && d->score != CLMGK_SCORE_GAUSSIAN)
@@ -506,6 +506,8 @@ clmgk_status mgk_attention_resolve(const clmgk_attention_desc *desc, clmgk_atten
     MGK_TRY(resolve_bias(&d, error));
     MGK_TRY(check_softcap(&d, error));
     MGK_TRY(check_dropout(&d, error));
+    MGK_TRY(check_set("gradients", d.gradients, CLMGK_GRADIENT_ALL, error));
+    MGK_TRY(mgk_resolve_texts(&d, error));
     MGK_TRY(check_outputs(&d, error));
     MGK_TRY(resolve_layouts(&d, error));
     MGK_TRY(check_extents(&d, error));

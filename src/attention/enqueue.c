@@ -72,7 +72,8 @@ static clmgk_status list_arrays(const clmgk_plan *plan, clmgk_pass pass, clmgk_a
         const clmgk_buffer *const buffer = clmgk_array_buffer(args, array);
         if (plan->array[i].presence[pass] != CLMGK_ABSENT) {
             call->buffers[i] = buffer;
-            call->added |= (uint64_t)((clmgk_array_get_info(array)->gradient & args->accumulate) != 0) << i;
+            if ((clmgk_array_get_info(array)->gradient & args->accumulate) != 0)
+                call->added |= UINT64_C(1) << i;
         } else if (buffer->memory != NULL && mgk_array_is_of_pass(pass, array)) {
             return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER,
                             "%s: given, but the plan's descriptor (variant %s) does not use it",

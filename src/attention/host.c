@@ -46,6 +46,7 @@ static void *pointer_of(const clmgk_host_args *args, clmgk_array array)
 #define FIELD_STORAGE(field) offsetof(clmgk_host_args, field)
 #define FIELD_F32(field)     offsetof(clmgk_host_args, field)
 #define FIELD_I32(field)     offsetof(clmgk_host_args, field)
+#define FIELD_CAPTURE(field) offsetof(clmgk_host_args, field)
 #define FIELD_BYTE(field)    0
     static const size_t offsets[] = {
 #define FIELD(name, field, element, ...)             FIELD_##element(field),

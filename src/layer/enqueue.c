@@ -193,7 +193,8 @@ static void bind_attention(layer_call *call, mgk_call *steps)
         if (is_inner(array) || call->layer->plan->array[i].presence[call->pass] == CLMGK_ABSENT)
             continue;
         steps->buffers[i] = clmgk_array_buffer(&call->attention, array);
-        steps->added |= (uint64_t)((clmgk_array_get_info(array)->gradient & call->attention.accumulate) != 0) << i;
+        if ((clmgk_array_get_info(array)->gradient & call->attention.accumulate) != 0)
+            steps->added |= UINT64_C(1) << i;
     }
 }
 

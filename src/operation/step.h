@@ -11,12 +11,12 @@
 
 /* The most steps of a list, and the most buffers of a call. */
 #define MGK_MAX_STEPS    16
-#define MGK_CALL_BUFFERS 64
+#define MGK_CALL_BUFFERS 80
 
 /* A call: its buffers, in the operation's order (never NULL; memory NULL: not given), and its numbers. */
 typedef struct mgk_call {
     const clmgk_buffer *buffers[MGK_CALL_BUFFERS]; /* offsets in elements; of the workspace in floats */
-    uint64_t added;                                /* set of buffers: results are added to their values */
+    uint64_t added;                                /* set of the first 64 buffers: results are added to their values */
     uint64_t seed;
     int64_t parts;
     const mgk_cuda_place *cuda; /* NULL: an OpenCL call. Else its stream; memory is addresses (mgk_cuda_memory_at) */

@@ -103,7 +103,7 @@ static mgk_bound bound_of(const mgk_step *step, const mgk_call *call)
         const clmgk_buffer *const buffer = call->buffers[step->buffer[i]];
         bound.given |= (mgk_u32)(buffer->memory != NULL) << i;
         bound.aligned |= (mgk_u32)(buffer->offset % MGK_ALIGNED == 0) << i;
-        bound.added |= (mgk_u32)(call->added >> step->buffer[i] & 1u) << i;
+        bound.added |= (mgk_u32)(step->buffer[i] < 64 ? call->added >> step->buffer[i] & 1u : 0) << i;
     }
     return bound;
 }

@@ -174,7 +174,7 @@ static const bad_desc bad_descs[] = {
     {{DESC_REAL(dropout, 1.0)}, VALUE, "dropout", "1"},
     {{DESC_REAL(dropout, (double)NAN)}, VALUE, "dropout", "nan"},
     {{DESC_REAL(dropout, (double)INFINITY)}, VALUE, "dropout", "inf"},
-    {{DESC(gradients, 32768)}, VALUE, "gradients", "32768"},
+    {{DESC(gradients, 16777216)}, VALUE, "gradients", "16777216"},
     {{DESC(gradients, -1)}, VALUE, "gradients", "4294967295"},
     {{DESC(gradients, CLMGK_GRADIENT_PRIOR)}, VALUE, "gradients", "PRIOR"},
     {{DESC(gradients, CLMGK_GRADIENT_SHIFT)}, VALUE, "gradients", "SHIFT"},

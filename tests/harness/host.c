@@ -17,6 +17,7 @@ void th_set_host_array(clmgk_host_args *args, th_name name, void *memory)
         break;
 #define STORAGE(name, field)             F32(name, field)
 #define I32(name, field)                 F32(name, field)
+#define CAPTURE(name, field)             F32(name, field)
 #define ARRAY(name, field, element, ...) element(name, field)
 #define GRADIENT(name, field, ...)       F32(GRAD_##name, grad_##field)
 #define STATISTIC(name, field, ...)      F32(name, field)

@@ -120,6 +120,26 @@ static void shape_state(th_problem *problem, th_name first)
     set_shape(&a[2], d->batch, mixed ? 1 : d->heads, 1, 1, 1);
 }
 
+/* Captured arrays have their axes first. */
+static void shape_captures(th_problem *problem)
+{
+    int64_t count = 0;
+    for (int c = 0; c < CLMGK_MAX_CAPTURES; c++) {
+        const clmgk_capture *const capture = &problem->desc.captures[c];
+        th_array *const array = &problem->array[TH_CAPTURE_0 + c];
+        int64_t shape[CLMGK_MAX_CAPTURE_AXES];
+        for (int axis = 0; axis < CLMGK_MAX_CAPTURE_AXES; axis++)
+            shape[axis] = axis < capture->axes ? capture->shape[axis] : 1;
+        set_shape(array, shape[0], shape[1], shape[2], shape[3], 1);
+        set_shape(&problem->array[TH_GRAD_CAPTURE_0 + c], shape[0], shape[1], shape[2], shape[3], 1);
+        memcpy(array->stride, capture->strides, (size_t)capture->axes * sizeof(capture->strides[0]));
+    }
+    while (count < CLMGK_MAX_NUMBERS && problem->desc.numbers[count])
+        count++;
+    set_shape(&problem->array[TH_NUMBERS], count, 1, 1, 1, 1);
+    set_shape(&problem->array[TH_GRAD_NUMBERS], count, 1, 1, 1, 1);
+}
+
 static void shape_arrays(th_problem *problem)
 {
     const clmgk_attention_desc *const d = &problem->desc;
@@ -160,6 +180,7 @@ static void shape_arrays(th_problem *problem)
     shape_state(problem, TH_NEW_STATE_C);
     set_shape(&a[TH_DENOMINATOR], d->batch, d->heads, 1, d->length, 2);
     shape_training(problem);
+    shape_captures(problem);
 }
 
 static bool has_scale(const clmgk_attention_desc *desc)
@@ -226,11 +247,15 @@ static bool is_used(const clmgk_attention_desc *desc, th_name name)
     case TH_GRAD_NEW_STATE_C:
     case TH_GRAD_NEW_STATE_Z:
         return desc->gradients != 0 && desc->use_new_state != 0;
+    case TH_NUMBERS:
+        return desc->numbers[0] != NULL;
     case TH_PARTS_O:
     case TH_PARTS_LSE:
     case TH_WORKSPACE:
         return false;
     default:
+        if (name >= TH_CAPTURE_0 && name <= TH_CAPTURE_7)
+            return desc->captures[name - TH_CAPTURE_0].name != NULL;
         return !info->gradient && !info->statistic
                    ? true
                    : ((desc->gradients & info->gradient) | (desc->statistics & info->statistic)) != 0;
@@ -239,17 +264,23 @@ static bool is_used(const clmgk_attention_desc *desc, th_name name)
 
 bool th_is_gradient(th_name name)
 {
-    return name >= TH_GRAD_Q && name <= TH_GRAD_MIX_HIDDEN_OFFSET;
+    return name >= TH_GRAD_Q && name <= TH_GRAD_NUMBERS;
 }
 
 bool th_is_input(th_name name)
 {
-    return name <= TH_STATE_M && name != TH_O && name != TH_LSE;
+    return (name <= TH_STATE_M && name != TH_O && name != TH_LSE) || (name >= TH_CAPTURE_0 && name <= TH_NUMBERS);
 }
 
 bool th_is_output(th_name name)
 {
     return name == TH_O || name == TH_LSE || name == TH_LSE_LOW || (name >= TH_NEW_STATE_C && name <= TH_DENOMINATOR);
+}
+
+static bool is_whole(const clmgk_attention_desc *desc, th_name name)
+{
+    return name >= TH_CAPTURE_0 && name <= TH_CAPTURE_7 &&
+           desc->captures[name - TH_CAPTURE_0].type == CLMGK_CAPTURE_I32;
 }
 
 static double random_value(const clmgk_attention_desc *desc, th_name name, uint64_t *state)
@@ -274,7 +305,7 @@ static double random_value(const clmgk_attention_desc *desc, th_name name, uint6
     case TH_STATE_Z:
         return 0.1 + th_uniform(state);
     default:
-        return th_normal(state);
+        return is_whole(desc, name) ? floor(4 * th_uniform(state)) : th_normal(state);
     }
 }
 
@@ -330,14 +361,14 @@ static bool is_hidden(th_name name)
  * so that the values of the older ones stay the same. */
 static uint64_t first_state(uint64_t seed, th_name name)
 {
-    enum { MIXING = 4, OTHERS = 31 };
+    enum { MIXING = 4, OTHERS = 31, EARLIER = 55 };
     uint64_t earlier = 0, hidden = 0; /* of the linear family; of the hidden layer */
     for (th_name other = 0; other < name; other++) {
         earlier += is_linear(other);
         hidden += is_hidden(other);
     }
     if (is_hidden(name))
-        return seed * OTHERS + OTHERS + (uint64_t)2 * MIXING + TH_ARRAYS + hidden;
+        return seed * OTHERS + OTHERS + (uint64_t)2 * MIXING + EARLIER + hidden;
     if (is_linear(name))
         return seed * OTHERS + OTHERS + (uint64_t)2 * MIXING + earlier;
     if (name >= TH_MIX && name <= TH_NOISE)
@@ -357,7 +388,8 @@ th_problem th_problem_make(const clmgk_attention_desc *desc, uint64_t seed)
     for (th_name name = 0; name < TH_ARRAYS; name++) {
         th_array *const array = &problem.array[name];
         uint64_t state = first_state(seed, name);
-        array->integer = clmgk_array_get_info((clmgk_array)name)->element == CLMGK_ELEMENT_I32;
+        array->integer =
+            clmgk_array_get_info((clmgk_array)name)->element == CLMGK_ELEMENT_I32 || is_whole(&problem.desc, name);
         array->dtype = clmgk_array_dtype(&problem.desc, (clmgk_array)name);
         array->element = clmgk_ref_dtype_size(array->dtype);
         array->home = name;

@@ -377,12 +377,14 @@ th_reference th_reference_of(const th_problem *problem)
     th_reference out = {.problem = {.desc = problem->desc, .seed = problem->seed}};
 #define STORAGE(name)                    (a[name].used ? a[name].values : NULL)
 #define F32(name)                        STORAGE(name)
+#define CAPTURE(name)                    STORAGE(name)
 #define I32(name)                        (out.integers[name] = integers(&a[name]))
 #define BYTE(name)                       NULL
 #define FIELD(name, field, element, ...) out.problem.field = element(TH_##name);
     CLMGK_ARRAY_LIST(FIELD, CLMGK_ARRAY_NONE, CLMGK_ARRAY_NONE)
 #undef STORAGE
 #undef F32
+#undef CAPTURE
 #undef I32
 #undef BYTE
 #undef FIELD

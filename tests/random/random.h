@@ -102,8 +102,9 @@ typedef struct rd_fault {
     bool (*when)(const clmgk_attention_desc *desc);
 } rd_fault;
 
-/* Bit n: array n is out of bound; RD_BROKEN: something else is wrong. */
-#define RD_BROKEN (UINT64_C(1) << TH_ARRAYS)
+/* Bit n: array n, an output, is out of bound; RD_BROKEN: something else is wrong. */
+#define RD_BROKEN (UINT64_C(1) << 63)
+_Static_assert((int)TH_LSE_LOW < 63, "the last output");
 
 typedef struct rd_verdict {
     uint64_t wrong;

@@ -26,12 +26,14 @@ typedef struct clmgk_ref_problem {
     uint64_t seed; /* of dropout and noise */
 #define CLMGK_REF_STORAGE                          const double
 #define CLMGK_REF_F32                              const double
+#define CLMGK_REF_CAPTURE                          const double
 #define CLMGK_REF_I32                              const int32_t
 #define CLMGK_REF_BYTE                             const void
 #define CLMGK_REF_FIELD(name, field, element, ...) CLMGK_REF_##element *field;
     CLMGK_ARRAY_LIST(CLMGK_REF_FIELD, CLMGK_ARRAY_NONE, CLMGK_ARRAY_NONE)
 #undef CLMGK_REF_STORAGE
 #undef CLMGK_REF_F32
+#undef CLMGK_REF_CAPTURE
 #undef CLMGK_REF_I32
 #undef CLMGK_REF_BYTE
 #undef CLMGK_REF_FIELD
@@ -180,7 +182,7 @@ CLMGK_ARRAY_LIST(CLMGK_ARRAY_NONE, CLMGK_REF_IN_ORDER, CLMGK_ARRAY_NONE)
  * Arrays of a whole problem: exact values, dense, and their bounds. Array number n exists if bit n of `set` is set; the
  * others are NULL and have no elements.
  */
-#define CLMGK_REF_ARRAYS 17 /* of the largest set, a layer's gradients */
+#define CLMGK_REF_ARRAYS 24 /* of the largest set, attention's gradients */
 typedef struct clmgk_ref_arrays {
     const char *const *names; /* for messages */
     uint32_t set;

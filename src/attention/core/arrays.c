@@ -91,6 +91,19 @@ static const char *scale_axes(const clmgk_attention_desc *d)
     return has_trait(d, CLMGK_TRAIT_ADMIXTURE) ? "B" : "BH";
 }
 
+/* The axes of captured array `number`. */
+static const char *capture_axes(const clmgk_attention_desc *d, int number)
+{
+    static const char axes[] = "wxyz";
+    return axes + CLMGK_MAX_CAPTURE_AXES - d->captures[number].axes;
+}
+
+/* Arrays of floats have gradients, by the score. */
+static bool has_capture_gradient(const clmgk_attention_desc *d, int number)
+{
+    return d->score_mod != NULL && d->captures[number].name != NULL && d->captures[number].type != CLMGK_CAPTURE_I32;
+}
+
 #define CASE(array, value)                                                                                             \
     case CLMGK_ARRAY_##array:                                                                                          \
         return value;
@@ -145,6 +158,14 @@ clmgk_buffer *clmgk_array_buffer(clmgk_attention_args *args, clmgk_array array)
     return (clmgk_buffer *)(void *)((char *)args + offsets[array]);
 }
 
+const clmgk_capture *mgk_capture_of(const clmgk_attention_desc *desc, clmgk_array array)
+{
+    const bool gradient = array >= CLMGK_ARRAY_GRAD_CAPTURE_0 && array <= CLMGK_ARRAY_GRAD_CAPTURE_7;
+    const int first = gradient ? CLMGK_ARRAY_GRAD_CAPTURE_0 : CLMGK_ARRAY_CAPTURE_0;
+    const int number = (int)array - first;
+    return number >= 0 && number < CLMGK_MAX_CAPTURES ? &desc->captures[number] : NULL;
+}
+
 /* The type of a STORAGE array, if it may differ from Q's. */
 static clmgk_storage storage_of(const clmgk_attention_desc *desc, clmgk_array array)
 {
@@ -167,6 +188,8 @@ static clmgk_storage storage_of(const clmgk_attention_desc *desc, clmgk_array ar
 clmgk_dtype mgk_array_dtype(const clmgk_attention_desc *desc, clmgk_array array)
 {
     const clmgk_array_info *const info = clmgk_array_get_info(array);
+    if (info != NULL && info->element == CLMGK_ELEMENT_CAPTURE && mgk_capture_of(desc, array)->type < CLMGK_CAPTURE_I32)
+        return (clmgk_dtype)mgk_capture_of(desc, array)->type;
     if (info == NULL || info->element != CLMGK_ELEMENT_STORAGE)
         return CLMGK_DTYPE_F32;
     return mgk_dtype_of(desc, storage_of(desc, array));
@@ -188,15 +211,36 @@ size_t mgk_array_element_size(const clmgk_attention_desc *desc, clmgk_array arra
 
 /* ---- shapes --------------------------------------------------------------------------------------------------- */
 
+int mgk_count_numbers(const clmgk_attention_desc *desc)
+{
+    int count = 0;
+    while (count < CLMGK_MAX_NUMBERS && desc->numbers[count] != NULL)
+        ++count;
+    return count;
+}
+
 static int64_t size_of(const clmgk_attention_desc *d, char axis)
 {
     const struct {
         char axis;
         int64_t size;
-    } sizes[] = {{'B', d->batch},       {'H', d->heads},         {'G', d->kv_heads},   {'N', d->length},
-                 {'S', d->length_k},    {'D', d->head_size},     {'E', d->value_size}, {'M', d->components},
-                 {'T', d->sequences},   {'F', d->features},      {'b', d->bias_batch}, {'h', d->bias_heads},
-                 {'n', d->bias_length}, {'s', d->bias_length_k}, {'U', d->mix_hidden}, {'2', 2}};
+    } sizes[] = {{'B', d->batch},
+                 {'H', d->heads},
+                 {'G', d->kv_heads},
+                 {'N', d->length},
+                 {'S', d->length_k},
+                 {'D', d->head_size},
+                 {'E', d->value_size},
+                 {'M', d->components},
+                 {'T', d->sequences},
+                 {'F', d->features},
+                 {'b', d->bias_batch},
+                 {'h', d->bias_heads},
+                 {'n', d->bias_length},
+                 {'s', d->bias_length_k},
+                 {'U', d->mix_hidden},
+                 {'#', mgk_count_numbers(d)},
+                 {'2', 2}};
     for (size_t i = 0; i < MGK_COUNT(sizes); ++i)
         if (sizes[i].axis == axis)
             return sizes[i].size;
@@ -245,12 +289,14 @@ clmgk_shape mgk_array_shape(const clmgk_attention_desc *desc, clmgk_array array)
     const size_t offset = layout_offset(array);
     const clmgk_layout *const layout = (const void *)((const char *)desc + offset);
     const char *const axes = axes_of(desc, array);
+    const clmgk_capture *const capture = mgk_capture_of(desc, array);
+    const bool strided = capture != NULL && capture->strided && clmgk_array_get_info(array)->gradient == 0;
     shape.rank = (int32_t)strlen(axes);
     memcpy(shape.axes, axes, (size_t)shape.rank);
     int64_t dense = 1;
     for (int axis = shape.rank - 1; axis >= 0; --axis) {
-        shape.size[axis] = size_of(desc, axes[axis]);
-        shape.stride[axis] = offset != 0 ? stride_in(layout, &shape, axis) : dense;
+        shape.size[axis] = capture != NULL ? capture->shape[axis] : size_of(desc, axes[axis]);
+        shape.stride[axis] = offset != 0 ? stride_in(layout, &shape, axis) : strided ? capture->strides[axis] : dense;
         dense = product(dense, shape.size[axis]);
     }
     return shape;

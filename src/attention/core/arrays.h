@@ -25,6 +25,12 @@ size_t mgk_array_element_size(const clmgk_attention_desc *desc, clmgk_array arra
 clmgk_dtype mgk_array_dtype(const clmgk_attention_desc *desc, clmgk_array array);
 clmgk_presence mgk_array_presence(const clmgk_attention_desc *desc, clmgk_pass pass, clmgk_array array);
 
+/* The captured array that the array, or the gradient, is; NULL: none. */
+const clmgk_capture *mgk_capture_of(const clmgk_attention_desc *desc, clmgk_array array);
+
+/* The number of the score's and mask's numbers. */
+int mgk_count_numbers(const clmgk_attention_desc *desc);
+
 /* Whether Q, K, V and O have the same type. */
 bool mgk_has_one_type(const clmgk_attention_desc *desc);
 

@@ -2,6 +2,8 @@
 /* Options, arguments, parameters and workspace of the kernels whose softmax runs over keys. */
 #include "attention/core/attention.h"
 
+#include "attention/core/formulas.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -64,6 +66,9 @@ clmgk_status mgk_family_plan(const mgk_family *family, const clmgk_attention_des
 {
     const mgk_attention_request request = {desc,       facts,  mgk_engine_of(engine),
                                            parameters, family, traits_of(family, desc)};
+    if (mgk_has_texts(desc))
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                        "score_mod, mask_mod: no engine computes texts in this version");
     if (family->plan[pass] == NULL)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "%s: the %s family has no such pass", clmgk_pass_name(pass),
                         family->name);

@@ -12,6 +12,7 @@
 
 /* A call's buffers are its arrays. */
 _Static_assert((int)CLMGK_ARRAYS <= MGK_CALL_BUFFERS, "arrays of a call");
+_Static_assert((int)CLMGK_ARRAY_GRAD_NUMBERS < 64, "gradients, which may be added to their arrays");
 
 /* A line of a kernel's list of buffers, for `flags` in scope. */
 #define MGK_BUFFER(NAME, name, type, needed) {CLMGK_ARRAY_##NAME, needed},

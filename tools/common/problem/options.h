@@ -74,6 +74,24 @@
     X(NEW_STATE_C, "state-out.c", "F", NULL)                                                                           \
     X(NEW_STATE_Z, "state-out.z", "F", NULL)                                                                           \
     X(NEW_STATE_M, "state-out.m", "F", NULL)                                                                           \
+    X(CAPTURE_0, "capture.0", "F", NULL)                                                                               \
+    X(CAPTURE_1, "capture.1", "F", NULL)                                                                               \
+    X(CAPTURE_2, "capture.2", "F", NULL)                                                                               \
+    X(CAPTURE_3, "capture.3", "F", NULL)                                                                               \
+    X(CAPTURE_4, "capture.4", "F", NULL)                                                                               \
+    X(CAPTURE_5, "capture.5", "F", NULL)                                                                               \
+    X(CAPTURE_6, "capture.6", "F", NULL)                                                                               \
+    X(CAPTURE_7, "capture.7", "F", NULL)                                                                               \
+    X(NUMBERS, "number", "F", NULL)                                                                                    \
+    X(GRAD_CAPTURE_0, "grad-capture.0", "F", NULL)                                                                     \
+    X(GRAD_CAPTURE_1, "grad-capture.1", "F", NULL)                                                                     \
+    X(GRAD_CAPTURE_2, "grad-capture.2", "F", NULL)                                                                     \
+    X(GRAD_CAPTURE_3, "grad-capture.3", "F", NULL)                                                                     \
+    X(GRAD_CAPTURE_4, "grad-capture.4", "F", NULL)                                                                     \
+    X(GRAD_CAPTURE_5, "grad-capture.5", "F", NULL)                                                                     \
+    X(GRAD_CAPTURE_6, "grad-capture.6", "F", NULL)                                                                     \
+    X(GRAD_CAPTURE_7, "grad-capture.7", "F", NULL)                                                                     \
+    X(GRAD_NUMBERS, "grad-number", "F", NULL)                                                                          \
     X(LSE_LOW, "lse-low", "F", NULL)                                                                                   \
     X(DENOMINATOR, "denominator", "F", NULL)                                                                           \
     X(GRAD_NEW_STATE_C, "grad-state-out.c", "F", NULL)                                                                 \

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The texts of a descriptor's score and mask. */
+#ifndef MGK_FORMULAS_H
+#define MGK_FORMULAS_H
+
+#include "clmgk/attention.h"
+#include "expression/expression.h"
+
+/* Whether the descriptor has one. */
+bool mgk_has_texts(const clmgk_attention_desc *desc);
+
+/* Parses the texts of a descriptor whose captured arrays have legal types, and derives what its gradients need. */
+clmgk_status mgk_formulas_of(const clmgk_attention_desc *desc, const clmgk_allocator *allocator, mgk_formulas *formulas,
+                             clmgk_error *error);
+
+/* Checks the texts, captured arrays and numbers of a descriptor, and fills in the strides. */
+clmgk_status mgk_resolve_texts(clmgk_attention_desc *desc, clmgk_error *error);
+
+#endif
