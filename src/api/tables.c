@@ -14,7 +14,7 @@ static const clmgk_variant variants[] = {
 
 /* ---- tables ---------------------------------------------------------------------------------------------------- */
 
-/* Whether the variant is the first whose family adds these parameters. */
+/* True if the variant is the first whose family adds these parameters. */
 static bool is_first(size_t variant, const mgk_added_tunables *added)
 {
     size_t first = 0;

@@ -5,7 +5,7 @@
 
 #include "base/base.h"
 
-/* Whether a plan could ever use these values: INVALID_VALUE, with the reason, if not. */
+/* Checks that a plan could ever use these values: INVALID_VALUE, with the reason, if not. */
 clmgk_status mgk_tuning_check(const char *operation, const char *choice, const char *parameters, clmgk_error *error);
 
 #endif

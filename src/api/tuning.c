@@ -16,7 +16,7 @@ static clmgk_status fail_null(const char *name, const char *expected, clmgk_erro
 
 /* ---- storing ------------------------------------------------------------------------------------------------- */
 
-/* Checks a measurement of a pass and that it can be planned; *key is what it is stored by. */
+/* Checks a measurement of a pass, and that the pass can be planned; *key: the bucket that stores it. */
 static clmgk_status check_tuned(clmgk_context *context, const clmgk_attention_desc *given, clmgk_tuned_pass tuned_pass,
                                 const clmgk_tuned *tuned, mgk_tuning_key *key, clmgk_error *error)
 {
@@ -91,7 +91,7 @@ static bool same_name(const mgk_tuning_device *a, const mgk_tuning_device *b)
     return strcmp(a->name, b->name) == 0 && strcmp(a->platform, b->platform) == 0;
 }
 
-/* The facts of a device that the file stores; nothing for NULL. */
+/* Facts of a device, as the file stores them; nothing for NULL. */
 static clmgk_status describe_device(cl_device_id id, mgk_tuning_device *device, clmgk_error *error)
 {
     mgk_device_facts facts;
@@ -102,7 +102,7 @@ static clmgk_status describe_device(cl_device_id id, mgk_tuning_device *device, 
     return CLMGK_OK;
 }
 
-/* Whether and how plans on `facts` use the entry. */
+/* Tells whether and how plans on `facts` use the entry. */
 static void judge_entry(const mgk_tuning_set *set, const mgk_tuning_entry *entry, const mgk_tuning_device *facts,
                         clmgk_tuning_entry *shown)
 {
@@ -154,7 +154,7 @@ static clmgk_status show_entries(const mgk_tuning_set *set, const mgk_tuning_dev
     for (size_t i = 0; i < set->count; ++i) {
         const mgk_tuning_entry *const entry = &set->entries[i];
         const mgk_tuning_device *const other = &set->devices[entry->device];
-        /* the library's entries of the name may be for another microarchitecture */
+        /* the library's entries of this name may be for another microarchitecture */
         if (facts != NULL && (entry->shipped || !same_name(other, facts)) &&
             mgk_tuning_serves(set, entry, facts) == CLMGK_TUNING_CLASS)
             continue;
@@ -244,7 +244,7 @@ clmgk_status clmgk_tuning_reset(const char *cache_dir, cl_device_id device, clmg
     return status;
 }
 
-/* Fails where the file is there and its entries are not known. */
+/* Fails if the file exists and its entries are unknown. */
 static clmgk_status expect_read(const char *path, const mgk_tuning *tuning, clmgk_error *error)
 {
     const mgk_tuning_reading *const reading = &tuning->reading;
@@ -307,7 +307,7 @@ static clmgk_status merge_entries(mgk_tuning_set *set, void *user, bool *changed
         MGK_TRY(mgk_tuning_set_put(set, &job->set.devices[entry->device], entry, false, &taken, error));
         job->taken += taken;
     }
-    *changed = true; /* an import without new entries shall report, too, that the file can't be written */
+    *changed = true; /* an import without new entries must report, too, that the file can't be written */
     return CLMGK_OK;
 }
 

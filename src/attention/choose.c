@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The choice of a plan's engine and of the parameters of each pass. All passes have one engine, because the backward
- * pass must round its scores as the forward pass does: an engine that can't do one of them is left out for all.
+ * pass must round its scores as the forward pass does. An engine that can't do one of them is left out for all.
  */
 #include "attention/plan.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* Engines in the order of their ranks, and those that turned out not to be able to do all passes. */
+/* Engines in the order of their ranks, and the engines that can't do all passes. */
 typedef struct engine_list {
     mgk_ranked ranked[MGK_ENGINES];
     bool refused[MGK_ENGINES];
-    char reasons[CLMGK_ERROR_MESSAGE_SIZE]; /* of those that refused: "...; ..." */
+    char reasons[CLMGK_ERROR_MESSAGE_SIZE]; /* of the engines that refused: "...; ..." */
     mgk_matrix_unit unit;                   /* that engines may use */
 } engine_list;
 
@@ -34,7 +34,7 @@ static bool may_try(const engine_list *list, size_t place)
     return list->ranked[place].rank.points > MGK_RANK_NONE && !list->refused[place];
 }
 
-/* The place in the list of the best engine that is left; MGK_ENGINES: there is none. */
+/* Place in the list of the best engine left; MGK_ENGINES: there is none. */
 static size_t best_place(const engine_list *list)
 {
     size_t place = 0;
@@ -76,7 +76,7 @@ static clmgk_status fail_all(engine_list *list, clmgk_error *error)
 
 /* ---- a pass ------------------------------------------------------------------------------------------------- */
 
-/* The device's facts, with what probes find that the plan needs. */
+/* The device's facts, with the findings of the probes that the plan needs. */
 static mgk_device_facts facts_of(const clmgk_plan *plan, bool exchanges)
 {
     mgk_device_facts facts = plan->context->facts;
@@ -113,7 +113,7 @@ static clmgk_status choose_default(const choice *c, clmgk_error *error)
     return try_engine(c, engine, c->given, MGK_ORIGIN_CALLER, error);
 }
 
-/* Whether the backward pass computes the same scores as the forward pass. */
+/* True if the backward pass computes the same scores as the forward pass. */
 static bool scores_agree(const choice *c)
 {
     const mgk_compiled_pass *const forward = c->plan->pass[CLMGK_PASS_FORWARD];
@@ -132,14 +132,13 @@ static clmgk_status try_measured(const choice *c, const mgk_tuning_choice *entry
     return entry->choice != NULL ? try_engine(c, engine, entry->parameters, origin, error) : choose_default(c, error);
 }
 
-/* Whether measured values may name an engine: an entry of another driver must not lead to an emulation. */
+/* True if measured values may name an engine: an entry of another driver must not lead to an emulation. */
 static bool may_be_measured(const mgk_ranked *one)
 {
     return one->rank.points > MGK_RANK_TESTS;
 }
 
-/* The engine of an entry, which says nothing of it where the defaults were the fastest; NULL: the plan can't take it.
- */
+/* Engine of an entry, which names none where the defaults were the fastest; NULL: the plan can't take it. */
 static const mgk_engine *engine_of_entry(const choice *c, const mgk_tuning_choice *entry)
 {
     const mgk_engine *const named = entry->choice != NULL ? mgk_engine_named(entry->choice) : c->list->ranked[0].engine;
@@ -150,7 +149,7 @@ static const mgk_engine *engine_of_entry(const choice *c, const mgk_tuning_choic
     return fits ? named : NULL;
 }
 
-/* The best tuned entry that is legal here; *found: whether there is any. Fails only without memory. */
+/* Takes the best tuned entry that is legal here; *found: whether there is any. Fails only without memory. */
 static clmgk_status choose_tuned(const choice *c, bool *found, clmgk_error *error)
 {
     const clmgk_context *const context = c->plan->context;
@@ -171,7 +170,7 @@ static clmgk_status choose_tuned(const choice *c, bool *found, clmgk_error *erro
     return CLMGK_OK;
 }
 
-/* The forward pass's values of the parameters that affect scores. */
+/* Takes the forward pass's values of the parameters that affect scores. */
 static clmgk_status follow_forward(choice *c, clmgk_error *error)
 {
     const mgk_compiled_pass *const forward = c->plan->pass[CLMGK_PASS_FORWARD];
@@ -182,11 +181,11 @@ static clmgk_status follow_forward(choice *c, clmgk_error *error)
     return c->followed.failed ? mgk_fail_memory(error, "a plan's parameters") : CLMGK_OK;
 }
 
-/* Free `followed`, also after a failure. `wanted`: of the forward pass, whose engine the others have. */
+/* Free `followed`, also after a failure. `wanted`: the forward pass's engine, for the other passes. */
 static clmgk_status make_choice(clmgk_plan *plan, const engine_list *list, clmgk_pass which, const mgk_engine *wanted,
                                 const clmgk_plan_options *options, choice *c, clmgk_error *error)
 {
-    /* the combination has none worth choosing */
+    /* the combination has no parameters worth choosing */
     const char *const parameters[CLMGK_PASSES] = {options->parameters, options->backward_parameters,
                                                   options->backward_parameters, NULL};
     const char *const own = plan->attempt.parameters[which];
@@ -233,7 +232,7 @@ void mgk_plan_free_passes(clmgk_plan *plan)
     }
 }
 
-/* The passes up to `last` that the descriptor asks for. */
+/* Adds the passes up to `last` that the descriptor asks for. */
 static clmgk_status add_passes(clmgk_plan *plan, const engine_list *list, clmgk_pass last, const mgk_engine *wanted,
                                const clmgk_plan_options *options, clmgk_error *error)
 {
@@ -244,14 +243,14 @@ static clmgk_status add_passes(clmgk_plan *plan, const engine_list *list, clmgk_
     return CLMGK_OK;
 }
 
-/* The passes on the best engine that can do all of them. */
+/* Adds the passes on the best engine that can do all of them. */
 static clmgk_status choose_engine(clmgk_plan *plan, engine_list *list, clmgk_pass last,
                                   const clmgk_plan_options *options, clmgk_error *error)
 {
     for (size_t place; (place = best_place(list)) < MGK_ENGINES;) {
         clmgk_error failure = {.status = CLMGK_OK};
         const clmgk_status status = add_passes(plan, list, last, NULL, options, &failure);
-        /* the caller's parameters can be those of one engine alone: an error with that one, a refusal of another */
+        /* the caller's parameters may belong to one engine alone: an error with that engine is a refusal of another */
         const bool refusal =
             status == CLMGK_ERROR_UNSUPPORTED || (status == CLMGK_ERROR_INVALID_VALUE && list->reasons[0] != '\0');
         if (!refusal) {
@@ -264,7 +263,7 @@ static clmgk_status choose_engine(clmgk_plan *plan, engine_list *list, clmgk_pas
     return fail_all(list, error);
 }
 
-/* Notes why matrix units that the device has can't be used for arrays of which one has a type of theirs. */
+/* Notes why the device's matrix units can't be used, if an array has a type of theirs. */
 static void why_no_units(engine_list *list, const clmgk_plan *plan)
 {
     for (size_t i = 0; i < MGK_ENGINES; ++i) {
@@ -289,7 +288,7 @@ static engine_list list_engines(const clmgk_plan *plan)
     return list;
 }
 
-/* Which matrix units the plan has, and why it has no newer ones. */
+/* Notes the plan's matrix units, and why it has no newer ones. */
 static void explain_units(clmgk_plan *plan, const engine_list *list)
 {
     char units[CLMGK_ERROR_MESSAGE_SIZE + sizeof(list->unit.why)] = "";
@@ -304,7 +303,7 @@ static void explain_units(clmgk_plan *plan, const engine_list *list)
                        mgk_matrix_unit_name(&plan->context->facts, plan->unit), units[0] != '\0' ? ": " : "", units);
 }
 
-/* Why the plan has its engine, and why better ones, or better matrix units, could not be had. */
+/* Notes why the plan has its engine, and why better ones, or better matrix units, are not used. */
 static void explain(clmgk_plan *plan, const engine_list *list, bool named)
 {
     const mgk_compiled_pass *const forward = plan->pass[CLMGK_PASS_FORWARD];

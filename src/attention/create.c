@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The making of a plan for a caller: with the newest matrix unit whose programs compile, run, and are right. */
+/* Makes a plan for a caller, with the newest matrix unit whose programs compile, run, and are right. */
 #include "attention/plan.h"
 
 /* Makes the plan and verifies it. */
@@ -16,8 +16,8 @@ static clmgk_status make(clmgk_context *context, const clmgk_attention_desc *res
     return status;
 }
 
-/* After a failure takes an older unit, or another engine. A caller who named the engine would get its emulation of a
- * unit where none is left, so there the failure is the answer. */
+/* After a failure takes an older unit, or another engine. If no unit is left and the caller named the engine, the
+ * failure is the answer: the engine's emulation of a unit would be no help. */
 static clmgk_status make_on_some_unit(clmgk_context *context, const clmgk_attention_desc *resolved,
                                       const clmgk_plan_options *options, clmgk_plan **out, clmgk_error *error)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plans on memory and streams of CUDA. Calls take the way of OpenCL's calls, with addresses in the place of buffers. */
+/* Plans on memory and streams of CUDA. Calls take the same way as OpenCL's, with addresses in the place of buffers. */
 #include "clmgk/cuda.h"
 #include "attention/plan.h"
 

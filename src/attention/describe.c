@@ -197,7 +197,7 @@ static clmgk_status resolve_window_side(const char *field, int64_t *side, clmgk_
     return CLMGK_OK;
 }
 
-/* A field that says nothing unless a switch is on. */
+/* Refuses a field that means nothing unless a switch is on. */
 static clmgk_status check_idle(const char *field, int64_t value, bool idle, const char *needed, clmgk_error *error)
 {
     return idle ? CLMGK_OK
@@ -330,7 +330,7 @@ static const char *switch_of(const clmgk_attention_desc *d, clmgk_array gradient
     return NULL;
 }
 
-/* Accepts gradients of arrays that the variant and this descriptor use. */
+/* Accepts gradients of arrays that the variant and the descriptor use. */
 static clmgk_status check_gradients(const clmgk_attention_desc *d, clmgk_error *error)
 {
     static const struct {
@@ -415,7 +415,7 @@ static clmgk_status check_no_overlap(const char *name, const clmgk_shape *shape,
     return CLMGK_OK;
 }
 
-/* Whether the array is an output, whose elements must not overlap. */
+/* True if the array is an output, whose elements must not overlap. */
 static bool is_written(clmgk_array array)
 {
     for (int pass = 0; pass < CLMGK_PASSES; ++pass)

@@ -12,7 +12,7 @@
 
 _Static_assert((int)CLMGK_ARRAYS <= (int)MGK_OPERANDS, "arrays of a call");
 
-/* The arrays of a call, and extents of those whose size the call gives. */
+/* Arrays of a call, and extents of arrays whose size the call gives. */
 typedef struct call_arrays {
     mgk_operands operands;
     mgk_extent parts[2]; /* PARTS_O, PARTS_LSE */

@@ -215,11 +215,11 @@ static clmgk_status read_outputs(host_call *call, clmgk_error *error)
     return CLMGK_OK;
 }
 
-/* Elements alone: what lies between them may belong to another output. */
+/* Copies only elements: memory between them may belong to another output. */
 static void copy_elements(char *to, const char *from, const clmgk_shape *shape, size_t element)
 {
     int64_t index[CLMGK_MAX_RANK] = {0};
-    int64_t run = 1; /* elements of the last axes, which lie one behind the other */
+    int64_t run = 1; /* elements of the last axes, which are contiguous */
     int outer = shape->rank;
     while (outer > 0 && (shape->size[outer - 1] == 1 || shape->stride[outer - 1] == run))
         run *= shape->size[--outer];
@@ -289,7 +289,7 @@ static clmgk_status host_begin(host_call *call, clmgk_pass pass, const clmgk_att
     return CLMGK_OK;
 }
 
-/* Before anything is compiled: whether the device can allocate each array. */
+/* Checks, before anything is compiled, that the device can allocate each array. */
 static clmgk_status check_room(const host_call *call, clmgk_error *error)
 {
     const clmgk_device_info *const info = &call->context->facts.info;

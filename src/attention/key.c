@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The types of arrays that differ from Q's, and a precision that is not exact. */
+/* Adds types of arrays that differ from Q's, and a precision that is not exact. */
 static void add_types(const clmgk_attention_desc *desc, mgk_tuning_key *key)
 {
     static const struct {

@@ -39,7 +39,7 @@ static clmgk_status compile(clmgk_plan *plan, clmgk_error *error)
     return status;
 }
 
-/* Of the first program that is not kept; programs live as long as the plan. */
+/* Note of the first program that is not kept; programs live as long as the plan. */
 static const char *cache_note(const clmgk_plan *plan)
 {
     if (plan->context->keeper == CLMGK_KEEPER_NOBODY)
@@ -74,9 +74,8 @@ static const char *refused_option(const clmgk_plan *plan)
     return NULL;
 }
 
-/* Appends to the reason of the engine what the device made of the forward pass's kernel: its work-groups on a compute
- * unit, an option that the compiler refused, and why work-groups are smaller than they
- * would be. */
+/* Appends facts of the forward pass's kernel to the engine's reason: its work-groups on a compute unit, an option that
+ * the compiler refused, and why work-groups are smaller than they would be. */
 static void explain_block(clmgk_plan *plan, const clmgk_error *narrowed)
 {
     const mgk_pass_plan *const forward = &plan->pass[CLMGK_PASS_FORWARD]->plan;

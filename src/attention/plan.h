@@ -22,13 +22,13 @@ typedef struct mgk_plan_array {
     clmgk_presence presence[CLMGK_PASSES];
 } mgk_plan_array;
 
-/* What a plan may use of what the device and the library have. */
+/* Limits of an attempt: the engines, units and parameters that a plan may use. */
 typedef struct mgk_attempt {
     int newest_unit;                              /* of matrix units */
     const mgk_engine *left_out;                   /* NULL: none */
     const char *parameters[CLMGK_PASSES];         /* in place of the options'; NULL: the options' */
     char refused_units[CLMGK_ERROR_MESSAGE_SIZE]; /* newer units that failed here, with their reasons */
-    int unit;                                     /* mgk_plan_make: the unit that the plan has, or failed with */
+    int unit;                                     /* mgk_plan_make: the unit of the plan, or of the failure */
 } mgk_attempt;
 #define MGK_FIRST_ATTEMPT                                                                                              \
     {                                                                                                                  \
@@ -59,8 +59,8 @@ clmgk_status mgk_attention_resolve(const clmgk_attention_desc *desc, clmgk_atten
 /* The tuning bucket of a resolved descriptor. The statistics use the backward pass's. */
 mgk_tuning_key mgk_attention_key(const clmgk_attention_desc *desc, clmgk_pass pass);
 
-/* Makes a plan by this attempt, of a resolved descriptor and options that were read. Programs that need a verdict may
- * be without one. */
+/* Makes a plan within an attempt's limits, from a resolved descriptor and options that were read. Programs that need a
+ * verdict may lack one. */
 clmgk_status mgk_plan_make(clmgk_context *context, const clmgk_attention_desc *resolved,
                            const clmgk_plan_options *options, mgk_attempt *attempt, clmgk_plan **out,
                            clmgk_error *error);
@@ -69,7 +69,7 @@ clmgk_status mgk_plan_make(clmgk_context *context, const clmgk_attention_desc *r
  * judges its programs. UNSUPPORTED, with the reason, if they are wrong. */
 clmgk_status mgk_plan_verify(clmgk_plan *plan, clmgk_error *error);
 
-/* Sets what a plan needs before its passes can be chosen. */
+/* Sets the fields that the choice of passes needs. */
 void mgk_plan_begin(clmgk_plan *plan, clmgk_context *context, const clmgk_attention_desc *resolved);
 
 /* Chooses one engine for all passes that the descriptor asks for, and the parameters of each, in place of an earlier
@@ -78,15 +78,15 @@ void mgk_plan_begin(clmgk_plan *plan, clmgk_context *context, const clmgk_attent
 clmgk_status mgk_plan_choose(clmgk_plan *plan, const clmgk_plan_options *options, clmgk_error *error);
 void mgk_plan_free_passes(clmgk_plan *plan);
 
-/* Whether a call has a plan with the pass, and arguments: INVALID_VALUE if not. */
+/* Checks that a call has a plan with the pass, and arguments: INVALID_VALUE if not. */
 clmgk_status mgk_plan_check_call(const clmgk_plan *plan, clmgk_pass pass, const void *args, clmgk_error *error);
 
 /* Enqueues a pass in OpenCL, or, if `cuda` is given, in CUDA on addresses. `args` is a copy for this call. */
 clmgk_status mgk_plan_enqueue(clmgk_plan *plan, clmgk_pass pass, clmgk_attention_args *args, const mgk_queue_place *at,
                               const mgk_cuda_place *cuda, clmgk_error *error);
 
-/* Whether the pass of a resolved descriptor can be planned with a tuned engine and parameters: INVALID_VALUE, with the
- * reason, if not. Compiles nothing. */
+/* Checks that the pass of a resolved descriptor can be planned with a tuned engine and parameters: INVALID_VALUE, with
+ * the reason, if not. Compiles nothing. */
 clmgk_status mgk_plan_try(clmgk_context *context, const clmgk_attention_desc *desc, clmgk_pass which,
                           clmgk_engine engine, const char *parameters, clmgk_error *error);
 

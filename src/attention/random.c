@@ -64,7 +64,7 @@ static generator of_head(uint64_t seed, int64_t heads, int64_t b, int64_t h, uin
     return (generator){{0, 0, (uint32_t)(b * heads + h), stream}, {(uint32_t)seed, (uint32_t)(seed >> 32)}};
 }
 
-/* The four words of row i and the group of four keys that includes j. */
+/* Draws the four words of row i and the group of four keys that includes j. */
 static void draw(generator *from, int64_t i, uint32_t j, uint32_t words[4])
 {
     from->counter[0] = j / 4;
@@ -151,7 +151,7 @@ static void orthogonalise(double *row, int64_t count, int64_t size)
         row[d] = length > 0.0 ? row[d] / length : 0.0;
 }
 
-/* Rows first .. first + rows - 1, at most head_size. `room` [rows,D]: the orthonormal ones. */
+/* Draws rows first .. first + rows - 1, at most head_size. `room` [rows,D]: orthonormal rows. */
 static void draw_rows(uint64_t seed, int64_t first, int64_t rows, int64_t size, double *room, float *projection)
 {
     enum { DIRECTION, LENGTH, DRAWN };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A plan's problem and parameters, made small for a trial: its programs must be the plan's own, or these have no
- * verdict. So whatever decides about a program's options stays as it is.
+ * A plan's problem and parameters, made small for a trial. Its programs must be the plan's own, or these have no
+ * verdict. So nothing changes that decides about a program's options.
  */
 #include "attention/core/attention.h"
 #include "attention/trial.h"
@@ -29,7 +29,8 @@ static void shrink_bias(const clmgk_attention_desc *desc, clmgk_attention_desc *
     small->bias_length_k = desc->bias_length_k == 1 ? 1 : small->length_k;
 }
 
-/* Heads decide about the options of mixed heads, so these stay; else as many queries' heads share a head of keys. */
+/* Heads decide about the options of mixed heads, so these stay; else the number of query heads that share a head of
+ * keys stays. */
 static void shrink_heads(const clmgk_plan *plan, clmgk_attention_desc *small)
 {
     enum { HEADS = 2 };
@@ -40,8 +41,8 @@ static void shrink_heads(const clmgk_plan *plan, clmgk_attention_desc *small)
     small->heads = shared * small->kv_heads;
 }
 
-/* The same programs serve all masks. So a small problem has a window on both sides, and lengths of its own: of some
- * tiles it hides the first keys, of some the last ones, and of some none. */
+/* The same programs serve all masks. So a small problem has a two-sided window, and key lengths: some tiles have hidden
+ * first keys, some hidden last keys, some none. */
 static void set_mask(clmgk_attention_desc *small, int64_t rows, int64_t keys)
 {
     small->causal = 0;
@@ -52,8 +53,8 @@ static void set_mask(clmgk_attention_desc *small, int64_t rows, int64_t keys)
         small->use_lengths = 1;
 }
 
-/* Two blocks of rows and three tiles of keys, and parts of a further one; the same of the backward pass, whose blocks
- * are of keys. */
+/* Two blocks of rows and three tiles of keys, and parts of further ones. The same holds for the backward pass, whose
+ * blocks have keys. */
 static void shrink_lengths(const clmgk_plan *plan, clmgk_attention_desc *small)
 {
     enum { BATCHES = 2, SEQUENCES = 3 };
@@ -94,7 +95,7 @@ clmgk_status mgk_trial_shrink(const clmgk_plan *plan, clmgk_attention_desc *smal
 /* ---- parameters ---------------------------------------------------------------------------------------------------
  */
 
-/* Whether the order or precision of sums depends on the parameter. */
+/* True if the order or precision of sums depends on the parameter. */
 static bool is_of_sums(const clmgk_plan *plan, clmgk_engine engine, const char *name)
 {
     const char *const *const names = mgk_engine_of(engine)->sum_tunables[plan->family->sums(&plan->desc)];
@@ -104,10 +105,10 @@ static bool is_of_sums(const clmgk_plan *plan, clmgk_engine engine, const char *
     return false;
 }
 
-/* Defaults are left out: a small problem has the same ones, and some passes have kernels with different defaults, to
- * all of which a text of parameters applies. Exceptions: a unit that the plan follows, and the number of ranges of
- * keys. It depends on the lengths, need not be one that a caller may name, and matters to the program only in being
- * more than 1. Likewise the first block that is split: with few blocks no wave is whole. */
+/* Defaults are left out: a small problem has the same ones, and a text of parameters would apply to all kernels of a
+ * pass, which may have different defaults. Exceptions: a unit that the plan follows; the number of ranges of keys,
+ * which depends on the lengths, may be one that no caller can name, and matters to the program only if it is more than
+ * 1; the first block that is split, because with few blocks no wave is whole. */
 void mgk_trial_parameters(const clmgk_plan *plan, clmgk_pass pass, mgk_text *text)
 {
     const mgk_compiled_pass *const own = plan->pass[pass];

@@ -4,8 +4,8 @@
 #include <math.h>
 #include <string.h>
 
-/* Few numbers of an array may nearly cancel in one problem, so that the rounding of their terms is all that is left.
- * So limits are relative to the largest number of the array in several problems. */
+/* Few numbers of an array may nearly cancel in one problem, and leave only the rounding of their terms. So limits are
+ * relative to the largest number of the array in several problems. */
 enum { ROUNDS = 3, PLANS = 2 };
 
 typedef struct trial_run {
@@ -238,9 +238,9 @@ static clmgk_status run_round(trial_run *run, clmgk_error *error)
 
 /* ---- the result ------------------------------------------------------------------------------------------------- */
 
-/* Twice the library's bound (a result may be off to one side, and the other result to the other side), in which the
- * plain formula is as exact as the types: 2 (3 + 1) c of the largest number, of gradients 2 (5 + 2) 2 c. Gradients in
- * f32 are sums of terms in the arrays' type. */
+/* Twice the library's bound, because the two results may be off to different sides. In the bound the plain formula is
+ * as exact as the types: 2 (3 + 1) c of the largest number, for gradients 2 (5 + 2) 2 c. Gradients in f32 are sums of
+ * terms in the arrays' type. */
 static double limit_of(const trial_run *run, clmgk_array array)
 {
     static const double accuracy[] = {[CLMGK_DTYPE_F32] = 3e-6, [CLMGK_DTYPE_F16] = 5e-4, [CLMGK_DTYPE_BF16] = 4e-3};
@@ -253,7 +253,7 @@ static double limit_of(const trial_run *run, clmgk_array array)
     return (is_gradient ? 28.0 : 8.0) * accuracy[type] * largest;
 }
 
-/* The low part of L is what is left of it: any two differ. */
+/* The low part of L is not compared: any two differ. */
 static void find_wrong(const trial_run *run, mgk_trial *trial)
 {
     for (int pass = 0; pass < CLMGK_PASSES; ++pass) {

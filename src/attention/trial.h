@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Two plans of one problem, on two engines, run on the same random arrays, and their results compared. */
+/* Runs two plans of one problem, on two engines, on the same random arrays, and compares their results. */
 #ifndef MGK_TRIAL_H
 #define MGK_TRIAL_H
 
@@ -12,8 +12,8 @@ typedef struct mgk_trial {
     double limit[CLMGK_PASSES];
 } mgk_trial;
 
-/* A small problem whose plan, with these parameters of each pass, has the plan's own programs: with all arrays of the
- * plan's descriptor, and dense. */
+/* A small problem whose plan, with these parameters of each pass, has the plan's own programs. It has all arrays of the
+ * plan's descriptor, dense. */
 clmgk_status mgk_trial_shrink(const clmgk_plan *plan, clmgk_attention_desc *small, clmgk_error *error);
 void mgk_trial_parameters(const clmgk_plan *plan, clmgk_pass pass, mgk_text *text);
 

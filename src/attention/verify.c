@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Verdicts on programs. An assembler may miscompile one configuration of a kernel and not the next, so some programs
- * (MGK_EDITED_PTX) are not used before they gave the results of another engine. A small problem with all arrays of the
- * plan runs in the plan's own programs.
+ * Verdicts on programs. An assembler may miscompile one configuration of a kernel and not the next. So some programs
+ * (MGK_EDITED_PTX) are not used until they have given the results of another engine. A small problem with all arrays of
+ * the plan runs in the plan's own programs.
  */
 #include "attention/trial.h"
 
@@ -10,7 +10,7 @@
 
 /* ---- the trial's plans ------------------------------------------------------------------------------------------ */
 
-/* The plan's engine and parameters, so that the programs are the same. */
+/* Takes the plan's engine and parameters, so that the programs are the same. */
 static clmgk_status make_own(const clmgk_plan *plan, const clmgk_attention_desc *small, clmgk_plan **own,
                              clmgk_error *error)
 {
@@ -34,7 +34,7 @@ static clmgk_status make_own(const clmgk_plan *plan, const clmgk_attention_desc 
     return status;
 }
 
-/* The best of the other engines, without what was measured. */
+/* Takes the best of the other engines, without measured values. */
 static clmgk_status make_other(const clmgk_plan *plan, const clmgk_attention_desc *small, clmgk_plan **other,
                                clmgk_error *error)
 {
@@ -54,7 +54,7 @@ static bool has_program(const clmgk_plan *plan, int pass, const mgk_program *pro
     return false;
 }
 
-/* The first program of a pass that needs a verdict and that `trial` (NULL: any) lacks; NULL: there is none. */
+/* First program of a pass that needs a verdict and that `trial` (NULL: any) lacks; NULL: there is none. */
 static mgk_program *unverified_of(const clmgk_plan *plan, int pass, const clmgk_plan *trial)
 {
     const mgk_steps *const steps = plan->pass[pass] != NULL ? &plan->pass[pass]->plan.steps : NULL;
@@ -83,7 +83,7 @@ static void judge_pass(const clmgk_plan *plan, int pass, const char *wrong)
         mgk_program_judge(program, wrong);
 }
 
-/* Judges the programs of the passes up to the first that is wrong: others have its results as inputs. */
+/* Judges the programs of the passes up to the first wrong one, whose results are later passes' inputs. */
 static clmgk_status judge(const clmgk_plan *plan, const mgk_trial *trial, clmgk_error *error)
 {
     for (int pass = 0; pass < CLMGK_PASSES; ++pass) {

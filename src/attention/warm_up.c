@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plans made in the background: one thread, which makes one after another. */
+/* Plans made in the background, by one thread, one after another. */
 #include "clmgk/warm_up.h"
 #include "attention/plan.h"
 
@@ -14,7 +14,7 @@ struct clmgk_warm_up {
     clmgk_plan_options options; /* its strings are the job's */
     char *parameters[2];
     pthread_t thread;
-    mgk_monitor monitor; /* guards what follows; changed: `settled` grew */
+    mgk_monitor monitor; /* guards the following fields; changed: `settled` grew */
     bool cancelled;
     size_t settled; /* items that have a plan or a reason */
     size_t count;
@@ -32,7 +32,7 @@ static bool is_cancelled(clmgk_warm_up *job)
     return cancelled;
 }
 
-/* The thread alone writes an item before it is settled. */
+/* Only the thread writes an item, before it is settled. */
 static void settle(clmgk_warm_up *job)
 {
     pthread_mutex_lock(&job->monitor.mutex);

@@ -108,7 +108,7 @@ bool mgk_add_i64(int64_t a, int64_t b, int64_t *out);
 
 /* ---- threads ---------------------------------------------------------------------------------------------- */
 
-/* A mutex, and a condition of what it guards; both or none. */
+/* A mutex, and a condition of the data that it guards; both or none. */
 typedef struct mgk_monitor {
     pthread_mutex_t mutex;
     pthread_cond_t changed;
@@ -120,7 +120,7 @@ void mgk_monitor_destroy(mgk_monitor *monitor);
 /* Copies `size` bytes, of which `source` or `target` is guarded by the mutex. */
 void mgk_monitor_copy(mgk_monitor *monitor, void *target, const void *source, size_t size);
 
-/* Starts a thread that handles none of the process's signals, which are the application's business. */
+/* Starts a thread that handles no signals of the process: these are the application's business. */
 clmgk_status mgk_thread_start(pthread_t *thread, void *(*run)(void *argument), void *argument, clmgk_error *error);
 
 /* ---- hashing ---------------------------------------------------------------------------------------------- */
@@ -190,12 +190,12 @@ clmgk_status mgk_folder_open(const char *path, bool create, mgk_folder *folder, 
 clmgk_status mgk_folder_open_shipped(const char *path, bool create, mgk_folder *folder, clmgk_error *error);
 void mgk_folder_close(mgk_folder *folder);
 
-/* Whether the process can create files in a folder, private or not; with `make`, also in a missing folder that it could
- * make. ERROR_IO with the reason; for a missing folder, the obstacle above it. */
+/* Checks that the process can create files in a folder, private or not; with `make`, also in a missing folder that it
+ * could make. ERROR_IO with the reason; for a missing folder, the obstacle above it. */
 clmgk_status mgk_folder_check_writable(const char *path, bool make, clmgk_error *error);
 
-/* Whether the folder's file system, or that of the first folder above that is there, has so many bytes left for this
- * user. ERROR_IO if it has not. */
+/* Checks that the file system of the folder, or of the first existing folder above, has so many bytes left for this
+ * user. ERROR_IO if not. */
 clmgk_status mgk_folder_check_room(const char *path, uint64_t bytes, clmgk_error *error);
 
 /* Reads a file into *data (mgk_free), NULL if there is none; `touch` sets its time to now in a private folder. ERROR_IO

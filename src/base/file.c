@@ -100,7 +100,7 @@ static clmgk_status make_folders(const char *path, mode_t mode, clmgk_error *err
     }
 }
 
-/* Whether the file's owner is trusted: the user, or, for shipped folders, root. */
+/* True if the file's owner is trusted: the user, or, for shipped folders, root. */
 static bool is_trusted_owner(const mgk_folder *folder, const struct stat *facts)
 {
     return facts->st_uid == geteuid() || (folder->shipped && facts->st_uid == 0);
@@ -371,7 +371,7 @@ cleanup:
     return status;
 }
 
-/* Whether create_temporary may have made the name: a folder may hold other programs' files. */
+/* True if create_temporary may have made the name: a folder may hold other programs' files. */
 static bool is_temporary(const char *name)
 {
     static const char digits[] = "0123456789";

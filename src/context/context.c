@@ -50,7 +50,7 @@ static clmgk_status check_device(cl_context context, cl_device_id device, clmgk_
 
 #define PROGRAM_DIR_VARIABLE "CLMGK_PROGRAM_DIR"
 
-/* The option's folder, else the environment's; NULL if neither is set, or empty. */
+/* The option's folder, else the environment's; NULL if neither is set or if it is empty. */
 static const char *chosen_folder(const char *given, const char *variable)
 {
     const char *const folder = given != NULL ? given : mgk_environment(variable);
@@ -86,7 +86,7 @@ static clmgk_status read_tuning(clmgk_context *context, const clmgk_context_opti
     return status;
 }
 
-/* Whether an environment variable is 0. */
+/* True if an environment variable is 0. */
 static bool is_off(const char *variable)
 {
     const char *const value = mgk_environment(variable);
@@ -205,7 +205,7 @@ void clmgk_context_release(clmgk_context *context)
 /* The first version's size. */
 enum { LEAST_CACHE_INFO_SIZE = MGK_SIZE_WITH(clmgk_cache_info, entries) };
 
-/* `option`: gave the path, for the message. */
+/* `option`: the option that gave the path, for the message. */
 static clmgk_status measure(const mgk_cache *cache, const char *option, clmgk_cache_info *info, clmgk_error *error)
 {
     clmgk_cache_info found = {0};

@@ -13,10 +13,10 @@ clmgk_status mgk_check_queue(const clmgk_context *context, cl_command_queue queu
 clmgk_status mgk_check_wait_list(const clmgk_context *context, cl_uint num_wait, const cl_event *wait_list,
                                  clmgk_error *error);
 
-/* What kernels do with an array, and what a library on the host does, which maps its buffer. */
+/* Accesses of kernels to an array, and of a library on the host, which maps its buffer. */
 enum { MGK_READ = 1, MGK_WRITE = 2, MGK_HOST_READ = 4, MGK_HOST_WRITE = 8 };
 
-enum { MGK_OPERANDS = 128 }; /* the most arrays of a call */
+enum { MGK_OPERANDS = 128 }; /* most arrays of a call */
 
 /* An array of a call. */
 typedef struct mgk_operand {
@@ -45,7 +45,8 @@ clmgk_status mgk_operands_add_workspace(mgk_operands *operands, const clmgk_buff
  * output shares a byte with another array. */
 clmgk_status mgk_check_operands(const clmgk_context *context, mgk_operands *operands, clmgk_error *error);
 
-/* The same for addresses in the place of buffers: whether they are the device's memory, and whether arrays meet. */
+/* The same for addresses in the place of buffers: they are the device's memory, and no output shares a byte with
+ * another array. */
 clmgk_status mgk_check_addresses(const mgk_cuda *cuda, mgk_operands *operands, clmgk_error *error);
 
 #endif

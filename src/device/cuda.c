@@ -81,7 +81,7 @@ static bool same_place(const pci_place *a, const pci_place *b)
     return a->domain == b->domain && a->bus == b->bus && a->device == b->device;
 }
 
-/* CUDA's device that is an OpenCL device. */
+/* Finds the CUDA device of an OpenCL device. */
 static clmgk_status find_in_cuda(const mgk_cuda_driver *driver, const clmgk_context *context, int *device,
                                  clmgk_error *error)
 {
@@ -102,7 +102,7 @@ static clmgk_status find_in_cuda(const mgk_cuda_driver *driver, const clmgk_cont
                     count);
 }
 
-/* The device of a platform at this place; NULL: none. Devices that do not state theirs are others. */
+/* Finds the device of a platform at this place; NULL: none. Devices that do not state their place don't count. */
 static clmgk_status find_in_platform(cl_platform_id platform, const pci_place *wanted, cl_device_id *found,
                                      clmgk_error *error)
 {
@@ -181,7 +181,7 @@ static clmgk_status make_stand_in(mgk_cuda *cuda, clmgk_error *error)
     return CLMGK_OK;
 }
 
-/* Releases what `open_device` made, as far as it came. */
+/* Releases the objects that `open_device` has made. */
 static void close_device(const clmgk_allocator *allocator, mgk_cuda *cuda)
 {
     if (cuda->stand_in != NULL && mgk_cuda_enter(cuda, NULL) == CLMGK_OK) {
@@ -273,7 +273,7 @@ clmgk_status mgk_cuda_check_memory(const mgk_cuda *cuda, const char *name, uint6
 
 /* ---- programs ------------------------------------------------------------------------------------------------ */
 
-/* The program's binary, with the library's edits. */
+/* Text of the program's binary, with the library's edits. */
 static clmgk_status text_of(const mgk_program *program, mgk_text *text, clmgk_error *error)
 {
     if (program->edited != NULL)
@@ -286,7 +286,7 @@ static clmgk_status text_of(const mgk_program *program, mgk_text *text, clmgk_er
     return status;
 }
 
-/* The registers that the options allow a work-item; 0: any number. */
+/* Registers that the options allow a work-item; 0: any number. */
 static int most_registers(const mgk_program *program)
 {
     const char *const option = strstr(program->options, MGK_REGISTERS_LIMIT);
@@ -367,7 +367,7 @@ clmgk_status mgk_cuda_get_function(mgk_cuda *cuda, mgk_program *program, const c
     return check_launch(cuda, name, launch, *function, error);
 }
 
-/* Without its work at an end, a program stays loaded: then CUDA is shutting down, or has failed. */
+/* If its work can't end, a program stays loaded: CUDA is shutting down, or has failed. */
 void mgk_cuda_unload(mgk_program *program)
 {
     const mgk_cuda *const cuda = program->cuda_module != NULL ? program->context->cuda : NULL;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Launches by CUDA's driver, on memory and streams of CUDA. A program's binary is PTX on NVIDIA's OpenCL driver, and
- * CUDA's driver takes it (edited.h); kernels get the arguments that OpenCL would give them.
+ * Launches by CUDA's driver, on memory and streams of CUDA. On NVIDIA's OpenCL driver a program's binary is PTX, which
+ * CUDA's driver takes (edited.h). Kernels get the arguments that OpenCL would give them.
  *
- * The other way would be to import CUDA's memory into OpenCL (cl_khr_external_memory). It serves only memory that was
- * allocated to be exported, which PyTorch's is not, and would need events of both drivers to wait for each other.
+ * The alternative is to import CUDA's memory into OpenCL (cl_khr_external_memory). It serves only memory that was
+ * allocated to be exported, which PyTorch's is not, and events of both drivers would have to wait for each other.
  */
 #ifndef MGK_CUDA_H
 #define MGK_CUDA_H
@@ -27,7 +27,7 @@ typedef struct mgk_cuda_place {
 clmgk_cuda_stream mgk_cuda_own_stream(void);
 
 /* Device addresses stand in the place of memory objects. A memory object begins at a multiple of MGK_CUDA_BASE bytes,
- * as OpenCL's do, so that an address is one with an offset. */
+ * as OpenCL's do; an address is such an object and an offset. */
 #define MGK_CUDA_BASE 256
 cl_mem mgk_cuda_memory_at(uint64_t address);
 uint64_t mgk_cuda_address_of(cl_mem memory);
@@ -35,13 +35,13 @@ uint64_t mgk_cuda_address_of(cl_mem memory);
 /* The OpenCL device that is CUDA's device `number`. */
 clmgk_status mgk_cuda_find_device(int32_t number, cl_device_id *found, clmgk_error *error);
 
-/* Opens the context's device; a later call gives the same. UNSUPPORTED, with the reason, if CUDA has it not. */
+/* Opens the context's device; a later call gives the same. UNSUPPORTED, with the reason, if CUDA lacks the device. */
 clmgk_status mgk_cuda_open(clmgk_context *context, mgk_cuda **out, clmgk_error *error);
 
 /* The context's opened device; NULL: none. */
 mgk_cuda *mgk_cuda_of(clmgk_context *context);
 
-/* For the context's end. */
+/* Call at the context's end. */
 void mgk_cuda_close(clmgk_context *context);
 
 /* Makes the device's context the thread's current one, for all functions below; and what was before, again. */
@@ -56,7 +56,7 @@ clmgk_status mgk_cuda_get_function(mgk_cuda *cuda, mgk_program *program, const c
 /* Unloads a program, if it was loaded, after all work of the device. Needs no current context. */
 void mgk_cuda_unload(mgk_program *program);
 
-/* The memory that is bound in place of a launch's missing arrays. */
+/* Memory that is bound in place of a launch's missing arrays. */
 const cl_mem *mgk_cuda_stand_in(const mgk_cuda *cuda);
 
 /* INVALID_BUFFER, if `address` is not memory that the device can use. */

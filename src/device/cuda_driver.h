@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CUDA's driver: the few functions that launches need. They are declared here and loaded at run time, because neither
- * machines that build the library nor those that use it need to have CUDA. */
+/* CUDA's driver: the few functions that launches need. They are declared here and loaded at run time, because the
+ * library is built and used on machines without CUDA. */
 #ifndef MGK_CUDA_DRIVER_H
 #define MGK_CUDA_DRIVER_H
 

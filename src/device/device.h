@@ -22,7 +22,7 @@ typedef enum mgk_runtime {
 /* The maker of a GPU. */
 typedef enum mgk_gpu { MGK_GPU_OTHER = 0, MGK_GPU_NVIDIA, MGK_GPU_AMD, MGK_GPU_INTEL } mgk_gpu;
 
-/* How work-items exchange numbers through registers. All zero: they can't. */
+/* Method of exchanges between work-items through registers. All zero: none. */
 typedef struct mgk_sub_group {
     bool known;
     int shuffle; /* a value of the kernels' flag SHUFFLE */
@@ -33,17 +33,17 @@ typedef struct mgk_sub_group {
 typedef struct mgk_matrix_unit {
     bool known;
     int unit;      /* a value of the kernels' flag MATRIX_UNIT; 0: none */
-    char why[512]; /* why newer units that the architecture should have are not used; empty: it has none */
+    char why[512]; /* why newer units of the architecture are not used; empty: it has none */
 } mgk_matrix_unit;
 
 enum { MGK_MATRIX_UNITS = MATRIX_AMX_F16 + 1 };
 
-/* Room of a compute unit for the work-groups that are resident on it together. registers = 0: no such room is known, as
- * on CPUs, whose work-groups run one after another. */
+/* Room of a compute unit for the work-groups that are resident on it together. registers = 0: unknown, as on CPUs,
+ * whose work-groups run one after another. */
 typedef struct mgk_unit {
     uint32_t registers; /* of 32 bits */
     uint32_t work_items, work_groups;
-    uint64_t local_bytes, local_of_group; /* of_group: that each work-group takes beside its own */
+    uint64_t local_bytes, local_of_group; /* of_group: extra bytes of each work-group */
 } mgk_unit;
 
 typedef struct mgk_device_facts {
@@ -72,18 +72,18 @@ void mgk_cpu_name(char *target, size_t size);
 void mgk_cpu_describe(const char *vendor, uint32_t signature, const char *vectors, char *target, size_t size);
 bool mgk_cpu_has_avx512dq(void);
 
-/* Whether the CPU has tile registers for bf16 numbers (AMX) and instructions that round to bf16 (AVX512-BF16), and the
+/* True if the CPU has tile registers for bf16 numbers (AMX) and instructions that round to bf16 (AVX512-BF16), and the
  * operating system keeps the registers for programs that it permits to use them. */
 bool mgk_cpu_has_amx(void);
 
-/* Whether tile registers, where the CPU has them, multiply f16 numbers, too. */
+/* True if tile registers, where the CPU has them, multiply f16 numbers, too. */
 bool mgk_cpu_has_amx_f16(void);
 
-/* Whether the CPU's instructions for pairs of bf16 numbers (AVX512-BF16) multiply more numbers in a cycle than those
+/* True if the CPU's instructions for pairs of bf16 numbers (AVX512-BF16) multiply more numbers in a cycle than those
  * for floats: on AMD's. On a Xeon they multiply half as many (docs/engine.md). */
 bool mgk_cpu_has_dots(void);
 
-/* Whether a CPU with AVX-512 makes two multiply-adds of 16 floats in a cycle. */
+/* True if a CPU with AVX-512 makes two multiply-adds of 16 floats in a cycle. */
 bool mgk_cpu_makes_two(const char *vendor, uint32_t signature);
 bool mgk_cpu_has_two_units(void);
 
@@ -99,13 +99,13 @@ int mgk_nvidia_capability(const mgk_device_facts *facts);
 /* The room of a compute unit. */
 mgk_unit mgk_unit_of(const mgk_device_facts *facts);
 
-/* Whether the driver's own cache of compiled programs replaces ours. */
+/* True if the driver's own cache of compiled programs replaces ours. */
 bool mgk_driver_keeps_programs(const mgk_device_facts *facts);
 
-/* ERROR_IO, with advice, where the driver offers no device or can't compile because it can't write its files. */
+/* ERROR_IO, with advice, if the driver offers no device or can't compile because it can't write its files. */
 clmgk_status mgk_driver_check_folder(mgk_runtime runtime, clmgk_error *error);
 
-/* ERROR_IO, with advice, where the file system of the driver's files is full: its compiler may then end the process. */
+/* ERROR_IO, with advice, if the file system of the driver's files is full: its compiler may then end the process. */
 clmgk_status mgk_driver_check_room(mgk_runtime runtime, clmgk_error *error);
 
 /* The keeper of the device's programs; our own cache is in `cache_path` (NULL: none). */
@@ -121,7 +121,7 @@ clmgk_status mgk_platform_get_facts(cl_platform_id platform, mgk_device_facts *f
 clmgk_status mgk_platform_list(cl_platform_id **out, cl_uint *count, clmgk_error *error);
 clmgk_status mgk_platform_devices(cl_platform_id platform, cl_device_id **out, cl_uint *count, clmgk_error *error);
 
-/* Whether the device has an extension of this name. */
+/* Finds whether the device has an extension of this name. */
 clmgk_status mgk_device_has_extension(cl_device_id device, const char *name, bool *found, clmgk_error *error);
 
 /* ---- options ---------------------------------------------------------------------------------------------- */
@@ -131,11 +131,11 @@ clmgk_status mgk_device_has_extension(cl_device_id device, const char *name, boo
 /* Intel's compilers: twice the registers for half the hardware threads, on processors with that choice. */
 #define MGK_MOST_REGISTERS "-cl-intel-256-GRF-per-thread"
 
-/* Ours: the binary that the compiler makes is edited (edited.h), for instructions that it refuses. Assemblers may
- * miscompile such a program, so it needs a verdict. */
+/* Ours: the compiler's binary is edited (edited.h), for instructions that it refuses. Assemblers may miscompile such a
+ * program, so it needs a verdict. */
 #define MGK_EDITED_PTX "-DEDITED_PTX=1"
 
-/* NVIDIA's: so many registers for a work-item at most, in kernels that do not state the size of their work-group. */
+/* NVIDIA's: most registers of a work-item, in kernels that do not state the size of their work-group. */
 #define MGK_REGISTERS_LIMIT "-cl-nv-maxrregcount="
 
 /* ---- context ---------------------------------------------------------------------------------------------- */
@@ -161,13 +161,13 @@ struct clmgk_context {
     mgk_monitor monitor;
     int references;
     mgk_program *programs; /* made or released last first; some are kept though no plan has them */
-    int most_idle;         /* of these; constant */
+    int most_idle;         /* most programs of the list without plans; constant */
     mgk_sub_group sub_group;
-    mgk_matrix_unit matrix_unit[MGK_MATRIX_UNITS]; /* what is known of each; of unit 0 nothing */
+    mgk_matrix_unit matrix_unit[MGK_MATRIX_UNITS]; /* facts of each; of unit 0 nothing */
     struct mgk_cuda *cuda;                         /* the device in CUDA (device/cuda.h); NULL: not opened */
 };
 
-/* The bytes of a stand-in. */
+/* Bytes of a stand-in. */
 #define MGK_STAND_IN_BYTES (64 << 10)
 
 void mgk_context_retain(clmgk_context *context);
@@ -202,11 +202,11 @@ struct mgk_program {
     char *key;          /* everything that the binary depends on */
     char *options;
     clmgk_program_origin origin; /* of the first get */
-    char *refused;               /* the option without which the compiler had to build; NULL: none */
-    bool saved;                  /* the binary is on disk, or never will be */
-    clmgk_error unsaved;         /* why the binary could not be saved; constant after mgk_program_save */
+    char *refused; /* the option that the compiler refused, so that the program was built without it; NULL: none */
+    bool saved;    /* the binary is on disk, or never will be */
+    clmgk_error unsaved; /* why the binary could not be saved; constant after mgk_program_save */
 
-    char *edited; /* what the driver got in place of its own binary; NULL: nothing */
+    char *edited; /* the driver's input in place of its own binary; NULL: none */
     size_t edited_length;
     /* guarded by the mutex */
     bool unverified;   /* needs a verdict of mgk_program_judge before it is used or saved */
@@ -228,18 +228,17 @@ clmgk_status mgk_program_get(clmgk_context *context, const char *file, const cha
  * wrong, or has no verdict, is not written. */
 void mgk_program_save(mgk_program *program);
 
-/* Whether a program needs a verdict. */
+/* True if a program needs a verdict. */
 bool mgk_program_is_unverified(const mgk_program *program);
 
-/* Fails, UNSUPPORTED, if the verdict on a program that the caller holds is that it is wrong: another thread's, perhaps.
- */
+/* Fails, UNSUPPORTED, if the verdict on a program that the caller holds is "wrong": perhaps another thread's. */
 clmgk_status mgk_program_check(const mgk_program *program, clmgk_error *error);
 
-/* Ends a program's need of a verdict. NULL: its results are right, and it is saved. Else why they are wrong: then this
- * reason is saved in its place, and mgk_program_get fails with it, UNSUPPORTED, while the context keeps the program. */
+/* Gives a program its verdict. NULL: its results are right, and it is saved. Else the reason why they are wrong: it is
+ * saved in the program's place, and mgk_program_get fails with it, UNSUPPORTED, while the context keeps the program. */
 void mgk_program_judge(mgk_program *program, const char *wrong);
 
-/* Destroys the programs that only the context keeps: at its end all. */
+/* Destroys the programs that only the context keeps; at its end all programs. */
 void mgk_programs_clear(clmgk_context *context);
 
 /* Writes the binaries of all plans' programs to a folder that can serve as a program_dir. *count (NULL: not
@@ -252,11 +251,10 @@ void mgk_program_release(mgk_program *program);
  * failure there means that there are none. */
 mgk_sub_group mgk_context_sub_group(clmgk_context *context);
 
-/* The newest unit for small matrices, of those up to `newest`, that the device's architecture should have: a value of
- * MATRIX_UNIT. */
+/* Newest unit for small matrices, up to `newest`, of the device's architecture: a value of MATRIX_UNIT. */
 int mgk_matrix_unit_of(const mgk_device_facts *facts, int newest);
 
-/* Whether the kernels of unit AMX make its products by AVX512-BF16, on a CPU without AMX. */
+/* True if the kernels of unit AMX make its products by AVX512-BF16, on a CPU without AMX. */
 bool mgk_matrix_unit_has_dots(const mgk_device_facts *facts, int unit);
 
 /* Its name in messages; empty for 0. */
@@ -266,8 +264,8 @@ const char *mgk_matrix_unit_name(const mgk_device_facts *facts, int unit);
 enum { MGK_UNIT_OPTIONS = 96 };
 const char *mgk_matrix_unit_probe(const mgk_device_facts *facts, int unit, char *options, size_t size);
 
-/* The newest unit, of those up to `newest`, that the device has, and all older ones that it should have. For each of
- * them the first call compiles and runs a probe and waits for it, until one is wrong. */
+/* Newest unit of the device, up to `newest`. The first call for a unit compiles and runs its probe and waits for it; a
+ * unit counts only if all older ones of the architecture are right. */
 mgk_matrix_unit mgk_context_matrix_unit(clmgk_context *context, int newest);
 
 /* ---- kernels ---------------------------------------------------------------------------------------------- */

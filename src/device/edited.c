@@ -6,7 +6,7 @@
 #define TARGET       "sm_90"
 #define TARGET_ADDED "a"
 
-/* A part of a text that is not ended by NUL. */
+/* A part of a text, without NUL. */
 typedef struct span {
     const char *begin, *end;
 } span;
@@ -49,7 +49,7 @@ static span first_line(span text)
     return (span){text.begin, newline != NULL ? newline + 1 : text.end};
 }
 
-/* Where a line's comment begins; its end, if it has none. */
+/* Begin of a line's comment; the line's end, if it has none. */
 static const char *comment_of(span line)
 {
     const char *at = line.begin;
@@ -69,7 +69,7 @@ static void append(mgk_text *edited, const char *begin, const char *end)
     mgk_text_append(edited, begin, (size_t)(end - begin));
 }
 
-/* A comment that is an instruction becomes one. */
+/* Appends a line; a comment that is an instruction becomes one. */
 static void append_line(span line, mgk_text *edited, size_t *marks)
 {
     const char *const comment = comment_of(line);
@@ -88,8 +88,8 @@ static void append_lines(span text, mgk_text *edited, size_t *marks)
     }
 }
 
-/* The value of the directive `name`, which must stand in the first line that is more than a comment; the rest of the
- * text follows. False: another word stands there, or none. */
+/* Reads the value of the directive `name` from the first line that is more than a comment; `text` becomes the rest.
+ * False: another word stands there, or none. */
 static bool read_directive(span *text, const char *name, span *value)
 {
     span word = {text->begin, text->begin};
@@ -102,7 +102,7 @@ static bool read_directive(span *text, const char *name, span *value)
     return is_word(word, name);
 }
 
-/* A binary that is PTX: its text, and the name of its target in there. */
+/* Reads a binary that is PTX: its text, and the name of its target within. */
 static clmgk_status read_ptx(const char *binary, size_t length, span *text, span *target, clmgk_error *error)
 {
     span version;
@@ -140,12 +140,12 @@ clmgk_status mgk_ptx_edit(const char *binary, size_t length, mgk_text *edited, s
 
 /* ---- for CUDA ------------------------------------------------------------------------------------------------ */
 
-/* OpenCL's driver puts the offsets of a launch's work-groups and work-items into these registers, which CUDA's does not
- * set: the first MGK_PTX_OFFSETS of them are 0 in every launch of the library. */
+/* OpenCL's driver puts the offsets of a launch's work-groups and work-items into these registers; CUDA's does not set
+ * them. The first MGK_PTX_OFFSETS of them are 0 in every launch of the library. */
 #define REGISTER        "%envreg"
 #define MGK_PTX_OFFSETS 6
 
-/* Where `word` stands in a text; the text's end: nowhere. */
+/* Place of `word` in a text; the text's end: nowhere. */
 static const char *find_word(span text, const char *word)
 {
     const size_t length = strlen(word);

@@ -39,7 +39,7 @@ mgk_extent mgk_extent_dense(int64_t bytes)
 
 /* ---- search --------------------------------------------------------------------------------------------------- */
 
-/* The most steps of a search, which take microseconds. */
+/* Most steps of a search; they take microseconds. */
 enum { MOST_STEPS = 500 };
 
 /* The distances of b's runs from a's: begin + sum x_l stride_l over least_l <= x_l <= most_l. Strides descend. */

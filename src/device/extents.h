@@ -23,7 +23,7 @@ mgk_extent mgk_extent_of(int rank, const int64_t *size, const int64_t *stride, s
 /* The extent of contiguous bytes. */
 mgk_extent mgk_extent_dense(int64_t bytes);
 
-/* Whether the arrays that begin at bytes `a_begin` and `b_begin` of a buffer share a byte. Exact, except for arrays
+/* True if the arrays that begin at bytes `a_begin` and `b_begin` of a buffer share a byte. Exact, except for arrays
  * interleaved in more ways than their axes nest: there the bounded search may miss a shared byte. */
 bool mgk_extents_meet(const mgk_extent *a, int64_t a_begin, const mgk_extent *b, int64_t b_begin);
 

@@ -45,8 +45,8 @@ static clmgk_device_class class_of(cl_device_type type)
     return (type & CL_DEVICE_TYPE_GPU) != 0 ? CLMGK_DEVICE_GPU : CLMGK_DEVICE_OTHER;
 }
 
-/* Two CPU runtimes do not: rusticl runs work-items in its own SIMD lanes and miscompiles large private arrays, and
- * Oclgrind interprets. */
+/* True for compilers that make SIMD registers of wide vectors. Two CPU runtimes do not: rusticl runs work-items in its
+ * own SIMD lanes and miscompiles large private arrays, and Oclgrind interprets. */
 static bool makes_simd_vectors(clmgk_device_class device_class, mgk_runtime runtime)
 {
     return device_class == CLMGK_DEVICE_CPU && runtime != MGK_RUNTIME_RUSTICL && runtime != MGK_RUNTIME_OCLGRIND;
@@ -249,9 +249,8 @@ static void query_unit(mgk_device_facts *facts)
         facts->unit_local_bytes = bytes;
 }
 
-/* The architecture of a CPU device is that of the host's CPU, because the device's name is too vague (with LLVM 15,
- * PoCL has one name for all CPUs with AVX-512). For other devices it is the device's name, which often states its
- * generation. */
+/* A CPU device has the architecture of the host's CPU, because its name is too vague (with LLVM 15, PoCL has one name
+ * for all CPUs with AVX-512). Other devices have their name, which often states the generation. */
 static clmgk_status find_architecture(clmgk_device_info *info, mgk_runtime runtime, clmgk_error *error)
 {
     char *const target = info->architecture;

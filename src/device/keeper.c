@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which keeper stores compiled programs between processes.
+ * The keeper of compiled programs between processes.
  *
- * PoCL stores compiled kernels in its own cache; a second process starts as fast from it as from a binary. If PoCL is
- * asked for a program's binary, it compiles every kernel again, in a form for all local sizes: as much work as before.
- * So the library relies on PoCL's cache, unless POCL_KERNEL_CACHE=0 turns it off or its folder can't be written. Other
+ * PoCL stores compiled kernels in its own cache; a second process starts as fast from it as from a binary. Asked for a
+ * program's binary, PoCL compiles every kernel again, in a form for all local sizes, which takes as long as before. So
+ * the library relies on PoCL's cache, unless POCL_KERNEL_CACHE=0 turns it off or its folder can't be written. Other
  * drivers' caches were not measured, and their binaries cost nothing.
  */
 #include "device/device.h"
@@ -16,7 +16,7 @@
 /* The first version that was measured; earlier versions may differ. */
 #define POCL_LEAST_MAJOR 3
 
-/* The largest program with all its kernels takes a third of it. */
+/* Bytes of a program: the largest, with all its kernels, takes a third of it. */
 #define PROGRAM_BYTES ((uint64_t)4 << 20)
 
 /* "OpenCL 3.0 PoCL 3.1+debian ..." */

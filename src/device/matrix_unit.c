@@ -30,7 +30,7 @@ static bool is_product(const float *product, int size, bool transposed)
     return right;
 }
 
-/* `products`: the forms' of each type. */
+/* `products`: of all forms, for each type. */
 static bool are_products(const float *products, int types, int size, const bool *transposed, int forms)
 {
     bool right = true;
@@ -64,9 +64,9 @@ static bool are_right_of_tiles(const void *products)
         .bytes = sizeof(float) * TILE_SIZE * TILE_SIZE, .is_right = are_right_of_tiles                                 \
     }
 
-/* The place of a unit is its number. */
+/* Units by their numbers. */
 static const struct {
-    const char *name, *engine; /* engine: whose kernels use it */
+    const char *name, *engine; /* engine: the one that uses it */
     int least, most;           /* compute capability of NVIDIA's devices that have it */
     bool amx;                  /* of x86 CPUs: needs a permission */
     const char *options;
@@ -131,7 +131,7 @@ const char *mgk_matrix_unit_probe(const mgk_device_facts *facts, int unit, char 
     return units[unit].probe.file;
 }
 
-/* Without the permission, the unit's instructions would end the process. */
+/* Asks for the permission: without it, the unit's instructions would end the process. */
 static clmgk_status permit(const clmgk_context *context, int unit, clmgk_error *error)
 {
     if (!units[unit].amx)
@@ -158,7 +158,7 @@ static mgk_matrix_unit run_probe(clmgk_context *context, int unit)
     return found;
 }
 
-/* What is known of one unit. */
+/* Facts of one unit. */
 static mgk_matrix_unit ask(clmgk_context *context, int unit)
 {
     mgk_matrix_unit found;

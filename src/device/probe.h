@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Probe kernels, which find out what a driver does not say. */
+/* Probe kernels, which find facts that drivers do not state. */
 #ifndef MGK_PROBE_H
 #define MGK_PROBE_H
 
@@ -14,7 +14,7 @@ typedef struct mgk_probe {
 } mgk_probe;
 
 /* Builds the kernel with compiler options `options`, runs it, waits for it, and reads its array. Fails, UNSUPPORTED, if
- * that is not right. */
+ * the array is wrong. */
 clmgk_status mgk_probe_run(clmgk_context *context, const mgk_probe *probe, const char *options, void *out,
                            clmgk_error *error);
 

@@ -30,7 +30,7 @@ static bool may_have(const clmgk_context *context, int shuffle)
     }
 }
 
-/* The number of neighbours of each work-item. */
+/* Number of neighbours of each work-item. */
 static clmgk_status count_neighbours(clmgk_context *context, int shuffle, cl_int *neighbours, clmgk_error *error)
 {
     static const mgk_probe probe = {.file = "engine/shuffle_probe.cl",
@@ -47,7 +47,7 @@ static clmgk_status count_neighbours(clmgk_context *context, int shuffle, cl_int
     return status;
 }
 
-/* The smallest number of neighbours that the probe saw; 1 without any. */
+/* Smallest number of neighbours that the probe saw; 1 without any. */
 static int probe(clmgk_context *context, int shuffle)
 {
     cl_int neighbours[PROBE_ITEMS] = {0};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A compute unit's room for work-groups: what the driver states, else what the maker's processors have at least. */
+/* A compute unit's room for work-groups: as the driver states it, else the least of the maker's processors. */
 #include "device/device.h"
 
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 
 #define KIB << 10
 
-/* NVIDIA's, by compute capability, from the CUDA programming guide's table. OpenCL states the registers alone. */
+/* NVIDIA's room by compute capability, from the CUDA programming guide's table. OpenCL states only the registers. */
 static const struct {
     int capability; /* from this one on */
     uint32_t work_items, work_groups;
@@ -39,7 +39,7 @@ static mgk_unit multiprocessor_of(const mgk_device_facts *facts)
                       .local_of_group = OF_GROUP};
 }
 
-/* OpenCL's compute units of Intel's GPUs are their vector engines, of which several share a work-group. */
+/* Intel's GPUs: OpenCL's compute units are vector engines, and several share a work-group. */
 static mgk_unit vector_engine_of(const mgk_device_facts *facts)
 {
     return (mgk_unit){

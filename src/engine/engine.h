@@ -17,7 +17,7 @@
 #define MGK_KNOWN_TUNABLES(T) T(splits, "splits") T(split_from, "split-from") T(heads, "heads")
 MGK_TUNABLE_NAMES(MGK_KNOWN_TUNABLES)
 
-/* The most rows that the forward pass's special form for decoding serves. */
+/* Most rows of the forward pass's form for decoding. */
 #define MGK_FEW_ROWS 4
 
 /* Floats of a row of a block, or of a key of a tile. */
@@ -27,9 +27,9 @@ typedef struct mgk_side {
 } mgk_side;
 
 /*
- * The sizes that a family's pass needs on any engine: a block of rows meets tiles of keys. Counts are in floats unless
- * noted. Each engine lays out its own arrays and knows what fits in its registers and caches. In the backward pass a
- * block holds keys and their gradients, and a tile brings queries.
+ * Sizes of a family's pass, for any engine: a block of rows meets tiles of keys. Counts are in floats unless noted.
+ * Each engine lays out its own arrays and knows what fits in its registers and caches. In the backward pass a block
+ * holds keys and their gradients, and a tile brings queries.
  */
 typedef struct mgk_footprint {
     bool forward;
@@ -38,9 +38,9 @@ typedef struct mgk_footprint {
     bool causal;
     int64_t rows;            /* of a problem, on average */
     int64_t heads, problems; /* number of heads and problems, whose rows are split into blocks */
-    int64_t streamed;        /* number of rows of a problem that tiles bring: keys; backward: queries */
-    int64_t shared_heads;    /* backward: heads that read the same head of keys, whose block serves all of them */
-    int64_t work_items;      /* of a work-group that have something to do; 0: any number */
+    int64_t streamed;        /* rows of a problem in tiles: keys; backward: queries */
+    int64_t shared_heads;    /* backward: heads that share a head of keys, whose block serves them all */
+    int64_t work_items;      /* busy work-items of a work-group; 0: any number */
     int narrowest, widest;   /* the smaller and the larger of the classes of D and E */
 
     /* ---- the kernel's forms */
@@ -58,7 +58,7 @@ typedef struct mgk_footprint {
     int64_t head_size;   /* class of D */
     int64_t value_size;  /* E: of a head's values, and of its sums of them */
     int64_t held_heads;  /* heads that a block could hold (the parameter `heads`); 0: the kernel has one */
-    int64_t value_heads; /* heads of values that these read */
+    int64_t value_heads; /* heads of values that the held heads read */
     int64_t tile_heads;  /* heads of E in a tile for each head of the block: values; backward: dO */
     int64_t head_terms;  /* of each row and head */
     int64_t products;    /* of each row and key */
@@ -70,12 +70,12 @@ typedef struct mgk_footprint {
     int64_t components;        /* whose scores are added up or mixed */
     bool keys_read_again;      /* for norms, or products with shifts */
     bool modified;             /* bias, ALiBi, soft-cap, dropout */
-    bool priors, variances;    /* are arrays */
+    bool priors, variances;    /* arrays */
     bool two_types;            /* Q and K differ in their storage types */
     bool singles;              /* Q, K and V are f32 */
     uint32_t dtypes;           /* set of the storage types of Q, K, V and O */
     bool noise, generalised;   /* of mixed heads */
-    clmgk_precision precision; /* the least that products may have */
+    clmgk_precision precision; /* the least precision of products */
 } mgk_footprint;
 
 /* The block that follows from the parameters. */
@@ -88,16 +88,16 @@ typedef struct mgk_block {
     uint64_t local_bytes, private_bytes;
     int unit;                  /* the matrix unit of its kernels; 0: none */
     bool turns;                /* the backward pass takes components one after the other (cl/mixture/block.clh) */
-    clmgk_precision precision; /* of the products, where it is the descriptor's and not the arrays' */
-    int registers;             /* limit of a work-item's, of which `compiler` tells the compiler; 0: none */
+    clmgk_precision precision; /* precision of the products, if the descriptor and not the arrays decides it */
+    int registers;             /* limit of a work-item's registers, set by `compiler`; 0: none */
     const char *compiler;      /* options of the device's compiler; NULL: none */
-    const char *of_queries; /* with a limit of registers: in the backward pass' kernel of queries; NULL: `compiler` */
+    const char *of_queries;    /* with a limit: options of the backward pass's kernel of queries; NULL: `compiler` */
     int64_t resident; /* work-groups of the forward pass that a compute unit holds; 0: it runs one after another */
-    mgk_flags flags;  /* that the engine sets for its kernels */
+    mgk_flags flags;  /* flags that the engine sets for its kernels */
 } mgk_block;
 
-/* How well an engine suits a device, or a problem on it. Of the engines that can plan all of its passes, a plan takes
- * the one with the most points. */
+/* An engine's suitability for a device, or a problem on it. A plan takes the engine with the most points among those
+ * that can plan all of its passes. */
 typedef struct mgk_rank {
     int points;         /* one of the values below, or any number above 0; 0: the engine can't */
     const char *reason; /* a constant text, for people: "the device has local memory" */
@@ -136,10 +136,10 @@ typedef struct mgk_engine {
     bool private_tiles;     /* a work-group is one work-item, with its tiles in private arrays; else in local memory */
     bool queries_apart;     /* dQ has a kernel of its own, of queries; else the kernel of keys sums it, in order */
     bool few_rows_of_heads; /* the form for few rows serves blocks of several heads */
-    int fewest_rows;        /* of a block, which mgk_packed_heads fills; 0: the engine has no use for it */
+    int fewest_rows;        /* rows of a block, which mgk_packed_heads fills; 0: the engine has no use for it */
     int oldest_unit, newest_unit; /* matrix units that its kernels have; then rank and kernels need
                                      facts->matrix_unit, which is none for other engines; 0: they use none */
-    /* Whether a unit's kernels serve problems of this set of storage types and precision; NULL: all. */
+    /* True if a unit's kernels serve problems of this set of storage types and precision; NULL: all. */
     bool (*unit_serves)(int unit, uint32_t dtypes, clmgk_precision precision);
     bool exchanges;      /* work-items of a sub-group exchange numbers: fit needs facts->sub_group */
     bool key_terms_once; /* sums over a key's features that several blocks need are faster by a kernel of their own */
@@ -159,7 +159,7 @@ typedef struct mgk_engine {
 
     /* Memory of a work-group, in bytes, for a family that lays out its tiles itself. */
     int64_t (*tile_limit)(const mgk_device_facts *facts);
-    int (*feature_block)(const mgk_device_facts *facts); /* the most features that such a family computes at a time */
+    int (*feature_block)(const mgk_device_facts *facts); /* most features that such a family computes at a time */
 } mgk_engine;
 
 /* All engines, in the order of CLMGK_ENGINE_LIST. */
@@ -172,38 +172,38 @@ extern const mgk_engine *const mgk_engines[MGK_ENGINES];
 /* Parameters that every engine has, or that a family adds to each: the steps common to families read them. */
 #define MGK_COMMON_TUNABLES(X) X(splits, ) X(split_from, ) X(heads, )
 
-/* Fails, UNSUPPORTED, where the device has no work-groups with so many work-items and bytes of local memory; `engine`:
- * for the message. */
+/* Fails, UNSUPPORTED, if the device has no work-groups with so many work-items and bytes of local memory; `engine`: for
+ * the message. */
 clmgk_status mgk_check_group(const char *engine, uint64_t threads, uint64_t local_bytes, const mgk_device_facts *facts,
                              clmgk_error *error);
 
-/* With fewer queries than the engine's blocks have rows: the number of query heads that share keys, if the queries of
- * all of them can be the rows of one head, so that a block reads the keys once; else 1. */
+/* With fewer queries than rows in the engine's blocks: number of query heads that share keys, if the queries of all can
+ * be the rows of one head, so that a block reads the keys once; else 1. */
 int64_t mgk_packed_heads(const mgk_engine *engine, const clmgk_attention_desc *desc);
 
-/* The problem whose heads are these packed ones: heads, length and layouts. */
+/* Makes the problem of these packed heads: heads, length and layouts. */
 void mgk_pack_heads(clmgk_attention_desc *desc, int64_t heads);
 
-/* The number of rows of the form for few rows; 0: the problem has more rows, or the kernel has no such form here. */
+/* Rows of the form for few rows; 0: the problem has more rows, or the kernel has no such form here. */
 int mgk_few_rows(const mgk_footprint *footprint);
 
 /* The parameters of an engine and those added by a family (NULL: none), all values 0. */
 mgk_tunables mgk_engine_tunables(const mgk_engine *engine, const mgk_added_tunables *added);
 
-/* Whether the device should have a matrix unit that the engine's kernels have. */
+/* True if the device should have a matrix unit that the engine's kernels have. */
 bool mgk_engine_has_unit(const mgk_engine *engine, const mgk_device_facts *facts);
 
-/* The facts as an engine may use them: without a matrix unit that its kernels do not have. */
+/* Facts for an engine: without a matrix unit that its kernels do not have. */
 mgk_device_facts mgk_engine_facts(const mgk_engine *engine, const mgk_device_facts *facts);
 
-/* The engine's rank; NONE where its kernels lack a storage type of the problem. */
+/* The engine's rank; NONE if its kernels lack a storage type of the problem. */
 mgk_rank mgk_engine_rank(const mgk_engine *engine, const mgk_device_facts *facts, const clmgk_attention_desc *desc);
 
 /* The set of 1 << clmgk_dtype: storage types of the problem's Q, K, V and O. */
 uint32_t mgk_dtypes_of(const clmgk_attention_desc *desc);
 
-/* The newest matrix unit for which an engine has kernels of a problem, of those that the device should have (NULL: of
- * any problem, on any device); 0: none. */
+/* Newest matrix unit of the device for which an engine has kernels of a problem (NULL: of any problem, on any device);
+ * 0: none. */
 int mgk_engines_newest_unit(const mgk_device_facts *facts, const clmgk_attention_desc *desc);
 
 /* All engines, by descending points. */

@@ -18,7 +18,7 @@ static bool takes_types(const mgk_engine *engine, const clmgk_attention_desc *de
     return (mgk_dtypes_of(desc) & ~engine->dtypes) == 0;
 }
 
-/* Whether an engine has kernels for this problem and one of the units that it knows, and the device has that unit. */
+/* True if an engine has kernels for this problem and one of the units that it knows, and the device has that unit. */
 static bool has_unit_kernels(const mgk_engine *engine, int unit, const mgk_device_facts *facts,
                              const clmgk_attention_desc *desc)
 {

@@ -20,7 +20,7 @@ enum { ROW = 32, LANES = 16 };
 
 typedef struct lane_block {
     int64_t lanes, panel_rows, panels, tile, heads;
-    int64_t padding; /* on AMX, by which factor arrays of the narrowest heads are larger, at most */
+    int64_t padding; /* on AMX, the largest factor by which arrays of the narrowest heads grow */
 } lane_block;
 
 static bool has_heads(const mgk_footprint *f)
@@ -30,13 +30,13 @@ static bool has_heads(const mgk_footprint *f)
 
 /* ---- memory ------------------------------------------------------------------------------------------------- */
 
-/* In the backward pass: a row's keys, a copy of them, and their gradients. */
+/* Floats of a row in the backward pass: its keys, a copy of them, and their gradients. */
 static int64_t row_floats(const mgk_footprint *f)
 {
     return (f->forward ? 1 : 3) * f->block.features + f->block.terms;
 }
 
-/* In the backward pass: a row's values and their gradients. */
+/* Floats of a row and head in the backward pass: its values and their gradients. */
 static int64_t head_row_floats(const mgk_footprint *f)
 {
     return (f->forward ? 1 : 2) * f->value_size + f->head_terms;
@@ -53,7 +53,7 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* All arrays of a work-item that holds sums of `heads` heads and values of `value_heads`. */
+/* Bytes of all arrays of a work-item that holds sums of `heads` heads and values of `value_heads`. */
 static int64_t bytes_with(const mgk_footprint *f, const lane_block *b, int64_t heads, int64_t value_heads)
 {
     const int64_t of_rows = b->panels * b->panel_rows * (row_floats(f) + heads * head_row_floats(f));
@@ -68,9 +68,9 @@ static int64_t bytes_of(const mgk_footprint *f, const lane_block *b)
     return bytes_with(f, b, b->heads, b->heads);
 }
 
-/* The bytes that every tile reads again, which should stay in a core's second-level cache. In the forward pass of one
- * head only the rows count, since keys are copied to few places. With several heads the existing heads count, not those
- * that a block has room for. */
+/* Bytes that every tile reads again, which should stay in a core's second-level cache. In the forward pass of one head
+ * only the rows count, since keys are copied to few places. With several heads the existing heads count, not the
+ * block's room for heads. */
 static int64_t block_bytes(const mgk_footprint *f, const lane_block *b)
 {
     if (f->forward && !has_heads(f))
@@ -80,23 +80,23 @@ static int64_t block_bytes(const mgk_footprint *f, const lane_block *b)
     return bytes_of(f, b);
 }
 
-/* With several heads a block may exceed the cache, because fewer blocks stream fewer tiles. */
+/* Most bytes of a block. With several heads a block may exceed the cache, because fewer blocks stream fewer tiles. */
 static int64_t most_block_bytes(const mgk_footprint *f)
 {
     const int64_t kilobytes = has_heads(f) ? (f->forward ? 1280 : 1664) : (f->forward ? 288 : 880);
     return kilobytes << 10;
 }
 
-/* The bytes that every panel reads again, which should stay in the first-level cache: a tile's keys, or with several
- * heads the scores that are kept. */
+/* Bytes that every panel reads again, which should stay in the first-level cache: a tile's keys, or with several heads
+ * the kept scores. */
 static int64_t staged_bytes(const mgk_footprint *f, const lane_block *b)
 {
     const int64_t floats = has_heads(f) ? b->panel_rows * f->scores : f->tile.features;
     return b->tile * floats * (int64_t)sizeof(float);
 }
 
-/* The form for few rows reads keys in place, several times where it needs norms or shifts: the tile stays in the
- * cache. */
+/* Most of these bytes. The form for few rows reads keys in place, several times where it needs norms or shifts: the
+ * tile stays in the cache. */
 static int64_t most_staged_bytes(const mgk_footprint *f)
 {
     const bool again = f->keys_read_again && mgk_few_rows(f) > 0;
@@ -112,14 +112,14 @@ static int64_t private_limit(const mgk_device_facts *facts)
 
 /* ---- blocks ------------------------------------------------------------------------------------------------- */
 
-/* Whether there are fewer blocks than the compute units need. The backward pass distributes work differently. */
+/* True if there are fewer blocks than the compute units need. The backward pass distributes work differently. */
 static bool too_few(const mgk_footprint *f, const lane_block *b, int64_t groups)
 {
     const int64_t rows = b->panels * b->panel_rows;
     return f->forward && (f->rows + rows - 1) / rows * ((f->heads + b->heads - 1) / b->heads) * f->problems < groups;
 }
 
-/* As many heads as fit beside one panel, or fewer where blocks of rows alone can't keep the compute units busy. */
+/* Takes as many heads as fit beside one panel, or fewer if blocks of rows alone can't keep the compute units busy. */
 static void choose_heads(const mgk_footprint *f, const mgk_device_facts *facts, lane_block *b)
 {
     const int64_t limit = private_limit(facts) / (f->forward ? 2 : 1);
@@ -129,7 +129,8 @@ static void choose_heads(const mgk_footprint *f, const mgk_device_facts *facts, 
         b->heads /= 2;
 }
 
-/* The most panels that keep the compute units busy and fit into the cache: all panels share the loading of a tile. */
+/* Takes the most panels that keep the compute units busy and fit into the cache: all panels share the loading of a
+ * tile. */
 static void choose_panels(const mgk_footprint *f, const mgk_device_facts *facts, lane_block *b)
 {
     while (b->panels > 1 && (block_bytes(f, b) > most_block_bytes(f) || f->rows <= b->panels / 2 * b->panel_rows ||
@@ -137,14 +138,14 @@ static void choose_panels(const mgk_footprint *f, const mgk_device_facts *facts,
         b->panels /= 2;
 }
 
-/* Whether the tile has the parameter's default length, and the rows are chosen for it. */
+/* True if the tile has the parameter's default length, and the rows are chosen for it. */
 static bool has_fixed_tile(const mgk_footprint *f)
 {
     return !f->forward && !has_heads(f);
 }
 
-/* The longest tile that fits into the caches. With several heads, tiles below a limit cost more than the first-level
- * cache gains. */
+/* Takes the longest tile that fits into the caches. With several heads, shorter tiles than a limit cost more than the
+ * first-level cache gains. */
 static void choose_tile(const mgk_footprint *f, lane_block *b, int64_t shortest)
 {
     const int64_t least_tile = has_heads(f) ? INT64_C(2) * SHORT_TILE : shortest;
@@ -156,8 +157,8 @@ static void choose_tile(const mgk_footprint *f, lane_block *b, int64_t shortest)
         b->tile /= 2;
 }
 
-/* Twice the tile halves the work at its begin and end, where the block's rows outnumber it and its keys fit beside the
- * rest. Only measured with two units, on which the products take half the time. The length depends on the block, not on
+/* Longest tile. Twice the tile halves the work at its begin and end, if the block has more rows and its keys fit beside
+ * the rest. Measured only with two units, on which products take half the time. The length depends on the block, not on
  * the problem, which would make more programs. */
 static int64_t longest_tile(const mgk_footprint *f, const mgk_device_facts *facts, const lane_block *b, int64_t tile)
 {
@@ -178,7 +179,7 @@ static bool unit_serves(int unit, uint32_t dtypes, clmgk_precision precision)
                                   : dtypes == 1U << CLMGK_DTYPE_BF16 || precision >= CLMGK_PRECISION_BF16;
 }
 
-/* Whether the unit rounds the problem's arrays. */
+/* True if the unit rounds the problem's arrays. */
 static bool rounds_arrays(const mgk_footprint *f, int unit)
 {
     return unit == MATRIX_AMX && f->dtypes != 1U << CLMGK_DTYPE_BF16;
@@ -193,9 +194,9 @@ static int newest_unit(const mgk_footprint *f, const mgk_device_facts *facts)
     return unit >= MATRIX_AMX ? unit : 0;
 }
 
-/* Whether panels of one vector of rows are faster (docs/engine.md). With vectors of 16 floats and one unit for them
- * such panels compute less beyond the diagonal, which matters in short problems, and with narrow heads exponentials
- * overlap the next products, but not a matrix unit's. */
+/* True if panels of one vector of rows are faster (docs/engine.md). With vectors of 16 floats and one unit for them
+ * such panels compute less beyond the diagonal, which matters in short problems. With narrow heads exponentials overlap
+ * the next products, but not a matrix unit's. */
 static bool one_vector(const mgk_footprint *f, const mgk_device_facts *facts, int lanes, bool unit)
 {
     enum { SHORT_CAUSAL = 1024, NARROW = 8 };
@@ -218,7 +219,7 @@ static void choose_vectors(const mgk_footprint *f, const mgk_device_facts *facts
                         one_vector(f, facts, lanes, uses_unit(p)) ? 1 : mgk_tunable_base(p, MGK_NAMED(vectors), kind));
 }
 
-/* Rows of a block whose lanes are keys: for decoding, where most row lanes would be idle. */
+/* Rows of the form whose lanes are keys: for decoding, where most row lanes would be idle. */
 static int few_rows(const mgk_footprint *f, const mgk_tunables *p)
 {
     return mgk_tunable_is_default(p, MGK_NAMED(vectors)) && mgk_tunable_is_default(p, MGK_NAMED(panels))
@@ -226,20 +227,20 @@ static int few_rows(const mgk_footprint *f, const mgk_tunables *p)
                : 0;
 }
 
-/* Whether the linear family is faster on the unit. Rounding and packing of factors take a part of what products save:
- * AVX512-BF16 gains only with wide heads, not with arrays in f32, for which memory is too slow, and not with a causal
- * mask, where f32 lanes need fewer products (measured). */
+/* True if the linear family is faster on the unit (measured). Rounding and packing of factors take a part of what
+ * products save. AVX512-BF16 gains only with wide heads. It loses with f32 arrays, for which memory is too slow, and
+ * with a causal mask, where f32 lanes need fewer products. */
 static bool products_gain(const mgk_footprint *f, const bool dots)
 {
     enum { LEAST_TOKENS = 128, WIDE = 64 };
     return f->streamed >= LEAST_TOKENS && (!dots || (f->narrowest >= WIDE && !f->singles && !f->causal));
 }
 
-/* Whether AMX is faster. It multiplies 32 rows and 32 keys at once, and transposes as many values, however few there
- * are: problems that do not fill one such block are faster without it. Arrays in other types are rounded too, for
- * all rows of a problem, and what a panel's rows save is less than that in short problems (measured; less so without
- * AMX itself). There the backward pass of several components with the narrowest heads takes longer to round and pair
- * weights than its products save. */
+/* True if AMX is faster. It multiplies 32 rows and 32 keys at once, and transposes as many values, however few there
+ * are: problems that do not fill one such block are faster without it. Arrays in other types are also rounded, for all
+ * rows of a problem; in short problems this takes longer than a panel's rows save (measured; less so without AMX
+ * itself). With several components of the narrowest heads, the backward pass takes longer to round and pair weights
+ * than its products save. */
 static bool gains_by_unit(const mgk_footprint *f, const mgk_device_facts *facts, int unit)
 {
     enum { BLOCK = 32 * 32, SHORT_ROUNDED = 64, SHORT_FOR_DOTS = 48 };
@@ -262,20 +263,20 @@ static void choose_unit(const mgk_footprint *f, const mgk_device_facts *facts, m
     mgk_tunable_default(p, MGK_NAMED(unit), takes ? unit : 0);
 }
 
-/* How much longer rows of the narrowest heads are in the unit's tiles, in 16 bits. */
+/* Growth of the narrowest heads' rows in the unit's tiles, in 16 bits. */
 static int64_t row_padding(const mgk_footprint *f)
 {
     return f->narrowest < ROW ? ROW / f->narrowest : 1;
 }
 
-/* The same beside the rows of f32 that are counted, and of the padding of sums, which is no larger. */
+/* Growth beside the counted rows of f32 and the padding of sums, which is no larger. */
 static int64_t padding(const mgk_footprint *f, const mgk_tunables *p)
 {
     const int64_t rows = uses_unit(p) ? row_padding(f) / 2 : 1;
     return rows > 1 ? rows : 1;
 }
 
-/* The longest tile that fits beside the rest in the second-level cache: each panel loads and stores its sums for every
+/* Longest tile that fits beside the rest in the second-level cache: each panel loads and stores its sums for every
  * tile, which costs more than reading the tile from there. */
 static int64_t tile_of_unit(const mgk_footprint *f)
 {
@@ -338,8 +339,8 @@ static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tu
     mgk_tunable_at_most(p, MGK_NAMED(panels), (int)b.panels);
 }
 
-/* Whether the last panel has at most half of its rows plus one, as in Swin's windows of 49, and the panels are so few
- * that it matters. */
+/* True if the last panel has at most half of its rows plus one, as in Swin's windows of 49, and there are few enough
+ * panels that it matters. */
 static bool short_panel(const mgk_footprint *f, const mgk_tunables *p)
 {
     enum { MOST_PANELS = 4 };

@@ -18,22 +18,21 @@ enum {
     MOST_HELD = 8,
     MOST_TILE_TERMS = 3
 };
-enum { GROUP_WARPS = 4 }; /* of wgmma */
+enum { GROUP_WARPS = 4 }; /* warps of wgmma */
 
 static bool uses_wgmma(const mgk_tunables *p)
 {
     return mgk_tunable_get(p, MGK_NAMED(unit)) == MATRIX_WGMMA;
 }
 
-/* Slices of bf16 whose sum an f32 factor is (cl/engine/matrix/slices.clh). */
+/* Number of bf16 slices of an f32 factor (cl/engine/matrix/slices.clh). */
 static int bf16_slices_of(const mgk_footprint *f)
 {
     enum { EXACT = 3, ROUNDED = 2 };
     return !f->singles ? 0 : f->precision == CLMGK_PRECISION_EXACT ? EXACT : ROUNDED;
 }
 
-/* That of the products, where it is the descriptor's: f32 factors are rounded unless the descriptor wants them exact.
- */
+/* Precision of the products: f32 factors are rounded unless the descriptor wants them exact. */
 static clmgk_precision precision_of(const mgk_footprint *f)
 {
     return f->singles && f->precision != CLMGK_PRECISION_EXACT ? CLMGK_PRECISION_TF32 : CLMGK_PRECISION_EXACT;
@@ -51,7 +50,7 @@ static int64_t tile_of(const mgk_tunables *p)
     return (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles)) * TILE_KEYS;
 }
 
-/* Words of local memory (cl/engine/matrix/memory.clh) of rows of D and of E. */
+/* Words of local memory (cl/engine/matrix/memory.clh) for rows of D and of E. */
 typedef struct words {
     int64_t key, value;
 } words;
@@ -62,7 +61,7 @@ static words words_of(const mgk_footprint *f, const mgk_tunables *p, int64_t row
                    .value = LAYOUT_WORDS(uses_wgmma(p), rows, WIDTH_OF(f->value_size))};
 }
 
-/* Of a tile of sliced numbers, and of what it is made of. In the forward pass keys and values take turns. */
+/* Words of a tile of sliced numbers and of its unsliced copy. In the forward pass keys and values take turns. */
 static int64_t slices_words_of(const mgk_footprint *f, const mgk_tunables *p)
 {
     const words slice = words_of(f, p, tile_of(p));
@@ -72,7 +71,7 @@ static int64_t slices_words_of(const mgk_footprint *f, const mgk_tunables *p)
                       : STAGES_WORDS(f->products, key, copied_key, value, copied_value);
 }
 
-/* Of the tiles, and of what a work-group of the kernel of keys holds, of a backward pass without mixed heads. Layout:
+/* Words of the tiles and of a work-group's own rows, in the backward pass without mixed heads. Layout:
  * cl/engine/matrix/backward.clh; TILE_RING in block.clh states when keys and values are not in local memory. */
 static int64_t backward_words_of(const mgk_footprint *f, const mgk_tunables *p)
 {
@@ -88,27 +87,27 @@ static int64_t backward_words_of(const mgk_footprint *f, const mgk_tunables *p)
     return LARGER_OF(of_keys, STAGES_WORDS(f->products, tile.key, tile.key, tile.value, tile.value));
 }
 
-/* Of the forward pass' ring, which has places for the keys of two tiles and the values of one. */
+/* Words of the forward pass's ring, which has places for the keys of two tiles and the values of one. */
 static int64_t ring_words_of(const mgk_footprint *f, const mgk_tunables *p)
 {
     const words tile = words_of(f, p, tile_of(p));
     return PLACES_WORDS(f->products, tile.key, tile.value);
 }
 
-/* Whether the forward pass copies keys and values a whole tile ahead: where a kernel has the memory. The terms of keys
- * come with them; the scores of mixed heads leave no room, two row tiles no registers. Where all of the 48 KB are one
- * product's tiles (D = 128), an H200 is 3 % faster without the ring; with less it is 4 to 7 % faster with it. */
+/* True if the forward pass copies keys and values a whole tile ahead: if a kernel has the memory. The terms of keys
+ * come with them. Scores of mixed heads leave no room, two row tiles no registers. If one product's tiles take all of
+ * the 48 KB (D = 128), an H200 is 3 % faster without the ring; else it is 4 to 7 % faster with it. */
 static bool has_ring_ahead(const mgk_footprint *f, const mgk_tunables *p)
 {
-    enum { MOST_WORDS = 12287, OTHERS = 640, UNUSED_TERMS = 5 }; /* of a kernel; rows' terms and votes; dropped */
+    enum { MOST_WORDS = 12287, OTHERS = 640, UNUSED_TERMS = 5 }; /* of a kernel; rows' terms and votes; unused terms */
     const bool has_terms = f->tile.terms > UNUSED_TERMS;
     const int64_t terms = has_terms ? tile_of(p) * (f->tile.terms + f->components) + OTHERS : 0;
     return f->forward && f->held_heads == 0 && bf16_slices_of(f) == 0 &&
            mgk_tunable_get(p, MGK_NAMED(row_tiles)) == 1 && ring_words_of(f, p) + terms <= MOST_WORDS;
 }
 
-/* The same of mixed heads' kernel of keys. On a GPU one kernel makes dV, with dO of two heads in turn, and one all
- * else, with the values of one head; on a CPU one makes all. wgmma: keys are in private memory. */
+/* Words of mixed heads' kernel of keys. On a GPU one kernel makes dV, with dO of two heads in turn, and one all else,
+ * with the values of one head; on a CPU one makes all. wgmma: keys are in private memory. */
 static int64_t mixed_keys_words_of(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
 {
     const bool is_cpu = facts->info.device_class == CLMGK_DEVICE_CPU;
@@ -119,8 +118,8 @@ static int64_t mixed_keys_words_of(const mgk_footprint *f, const mgk_device_fact
     return own + (is_cpu ? heads * held.value + tiles : LARGER_OF(of_keys, tiles));
 }
 
-/* Mixed heads: queries are in local memory, as dO in the kernel of queries; the forward pass has the values of all
- * heads of a block. */
+/* Words of mixed heads. Queries are in local memory, and dO in the kernel of queries; the forward pass has the values
+ * of all heads of a block. */
 static int64_t mixed_words_of(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
 {
     const words tile = words_of(f, p, tile_of(p)), held = words_of(f, p, rows_of(p));
@@ -161,7 +160,7 @@ static bool fits(const mgk_footprint *f, const mgk_device_facts *facts, const mg
     return local_bytes_of(f, facts, p) <= facts->info.local_memory_bytes;
 }
 
-/* Halves a parameter that was not given; false: it was, or it is the least. */
+/* Halves a parameter unless the caller gave it; false: the caller did, or it is the least. */
 static bool halve(mgk_tunables *p, mgk_tunable_name name, int least)
 {
     const int value = mgk_tunable_get(p, name);
@@ -171,25 +170,25 @@ static bool halve(mgk_tunables *p, mgk_tunable_name name, int least)
     return mgk_tunable_get(p, name) < value;
 }
 
-/* Scores of a row and key that a tile keeps for all heads; the backward pass also keeps their gradients. */
+/* Number of scores of a row and key that a tile keeps for all heads; the backward pass also keeps their gradients. */
 static int64_t held_of(const mgk_footprint *f)
 {
     return f->forward ? f->scores : f->scores / 2;
 }
 
-/* Columns of D for which a work-item of the backward pass has sums: a row of dK or dQ for each product. */
+/* Columns of D of a work-item's sums in the backward pass: a row of dK or dQ for each product. */
 static int64_t gradient_columns(const mgk_footprint *f)
 {
     return f->forward ? 0 : f->products * WIDTH_OF(f->head_size);
 }
 
-/* Whether the text of a mixed score takes many registers. */
+/* True if the code of a mixed score takes many registers. */
 static bool score_is_costly(const mgk_footprint *f)
 {
     return f->noise || f->generalised || f->modified;
 }
 
-/* Mixed heads: as many as registers hold sums of, beside the scores of a tile, which is short for that; found by
+/* Most heads of mixed heads: registers hold their sums beside the scores of a tile, which is short for that; found by
  * compiling (tests/offline). On a CPU, for tests, fewer copies compile faster. */
 static int most_heads(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
 {
@@ -204,8 +203,8 @@ static int most_heads(const mgk_footprint *f, const mgk_device_facts *facts, con
     return heads;
 }
 
-/* The most heads, then the most rows, then the longest tile for which local memory suffices: heads share the products,
- * and rows share the copies. */
+/* Takes the most heads, then the most rows, then the longest tile for which local memory suffices: heads share the
+ * products, and rows share the copies. */
 static void choose_mixed(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
 {
     enum { LEAST_TILES = 2, TILES = 4, FEW_SCORES = 2, FEW_COLUMNS = 128 };
@@ -225,7 +224,7 @@ static void choose_mixed(const mgk_footprint *f, const mgk_device_facts *facts, 
     }
 }
 
-/* Whether registers may hold the sums of a larger block: softmax with few features. */
+/* True if registers may hold the sums of a larger block: softmax with few features. */
 static bool fits_large_block(const mgk_footprint *f)
 {
     enum { WIDEST_SUMS = 64 };
@@ -233,9 +232,9 @@ static bool fits_large_block(const mgk_footprint *f)
            !f->priors && !f->variances && WIDTH_OF(f->widest) <= WIDEST_SUMS;
 }
 
-/* The most registers of a work-item of wgmma's forward pass; 0: no limit. Three work-groups, softmax's with few
- * features four, share a multiprocessor, because they hide each other's exponentials. Of f32 arrays three do, where
- * numbers have two slices; more slices would spill. */
+/* Most registers of a work-item of wgmma's forward pass; 0: no limit. Three work-groups, softmax's with few features
+ * four, share a multiprocessor, because they hide each other's exponentials. With f32 arrays three do if numbers have
+ * two slices; more slices would spill. */
 static int most_registers(const mgk_footprint *f, const mgk_tunables *p)
 {
     enum { OF_FOUR = 128, OF_THREE = 168, WIDEST_OF_THREE = 128, FEW_SLICES = 2, MOST_COMPONENTS = 2 };
@@ -246,8 +245,8 @@ static int most_registers(const mgk_footprint *f, const mgk_tunables *p)
     return !has_limit ? 0 : fits_large_block(f) ? OF_FOUR : OF_THREE;
 }
 
-/* Of the forward pass: a work-item's registers, as ptxas gives them for sm_90 (docs/gpu.md), and the work-groups that a
- * unit holds. */
+/* Work-groups of the forward pass that a unit holds, with a work-item's registers as ptxas gives them for sm_90
+ * (docs/gpu.md). */
 static int64_t resident_of(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
 {
     enum { MOST = 255, OF_FEW_SUMS = 168 };
@@ -264,10 +263,10 @@ static int64_t resident_of(const mgk_footprint *f, const mgk_device_facts *facts
                                local_bytes_of(f, facts, p));
 }
 
-/* Fragments of 16 rows of a warp: two share the loads of keys and values, where registers hold the sums of both (found
- * by compiling: tests/offline) and each unit has a block. In the backward pass the kernel of keys also has keys and
- * values in registers, and each unit has two. An H200 is 22 % faster with two where it has several blocks for each unit
- * (docs/gpu.md). */
+/* Fragments of 16 rows of a warp. Two share the loads of keys and values, if registers hold the sums of both (found by
+ * compiling: tests/offline) and each unit has a block. In the backward pass the kernel of keys also has keys and values
+ * in registers, and each unit has two blocks. An H200 is 22 % faster with two fragments if it has several blocks for
+ * each unit (docs/gpu.md). */
 static int row_tiles_of(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
 {
     enum { ROW_TILES = 2, BACKWARD_BLOCKS = 2 };
@@ -281,23 +280,23 @@ static int row_tiles_of(const mgk_footprint *f, const mgk_device_facts *facts, c
     return blocks * f->problems >= units ? ROW_TILES : base;
 }
 
-/* Numbers of a row of dK and dV, for which the kernel of keys has sums. */
+/* Numbers of a row of dK and dV in the kernel of keys. */
 static int64_t gradient_sums_of(const mgk_footprint *f)
 {
     return f->products * WIDTH_OF(f->head_size) + WIDTH_OF(f->value_size);
 }
 
-/* The most for which wgmma has registers. */
+/* Most of them for which wgmma has registers. */
 enum { MOST_GRADIENT_SUMS = 256 };
 
-/* Whether the backward pass takes components one after the other, by either pass's footprint: registers hold the sums
- * of one. */
+/* True if the backward pass takes components one after the other, so that registers hold the sums of one; by either
+ * pass's footprint. */
 static bool takes_turns(const mgk_footprint *f)
 {
     return f->turns && gradient_sums_of(f) > MOST_GRADIENT_SUMS;
 }
 
-/* The footprint of a kernel of the backward pass in a turn. */
+/* Footprint of a kernel of the backward pass in a turn. */
 static mgk_footprint turn_of(const mgk_footprint *f)
 {
     mgk_footprint one = *f;
@@ -305,8 +304,8 @@ static mgk_footprint turn_of(const mgk_footprint *f)
     return one;
 }
 
-/* Whether a plan with a backward pass has room for wgmma in that pass, by either pass's footprint: registers for the
- * sums of 64 rows of dK and dV, and local memory for the least tiles. */
+/* True if a plan with a backward pass has room for wgmma in that pass: registers for the sums of 64 rows of dK and dV,
+ * and local memory for the least tiles; by either pass's footprint. */
 static bool has_room_for_gradients(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *least)
 {
     enum { OTHERS = 4096 }; /* bytes: terms, exchange, alignment */
@@ -318,7 +317,7 @@ static bool has_room_for_gradients(const mgk_footprint *f, const mgk_device_fact
            (uint64_t)backward_words_of(&own, least) * WORD_BYTES + OTHERS <= facts->info.local_memory_bytes;
 }
 
-/* Whether wgmma has room for the least block. */
+/* True if wgmma has room for the least block. */
 static bool has_room(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
 {
     mgk_tunables least = *p;
@@ -336,9 +335,9 @@ static bool is_given(const mgk_tunables *p, mgk_tunable_name name, int usual)
 }
 
 /* The device's newest unit that suits the problem. wgmma multiplies 64 rows of four warps. It reads keys from local
- * memory, and so can't split them into two types. All passes of a plan must round scores alike, and units may add up in
- * different orders. So the forward pass of a plan with gradients asks whether the backward pass suits, too: blocks of
- * keys have as many rows. */
+ * memory, so their numbers can't be split into two types. All passes of a plan must round scores alike, and units may
+ * add up in different orders. So the forward pass of a plan with gradients asks whether the backward pass suits, too:
+ * blocks of keys have as many rows. */
 static int unit_of(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
 {
     const int64_t few = (int64_t)GROUP_WARPS * TILE_ROWS / 2;
@@ -364,7 +363,7 @@ static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tu
     }
     while (halved && !uses_wgmma(p) && rows_of(p) >= 2 * f->rows) /* half of the warps would have no rows */
         halved = halve(p, MGK_NAMED(warps), 1);
-    if (rows_of(p) < usual_rows) /* small work-groups, of which a compute unit holds more with smaller tiles */
+    if (rows_of(p) < usual_rows) /* a compute unit holds more small work-groups with smaller tiles */
         halve(p, MGK_NAMED(key_tiles), 2);
     for (halved = true; halved && !fits(f, facts, p);)
         halved = halve(p, MGK_NAMED(key_tiles), 2) || (!uses_wgmma(p) && halve(p, MGK_NAMED(warps), 1));
@@ -395,7 +394,7 @@ static const char *compiler_of(const mgk_footprint *f, const mgk_tunables *p)
     }
 }
 
-/* Softmax' kernel of queries with few features needs no more registers than three work-groups have. */
+/* Softmax's kernel of queries with few features needs no more registers than three work-groups have. */
 static const char *compiler_of_queries(const mgk_footprint *f, const mgk_tunables *p)
 {
     const bool has_limit = uses_wgmma(p) && !f->forward && !f->singles && fits_large_block(f);
@@ -476,9 +475,9 @@ static clmgk_status fit(const mgk_footprint *whole, const mgk_device_facts *fact
 /* The order of a score's sum depends on the unit alone. */
 static const char *const sum_tunables[] = {"unit", NULL};
 
-/* Why the engine does not take a problem's types; NULL: it takes them. Where Q and K differ, it splits a product's
- * number of f16 into two of bf16 (cl/engine/matrix/mma_products.clh); weights it rounds to the type of what they
- * multiply, which must be as fine as the result's. */
+/* Why the engine does not take a problem's types; NULL: it takes them. Where Q and K differ, it splits a number of f16
+ * into two of bf16 (cl/engine/matrix/mma_products.clh). It rounds weights to V's type, which must be as fine as the
+ * result's. */
 static const char *why_not_types(const clmgk_attention_desc *desc)
 {
     const clmgk_dtype k = mgk_dtype_of(desc, desc->dtype_k), v = mgk_dtype_of(desc, desc->dtype_v),
@@ -504,14 +503,14 @@ static bool are_pieces(const clmgk_layout *layout, int64_t size, int64_t piece)
             layout->token % piece) == 0;
 }
 
-/* Why it does not take a problem. */
+/* Why the engine does not take a problem; NULL: it takes it. */
 static const char *why_not_problem(const clmgk_attention_desc *desc)
 {
     return desc->mix_hidden > 0 ? "it has no kernels for a hidden layer of mixed heads" : why_not_types(desc);
 }
 
-/* Whether rows of all tiles begin and end at multiples of 16 bytes, if the arrays do. Kernels find out for each array.
- */
+/* True if rows of all tiles begin and end at multiples of 16 bytes, provided the arrays do. Kernels check each
+ * array. */
 static bool copies_pieces(const clmgk_attention_desc *desc)
 {
     enum { SINGLES = 4, HALVES = 8 };
@@ -527,7 +526,7 @@ static bool is_linear(const clmgk_attention_desc *desc)
     return (clmgk_variant_traits(desc->variant) & CLMGK_TRAIT_LINEAR) != 0;
 }
 
-/* Above or below the engine that is made for such devices without matrix units. */
+/* Above or below the engine for such devices without matrix units. */
 static mgk_rank rank(const mgk_device_facts *facts, const clmgk_attention_desc *desc)
 {
     enum {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The queries of heads that share keys, as the rows of one head (HEADS_PACKED in cl/attention/block.clh). */
+/* Queries of heads that share keys, as the rows of one head (HEADS_PACKED in cl/attention/block.clh). */
 #include "engine/engine.h"
 
-/* Whether all scores and weights of a row depend on its query and the keys alone, and not on its head. */
+/* True if all scores and weights of a row depend only on its query and the keys, not on its head. */
 static bool is_alike_in_heads(const clmgk_attention_desc *d)
 {
     const bool without_shifts =
@@ -12,7 +12,7 @@ static bool is_alike_in_heads(const clmgk_attention_desc *d)
     return without_shifts && shared_prior && d->variance_shape != CLMGK_VARIANCE_HM && !modified;
 }
 
-/* Whether the rows of neighbouring heads, `rows` of each, are at equal distances. */
+/* True if the rows of neighbouring heads, `rows` of each, are at equal distances. */
 static bool is_even(const clmgk_layout *layout, int64_t rows)
 {
     return rows == 1 || layout->head == rows * layout->token;

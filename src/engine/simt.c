@@ -15,7 +15,7 @@ static bool has_heads(const mgk_footprint *f)
     return f->held_heads > 0;
 }
 
-/* The terms of a tile's key. In the backward pass the same block serves the kernel of queries. */
+/* Terms of a tile's key. In the backward pass the same block serves the kernel of queries. */
 static int64_t key_terms(const mgk_footprint *f)
 {
     return !f->forward && f->apart_terms > f->tile.terms ? f->apart_terms : f->tile.terms;
@@ -50,9 +50,9 @@ static uint64_t few_local_bytes(const mgk_footprint *f, const mgk_tunables *p, i
     return (uint64_t)floats * sizeof(float) + 64;
 }
 
-#define MOST_PIECE 8 /* the most columns of a value that a work-item of this form has */
+#define MOST_PIECE 8 /* most columns of a value in a work-item of this form */
 
-/* Rows of a block whose work-items are keys: for decoding, where most rows of a block would be empty. */
+/* Rows of the form whose work-items are keys: for decoding, where most rows of a block would be empty. */
 static int few_rows(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
 {
     enum { LEAST_PIECE = 4, MOST_TERMS = 8, MOST_TERMS_OF_ROW = 40 }; /* in a work-item's registers */
@@ -116,15 +116,15 @@ static bool is_cpu(const mgk_device_facts *facts)
     return facts->info.device_class == CLMGK_DEVICE_CPU;
 }
 
-/* Whether a work-item of an NVIDIA GPU may have twice the rows: fewer loads and copies for a product, where the
- * registers are enough. */
+/* True if a work-item of an NVIDIA GPU may have twice the rows, where registers suffice: fewer loads and copies for a
+ * product. */
 static bool may_double_rows(const mgk_footprint *f)
 {
     enum { MOST_COMPONENTS = 2 };
     return f->components <= MOST_COMPONENTS && !f->modified && !f->priors && !f->variances;
 }
 
-/* Modifiers take the registers of rows; so do more than two components, except with NVIDIA's compiler, which keeps four
+/* Modifiers take the registers of rows. So do more than two components, except with NVIDIA's compiler, which keeps four
  * rows. */
 static share share_of_forward(const mgk_footprint *f, const mgk_device_facts *facts, const block_form *form)
 {
@@ -171,7 +171,7 @@ static share share_of_heads_forward(const mgk_footprint *f, const mgk_device_fac
                    .most_few_head_sums = head_sums / more};
 }
 
-/* For few components: NVIDIA's larger block, and Intel's usual one. Noise or wide heads halve the keys, and noise also
+/* For few components NVIDIA's larger block, and Intel's usual one. Noise or wide heads halve the keys, and noise also
  * halves the heads, because their code spilled. */
 static share share_of_heads_backward(const mgk_footprint *f, const mgk_device_facts *facts)
 {
@@ -197,7 +197,7 @@ static share share_of(const mgk_footprint *f, const mgk_device_facts *facts, con
     return f->forward ? share_of_forward(f, facts, form) : share_of_backward(f, facts);
 }
 
-/* As many rows and keys of a work-item as fit in its registers. Returns the rows. */
+/* Takes as many rows and keys of a work-item as fit in its registers. Returns the rows. */
 static int64_t choose_rows(const share *s, const mgk_device_facts *facts, mgk_tunables *p)
 {
     const clmgk_device_class kind = facts->info.device_class;
@@ -214,7 +214,7 @@ static int64_t choose_rows(const share *s, const mgk_device_facts *facts, mgk_tu
     return rows;
 }
 
-/* As many heads of a work-item as fit in its registers. */
+/* Takes as many heads of a work-item as fit in its registers. */
 static void choose_heads(const mgk_footprint *f, const share *s, int64_t rows, const mgk_device_facts *facts,
                          mgk_tunables *p)
 {
@@ -242,8 +242,8 @@ static void choose_share(const mgk_footprint *f, const mgk_device_facts *facts, 
 
 /* ---- blocks ------------------------------------------------------------------------------------------------- */
 
-/* Blocks of more rows share the copying of a tile among more products. In the backward pass of a family without mixed
- * heads, blocks of fewer keys serve problems that have few. */
+/* Rows of a block. More rows share the copying of a tile among more products. In the backward pass of a family without
+ * mixed heads, blocks of fewer keys serve problems that have few. */
 static void choose_block(const mgk_footprint *f, const mgk_device_facts *facts, const block_form *form, mgk_tunables *p)
 {
     const int64_t key_threads = mgk_tunable_get(p, MGK_NAMED(key_threads)), rows = mgk_tunable_get(p, MGK_NAMED(rows));
@@ -260,7 +260,8 @@ static void choose_block(const mgk_footprint *f, const mgk_device_facts *facts, 
     mgk_tunable_default(p, MGK_NAMED(row_threads), (int)row_threads);
 }
 
-/* A divisor of the tile, which depends on the other parameters; on a GPU two chunks take at most 8 KB. */
+/* Keys of a chunk of values: a divisor of the tile, which depends on the other parameters; on a GPU two chunks take at
+ * most 8 KB. */
 static void choose_values(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
 {
     enum { CHUNKS = 2048 };
@@ -282,7 +283,7 @@ static int chunk_of(const mgk_device_facts *facts, const mgk_tunables *p, mgk_tu
     return mgk_gpu_of(facts) == MGK_GPU_INTEL ? at_most(chunk, INTEL_CHUNK) : chunk;
 }
 
-/* The parameters in the order in which they are halved until local memory suffices, ended by NULL. */
+/* Parameters in the order in which they are halved until local memory suffices, ended by NULL. */
 static const char *const *shrink_order(const mgk_footprint *f)
 {
     static const char *const none[] = {NULL};
@@ -309,12 +310,12 @@ static void choose_with(const mgk_footprint *f, const mgk_device_facts *facts, c
 
 /* ---- the form of a block -------------------------------------------------------------------------------------- */
 
-/* NVIDIA's compiler gives a work-item of softmax with heads up to 32 about 160 registers, of which one work-group of
- * 256 work-items fits a compute unit. With this limit two fit, and little spills (tests/offline). With heads of 64 the
- * loop over tiles would: there blocks have 128 work-items without it. */
+/* NVIDIA's compiler gives a work-item of softmax with heads up to 32 about 160 registers: one work-group of 256
+ * work-items fits a compute unit. With this limit two fit, and little spills (tests/offline). With heads of 64 the loop
+ * over tiles would spill; blocks then have 128 work-items without a limit. */
 enum { LIMITED_SIZE = 32, LIMITED_REGISTERS = 128 };
 
-/* Whether the kernel with twice the rows takes the limit. */
+/* True if the kernel with twice the rows takes the limit. */
 static bool takes_limit(const mgk_footprint *f, const mgk_device_facts *facts)
 {
     return facts->runtime == MGK_RUNTIME_NVIDIA && f->forward && !has_heads(f) && f->scores > 0 && f->components == 1 &&
@@ -339,7 +340,7 @@ static int64_t resident_of(const mgk_footprint *f, const mgk_device_facts *facts
     return unit.registers == 0 || !f->forward ? 0 : mgk_resident_groups(&unit, threads_of(p), registers, local);
 }
 
-/* Whether each unit has a block of so many rows. */
+/* True if each unit has a block of so many rows. */
 static bool has_blocks(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
 {
     const int64_t rows = (int64_t)mgk_tunable_get(p, MGK_NAMED(row_threads)) * mgk_tunable_get(p, MGK_NAMED(rows));
@@ -348,9 +349,9 @@ static bool has_blocks(const mgk_footprint *f, const mgk_device_facts *facts, co
     return lists * ((f->rows + rows - 1) / rows) >= (int64_t)facts->info.compute_units;
 }
 
-/* On NVIDIA's GPUs the largest block of which each unit has one. With twice the rows a work-item has so many registers
- * that only with the limit a unit holds two work-groups of 256. Few rows have one form, and so have mixed heads in the
- * backward pass or with many scores, whose code would spill in smaller work-groups. */
+/* On NVIDIA's GPUs takes the largest block of which each unit has one. With twice the rows a unit holds two work-groups
+ * of 256 only with the limit of registers. Few rows have one form. So have mixed heads in the backward pass or with
+ * many scores, whose code would spill in smaller work-groups. */
 static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
 {
     const bool one = mgk_few_rows(f) > 0 || (has_heads(f) && (!f->forward || f->scores >= MANY_SCORES));
@@ -369,7 +370,7 @@ static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tu
     }
 }
 
-/* Of the forward pass only: the backward pass's kernels hold too much for an estimate. */
+/* Private bytes of the forward pass; the backward pass's kernels hold too much for an estimate. */
 static int64_t private_bytes_of(const mgk_footprint *f, const mgk_tunables *p)
 {
     const int64_t heads = has_heads(f) ? mgk_tunable_get(p, MGK_NAMED(heads)) : 1;
@@ -421,7 +422,7 @@ static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, m
     return CLMGK_OK;
 }
 
-/* Whatever the parameters, all sums over features are in order or by fours. */
+/* No parameter matters: all sums over features are in order or by fours. */
 static const char *const no_tunables[] = {NULL};
 
 static mgk_rank rank(const mgk_device_facts *facts, const clmgk_attention_desc *desc)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A device starts as many work-groups as its compute units hold, a wave, and then the next for each that ends: 133
- * blocks on 132 units that hold one each take twice as long as 132. So blocks that do not fill a wave are split into
- * ranges of keys that do, and of more blocks those behind whole waves.
+ * A device starts a wave, as many work-groups as its compute units hold, and then one for each that ends: 133 blocks on
+ * 132 units that hold one each take twice as long as 132. So blocks that do not fill a wave are split into ranges of
+ * keys that do. Of more blocks, those behind whole waves are split.
  */
 #ifndef MGK_WAVES_H
 #define MGK_WAVES_H
@@ -30,7 +30,7 @@ int64_t mgk_waves_whole(int64_t wave, int64_t blocks);
 
 enum { MGK_WAVES_MOST = 128 }; /* ranges of a block at most */
 
-/* As many ranges of the blocks, or of those behind whole waves, as fit one wave. */
+/* Number of ranges of the blocks, or of those behind whole waves: as many as fit one wave. */
 int64_t mgk_waves_splits(const mgk_waves *launch);
 
 #endif

@@ -65,7 +65,7 @@ static cl_half half_of(double number)
 
 /* ---- CLBlast's calls ------------------------------------------------------------------------------------------ */
 
-/* The arguments of a product; FACTOR converts alpha and beta. */
+/* Arguments of a product; FACTOR converts alpha and beta. */
 #define PRODUCT(FACTOR)                                                                                                \
     CLBlastLayoutRowMajor, transposition(d->transpose_a), transposition(d->transpose_b), (size_t)d->m, (size_t)d->n,   \
         (size_t)d->k, FACTOR(d->alpha), at->a, at->a_offset, (size_t)d->lda, at->b, at->b_offset, (size_t)d->ldb,      \

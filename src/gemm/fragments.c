@@ -14,11 +14,11 @@ const mgk_tunable_table *const mgk_gemm_fragments_table = &fragments_table;
 /* Rows and columns of a fragment, bytes of a piece that is copied at once, and work-items of a warp. */
 enum { FRAGMENT_ROWS = 16, FRAGMENT_COLUMNS = 8, PIECE_BYTES = 16, WARP = 32 };
 
-/* The bound of sums of more numbers has room for what three products of tf32, or of three slices, leave out
+/* The bound of sums of more numbers has room for the parts that three products of tf32, or of three slices, omit
  * (docs/layer.md). */
 enum { FEW_NUMBERS = 64 };
 
-/* Of f32 numbers that have no slices: so many products of tf32. */
+/* Number of products of tf32, for f32 numbers without slices. */
 static int tf32_products_of(const clmgk_gemm_desc *desc, int slices)
 {
     enum { ROUNDED = 1, EXACT = 3, EXACT_OF_FEW = 4 };
@@ -27,7 +27,7 @@ static int tf32_products_of(const clmgk_gemm_desc *desc, int slices)
     return desc->precision != CLMGK_PRECISION_EXACT ? ROUNDED : desc->k > FEW_NUMBERS ? EXACT : EXACT_OF_FEW;
 }
 
-/* Slices of bf16 of an f32 number, with which its products are as exact as they must be; 0: none are. */
+/* Number of bf16 slices of an f32 number that make its products exact enough; 0: none do. */
 enum { ROUNDED_SLICES = 2, EXACT_SLICES = 3 };
 
 static int slices_of(const clmgk_gemm_desc *desc)
@@ -85,7 +85,7 @@ static bool halve_longer_side(mgk_tunables *p)
                                           : halve(p, MGK_NAMED(row_tiles)) || halve(p, MGK_NAMED(column_tiles));
 }
 
-/* Where half of the device's units would have no block, K is divided into ranges of this length or more, in place of
+/* If half of the device's units would have no block, K is divided into ranges of this length or more, in place of
  * smaller blocks than LEAST_SPLIT. */
 enum { LEAST_RANGE = 512, LEAST_SPLIT = 64 * 64 };
 
@@ -95,7 +95,7 @@ static bool is_to_split(const clmgk_gemm_desc *desc, const mgk_tunables *p)
            mgk_tunable_is_default(p, MGK_NAMED(splits));
 }
 
-/* As many ranges as units without a block can take. */
+/* Takes as many ranges as units without a block can take. */
 static void choose_splits(const clmgk_gemm_desc *desc, int64_t units, mgk_tunables *p)
 {
     enum { MOST = 64 };
@@ -112,7 +112,7 @@ static int64_t range_of(const clmgk_gemm_desc *desc, const mgk_tunables *p)
     return mgk_gemm_parts(mgk_gemm_parts(desc->k, mgk_tunable_get(p, MGK_NAMED(splits))), tile) * tile;
 }
 
-/* Large blocks load the fewest numbers for a product. They are smaller where the product would leave half of a block
+/* Large blocks load the fewest numbers for a product. They are smaller if the product would leave half of a block
  * empty, or half of the device's units without one. */
 static void choose_block(const clmgk_gemm_desc *desc, const mgk_device_facts *facts, mgk_tunables *p)
 {
@@ -135,7 +135,7 @@ static void choose_stages(mgk_tunables *p)
         mgk_tunable_default(p, MGK_NAMED(stages), STAGES);
 }
 
-/* Fewer tiles in flight, else a smaller block, where local memory has no room for the defaults. */
+/* Takes fewer tiles in flight, else a smaller block, if local memory has no room for the defaults. */
 static void choose_local(uint64_t local, mgk_tunables *p)
 {
     enum { STAGES = 2 };
@@ -145,9 +145,9 @@ static void choose_local(uint64_t local, mgk_tunables *p)
         halved = halve_longer_side(p);
 }
 
-/* Whether the given parameters suit wgmma, whose four warps have their rows one below the other, and the product leaves
- * no half of its least block empty. Then the defaults are wgmma's. f32 numbers must have slices. Three tiles of 32
- * numbers would take 48 KiB, which NVIDIA's driver refuses; two would wait for the copies. So tiles are short. */
+/* True if the given parameters suit wgmma, whose four warps have their rows one below the other, and the product leaves
+ * no half of its least block empty. Then the defaults are wgmma's. f32 numbers must have slices. Tiles are short: three
+ * tiles of 32 numbers would take 48 KiB, which NVIDIA's driver refuses; two would wait for the copies. */
 static bool choose_wgmma(const clmgk_gemm_desc *desc, mgk_tunables *p)
 {
     enum { LEAST = 64, ROW_TILES = 2, COLUMN_TILES = 16, DEPTH = 16, STAGES = 5 };
@@ -203,7 +203,7 @@ static clmgk_status fragments_check(const char *text, clmgk_error *error)
     return mgk_tunables_check(&tunables, false, error);
 }
 
-/* The unit that products use: the device's, or 0 on a device that has none. */
+/* Finds the unit of products: the device's, or 0 on a device without one. */
 static clmgk_status find_unit(clmgk_context *context, int *unit, clmgk_error *error)
 {
     *unit = 0;
@@ -261,7 +261,7 @@ static clmgk_status check_group(const mgk_tunables *p, const mgk_device_facts *f
                           local, facts->info.local_memory_bytes);
 }
 
-/* Why a product is slower than the units are. */
+/* Notes why a product is slower than the units are. */
 static void add_note(clmgk_gemm_plan *plan, const mgk_tunables *p)
 {
     const clmgk_gemm_desc *const desc = &plan->desc;
@@ -276,7 +276,7 @@ static void add_note(clmgk_gemm_plan *plan, const mgk_tunables *p)
         mgk_text_printf(&plan->note, "%s%s", plan->note.length > 0 ? "; " : "", reason);
 }
 
-/* Factors must be those that the unit multiplies, and exact enough. */
+/* Checks that the unit multiplies the factors, and exactly enough. */
 static clmgk_status check_slices(const clmgk_gemm_desc *desc, const mgk_tunables *p, clmgk_error *error)
 {
     const int slices = mgk_tunable_get(p, MGK_NAMED(slices)), least = slices_of(desc);
@@ -338,8 +338,8 @@ static clmgk_status make(clmgk_gemm_plan *plan, const mgk_device_facts *facts, c
     return verify(plan, facts, p, error);
 }
 
-/* After a failed plan with these parameters: lowers the facts to less local memory, if that was missing and parameters
- * that are defaults can need less, else to an older unit. False: to neither. */
+/* After a failed plan with these parameters: lowers the facts to less local memory, if that was missing and default
+ * parameters can need less, else to an older unit. False: to neither. */
 static bool lower(const clmgk_gemm_plan *plan, const mgk_parameters *given, const mgk_limits *limits,
                   const mgk_tunables *p, mgk_device_facts *facts)
 {

@@ -27,22 +27,23 @@ enum { MGK_GEMM_A, MGK_GEMM_B, MGK_GEMM_C, MGK_GEMM_WORKSPACE };
 struct mgk_gemm_provider {
     const char *name;
     bool is_host;     /* a host library behind native kernels */
-    int64_t few_rows; /* it comes first for products of up to this many rows */
+    int64_t few_rows; /* the provider comes first for products of up to this many rows */
 
-    /* Whether it can multiply elements of this type on the device. UNSUPPORTED, with the reason, is a normal answer. */
+    /* Checks that it can multiply elements of this type on the device. UNSUPPORTED, with the reason, is a normal
+     * answer. */
     clmgk_status (*applicable)(const mgk_device_facts *facts, clmgk_dtype dtype, clmgk_error *error);
 
     /* Why a plan takes it only if the caller names it; NULL, or an answer of NULL: a plan may choose it. */
     const char *(*only_named)(const mgk_device_facts *facts);
 
-    /* Whether it understands the parameters; "" is always valid. */
+    /* Checks that it understands the parameters; "" is always valid. */
     clmgk_status (*check_parameters)(const char *parameters, clmgk_error *error);
 
     /* Makes plan->state, fills the provider's part of plan->info, and appends steps unless the provider has `enqueue`;
      * it may also make them (mgk_steps_make). The product is not empty. After a failure the caller calls `release`. */
     clmgk_status (*plan)(clmgk_gemm_plan *plan, const char *parameters, clmgk_error *error);
-    /* Whether a call's matrices may lie so far behind the beginnings of their buffers; NULL: anywhere. For callers of
-     * mgk_steps_enqueue, which does not ask. */
+    /* Checks that a call's matrices may lie so far behind the beginnings of their buffers; NULL: anywhere. For callers
+     * of mgk_steps_enqueue, which does not ask. */
     clmgk_status (*check_offsets)(const clmgk_gemm_plan *plan, const mgk_call *call, clmgk_error *error);
     /* Enqueues the product of a library that enqueues by itself, as the plan's only step; `plan` is the
      * clmgk_gemm_plan. */
@@ -62,8 +63,8 @@ extern const mgk_gemm_provider *const mgk_gemm_providers[5];
 /* For products without a sum: C = beta C, or nothing to do. Not in the list of providers. */
 extern const mgk_gemm_provider mgk_gemm_scale;
 
-/* Whether a plan may choose the provider by itself, and the same for elements of a type on the device. UNSUPPORTED,
- * with the reason, is a normal answer. */
+/* Checks that a plan may choose the provider by itself, and that it can multiply elements of a type on the device.
+ * UNSUPPORTED, with the reason, is a normal answer. */
 clmgk_status mgk_gemm_is_eligible(const mgk_gemm_provider *provider, const mgk_device_facts *facts, clmgk_error *error);
 clmgk_status mgk_gemm_may_choose(const mgk_gemm_provider *provider, const mgk_device_facts *facts, clmgk_dtype dtype,
                                  clmgk_error *error);
@@ -77,7 +78,7 @@ const mgk_gemm_provider *mgk_gemm_provider_named(const char *name);
 mgk_tuning_key mgk_gemm_key(const clmgk_gemm_desc *desc);
 mgk_tuning_key mgk_gemm_device_key(clmgk_dtype dtype);
 
-/* Whether a plan could use the provider and parameters. */
+/* Checks that a plan could use the provider and parameters. */
 clmgk_status mgk_gemm_check_tuned(const char *choice, const char *parameters, clmgk_error *error);
 
 /* Tables of CLBlast's parameters, also in a build without CLBlast. */
@@ -87,22 +88,22 @@ extern const mgk_tunable_table *const mgk_clblast_tables[MGK_CLBLAST_TABLES];
 /* The parameters of products by matrix units. */
 extern const mgk_tunable_table *const mgk_gemm_fragments_table;
 
-/* Appends the step of a plan with these parameters, for a device with these facts, its unit and sub-groups among them.
- */
+/* Appends the step of a plan with these parameters, for a device with these facts, including its unit and
+ * sub-groups. */
 typedef clmgk_status mgk_gemm_step_maker(clmgk_gemm_plan *plan, const mgk_device_facts *facts, const char *parameters,
                                          clmgk_error *error);
 
-/* That of products by matrix units. */
+/* Appends the step of products by matrix units. */
 mgk_gemm_step_maker mgk_gemm_fragments_step;
 
-/* Judges the program of a plan's step where it needs a verdict (docs/gpu.md). `parameters`: all of the
- * step's. UNSUPPORTED, with the reason, if it is wrong. */
+/* Judges the program of a plan's step if it needs a verdict (docs/gpu.md). `parameters`: all of the step's.
+ * UNSUPPORTED, with the reason, if it is wrong. */
 clmgk_status mgk_gemm_verify(const clmgk_gemm_plan *plan, const mgk_device_facts *facts, const char *parameters,
                              mgk_gemm_step_maker *make_step, clmgk_error *error);
 
 /* ---- shapes --------------------------------------------------------------------------------------------------- */
 
-/* A matrix as it is stored. */
+/* A stored matrix. */
 typedef struct mgk_gemm_matrix {
     int64_t rows;
     int64_t columns;
@@ -128,8 +129,8 @@ size_t mgk_gemm_element(clmgk_dtype dtype);
 /* Parts of `size` in `count`, the last one shorter. */
 int64_t mgk_gemm_parts(int64_t count, int64_t size);
 
-/* Binds the arguments of a kernel that divides C into blocks (gemm/product_args.clh), and states what the plan's sums
- * are and who keeps its program. The number of blocks. */
+/* Binds the arguments of a kernel that divides C into blocks (gemm/product_args.clh), and states the plan's sums and
+ * the keeper of its program. Returns the number of blocks. */
 int64_t mgk_gemm_bind_product(clmgk_gemm_plan *plan, mgk_step *step, int64_t rows, int64_t columns);
 
 /* The same for ranges of `range` numbers of K, whose sums are in the workspace; appends the step that adds them up. */
@@ -138,15 +139,15 @@ int64_t mgk_gemm_bind_ranges(clmgk_gemm_plan *plan, mgk_step *step, int64_t rows
 /* The unit, in bytes, in which the plan's steps count the offset of a workspace. A caller's may begin at any float. */
 size_t mgk_gemm_workspace_unit(const clmgk_gemm_plan *plan);
 
-/* MGK_HOST_..., what a library on the host does with a buffer of the plan's steps. */
+/* MGK_HOST_...: accesses of a library on the host to a buffer of the plan's steps. */
 int mgk_gemm_host_access(const clmgk_gemm_plan *plan, int buffer);
 
 /* ---- host providers ------------------------------------------------------------------------------------------- */
 
-/* Whether the device is the host's CPU and runs native kernels. */
+/* Checks that the device is the host's CPU and runs native kernels. */
 clmgk_status mgk_gemm_host_device(const mgk_device_facts *facts, clmgk_error *error);
 
-/* Parameters of a provider that has none. */
+/* Checks the parameters of a provider without any. */
 clmgk_status mgk_gemm_no_parameters(const char *parameters, clmgk_error *error);
 
 /* A provider whose library this build lacks. */
@@ -160,7 +161,7 @@ clmgk_status mgk_gemm_no_parameters(const char *parameters, clmgk_error *error);
     const mgk_gemm_provider mgk_gemm_##id = {                                                                          \
         .name = #id, .is_host = (host), .applicable = absent, .check_parameters = mgk_gemm_no_parameters}
 
-/* A host library's part of a plan. Pending native kernels keep it alive. */
+/* A host library's part of a plan; pending native kernels keep it alive. */
 typedef struct mgk_gemm_host {
     clmgk_allocator allocator;
     clmgk_gemm_desc desc;

@@ -56,7 +56,7 @@ static clmgk_status load(onednn *dnnl, clmgk_error *error)
 }
 
 /* A product prepared by oneDNN. The plan owns the memory objects, because making them can fail and a native kernel
- * can't report errors. So calls of one plan take turns; each uses all cores anyway. */
+ * can't report errors. So calls of one plan take turns; each call uses all cores anyway. */
 typedef struct product {
     onednn library;
     dnnl_engine_t engine;
@@ -147,7 +147,7 @@ static bool is_fatal(const clmgk_gemm_desc *desc, const char *implementation)
     return desc->k == 63 && strstr(implementation, "amx") != NULL;
 }
 
-/* oneDNN's implementation of the product; its reference implementation does not count. */
+/* Finds oneDNN's implementation of the product; its reference implementation does not count. */
 static dnnl_status_t find_way(const onednn *dnnl, const clmgk_gemm_desc *desc, bool batched, dnnl_engine_t engine,
                               dnnl_primitive_desc_t *way)
 {
@@ -220,7 +220,7 @@ static clmgk_status make_memory(const clmgk_allocator *allocator, const_dnnl_pri
     return CLMGK_OK;
 }
 
-/* The batch in one call if oneDNN has code for it, else one call per matrix. */
+/* Prepares the batch in one call if oneDNN has code for it, else one call per matrix. */
 static clmgk_status prepare(const clmgk_gemm_desc *desc, const clmgk_allocator *allocator, product *it,
                             clmgk_error *error)
 {
@@ -241,7 +241,7 @@ static clmgk_status prepare(const clmgk_gemm_desc *desc, const clmgk_allocator *
     return status;
 }
 
-/* Whether oneDNN has code for products of this type. */
+/* Checks that oneDNN has code for products of this type. */
 static clmgk_status probe(const onednn *dnnl, clmgk_dtype dtype, clmgk_error *error)
 {
     const int64_t edge = 64; /* of a typical product */

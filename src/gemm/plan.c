@@ -20,7 +20,7 @@ static void clear(clmgk_gemm_plan *plan)
     plan->info = (clmgk_gemm_info){0};
 }
 
-/* The provider's steps, ready to be enqueued. */
+/* Makes the provider's steps, ready to be enqueued. */
 static clmgk_status make(clmgk_gemm_plan *plan, const char *parameters, clmgk_error *error)
 {
     mgk_limits ignored = {0};
@@ -49,13 +49,13 @@ static clmgk_status try_provider(clmgk_gemm_plan *plan, const mgk_gemm_provider 
     return status;
 }
 
-/* Whatever kernels of a provider, or with measured parameters, do not do here, those of the next may do. */
+/* False for failures of kernels of a provider, or with measured parameters: the next provider may succeed. */
 static bool ends_search(clmgk_status status)
 {
     return status == CLMGK_OK || status == CLMGK_ERROR_OUT_OF_HOST_MEMORY;
 }
 
-/* CLBlast with values measured on the device for any shape, else with its own values. */
+/* Tries CLBlast with values measured on the device for any shape, else with its own values. */
 static clmgk_status try_untuned(clmgk_gemm_plan *plan, const mgk_gemm_provider *provider, bool may_tune,
                                 clmgk_error *error)
 {
@@ -109,8 +109,8 @@ static const mgk_gemm_provider *ranked(const clmgk_gemm_desc *desc, size_t rank)
     return mgk_gemm_providers[rank == 0 ? first : rank <= first ? rank - 1 : rank];
 }
 
-/* Takes the first provider that can. Collects in `reasons` why the earlier ones can't, and notes it of matrix units. If
- * none can, the first failure that was no plain UNSUPPORTED is the plan's. */
+/* Takes the first provider that can. Collects in `reasons` why earlier ones can't, and notes reasons of matrix units.
+ * If none can, the plan fails with the first failure that was not a plain UNSUPPORTED. */
 static clmgk_status try_all(clmgk_gemm_plan *plan, bool may_tune, mgk_text *reasons, clmgk_error *error)
 {
     clmgk_error failure = {.status = CLMGK_OK}, units = failure;

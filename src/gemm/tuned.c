@@ -47,7 +47,7 @@ static clmgk_status check_given(const clmgk_context *context, const clmgk_tuned 
     return mgk_gemm_check_tuned(tuned->choice, tuned->parameters, error);
 }
 
-/* Whether the provider supports the dtype on this device. */
+/* Checks that the provider supports the dtype on this device. */
 static clmgk_status check_device(const clmgk_context *context, clmgk_dtype dtype, const char *choice,
                                  clmgk_error *error)
 {

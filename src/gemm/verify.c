@@ -25,8 +25,7 @@ static int8_t *make_numbers(const clmgk_gemm_plan *plan, int64_t count, uint32_t
     return made;
 }
 
-/* What these numbers are multiplied by: f32 has a digit in each of three slices, where so few products are added that
- * the sums are exact all the same. */
+/* Factor of these numbers: f32 gets a digit in each of three slices if few products are added; the sums stay exact. */
 static float scale_of(const clmgk_gemm_desc *desc)
 {
     enum { FEW = 128 };
@@ -71,7 +70,7 @@ static clmgk_status make_small(const clmgk_gemm_plan *plan, int number, clmgk_ge
     return mgk_gemm_resolve(small, small, error);
 }
 
-/* The buffer of `count` rows of A or columns of B, stored as rows or `transposed`. */
+/* Makes the buffer of `count` rows of A or columns of B, stored as rows or `transposed`. */
 static clmgk_status make_side(const clmgk_gemm_plan *plan, const int8_t *numbers, int64_t count, bool transposed,
                               cl_mem *memory, clmgk_error *error)
 {
@@ -165,7 +164,7 @@ static int exact(const trial *t, int64_t row, int64_t column)
     return sum;
 }
 
-/* The most that an element is off, of itself: what its type rounds, and slices of f32 leave out. */
+/* Largest relative error of an element: the rounding of its type, and the omitted parts of f32 slices. */
 static double error_of(const clmgk_gemm_desc *desc)
 {
     if (desc->dtype == CLMGK_DTYPE_F32)

@@ -167,7 +167,7 @@ size_t mgk_layer_element_size(const clmgk_layer_desc *d, clmgk_layer_array array
     return element == CLMGK_ELEMENT_STORAGE ? mgk_gemm_element(d->attention->dtype) : sizeof(float);
 }
 
-/* Whether some pass uses the array. */
+/* True if some pass uses the array. */
 static bool is_used(const clmgk_layer_desc *d, clmgk_layer_array array)
 {
     return mgk_layer_array_presence(d, CLMGK_PASS_FORWARD, array) != CLMGK_ABSENT ||

@@ -18,8 +18,8 @@ static void bind_gradient(mgk_layer_builder *b, mgk_layer_operation *operation, 
         operation->added |= UINT64_C(1) << buffer;
 }
 
-/* Kernels over rows of the model's width; `normalises`: with the sums of a normalisation's gradients; `last`: with
- * those of b_O's. */
+/* Appends kernels over rows of the model's width; `normalises`: with sums of a normalisation's gradients; `last`: with
+ * sums of b_O's. */
 static mgk_layer_operation *append_norm(mgk_layer_builder *b, bool normalises, bool last)
 {
     const clmgk_layer *const layer = b->layer;
@@ -46,14 +46,14 @@ static mgk_layer_operation *append_norm(mgk_layer_builder *b, bool normalises, b
 
 /* ---- output ---------------------------------------------------------------------------------------------------- */
 
-/* Whether dz is computed in dX's array, to which the projections' part is then added. */
+/* True if dz is computed in dX's array, to which the projections' part is then added. */
 static bool begins_in_place(const clmgk_layer *layer)
 {
     return layer->desc.norm == CLMGK_NORM_POST && layer->desc.residual &&
            mgk_layer_wants(layer, CLMGK_LAYER_GRADIENT_X) && mgk_layer_adds(layer, CLMGK_LAYER_GRADIENT_X) == 0.0;
 }
 
-/* dz: the gradient of R. Returns dy, that of the output projection's result. */
+/* Makes dz, the gradient of R. Returns dy, the gradient of the output projection's result. */
 static mgk_layer_place begin(mgk_layer_builder *b, mgk_layer_place *dz)
 {
     const clmgk_layer *const layer = b->layer;

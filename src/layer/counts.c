@@ -9,7 +9,7 @@
 #include <inttypes.h>
 #include <math.h>
 
-/* The sizes of a problem as numbers, and what follows from its variant. */
+/* Sizes of a problem as numbers, and of its variant. */
 typedef struct problem {
     clmgk_attention_desc desc; /* resolved */
     bool mixed, linear, generalised, noise, own_noise;

@@ -317,7 +317,7 @@ clmgk_status mgk_layer_resolve(const clmgk_layer_desc *desc, clmgk_layer_desc *r
     MGK_TRY(check_gradients(&d, error));
     if (mgk_layer_differentiates(&d)) {
         a.gradients |= INNER_GRADIENTS;
-        /* a bias that masks makes |L| so large that gradients need what L's float leaves out */
+        /* a bias that masks makes |L| so large that gradients need the part of L beyond its float */
         a.use_lse_low |= a.use_bias;
     }
     set_layouts(&d, &a);

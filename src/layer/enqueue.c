@@ -29,7 +29,7 @@ static const char *inner_name(clmgk_array array)
     return names[array];
 }
 
-/* Whether the layer itself makes this array of the attention. */
+/* True if the layer itself makes this array of the attention. */
 static bool is_inner(clmgk_array array)
 {
     switch (array) {
@@ -213,7 +213,7 @@ static mgk_call bind(layer_call *call, const mgk_layer_operation *operation, clm
     return steps;
 }
 
-/* Of products whose provider does not take every offset. */
+/* Checks offsets of products whose provider does not take every offset. */
 static clmgk_status check_offsets(layer_call *call, clmgk_error *error)
 {
     const mgk_layer_pass *const pass = &call->layer->pass[call->pass];

@@ -146,7 +146,7 @@ static void bind_biases(mgk_layer_builder *b, mgk_layer_operation *operation, co
                                : mgk_layer_at(layer, arrays[i]));
 }
 
-/* Finishes some of Q, K and V: reads `in`, writes `out`. */
+/* Finishes some of Q, K and V, from `in` to `out`. */
 static void finish_heads(mgk_layer_builder *b, const bool with[3], const mgk_layer_heads *in,
                          const mgk_layer_heads *out, bool biased)
 {

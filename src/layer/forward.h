@@ -5,7 +5,7 @@
 
 #include "layer/layer.h"
 
-/* Places of Q, K and V, and the columns of the arrays that they lie in. */
+/* Places of Q, K and V, and the columns of their arrays. */
 typedef struct mgk_layer_heads {
     mgk_layer_place place[3];
     int64_t ld[3];
@@ -18,7 +18,7 @@ typedef enum mgk_layer_input { MGK_LAYER_FIRST, MGK_LAYER_SECOND, MGK_LAYER_THIR
 typedef struct mgk_layer_projection {
     mgk_layer_input input;
     int64_t width;          /* of its input */
-    int64_t rows, ld;       /* of the array in which the projections of Y, or those of X2 and X3, lie */
+    int64_t rows, ld;       /* of the array of the projections of Y, or of X2 and X3 */
     int64_t columns, first; /* its own columns there */
     mgk_layer_place weight, grad;
     uint32_t gradient;
@@ -36,8 +36,8 @@ mgk_layer_place mgk_layer_input_at(const clmgk_layer *layer, mgk_layer_input inp
 /* Y: X or, with norm PRE, the normalised X in the workspace; its statistics go to `statistics`, if that is a place. */
 mgk_layer_place mgk_layer_normalised(mgk_layer_builder *builder, mgk_layer_place statistics);
 
-/* Q, K and V where the projections leave them; and where the attention finds them, after row kernels if any work is
- * left for these. `again`: in the backward pass, from the arrays that the forward pass kept. */
+/* Places of Q, K and V after the projections; and for the attention, after row kernels if any work is left for them.
+ * `again`: in the backward pass, from the arrays that the forward pass kept. */
 mgk_layer_heads mgk_layer_projected(const clmgk_layer *layer, mgk_layer_place p_q, mgk_layer_place p_k);
 mgk_layer_heads mgk_layer_finished(mgk_layer_builder *builder, const mgk_layer_heads *in, bool again);
 

@@ -29,14 +29,14 @@ mgk_layer_sizes mgk_layer_measure(const clmgk_layer_desc *resolved);
 clmgk_status mgk_layer_resolve(const clmgk_layer_desc *desc, clmgk_layer_desc *resolved,
                                clmgk_attention_desc *attention, clmgk_error *error);
 
-/* The gradients of the attention's own parameters; whether a backward pass exists; whether it goes through the
+/* Gradients of the attention's own parameters; true if a backward pass exists; true if it goes through the
  * attention. */
 uint32_t mgk_layer_own_gradients(const clmgk_layer_desc *resolved);
 bool mgk_layer_has_backward(const clmgk_layer_desc *resolved);
 bool mgk_layer_differentiates(const clmgk_layer_desc *resolved);
 
-/* Whether Q and K, once normalised, get dense arrays of their own, because the backward pass needs the values from
- * before the normalisation. */
+/* True if normalised Q and K get their own dense arrays, because the backward pass needs the values from before the
+ * normalisation. */
 bool mgk_layer_separates(const clmgk_layer_desc *resolved);
 
 /* The arrays of a resolved descriptor. For a gradient, `exists` says whether it may be requested. */
@@ -57,8 +57,8 @@ bool mgk_layer_array_bytes(const clmgk_layer_desc *resolved, clmgk_layer_array a
 
 /* ---- operations ------------------------------------------------------------------------------------------------ */
 
-/* Where an operand lies: in an array of the call (the layer's, or the inner attention's), or in a region of the
- * activations or of the workspace. */
+/* Place of an operand: an array of the call (the layer's, or the inner attention's), or a region of the activations or
+ * of the workspace. */
 typedef enum mgk_layer_base {
     MGK_LAYER_NOWHERE,
     MGK_LAYER_ARRAY,
@@ -81,7 +81,7 @@ typedef struct mgk_layer_operand {
     mgk_layer_place place;
 } mgk_layer_operand;
 
-#define MGK_LAYER_OPERANDS 20 /* the most operands of an operation */
+#define MGK_LAYER_OPERANDS 20 /* most operands of an operation */
 
 typedef struct mgk_layer_operation {
     mgk_steps *steps;
@@ -110,17 +110,17 @@ typedef struct mgk_layer_pass {
     mgk_layer_region region[MGK_LAYER_REGIONS];
     size_t regions;
     uint64_t workspace_bytes;
-    unsigned char access[CLMGK_LAYER_ARRAYS]; /* MGK_READ, ...: what operations do beyond reading inputs and writing
+    unsigned char access[CLMGK_LAYER_ARRAYS]; /* MGK_READ, ...: accesses of operations beyond reading inputs and writing
                                                  outputs */
 } mgk_layer_pass;
 
 /* Arrays that the forward pass keeps for the backward pass; NOWHERE: not kept. */
 typedef struct mgk_layer_kept {
     mgk_layer_place norm;     /* statistics of the layer normalisation, f32 [rows,2] */
-    mgk_layer_place p_q, p_k; /* the array of Q, and that of K and V (without a second input the same) */
+    mgk_layer_place p_q, p_k; /* the arrays of Q, and of K and V (without a second input the same) */
     mgk_layer_place o;        /* the heads' results, [B,N,o] */
     mgk_layer_place lse;      /* L, or the denominators */
-    mgk_layer_place lse_low;  /* what that L's float leaves out: with attention.use_lse_low */
+    mgk_layer_place lse_low;  /* the part of L beyond its float: with attention.use_lse_low */
     mgk_layer_place sum;      /* R, norm POST */
 } mgk_layer_kept;
 
@@ -171,7 +171,7 @@ mgk_layer_place mgk_layer_behind(mgk_layer_place place, int64_t elements);
 mgk_layer_operation *mgk_layer_append(mgk_layer_builder *builder, mgk_steps *steps);
 void mgk_layer_bind(mgk_layer_builder *builder, mgk_layer_operation *operation, int buffer, mgk_layer_place place);
 
-/* Notes what an operation of the pass does with a place of an array, of the activations or of the workspace. */
+/* Notes an access of the pass's operation to a place of an array, of the activations or of the workspace. */
 void mgk_layer_note_access(mgk_layer_builder *builder, mgk_layer_place place, int access);
 
 /* An empty list for row kernels. */
@@ -187,7 +187,7 @@ void mgk_layer_multiply(mgk_layer_builder *builder, clmgk_gemm_desc product, mgk
 /* Appends a pass of the attention. */
 mgk_layer_operation *mgk_layer_attend(mgk_layer_builder *builder, clmgk_pass pass);
 
-/* Whether the descriptor asks for the gradient. */
+/* True if the descriptor asks for the gradient. */
 bool mgk_layer_wants(const clmgk_layer *layer, uint32_t gradient);
 
 /* 1 if the call adds the gradient to its array, else 0. */

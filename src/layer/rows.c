@@ -46,7 +46,7 @@ static mgk_step *add(const mgk_rows_list *list, const kernels *kernel, const cha
     return step;
 }
 
-/* The rows of a work-group that computes no sums: on a CPU enough to be worth a task. */
+/* Rows of a work-group that computes no sums: on a CPU enough to be worth a task. */
 static int64_t rows_at_once(const mgk_rows_list *list, int64_t columns)
 {
     enum { TASK = 8192 }; /* elements */
@@ -54,7 +54,7 @@ static int64_t rows_at_once(const mgk_rows_list *list, int64_t columns)
                                                                                 : 1;
 }
 
-/* The rows of a work-group that computes sums: few work-groups, whose partial sums are soon added up. */
+/* Rows of a work-group that computes sums: few work-groups, whose partial sums are soon added up. */
 static int64_t rows_of_sums(const mgk_rows_list *list, int64_t rows)
 {
     const int64_t groups = 8 * (int64_t)list->facts->info.compute_units;

@@ -91,9 +91,8 @@ typedef struct mgk_heads_rows {
     double rotary_base;     /* >= 1 */
     double epsilon;         /* of the RMS normalisation */
     int64_t sequences;
-    int64_t capacity; /* C > 0: OUT_K and OUT_V are caches [batches,heads,C,size], whatever ld_out is: a token goes to
-                       * the row of its position; those whose position is not in 0 .. C - 1 are left out. Needs LENGTHS
-                       */
+    int64_t capacity; /* C > 0: OUT_K and OUT_V are caches [batches,heads,C,size], for any ld_out: a token goes to the
+                         row of its position; tokens with positions outside 0 .. C - 1 are left out. Needs LENGTHS */
     bool keep_biased; /* Q, K, V keep their values plus the bias, if given, for mgk_rows_heads_backward */
 } mgk_heads_rows;
 
@@ -113,9 +112,9 @@ typedef struct mgk_heads_wants {
 } mgk_heads_wants;
 
 /*
- * In place: OUT_X (ld_out) holds the gradient of what the forward kernel made, and receives that of X + BIAS_X. With
- * GAIN_X, X (ld) is what was normalised: with the bias (keep_biased). Without gains X is not read and need not be
- * given. BIAS_X is not read. Sums may be `added`. No cache.
+ * In place: OUT_X (ld_out) holds the gradient of the forward kernel's result, and receives the gradient of X + BIAS_X.
+ * With GAIN_X, X (ld) holds the numbers before the normalisation, with the bias (keep_biased). Without gains X is not
+ * read and need not be given. BIAS_X is not read. Sums may be `added`. No cache.
  */
 void mgk_rows_heads_backward(const mgk_rows_list *list, const mgk_heads_rows *rows, const mgk_heads_wants *want);
 

@@ -113,8 +113,8 @@ static int distance_of(const mgk_tuning_entry *entry, const mgk_tuning_key *key)
     return sum;
 }
 
-/* Whether the entry could be used, and its rank. An entry of the library serves its own bucket only: the library stores
- * no entries for neighbouring buckets in which the defaults won. */
+/* True if the entry could be used, with its rank. An entry of the library serves its own bucket only: the library
+ * stores no entries for neighbouring buckets in which the defaults won. */
 static bool rank_of(const mgk_tuning *tuning, const mgk_tuning_device *device, const mgk_tuning_key *key,
                     const mgk_tuning_entry *entry, order *found)
 {

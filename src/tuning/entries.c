@@ -38,7 +38,7 @@ static bool is_control(char c)
     return (unsigned char)c < ' ' || c == 0x7f;
 }
 
-/* A copy that fits in a line of the file: with spaces for control characters, and ? for what is not UTF-8. */
+/* A copy that fits in a line of the file: spaces replace control characters, and ? what is not UTF-8. */
 static void copy_text(char *target, size_t size, const char *source)
 {
     size_t used = 0;
@@ -354,7 +354,7 @@ static clmgk_status read_device(reader *r, line_words *line, clmgk_error *error)
     return CLMGK_OK;
 }
 
-/* Takes a key's next word, "name=value", from *at, which moves on to the one behind a space, or to the end; returns the
+/* Takes a key's next word, "name=value", from *at, which moves behind the following space, or to the end; returns the
  * length of its name. 0: there is no word. */
 static size_t take_key_word(const char **at, const char **value)
 {
@@ -369,7 +369,7 @@ static size_t take_key_word(const char **at, const char **value)
     return length > 0 && (last || more) ? name : 0;
 }
 
-/* Whether a word of this name stands in a key before `end`. */
+/* True if a word of this name stands in a key before `end`. */
 static bool has_key_word(const char *key, const char *end, const char *name, size_t length)
 {
     for (const char *at = key, *value; at < end;)
@@ -419,7 +419,7 @@ static void read_axes(line_words *line, const char *near, mgk_tuning_entry *entr
         line->wrong = "near: expected \"axis=number ...\", each axis once, or \"*\"";
 }
 
-/* Whether a text of the form YYYY-MM-DDThh:mm:ssZ is a time of the calendar; some systems count leap seconds. */
+/* True if a text of the form YYYY-MM-DDThh:mm:ssZ is a time of the calendar; some systems count leap seconds. */
 static bool is_time(const char *text)
 {
     static const int days[] = {31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
@@ -467,7 +467,7 @@ static clmgk_status read_entry(reader *r, line_words *line, clmgk_error *error)
     return line->wrong != NULL ? CLMGK_OK : mgk_tuning_set_put(r->set, device, &entry, false, NULL, error);
 }
 
-/* Whether the line begins with the word `kind`; *rest is the text after it. */
+/* True if the line begins with the word `kind`; *rest is the text after it. */
 static bool begins(char *text, const char *kind, char **rest)
 {
     const size_t length = strlen(kind);

@@ -103,7 +103,7 @@ clmgk_status mgk_tuning_change(const clmgk_allocator *allocator, const char *pat
 clmgk_tuning_source mgk_tuning_serves(const mgk_tuning_set *set, const mgk_tuning_entry *entry,
                                       const mgk_tuning_device *device);
 
-/* Whether the entry's values are enough faster; if not, plans use the defaults. */
+/* True if the entry's values are enough faster; if not, plans use the defaults. */
 bool mgk_tuning_gains(const mgk_tuning_entry *entry);
 
 #endif

@@ -36,7 +36,7 @@ bool mgk_tunable_is_unused(const mgk_tunables *tunables, size_t index)
     return found;
 }
 
-/* Whether `given`, of an identifier or a name, stands for `shown`, of a name. */
+/* True if `given`, of an identifier or a name, stands for `shown`, of a name. */
 static bool is_same(char given, char shown)
 {
     return given == shown || (given == '_' && shown == '-');
@@ -159,7 +159,7 @@ static clmgk_status read_item(mgk_tunables *tunables, const char *item, size_t l
     return fail_name(tunables, item, length, error);
 }
 
-/* Whether an item before `item` in the list has the name of the `length` characters there. */
+/* True if an item before `item` in the list has the name of the `length` characters there. */
 static bool is_repeated(const char *text, const char *item, size_t length)
 {
     const char *const equals = memchr(item, '=', length);
@@ -208,7 +208,7 @@ static bool is_word(char c)
     return isalnum((unsigned char)c) || c == '_';
 }
 
-/* Whether the expression contains the tunable's name (with _ for -). */
+/* True if the expression contains the tunable's name (with _ for -). */
 static bool mentions(const char *expression, const char *name)
 {
     const size_t length = strlen(name);
@@ -226,7 +226,7 @@ static bool mentions(const char *expression, const char *name)
     return false;
 }
 
-/* Whether no tunable of the constraint has its default. */
+/* True if no tunable of the constraint has its default. */
 static bool is_given(const mgk_tunables *tunables, const char *constraint)
 {
     for (size_t i = 0; i < mgk_tunables_count(tunables); ++i)

@@ -6,7 +6,7 @@
 #include "base/base.h"
 #include "clmgk/tuning.h"
 
-/* The most parameters of a table. */
+/* Most parameters of a table. */
 #define MGK_MAX_TUNABLES 20
 
 /* A parameter of a table. */
@@ -106,7 +106,7 @@ mgk_tunables mgk_tunables_of(const mgk_tunable_table *table);
 size_t mgk_tunables_count(const mgk_tunables *tunables);
 const mgk_tunable *mgk_tunables_at(const mgk_tunables *tunables, size_t index);
 
-/* Whether the family's kernels ignore the parameter. */
+/* True if the family's kernels ignore the parameter. */
 bool mgk_tunable_is_unused(const mgk_tunables *tunables, size_t index);
 
 /* The index of the parameter with this name; MGK_MAX_TUNABLES, whose value is always a default of 0, if the set lacks
@@ -114,7 +114,7 @@ bool mgk_tunable_is_unused(const mgk_tunables *tunables, size_t index);
 size_t mgk_tunable_index(const mgk_tunables *tunables, mgk_tunable_name name);
 int mgk_tunable_get(const mgk_tunables *tunables, mgk_tunable_name name);
 
-/* Whether the value is a default. */
+/* True if the value is a default. */
 bool mgk_tunable_is_default(const mgk_tunables *tunables, mgk_tunable_name name);
 
 /* The table's default for a class of devices. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Linear family, backward pass: the states of keys as in the forward pass, the rows, the sums of their states, the
- * keys, and what remains to be summed (formulas: cl/linear/backward_rows.cl, backward_keys.cl).
+ * Linear family, backward pass: states of keys as in the forward pass, rows, sums of their states, keys, and remaining
+ * sums (formulas: cl/linear/backward_rows.cl, backward_keys.cl).
  */
 #include "attention/core/backward.h"
 #include "attention/linear/linear.h"
@@ -10,10 +10,10 @@ typedef struct linear_backward {
     mgk_linear_pass pass;
     mgk_backward_wants want;
     bool rows;  /* gradients that need the states of rows */
-    bool state; /* that of the incoming state */
+    bool state; /* the gradient of the incoming state */
 } linear_backward;
 
-/* Tiles of the larger of the kernels, the one of keys. */
+/* Tiles of the larger kernel, the kernel of keys. */
 static int64_t tiles_of(const mgk_linear_pass *x)
 {
     const clmgk_attention_desc *const d = x->request->desc;
@@ -64,7 +64,7 @@ static int64_t groups_of(const linear_backward *x, int64_t heads)
     return x->pass.problems / heads * x->pass.args.splits;
 }
 
-/* Heads that a work-group of rows, of keys takes. */
+/* Number of heads of a work-group of rows, and of keys. */
 static int64_t row_heads(const linear_backward *x)
 {
     return x->pass.flags.MIXED_HEADS ? x->pass.request->desc->heads : 1;

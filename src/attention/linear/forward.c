@@ -2,7 +2,7 @@
 /* Linear family, forward pass: states of ranges of chunks, their sums, and the outputs. */
 #include "attention/linear/linear.h"
 
-/* Whether keys join the state one by one; also for few tokens, where products have nothing to share. */
+/* True if keys join the state one by one; also for few tokens, where products share nothing. */
 static bool by_steps(const mgk_linear_pass *x)
 {
     enum { FEW = 4 };

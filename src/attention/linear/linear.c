@@ -13,7 +13,7 @@ static bool has_trait(const clmgk_attention_desc *d, clmgk_variant_trait trait)
     return mgk_has_trait(d, trait);
 }
 
-/* Refuses scores, and what only a softmax over keys has. */
+/* Refuses scores, and options of a softmax over keys. */
 static clmgk_status check_absent(const clmgk_attention_desc *d, clmgk_error *error)
 {
     const struct {
@@ -132,12 +132,12 @@ static void set_flags(const mgk_attention_request *request, mgk_flags *flags)
 static const mgk_tunable tunables[] = {MGK_LINEAR_TUNABLES(MGK_TUNABLE_ROW)};
 #define TABLE(NAME, value, name) [value] = #name "-linear",
 static const char *const tables[] = {CLMGK_ENGINE_LIST(TABLE)};
-/* Of its engines it has vectors or work-items, not their blocks of softmax. */
+/* Parameters of engines' softmax blocks, which the family does not have. */
 static const char *const unused[] = {"vectors",  "panels", "tile",      "block",     "unroll",     "rows", "keys",
                                      "features", "values", "row-tiles", "key-tiles", "split-from", NULL};
 static const mgk_added_tunables added = {tables, tunables, MGK_COUNT(tunables), unused};
 
-/* The backward pass makes its features as the forward pass does, and takes the denominators from it. */
+/* The backward pass makes features as the forward pass does, and takes its denominators. */
 static mgk_sums sums(const clmgk_attention_desc *desc)
 {
     (void)desc;

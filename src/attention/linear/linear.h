@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The linear family: what its passes have in common. */
+/* The linear family: common code of its passes. */
 #ifndef MGK_LINEAR_H
 #define MGK_LINEAR_H
 
@@ -21,7 +21,7 @@ typedef struct mgk_linear_pass {
     int64_t problems; /* (b, h) */
 } mgk_linear_pass;
 
-/* Whether keys join a causal pass's state one by one: where vectors make that faster than products (STEPS_FASTER of
+/* True if keys join a causal pass's state one by one: where vectors make that faster than products (STEPS_FASTER of
  * cl/engine/product.clh). */
 static inline bool mgk_linear_by_steps(const mgk_linear_pass *pass)
 {
@@ -31,7 +31,7 @@ static inline bool mgk_linear_by_steps(const mgk_linear_pass *pass)
 /* Floats between the rows of local tiles (TILE_ROW of engine/local_product.clh). */
 #define MGK_LINEAR_PAD 4
 
-/* What a pass's kernels take. */
+/* Needs of a pass's kernels. */
 typedef struct mgk_linear_costs {
     int64_t (*tiles)(const mgk_linear_pass *pass); /* floats of a work-group's tiles */
     bool whole_values; /* a work-group needs all values of a token: blocks of them would not save tiles */
@@ -42,7 +42,7 @@ typedef struct mgk_linear_costs {
 clmgk_status mgk_linear_begin(const mgk_attention_request *request, const mgk_linear_costs *costs, mgk_pass_plan *plan,
                               mgk_linear_pass *pass, clmgk_error *error);
 
-/* Whether the map reads its inputs from a tile (MAP_TILE of linear/features.clh). */
+/* True if the map reads its inputs from a tile (MAP_TILE of linear/features.clh). */
 bool mgk_linear_has_inputs(const mgk_linear_pass *pass);
 
 /* Numbers of a state: STATE_WIDTH, STATE_FLOATS, SLOT_FLOATS of linear/block.clh. */

@@ -17,13 +17,13 @@ static int64_t rounded(int64_t count, int64_t to)
 
 /* ---- parameters --------------------------------------------------------------------------------------------- */
 
-/* The others are maps of one number to one feature. */
+/* True for maps that are not of one number to one feature. */
 static bool has_inputs(clmgk_feature feature)
 {
     return feature == CLMGK_FEATURE_DPFP || feature == CLMGK_FEATURE_FAVOR;
 }
 
-/* F; the maps of one number to one feature have one for each of the class of D. */
+/* F; maps of one number to one feature have one for each number of D's class. */
 static int64_t features_of(const mgk_attention_request *request)
 {
     const clmgk_attention_desc *const d = request->desc;
@@ -93,7 +93,7 @@ static clmgk_status choose_tiles(mgk_linear_pass *x, const mgk_linear_costs *cos
     return CLMGK_OK;
 }
 
-/* Work-items of a work-group that have a block of 4 x 4 numbers of a chunk's products; two warps at least. */
+/* Number of work-items with a block of 4 x 4 numbers of a chunk's products; at least two warps. */
 static int64_t work_items_of(const mgk_linear_pass *x)
 {
     enum { LEAST = 64, BLOCK = 16 };
@@ -127,7 +127,7 @@ static clmgk_status fit(mgk_linear_pass *x, const mgk_linear_costs *costs, clmgk
     return choose_tiles(x, costs, error);
 }
 
-/* Where work-groups run one after another: as many ranges as keep all compute units busy. */
+/* Ranges where work-groups run one after another: as many as keep all compute units busy. */
 static int usual_splits(const mgk_linear_pass *x, int64_t groups, int64_t longest)
 {
     const int64_t units = x->request->facts->info.compute_units;
@@ -139,8 +139,8 @@ static int usual_splits(const mgk_linear_pass *x, int64_t groups, int64_t longes
     return splits;
 }
 
-/* Work-groups that a compute unit holds; 0: it runs them one after another. Of most kernels a work-item takes no more
- * registers (tests/offline, for sm_90). */
+/* Work-groups that a compute unit holds; 0: it runs them one after another. Most kernels take no more registers for a
+ * work-item (tests/offline, for sm_90). */
 static int64_t resident_of(const mgk_linear_pass *x)
 {
     enum { REGISTERS = 168 };
@@ -149,7 +149,7 @@ static int64_t resident_of(const mgk_linear_pass *x)
                                : mgk_resident_groups(&unit, (int64_t)x->block.threads, REGISTERS, x->block.local_bytes);
 }
 
-/* Ranges of chunks, as many as fit one wave. Their number follows from the device, so the workspace does not grow with
+/* Ranges of chunks: as many as fit one wave. Their number depends on the device, so the workspace does not grow with
  * N. */
 static int choose_splits(const mgk_linear_pass *x)
 {

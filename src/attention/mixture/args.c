@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Mixture family: the run-time arguments of its kernels, and a form that they may have. */
+/* Mixture family: run-time arguments of its kernels, and one of their forms. */
 #include "attention/mixture/mixture.h"
 
 #include <math.h>

@@ -27,7 +27,7 @@ static int64_t shift_slices(const mgk_backward *x)
     return x->flags.ROWS_INSIDE ? d->batch : d->batch * MGK_SHIFT_SLICES(longest);
 }
 
-/* Sets the flags of the kernels with products of scores where components take turns. */
+/* Sets flags of the kernels with products of scores if components take turns. */
 static void set_turns(const mgk_backward *x, mgk_flags *flags)
 {
     if (!x->block.turns)
@@ -36,27 +36,26 @@ static void set_turns(const mgk_backward *x, mgk_flags *flags)
     flags->COMPONENTS = 1;
 }
 
-/* Sets the flags of all the pass's kernels that follow from its products. */
+/* Sets flags that follow from products, for all kernels of the pass. */
 static void set_products(const mgk_backward *x, mgk_flags *flags)
 {
     flags->FACTORS_ROUNDED = x->request->traits.gaussian && x->block.precision != CLMGK_PRECISION_EXACT;
 }
 
-/* dprior sums errors of delta over all rows and keys, in few numbers: too many where O is rounded. */
+/* True if errors of delta, summed over all rows and keys in dprior's few numbers, are too large: O is rounded. */
 static bool rounds_delta(const mgk_backward *x)
 {
     const clmgk_attention_desc *const d = x->request->desc;
     return mgk_wants(&x->want, CLMGK_GRADIENT_PRIOR) && mgk_dtype_of(d, d->dtype_o) != CLMGK_DTYPE_F32;
 }
 
-/* Whether the kernel of queries comes first, with another delta. */
+/* True if the kernel of queries comes first, with another delta. */
 static bool sums_delta(const mgk_backward *x)
 {
     return x->queries_apart && rounds_delta(x);
 }
 
-/* The same where one kernel sums over queries and keys: only of priors that all keys share, so that it can be mended
- * afterwards. */
+/* True if delta is mended afterwards: where one kernel sums over queries and keys, of priors that all keys share. */
 static bool mends_delta(const mgk_backward *x)
 {
     const clmgk_attention_desc *const d = x->request->desc;
@@ -75,14 +74,14 @@ static void set_wants(const mgk_backward *x, mgk_flags *flags)
     flags->HAS_LSE_LOW = flags->HAS_LSE_LOW && !w->expectation;
 }
 
-/* Sums over keys: dQ, those for dshift, the gradient of a bias without key axis, and delta. */
+/* True if there are sums over keys: dQ, sums for dshift, the gradient of a bias without key axis, delta. */
 static bool has_queries(const mgk_backward *x)
 {
     return mgk_wants(&x->want, CLMGK_GRADIENT_Q) || mgk_wants(&x->want, CLMGK_GRADIENT_SHIFT) ||
            mgk_backward_rows_flags(x).WANT_BIAS_ROWS || sums_delta(x);
 }
 
-/* Everything else. */
+/* True if there is anything else. */
 static bool has_keys(const mgk_backward *x)
 {
     const uint32_t of_keys = CLMGK_GRADIENT_K | CLMGK_GRADIENT_V | CLMGK_GRADIENT_PRIOR | CLMGK_GRADIENT_VARIANCE;
@@ -91,7 +90,8 @@ static bool has_keys(const mgk_backward *x)
            (mgk_wants(&x->want, CLMGK_GRADIENT_BIAS) && !mgk_backward_rows_flags(x).WANT_BIAS_ROWS);
 }
 
-/* The kernel of queries' blocks share the terms of keys; the kernel of keys, which needs each once, reads the same. */
+/* True if the terms of keys are computed once: blocks of the kernel of queries share them. The kernel of keys, which
+ * needs each once, reads the same. */
 static bool has_key_terms(const mgk_backward *x)
 {
     return x->queries_apart && has_queries(x) && mgk_mixture_has_key_terms(x->request, &x->block);
@@ -112,9 +112,8 @@ static mgk_flags main_flags(const mgk_backward *x)
 }
 
 /*
- * Whether the kernel of keys may prepare the rows and finish dQ itself: an engine whose work-group sees its writes, all
- * keys of a (b, g) in one work-group, and no sums that other kernels of rows begin. Packed axes have rows that belong
- * to no sequence.
+ * True if the kernel of keys may prepare the rows and finish dQ itself: the engine's work-group sees its writes, one
+ * work-group has all keys of a (b, g), and no sums begin in kernels of rows. Packed axes have rows of no sequence.
  */
 static bool rows_inside(const mgk_backward *x)
 {

@@ -8,7 +8,7 @@
 static int64_t key_terms(const mgk_attention_traits *t)
 {
     const int64_t m = t->components;
-    const bool has_log_prior = t->has_prior || t->has_variance; /* the second: for the density alone */
+    const bool has_log_prior = t->has_prior || t->has_variance; /* has_variance: for the density alone */
     return (t->gaussian || t->shifted ? m : 1) + (has_log_prior ? m : 1) + (t->shifted && t->has_factor ? m : 1) + 2;
 }
 
@@ -37,7 +37,7 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
 MGK_BINDING(bind_forward, MGK_MIXTURE_FORWARD_BUFFERS)
 MGK_BINDING(bind_density, MGK_MIXTURE_DENSITY_BUFFERS)
 
-/* The kernel over keys, after the one that computes their terms if the blocks of rows share these. */
+/* Kernel over keys, after the kernel of their terms if blocks of rows share these. */
 static mgk_attention_step kernel_of(const mgk_forward *x, mgk_forward_args *args, mgk_pass_plan *plan)
 {
     mgk_attention_step kernel = {

@@ -4,7 +4,7 @@
 
 MGK_BINDING(bind_keys, MGK_MIXTURE_KEYS_BUFFERS)
 
-/* Heads of keys, each with terms of its own: shifts belong to heads of queries. */
+/* Number of heads of keys with their own terms: shifts belong to heads of queries. */
 static int64_t heads_of(const mgk_attention_request *request)
 {
     return request->traits.shifted ? request->desc->heads : request->desc->kv_heads;

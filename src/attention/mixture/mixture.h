@@ -6,14 +6,13 @@
 #include "attention/core/attention.h"
 #include "mixture/buffers.clh"
 
-/* The run-time arguments of a problem: common ones, priors, variances, and the terms that scores omit. */
+/* Run-time arguments of a problem: common ones, priors, variances, and terms that scores omit. */
 mgk_forward_args mgk_mixture_args_of(const mgk_attention_request *request);
 
-/* Whether the kernels of the backward pass have the form in which components take turns (cl/mixture/block.clh). */
+/* True if the kernels of the backward pass have the form in which components take turns (cl/mixture/block.clh). */
 bool mgk_mixture_may_take_turns(const mgk_attention_request *request);
 
-/* Whether a pass whose blocks of rows are `block` has beta_jr of all keys computed once, before those blocks need it.
- */
+/* True if beta_jr of all keys is computed once, before the blocks of rows `block` of a pass need it. */
 bool mgk_mixture_has_key_terms(const mgk_attention_request *request, const mgk_block *block);
 
 /* Appends the kernel that computes them (cl/mixture/keys.cl), and returns their place in the workspace. `args`: of the
