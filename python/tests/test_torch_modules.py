@@ -22,7 +22,8 @@ def seed():
 # ---- beside PyTorch's module
 
 
-@pytest.mark.parametrize("options", [{}, {"batch_first": True}, {"bias": False}, {"kdim": 24, "vdim": 20}])
+@pytest.mark.parametrize("options", [{}, {"batch_first": True}, {"bias": False}, {"kdim": 24, "vdim": 20},
+                                     {"add_bias_kv": True}, {"add_zero_attn": True}, {"add_bias_kv": True, "add_zero_attn": True}])
 @pytest.mark.parametrize("masks", ["none", "padding", "attention", "heads", "both", "causal"])
 def test_module_is_a_replacement(options, masks):
     theirs = torch.nn.MultiheadAttention(32, 4, **options)
@@ -59,6 +60,24 @@ def test_padding_by_a_huge_number():
         outputs = [m(x, x, x, key_padding_mask=padding)[0] for m in (ours, theirs)]
     for a, e in zip(*(torch.autograd.grad(o.square().sum(), list(m.parameters())) for o, m in zip(outputs, (ours, theirs)))):
         close(a, e, 2e-4)
+
+
+@pytest.mark.parametrize("variant", ["mgk", "smgk", "hard-fish"])
+def test_added_keys_of_variants(variant):
+    """As if the keys were inputs whose projections are these keys; none is hidden by is_causal."""
+    module = ct.MultiheadAttention(32, 4, batch_first=True, variant=variant, components=2, add_bias_kv=True, add_zero_attn=True)
+    x = normal(2, 5, 32)
+    q, k, v = module._project((x, x, x))
+    of_keys = module.bias_k.unflatten(-1, (-1, 8)).transpose(1, 2)
+    of_keys = of_keys.unsqueeze(2) if variant == "mgk" else of_keys
+    keys = torch.cat((k, of_keys.expand(*k.shape[:-2], 1, 8), torch.zeros_like(k[..., :1, :])), -2)
+    values = torch.cat((v, module.bias_v.unflatten(-1, (4, 8)).transpose(1, 2).expand(2, 4, 1, 8), torch.zeros_like(v[..., :1, :])), -2)
+    visible = torch.cat((torch.ones(5, 5).tril(), torch.ones(5, 2)), -1) > 0
+    expected = ct.attention(q, keys, values, bias=visible, **module._parameters_of_call())
+    close(module(x, x, x, is_causal=True)[0], module.out_proj(expected.transpose(1, 2).flatten(2)))
+    if variant != "hard-fish":
+        module.update_prior(x, x, is_causal=True)
+        close(module.prior.sum(-1), torch.ones(4))
 
 
 def test_module_without_a_batch():
@@ -153,8 +172,8 @@ def make(**options):
     (ValueError, "0 and -inf alone", lambda: call(variant="mlk", key_padding_mask=torch.ones(2, 7))),
     (ValueError, "embed_dim", lambda: ct.MultiheadAttention(15, 2)),
     (ValueError, "embed_dim", lambda: ct.MultiheadAttention(16, -2)),
-    (NotImplementedError, "add_bias_kv", lambda: make(add_bias_kv=True)),
-    (NotImplementedError, "add_zero_attn", lambda: make(add_zero_attn=True)),
+    (NotImplementedError, "add_zero_attn are not offered with variant 'linear'", lambda: make(add_bias_kv=True, variant="linear")),
+    (NotImplementedError, "add_zero_attn are not offered with variant 'mlk'", lambda: make(add_zero_attn=True, variant="mlk")),
     (ValueError, "dropout: 1.5", lambda: make(dropout=1.5)),
     (ValueError, "dropout: 0.1: expected 0 with variant 'linear'", lambda: make(variant="linear", dropout=0.1)),
     (ValueError, "variant", lambda: make(variant="none")),
@@ -295,6 +314,7 @@ def test_repr():
     for options, words in (({}, "variant='softmax'"),
                            ({"variant": "mgk", "dropout": 0.1, "batch_first": True, "score": "dot"},
                             "variant='mgk', score='dot', components=2, dropout=0.1, batch_first=True"),
+                           ({"add_bias_kv": True}, "variant='softmax', add_bias_kv=True"),
                            ({"variant": "mlk", "feature": "exp"}, "variant='mlk', feature='exp', components=2")):
         assert str(make(**options)).splitlines()[1] == f"  32, 4, {words}"
 

@@ -20,7 +20,7 @@ _EXTRAS = ("key_weight", "key_bias", "prior", "shift", "mix", "mix_weight", "mix
            "projection")
 # Values that ``repr`` leaves out.
 _DEFAULTS = {"score": "default", "estep": "soft", "softcap": 0.0, "guard": 0.0, "mix_hidden": 0, "components": 1, "dropout": 0.0,
-             "batch_first": False}
+             "add_bias_kv": False, "add_zero_attn": False, "batch_first": False}
 
 
 def parameter_shapes(traits: int, heads: int, count: int, size: int, hidden: int) -> dict[str, tuple[int, ...]]:
@@ -94,12 +94,13 @@ class MultiheadAttention(nn.MultiheadAttention):
 
     The linear variants ("linear", "mlk", "smlk", "lfish", ...) need time and memory in proportion to the number of
     positions. They take `is_causal` in the place of an `attn_mask`, a `key_padding_mask` that hides the ends of sequences
-    alone, and no dropout of weights.
+    alone, no dropout of weights, and neither add_bias_kv nor add_zero_attn.
 
     Parameters
     ----------
-    embed_dim, num_heads, dropout, bias, kdim, vdim, batch_first, device, dtype
-        As in ``torch.nn.MultiheadAttention``. Variants with mixed heads: num_heads counts the heads of values.
+    embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype
+        As in ``torch.nn.MultiheadAttention``. Variants with mixed heads: num_heads counts the heads of values. "mgk": the
+        keys that add_bias_kv and add_zero_attn add are the same in all components.
     variant : str
         As in ``clmgk.attention``.
     components : int, optional
@@ -118,7 +119,7 @@ class MultiheadAttention(nn.MultiheadAttention):
     ValueError
         embed_dim is not a multiple of num_heads; a value is not legal, or does not suit the variant.
     NotImplementedError
-        add_bias_kv or add_zero_attn.
+        add_bias_kv or add_zero_attn with a linear variant.
     """
 
     key_weight: nn.Parameter | None
@@ -140,12 +141,12 @@ class MultiheadAttention(nn.MultiheadAttention):
         nn.Module.__init__(self)  # the class in between would make its own parameters
         # TransformerEncoderLayer then calls forward() instead of PyTorch's own kernel for softmax.
         self._qkv_same_embed_dim = False
-        self.bias_k, self.bias_v, self.add_zero_attn = None, None, False
+        self.add_zero_attn = add_zero_attn
         traits = traits_of(variant)
         if embed_dim <= 0 or num_heads <= 0 or embed_dim % num_heads:
             raise ValueError(f"embed_dim: {embed_dim}: expected a positive multiple of num_heads, {num_heads}")
-        if add_bias_kv or add_zero_attn:
-            raise NotImplementedError("add_bias_kv and add_zero_attn are not offered: expected False")
+        if (add_bias_kv or add_zero_attn) and traits & lib.CLMGK_TRAIT_LINEAR:
+            raise NotImplementedError(f"add_bias_kv and add_zero_attn are not offered with variant {variant!r}: expected False")
         mixed = bool(traits & lib.CLMGK_TRAIT_ADMIXTURE)
         has_components = bool(traits & (lib.CLMGK_TRAIT_KEYS | lib.CLMGK_TRAIT_SHIFT))
         self.embed_dim, self.num_heads, self.head_dim = embed_dim, num_heads, embed_dim // num_heads
@@ -180,6 +181,8 @@ class MultiheadAttention(nn.MultiheadAttention):
             self.register_parameter("in_proj_weight", None)
         self.register_parameter("in_proj_bias", new(sum(self._widths)) if bias else None)
         self.out_proj = nn.modules.linear.NonDynamicallyQuantizableLinear(embed_dim, embed_dim, bias=bias, **made)
+        self.bias_k, self.bias_v = (new(1, 1, width), new(1, 1, embed_dim)) if add_bias_kv else (None, None)
+        self._added_keys = int(add_bias_kv) + int(add_zero_attn)
         self._add_extras(traits, bias, new)
         rows = features if self._is_linear and feature == "favor" else None
         self.register_buffer("projection", None if rows is None else torch.empty(rows, self.head_dim, device=device))
@@ -213,6 +216,9 @@ class MultiheadAttention(nn.MultiheadAttention):
         for bias in (self.in_proj_bias, self.out_proj.bias, self.key_bias):
             if bias is not None:
                 nn.init.zeros_(bias)
+        for added in (self.bias_k, self.bias_v):
+            if added is not None:
+                nn.init.xavier_normal_(added)
         initialise(self, self._is_linear)
         if self.projection is not None:
             seed = int(torch.randint(2**63 - 1, (), device="cpu").item())
@@ -222,7 +228,8 @@ class MultiheadAttention(nn.MultiheadAttention):
 
     def extra_repr(self) -> str:
         """The part of ``repr`` in parentheses: sizes, the variant, and options with another value than the default."""
-        given = {**self._options, "components": self.components, "dropout": self.dropout, "batch_first": self.batch_first}
+        given = {**self._options, "components": self.components, "dropout": self.dropout,
+                 "add_bias_kv": self.bias_k is not None, "add_zero_attn": self.add_zero_attn, "batch_first": self.batch_first}
         shown = [f"{name}={value!r}" for name, value in given.items() if value != _DEFAULTS.get(name)]
         return ", ".join([str(self.embed_dim), str(self.num_heads), *shown])
 
@@ -254,6 +261,16 @@ class MultiheadAttention(nn.MultiheadAttention):
                 k = torch.cat((k, more), 2)
         return [q, k, v]
 
+    def _add_keys(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values with those of add_bias_kv and add_zero_attn before the first."""
+        added = []
+        for x, bias in ((k, self.bias_k), (v, self.bias_v)) if self._added_keys else ():
+            parts = [] if bias is None else [bias.reshape(-1, *[1] * (x.ndim - 3), self.head_dim).expand(*x.shape[:-2], 1, -1)]
+            if self.add_zero_attn:
+                parts.append(x.new_zeros(*x.shape[:-2], 1, x.shape[-1]))
+            added.append(torch.cat((*parts, x), -2))
+        return (added[0], added[1]) if added else (k, v)
+
     def _parameters_of_call(self) -> dict[str, Any]:
         given = {name: getattr(self, name) for name in _EXTRAS[2:]}
         return {**self._options, **usable_parameters(given)}
@@ -278,6 +295,12 @@ class MultiheadAttention(nn.MultiheadAttention):
             biases.append(bias.unflatten(1, (batch, self.num_heads)).squeeze(0) if bias.shape[1] != 1 else bias)
         if biases:
             masks["bias"] = sum(biases[1:], biases[0])
+        added = self._added_keys
+        if added and is_causal:  # query i sees key i behind the added ones
+            masks.update(causal=False, window_right=added)
+        if added and biases:
+            bias = masks["bias"]
+            masks["bias"] = nn.functional.pad(bias.expand(*bias.shape[:-1], length_k), (added, 0))
         return masks
 
     def _check_inputs(self, inputs: dict[str, Tensor]) -> None:
@@ -332,6 +355,7 @@ class MultiheadAttention(nn.MultiheadAttention):
             inputs = [inputs[0]] * 3 if same else inputs
         q, k, v = self._project((inputs[0], inputs[1], inputs[2]))
         sizes = (q.shape[0], q.shape[2], v.shape[2])
+        k, v = self._add_keys(k, v)
         options = {**self._parameters_of_call(), **self._masks(key_padding_mask, attn_mask, is_causal, sizes, batched)}
         if self._is_linear:
             o = linear_attention(q, k, v, **options)
@@ -369,11 +393,12 @@ class MultiheadAttention(nn.MultiheadAttention):
             scores = options["softcap"] * torch.tanh(scores / options["softcap"])
         if "bias" in options:
             scores = scores + options["bias"]
-        if options["causal"]:
-            visible = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        if options["causal"] or "window_right" in options:
+            visible = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril(self._added_keys)
             scores = scores.masked_fill(~visible, -torch.inf)
         hidden = (scores == -torch.inf).all(-1, keepdim=True)  # rows without keys: 0, and no NaN on the way back
         weights = torch.softmax(scores.masked_fill(hidden, 0), -1).masked_fill(hidden, 0).to(q.dtype)
+        weights = weights.roll(-self._added_keys, -1)  # PyTorch has added keys behind the others
         return weights.mean(1) if average else weights
 
     @torch.no_grad()
@@ -389,8 +414,9 @@ class MultiheadAttention(nn.MultiheadAttention):
         inputs = [x if x.ndim == 3 else x.unsqueeze(0 if self.batch_first else 1) for x in (query, key)]
         query, key = (x if self.batch_first else x.transpose(0, 1) for x in inputs)
         value = key.new_zeros(*key.shape[:-1], self.vdim)
-        q, k, _ = self._project((query, query if same else key, value))
+        q, k, v = self._project((query, query if same else key, value))
         sizes = (q.shape[0], q.shape[2], k.shape[-2])
+        k, _ = self._add_keys(k, v)
         options = {**self._parameters_of_call(), **self._masks(key_padding_mask, attn_mask, is_causal, sizes, batched)}
         options.pop("softcap")
         arrays: dict[str, Any] = {name: value.detach().float().cpu().numpy() if isinstance(value, Tensor) else value
