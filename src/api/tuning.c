@@ -254,7 +254,7 @@ static clmgk_status expect_read(const char *path, const mgk_tuning *tuning, clmg
                     reading->newer ? ": " : "", reading->message);
 }
 
-/* Drops the library's entries; prints those of the device, or all if it is NULL. */
+/* Drops the library's entries. Prints the device's entries, or all if it is NULL. */
 static void print_own_entries(mgk_tuning_set *set, const mgk_tuning_device *device, mgk_text *text)
 {
     size_t kept = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plans: build the programs of the chosen passes, prepare kernels, describe what was chosen. */
+/* Plans: build the programs of the chosen passes, prepare kernels, describe the choice. */
 #include "attention/plan.h"
 
 #include <inttypes.h>

@@ -44,7 +44,8 @@ mgk_cuda *mgk_cuda_of(clmgk_context *context);
 /* Call at the context's end. */
 void mgk_cuda_close(clmgk_context *context);
 
-/* Makes the device's context the thread's current one, for all functions below; and what was before, again. */
+/* mgk_cuda_enter makes the device's context the thread's current one, for all functions below; mgk_cuda_leave restores
+ * the one before. */
 clmgk_status mgk_cuda_enter(const mgk_cuda *cuda, clmgk_error *error);
 void mgk_cuda_leave(const mgk_cuda *cuda);
 

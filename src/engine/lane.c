@@ -172,7 +172,7 @@ static bool uses_unit(const mgk_tunables *p)
     return mgk_tunable_get(p, MGK_NAMED(unit)) != 0;
 }
 
-/* Products of f16 numbers need all arrays in f16. Those of bf16 numbers round other types. */
+/* The unit's products of f16 numbers need all arrays in f16. Its products of bf16 numbers round other types. */
 static bool unit_serves(int unit, uint32_t dtypes, clmgk_precision precision)
 {
     return unit == MATRIX_AMX_F16 ? dtypes == 1U << CLMGK_DTYPE_F16

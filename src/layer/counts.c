@@ -201,7 +201,7 @@ static void count_features(const problem *p, clmgk_operations *forward, clmgk_op
     }
 }
 
-/* The keys' features, psi_j, and those of mixed queries. */
+/* Features psi_j of keys, and features of mixed queries. */
 static void count_linear_scores(const problem *p, clmgk_operations *forward, clmgk_operations *backward)
 {
     const double tokens = p->batch * p->length_k, key = tokens * p->features;
@@ -223,7 +223,7 @@ static void count_linear_scores(const problem *p, clmgk_operations *forward, clm
     }
 }
 
-/* States C and z, and what queries read from them. */
+/* States C and z, and the products of queries with them. */
 static void count_states(const problem *p, clmgk_operations *forward, clmgk_operations *backward)
 {
     const double width = p->features * (p->mixed ? p->components : 1), outputs = p->heads * p->value_size;
