@@ -358,6 +358,9 @@ static clmgk_status check_outputs(const clmgk_attention_desc *d, clmgk_error *er
 {
     MGK_TRY(check_gradients(d, error));
     MGK_TRY(check_set("statistics", d->statistics, CLMGK_STATISTIC_ALL, error));
+    if ((d->statistics & CLMGK_STATISTIC_NLL) != 0 && mgk_has_texts(d))
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                        "statistics: NLL: expected no score_mod and no mask_mod, which make no likelihood");
     if ((d->statistics & CLMGK_STATISTIC_NLL) != 0 && d->score != CLMGK_SCORE_GAUSSIAN)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "statistics: NLL: expected gaussian scores");
     return CLMGK_OK;

@@ -25,15 +25,15 @@
 
 typedef enum mgk_type { MGK_BOOL, MGK_INT, MGK_FLOAT } mgk_type;
 
-/* X(NAME, "text", "OpenCL C", type): the built-in names. S is of score texts only. */
+/* X(NAME, "text", "OpenCL C", type): the built-in names. The first two are of score texts only. */
 #define MGK_NAME_LIST(X)                                                                                               \
     X(SCORE, "s", "s", MGK_FLOAT)                                                                                      \
+    X(COMPONENT, "r", "mod_const_int(pair.r)", MGK_INT)                                                                \
     X(ROW, "i", "pair.i", MGK_INT)                                                                                     \
     X(KEY, "j", "pair.j", MGK_INT)                                                                                     \
     X(BATCH, "b", "mod_const_int(pair.b)", MGK_INT)                                                                    \
     X(HEAD, "h", "mod_const_int(pair.h)", MGK_INT)                                                                     \
     X(KV_HEAD, "g", "mod_const_int(pair.g)", MGK_INT)                                                                  \
-    X(COMPONENT, "r", "mod_const_int(pair.r)", MGK_INT)                                                                \
     X(QUERIES, "N", "mod_const_int(pair.queries)", MGK_INT)                                                            \
     X(KEYS, "S", "mod_const_int(pair.keys)", MGK_INT)
 
@@ -192,6 +192,9 @@ typedef struct mgk_inputs {
 /* The value of every node, in double precision; ints and floats converted from ints are rounded as kernels do.
  * Returns the last one. */
 double mgk_evaluate(const mgk_expression *expression, const mgk_inputs *inputs, double *values);
+
+/* The same, with every float rounded to f32. */
+double mgk_evaluate_single(const mgk_expression *expression, const mgk_inputs *inputs, double *values);
 
 /* Reads outside of their arrays that C, which evaluates lazily, would make, after mgk_evaluate. `needed` has room for a
  * flag for each node. */

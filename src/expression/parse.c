@@ -65,6 +65,8 @@ static const mgk_type name_types[] = {
 #undef NAME_TYPE
 };
 
+enum { SCORE_NAMES = MGK_NAME_ROW }; /* the names before it are those of scores alone */
+
 static const char *const keywords[] = {"let", "true", "false"};
 static const char *const type_names[] = {"bool", "int", "float"};
 
@@ -144,13 +146,14 @@ static int32_t fail_unknown(parser *p, const mgk_word *word, bool called)
 {
     const char *nearest = NULL;
     char let_name[MGK_SYMBOL_BYTES + 1];
+    const size_t hidden = p->mask ? SCORE_NAMES : 0;
     int distance = word->length < 5 ? word->length : 4; /* names farther away are no help */
     find_nearest(word, functions, MGK_COUNT(functions), sizeof(functions[0]), &distance, &nearest);
     if (!called) {
         find_nearest(word, p->symbols->captures, p->symbols->capture_count, sizeof(mgk_symbol), &distance, &nearest);
         find_nearest(word, p->symbols->numbers, p->symbols->number_count, sizeof(const char *), &distance, &nearest);
         find_nearest(word, keywords, MGK_COUNT(keywords), sizeof(keywords[0]), &distance, &nearest);
-        find_nearest(word, names + p->mask, MGK_COUNT(names) - p->mask, sizeof(names[0]), &distance, &nearest);
+        find_nearest(word, names + hidden, MGK_COUNT(names) - hidden, sizeof(names[0]), &distance, &nearest);
     }
     for (size_t n = 0; n < p->let_count && !called; ++n) {
         char text[MGK_SYMBOL_BYTES + 1];
@@ -306,8 +309,8 @@ static int32_t parse_name(parser *p)
         return parse_call(p, &name, &functions[f]);
     if (k > 0)
         return mgk_make_constant(p->graph, MGK_BOOL, k == 1);
-    if (n == MGK_NAME_SCORE && p->mask)
-        return mgk_reader_fail(&p->reader, &name, "a mask has no score 's'");
+    if (n >= 0 && n < SCORE_NAMES && p->mask)
+        return mgk_reader_fail(&p->reader, &name, "a mask has no '%s', which scores have", names[n]);
     if (n >= 0)
         return mgk_make_leaf(p->graph, MGK_NAME, name_types[n], (uint32_t)n);
     const int capture = FIND_IN(&name, p->symbols->captures, p->symbols->capture_count);

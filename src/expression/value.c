@@ -148,6 +148,16 @@ double mgk_evaluate(const mgk_expression *expression, const mgk_inputs *inputs, 
     return values[expression->count - 1];
 }
 
+double mgk_evaluate_single(const mgk_expression *expression, const mgk_inputs *inputs, double *values)
+{
+    for (size_t n = 0; n < expression->count; ++n) {
+        values[n] = evaluate_node(&expression->nodes[n], inputs, values);
+        if (expression->nodes[n].type == MGK_FLOAT)
+            values[n] = (double)(float)values[n];
+    }
+    return values[expression->count - 1];
+}
+
 /* Whether C would evaluate argument `a`. */
 static bool needs_argument(const mgk_node *node, const double *values, int a)
 {

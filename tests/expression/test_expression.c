@@ -36,7 +36,7 @@ static void make_point(point *at)
         weights[n] = 1.5 - 0.5 * n;
     for (int n = 0; n < 18; ++n)
         documents[n] = documents_of[n];
-    const double names[MGK_NAMES] = {0.75, 5, 3, 1, 2, 1, 0, 7, 9};
+    const double names[MGK_NAMES] = {0.75, 0, 5, 3, 1, 2, 1, 7, 9};
     *at = (point){.number = {30, 0.5},
                   .arrays = {{table, {3, 4}, {4, 1}},
                              {weights, {9}, {1}},
@@ -247,7 +247,8 @@ TH_HOST_TEST(test_messages)
 {
     for (size_t n = 0; n < TH_COUNT(score_errors); ++n)
         expect_parse_error(score_errors[n].text, false, score_errors[n].message);
-    expect_parse_error("i < s", true, "mask_mod: line 1, column 5: a mask has no score 's'");
+    expect_parse_error("i < s", true, "mask_mod: line 1, column 5: a mask has no 's', which scores have");
+    expect_parse_error("i < r", true, "mask_mod: line 1, column 5: a mask has no 'r', which scores have");
     expect_parse_error("let x = i;\n x * 0.5", true, "line 2, column 2: the mask is a float: expected a condition");
     mgk_free(NULL, extract_text("i - j", true));
 }

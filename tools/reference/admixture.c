@@ -350,7 +350,7 @@ static void add_row(plain_backward *back, int64_t i)
     for (int64_t j = first; j < row->span.end; j++) {
         const float grad_s = row->p[j] * back->grad_w[j];
         back->grad_s[i * desc->length_k + j] = grad_s;
-        back->grad_a[j] = grad_s * plain_cap_slope(desc, row->score[j]);
+        back->grad_a[j] = plain_shape_gradient(back, j, 0, grad_s);
     }
     for (int64_t u = 0; u < desc->mix_hidden; u++)
         plain_add_unit(back, i, u);

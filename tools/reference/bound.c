@@ -14,7 +14,12 @@ double clmgk_ref_log_weight(const clmgk_ref_problem *problem, int64_t b, int64_t
     const ref_span span = ref_span_of(problem, b, i);
     double size = 0.0;
     const double x = ref_family_of(problem->desc.variant)->exact->score(problem, at, &span, j, r, &size);
-    const double s = exact_weight(problem, at, &span, j, x).high;
+    ref_texts texts;
+    if (!ref_texts_create(problem, false, &texts))
+        return (double)NAN;
+    const double shaped = ref_text_score(&texts, &(ref_pair){at, &span, j, r, exact_capped(problem, x)});
+    const double s = exact_weight(problem, at, &span, j, shaped).high;
+    ref_texts_free(&texts);
     return problem->desc.estep == CLMGK_ESTEP_HARD ? s : log(ref_prior(problem, h, j, r)) + s;
 }
 

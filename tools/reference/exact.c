@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-static double capped(const clmgk_ref_problem *p, double s)
+double exact_capped(const clmgk_ref_problem *p, double s)
 {
     const double cap = p->desc.softcap;
     return cap > 0.0 ? cap * tanh(s / cap) : s;
@@ -29,10 +29,10 @@ exact_logit exact_plus(exact_logit a, double x)
     return (exact_logit){high + low, low - ((high + low) - high)};
 }
 
-exact_logit exact_weight(const clmgk_ref_problem *p, ref_row at, const ref_span *span, int64_t j, double x)
+exact_logit exact_weight(const clmgk_ref_problem *p, ref_row at, const ref_span *span, int64_t j, double shaped)
 {
     const exact_logit bias = {ref_bias(p, at, j), 0.0};
-    return exact_plus(exact_plus(bias, -ref_penalty(p, at.h, span, j)), capped(p, x));
+    return exact_plus(exact_plus(bias, -ref_penalty(p, at.h, span, j)), shaped);
 }
 
 exact_log_sum exact_log_sum_exp(const exact_logit *x, int64_t count)
@@ -53,14 +53,15 @@ bool exact_row_create(const clmgk_ref_problem *problem, const exact_scores *scor
     const size_t logits = (size_t)ref_components(&problem->desc) * keys;
     *row = (exact_row){.problem = problem, .scores = scores};
     row->visible = malloc((keys + logits + 1) * sizeof(bool));
-    row->score = malloc((2 * logits + 1) * sizeof(double)); /* + 1: NULL means failure only */
+    row->score = malloc((3 * logits + 1) * sizeof(double)); /* + 1: NULL means failure only */
     row->weight = malloc((2 * logits + (size_t)ref_components(&problem->desc) + keys + 1) * sizeof(exact_logit));
-    if (!row->visible || !row->score || !row->weight) {
+    if (!row->visible || !row->score || !row->weight || !ref_texts_create(problem, false, &row->texts)) {
         exact_row_free(row);
         return false;
     }
     row->huge = row->visible + keys;
     row->size = row->score + logits;
+    row->slope = row->size + logits;
     row->terms = row->weight + logits;
     row->log_w = row->terms + logits + ref_components(&problem->desc);
     return true;
@@ -71,6 +72,7 @@ void exact_row_free(exact_row *row)
     free(row->visible);
     free(row->score);
     free(row->weight);
+    ref_texts_free(&row->texts);
     *row = (exact_row){0};
 }
 
@@ -110,14 +112,16 @@ static exact_logit key_weight(const exact_row *row, int64_t j)
     return exact_plus(sum.largest, sum.log);
 }
 
-/* The size of logit n, of key j. */
-static void measure(exact_row *row, int64_t j, int64_t n)
+/* The size of logit n, of key j, whose score was shaped. */
+static void measure(exact_row *row, int64_t j, int64_t n, double shaped)
 {
     const clmgk_ref_problem *const p = row->problem;
     const double others = fabs(ref_bias(p, row->at, j)) + fabs(ref_penalty(p, row->at.h, &row->span, j));
     if (p->desc.softcap > 0.0)
         row->size[n] = fmin(row->size[n], p->desc.softcap);
-    row->huge[n] = fabs(capped(p, row->score[n])) + others > LARGEST_LOGIT || row->size[n] + others > LARGEST_SUM;
+    if (row->texts.formulas.score)
+        row->size[n] = fabs(row->slope[n]) * row->size[n] + fabs(shaped);
+    row->huge[n] = fabs(shaped) + others > LARGEST_LOGIT || row->size[n] + others > LARGEST_SUM;
     row->size[n] += others;
 }
 
@@ -125,15 +129,20 @@ static void measure(exact_row *row, int64_t j, int64_t n)
 static void solve_key(exact_row *row, int64_t j)
 {
     const clmgk_ref_problem *const p = row->problem;
-    row->visible[j] = !ref_hidden(p, row->at, j);
+    ref_pair pair = {row->at, &row->span, j, 0, 0.0};
+    row->visible[j] = !ref_hidden(p, row->at, j) && !ref_text_hides(&row->texts, &pair);
     row->log_w[j] = (exact_logit){-(double)INFINITY, 0.0};
     if (!row->visible[j])
         return;
     for (int64_t r = 0; r < ref_components(&p->desc); r++) {
         const int64_t n = r * p->desc.length_k + j;
         row->score[n] = row->scores->score(p, row->at, &row->span, j, r, &row->size[n]);
-        measure(row, j, n);
-        row->weight[n] = exact_weight(p, row->at, &row->span, j, row->score[n]);
+        pair.r = r;
+        pair.s = exact_capped(p, row->score[n]);
+        const double shaped = ref_text_score(&row->texts, &pair);
+        row->slope[n] = ref_text_slope(&row->texts, &pair);
+        measure(row, j, n, shaped);
+        row->weight[n] = exact_weight(p, row->at, &row->span, j, shaped);
     }
     row->log_w[j] = key_weight(row, j);
 }

@@ -3,7 +3,7 @@
 #ifndef CLMGK_REFERENCE_EXACT_H
 #define CLMGK_REFERENCE_EXACT_H
 
-#include "reference/problem.h"
+#include "reference/texts.h"
 
 typedef struct exact_scores exact_scores;
 typedef struct exact_backward exact_backward; /* gradients.h */
@@ -41,12 +41,14 @@ exact_log_sum exact_log_sum_exp(const exact_logit *x, int64_t count);
 typedef struct exact_row {
     const clmgk_ref_problem *problem;
     const exact_scores *scores;
+    ref_texts texts;
     ref_row at;
     ref_span span;
     bool *visible;       /* [S] */
     double *score;       /* [M,S]: the scaled score x_ijr: exact_scores */
     double *size;        /* [M,S]: sum of the absolute values of the logit's terms */
     bool *huge;          /* [M,S]: too large for f32: reference.h */
+    double *slope;       /* [M,S]: of the text of the score */
     exact_logit *weight; /* [M,S]: s_ijr - log pi_r(j) */
     exact_logit *log_w;  /* [S]: w_ij */
     exact_logit *terms;  /* [M S]: room for the terms of a sum */
@@ -69,8 +71,11 @@ bool exact_row_create(const clmgk_ref_problem *problem, const exact_scores *scor
 void exact_row_free(exact_row *row);
 void exact_row_solve(exact_row *row, ref_row at);
 
-/* s_ijr - log pi_r(j) of the scaled score x. */
-exact_logit exact_weight(const clmgk_ref_problem *problem, ref_row at, const ref_span *span, int64_t j, double x);
+/* c tanh(x/c) of the scaled score x; x without a soft-cap. */
+double exact_capped(const clmgk_ref_problem *problem, double x);
+
+/* s_ijr - log pi_r(j) of a score that a soft-cap and the text have shaped. */
+exact_logit exact_weight(const clmgk_ref_problem *problem, ref_row at, const ref_span *span, int64_t j, double shaped);
 
 /* s_ijr; with the hard E-step s_ijr - log pi_r(j). */
 exact_logit exact_log_weight(const exact_row *row, int64_t j, int64_t r);

@@ -52,11 +52,23 @@ static double product_of(double x, double y)
     return x == 0.0 ? 0.0 : x * y;
 }
 
+/* An element's derivative by the text, times the gradient of the logit. */
+typedef struct text_sum {
+    const exact_backward *back;
+    double grad_s;
+} text_sum;
+
+static void add_text(const void *to, clmgk_ref_gradient which, int64_t element, double derivative)
+{
+    const text_sum *const sum = to;
+    exact_add_one(sum->back, which, element, sum->grad_s * derivative);
+}
+
 /* Component r of key j; grad_w = dP_ij - delta_i + dL_i, or its size. */
-static void add_component(const exact_backward *back, int64_t j, int64_t r, double grad_w)
+static void add_component(exact_backward *back, int64_t j, int64_t r, double grad_w)
 {
     static const double most = 1e250; /* in place of 1/pi of a prior of 0 */
-    const exact_row *const row = &back->row;
+    exact_row *const row = &back->row;
     const clmgk_attention_desc *const desc = &row->problem->desc;
     const int64_t n = r * desc->length_k + j;
     const double grad_s = share(back, exact_log_weight(row, j, r), row->size[n], 1.0) * grad_w;
@@ -67,13 +79,16 @@ static void add_component(const exact_backward *back, int64_t j, int64_t r, doub
                                                fmin(1.0 / ref_prior(row->problem, row->at.h, j, r), most))));
     if (desc->use_bias)
         exact_add_one(back, CLMGK_REF_GRAD_BIAS, ref_bias_index(desc, row->at, j), grad_s);
+    const ref_pair pair = {row->at, &row->span, j, r, exact_capped(row->problem, row->score[n])};
+    ref_text_gradients(&row->texts, &pair, add_text, &(text_sum){back, grad_s});
+    const double grad_capped = grad_s * row->slope[n];
     if (!back->sizes) {
-        row->scores->add(back, j, r, grad_s * slope);
+        row->scores->add(back, j, r, grad_capped * slope);
         return;
     }
     exact_backward sized = *back; /* the slope is a difference, 1 - tanh^2: the size is the sum, 2 - slope */
     sized.weight *= (row->lost ? 1.0 : slope) / (2.0 - slope);
-    row->scores->add(&sized, j, r, grad_s * (2.0 - slope));
+    row->scores->add(&sized, j, r, grad_capped * (2.0 - slope));
 }
 
 /* dP_ij; of the sizes of a lost row the sum of the absolute values of its terms. */
@@ -89,7 +104,7 @@ static double value_gradient(const exact_backward *back, int64_t j)
 }
 
 /* Adds key j to the gradients, or (`sizes`) to the sums of absolute values. */
-static void add_key(const exact_backward *back, int64_t j)
+static void add_key(exact_backward *back, int64_t j)
 {
     const exact_row *const row = &back->row;
     const clmgk_attention_desc *const desc = &row->problem->desc;

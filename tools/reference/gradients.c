@@ -18,6 +18,8 @@ int64_t clmgk_ref_gradient_count(const clmgk_attention_desc *desc, clmgk_ref_gra
     case CLMGK_REF_GRAD_SINKS:
         return d->use_sinks ? d->heads : 0;
     default:
+        if (which >= CLMGK_REF_GRAD_CAPTURE_0 && which <= CLMGK_REF_GRAD_NUMBERS)
+            return ref_text_gradient_count(d, which);
         return ref_family_of(d->variant)->count(d, which);
     }
 }

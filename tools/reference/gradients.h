@@ -78,7 +78,8 @@ void plain_add(const plain_backward *back, clmgk_ref_gradient which, int64_t at,
 void plain_sum_queries(plain_backward *back, int64_t r, float divisor);
 void plain_sum_keys(plain_backward *back, int64_t r, float divisor);
 
-/* d(c tanh(x/c)) / dx */
-float plain_cap_slope(const clmgk_attention_desc *desc, float x);
+/* The gradient of the scaled score of key j, component r, from that of its logit; adds the logit's to the gradients of
+ * the text's numbers and captured arrays. */
+float plain_shape_gradient(plain_backward *back, int64_t j, int64_t r, float grad_s);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The keys that a row sees, and the terms added to their logits. */
-#include "reference/problem.h"
+#include "reference/texts.h"
 
 static int64_t clamp(int64_t value, int64_t limit)
 {
@@ -81,7 +81,11 @@ ref_span ref_span_of(const clmgk_ref_problem *problem, int64_t b, int64_t i)
     if (!seq.found || (desc->use_lengths_q && i >= problem->lengths_q[b]))
         return (ref_span){.absent = true};
 
-    ref_span span = {.sequence = seq.number, .position = i - seq.first_row, .origin = seq.first_key};
+    ref_span span = {.sequence = seq.number,
+                     .position = i - seq.first_row,
+                     .origin = seq.first_key,
+                     .queries = seq.rows,
+                     .keys = seq.keys};
     span.diagonal = diagonal(problem, &seq, b, span.position);
     span.end = desc->use_lengths ? ref_key_limit(problem, b) : seq.keys;
     span.limit = span.end + seq.first_key;
@@ -99,8 +103,14 @@ int64_t clmgk_ref_visible_keys(const clmgk_ref_problem *problem, int64_t b, int6
 
 bool clmgk_ref_visible(const clmgk_ref_problem *problem, int64_t b, int64_t h, int64_t i, int64_t j)
 {
+    const ref_row at = {b, h, i};
     const ref_span span = ref_span_of(problem, b, i);
-    return span.first <= j && j < span.end && !ref_hidden(problem, (ref_row){b, h, i}, j);
+    ref_texts texts;
+    if (span.first > j || j >= span.end || ref_hidden(problem, at, j) || !ref_texts_create(problem, false, &texts))
+        return false;
+    const bool visible = !ref_text_hides(&texts, &(ref_pair){at, &span, j, 0, 0.0});
+    ref_texts_free(&texts);
+    return visible;
 }
 
 /* Axes of the bias: 0 in the descriptor means the full axis. */

@@ -137,7 +137,7 @@ static void add_component(plain_backward *back, int64_t i, int64_t r)
     for (int64_t j = row->span.first; j < row->span.end; j++) {
         const float grad_s = p[j] * back->grad_w[j];
         back->grad_s[i * keys + j] += grad_s;
-        grad_x[j] = grad_s * plain_cap_slope(desc, score[j]);
+        grad_x[j] = plain_shape_gradient(back, j, r, grad_s);
         prior[j] = expf(weight[j] - row->largest) / row->total * back->grad_w[j];
     }
     back->variance[r * desc->length + i] = ref_sum_of_products(

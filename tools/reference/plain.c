@@ -40,12 +40,16 @@ bool ref_plain_create(const clmgk_ref_problem *problem, const plain_scores *scor
     };
     *plain = (ref_plain){.problem = problem, .scores = scores, .at = {-1, -1, -1}};
     plain->memory = ref_room(parts, sizeof(parts) / sizeof(parts[0]));
-    return plain->memory != NULL;
+    if (plain->memory && ref_texts_create(problem, true, &plain->texts))
+        return true;
+    free(plain->memory);
+    return false;
 }
 
 void ref_plain_free(ref_plain *plain)
 {
     free(plain->memory);
+    ref_texts_free(&plain->texts);
     *plain = (ref_plain){0};
 }
 
@@ -86,19 +90,27 @@ static float logit_of(float score, float bias, float penalty)
     return isinf(sum) && isfinite(score) && isfinite(bias) ? copysignf(FLT_MAX, sum) : sum;
 }
 
+ref_pair ref_plain_pair(const ref_plain *plain, int64_t j, int64_t r)
+{
+    const float cap = (float)plain->problem->desc.softcap;
+    const float score = plain->score[r * plain->problem->desc.length_k + j];
+    return (ref_pair){plain->at, &plain->span, j, r, (double)(cap > 0.0F ? cap * tanhf(score / cap) : score)};
+}
+
 /* From scores to s_ijr; then their maximum. */
 static void fill_weights(ref_plain *plain)
 {
     const clmgk_attention_desc *const desc = &plain->problem->desc;
-    const float cap = (float)desc->softcap;
     float largest = desc->use_sinks ? (float)plain->problem->sinks[plain->at.h] : -INFINITY;
     for (int64_t j = plain->span.first; j < plain->span.end; j++) {
-        const bool hidden = ref_hidden(plain->problem, plain->at, j);
+        const ref_pair first = ref_plain_pair(plain, j, 0);
+        const bool hidden = ref_hidden(plain->problem, plain->at, j) || ref_text_hides(&plain->texts, &first);
         const float bias = (float)ref_bias(plain->problem, plain->at, j);
         const float penalty = (float)ref_penalty(plain->problem, plain->at.h, &plain->span, j);
         for (int64_t r = 0; r < ref_components(desc); r++) {
             const int64_t n = r * desc->length_k + j;
-            const float score = cap > 0.0F ? cap * tanhf(plain->score[n] / cap) : plain->score[n];
+            const ref_pair pair = ref_plain_pair(plain, j, r);
+            const float score = (float)ref_text_score(&plain->texts, &pair);
             plain->weight[n] = hidden ? -INFINITY : logit_of(score, bias, penalty);
             plain->log_term[n] = plain->weight[n];
             if (desc->estep == CLMGK_ESTEP_SOFT)

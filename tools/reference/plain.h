@@ -3,8 +3,8 @@
 #ifndef CLMGK_REFERENCE_PLAIN_H
 #define CLMGK_REFERENCE_PLAIN_H
 
-#include "reference/problem.h"
 #include "reference/sums.h"
+#include "reference/texts.h"
 
 /* Computation of |q - k|^2: from the difference, or as |q|^2 - 2 q.k + |k|^2. Dot scores use only the first. */
 typedef enum ref_distance { REF_DISTANCE_DIRECT, REF_DISTANCE_EXPANDED, REF_DISTANCES } ref_distance;
@@ -25,6 +25,7 @@ typedef struct plain_scores plain_scores;
 typedef struct ref_plain {
     const clmgk_ref_problem *problem;
     const plain_scores *scores;
+    ref_texts texts;
     ref_row at;
     ref_way way;
     ref_span span;
@@ -69,6 +70,9 @@ struct plain_scores {
 bool ref_plain_create(const clmgk_ref_problem *problem, const plain_scores *scores, ref_plain *plain);
 void ref_plain_free(ref_plain *plain);
 void ref_plain_solve(ref_plain *plain, ref_row row, ref_way way);
+
+/* The pair of key j and component r, with its score after the soft-cap. */
+ref_pair ref_plain_pair(const ref_plain *plain, int64_t j, int64_t r);
 
 /* Loads k_jr of head (b,h), shift included, in f32; 0 beyond the lengths. Element n is key[n*step]. */
 void ref_plain_load_key(const clmgk_ref_problem *problem, int64_t b, int64_t h, int64_t j, int64_t r, int64_t step,

@@ -117,10 +117,27 @@ static void fill_row(plain_backward *back, int64_t i, ref_way way)
     back->row.scores->add_row(back, i);
 }
 
-float plain_cap_slope(const clmgk_attention_desc *desc, float x)
+/* A derivative of the text, times the gradient of the logit. */
+typedef struct text_sum {
+    const plain_backward *back;
+    float grad_s;
+} text_sum;
+
+static void add_text(const void *to, clmgk_ref_gradient which, int64_t element, double derivative)
 {
+    const text_sum *const sum = to;
+    const float term = sum->grad_s * (float)derivative;
+    plain_add(sum->back, which, element, 1, 1.0F, &term);
+}
+
+float plain_shape_gradient(plain_backward *back, int64_t j, int64_t r, float grad_s)
+{
+    const clmgk_attention_desc *const desc = desc_of(back);
+    const float x = back->row.score[r * desc->length_k + j];
     const float cap = (float)desc->softcap, t = cap > 0.0F ? tanhf(x / cap) : 0.0F;
-    return 1.0F - t * t;
+    const ref_pair pair = ref_plain_pair(&back->row, j, r);
+    ref_text_gradients(&back->row.texts, &pair, add_text, &(text_sum){back, grad_s});
+    return grad_s * (float)ref_text_slope(&back->row.texts, &pair) * (1.0F - t * t);
 }
 
 /* ---- sums over the matrices ------------------------------------------------------------------------------------ */

@@ -139,10 +139,12 @@ static inline double ref_deviation(const clmgk_ref_problem *p, int64_t k)
 
 /* The keys that row i of batch b sees, apart from the bias, and the row's position in its sequence. */
 typedef struct ref_span {
-    bool absent;        /* beyond lengths_q, or in no sequence: L is -inf even with a sink */
-    int64_t sequence;   /* b of the random numbers: the batch, or the packed sequence */
-    int64_t position;   /* i from the first row of the sequence */
-    int64_t origin;     /* first key of the sequence */
+    bool absent;      /* beyond lengths_q, or in no sequence: L is -inf even with a sink */
+    int64_t sequence; /* b of the random numbers: the batch, or the packed sequence */
+    int64_t position; /* i from the first row of the sequence */
+    int64_t origin;   /* first key of the sequence */
+    int64_t queries;  /* N and S of the sequence */
+    int64_t keys;
     int64_t diagonal;   /* d(i), counted from the origin */
     int64_t first, end; /* it sees keys first .. end - 1 */
     int64_t limit;      /* end of the sequence's keys, of which causality and window hide some */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What may reach results though the formula does not take it, as attention.h says: numbers that masks hide, and values
  * so large that sums of them overflow. */
-#include "reference/problem.h"
+#include "reference/texts.h"
 
 #include <float.h>
 
@@ -39,13 +39,18 @@ static bool is_large(const clmgk_ref_problem *p, ref_row at, int64_t j, double k
 bool ref_row_may_leave(const clmgk_ref_problem *problem, ref_row at)
 {
     const ref_span span = ref_span_of(problem, at.b, at.i);
+    ref_texts texts;
     bool may = false;
+    if (!ref_texts_create(problem, false, &texts))
+        return false;
     for (int64_t j = span.origin; !span.absent && !may && j < span.limit; j++) {
         const bool near = span.first - REACH <= j && j < span.end + REACH;
-        const bool seen = span.first <= j && j < span.end && !ref_hidden(problem, at, j);
+        const bool seen = span.first <= j && j < span.end && !ref_hidden(problem, at, j) &&
+                          !ref_text_hides(&texts, &(ref_pair){at, &span, j, 0, 0.0});
         may = seen ? problem->v && is_large(problem, at, j, (double)(span.end - span.first))
                    : near && is_poisoned(problem, at, j);
     }
+    ref_texts_free(&texts);
     return may;
 }
 
@@ -63,7 +68,7 @@ static bool is_poisoned_row(const clmgk_ref_problem *p, ref_row at, int64_t numb
 bool ref_gradients_may_leave(const clmgk_ref_problem *problem)
 {
     const clmgk_attention_desc *const desc = &problem->desc;
-    const bool hides = desc->causal || desc->use_window || desc->use_bias;
+    const bool hides = desc->causal || desc->use_window || desc->use_bias || desc->mask_mod;
     bool may = false;
     for (int64_t n = 0; !may && n < desc->batch * desc->heads * desc->length; n++) {
         const ref_row at = ref_row_of(desc, n);
