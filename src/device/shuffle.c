@@ -30,7 +30,6 @@ static bool may_have(const clmgk_context *context, int shuffle)
     }
 }
 
-/* Number of neighbours of each work-item. */
 static clmgk_status count_neighbours(clmgk_context *context, int shuffle, cl_int *neighbours, clmgk_error *error)
 {
     static const mgk_probe probe = {.file = "engine/shuffle_probe.cl",

@@ -401,7 +401,6 @@ static const char *compiler_of_queries(const mgk_footprint *f, const mgk_tunable
     return has_limit ? MGK_EDITED_PTX " " MGK_REGISTERS_LIMIT "168" : NULL;
 }
 
-/* The flags of all kernels of a unit. */
 static mgk_flags unit_flags(const mgk_device_facts *facts, const mgk_tunables *p)
 {
     return (mgk_flags){.MATRIX_UNIT = mgk_tunable_get(p, MGK_NAMED(unit)),

@@ -380,7 +380,6 @@ static int64_t private_bytes_of(const mgk_footprint *f, const mgk_tunables *p)
     return f->forward ? floats * (int64_t)sizeof(float) : 0;
 }
 
-/* Options of the device's compiler. */
 static const char *compiler_of(const mgk_device_facts *facts, int registers)
 {
     if (registers > 0)
