@@ -185,9 +185,11 @@ extern const mgk_embedded_file mgk_embedded_files[];
 /* Appends the text of kernel file `name` to `out`. The first `#include "x"` of each file is replaced by the file's
  * text, with #line directives, even where a condition excludes it: conditions are not evaluated. So is `#include
  * ENGINE_FILE(x)`, where x is a file of the engine that the compiler options name by -DENGINE=<name>
- * (cl/engine/files.clh). Reads from kernel_dir or, if that is NULL, from the embedded table. */
-clmgk_status mgk_source_expand(const char *kernel_dir, const char *name, const char *options, mgk_text *out,
-                               clmgk_error *error);
+ * (cl/engine/files.clh). Reads from kernel_dir or, if that is NULL, from the embedded table.
+ * `mods`: the OpenCL C of a user's score and mask, in place of the file MGK_MODS_FILE; NULL: that file. */
+#define MGK_MODS_FILE "attention/mods_text.clh"
+clmgk_status mgk_source_expand(const char *kernel_dir, const char *name, const char *options, const char *mods,
+                               mgk_text *out, clmgk_error *error);
 
 /* ---- programs --------------------------------------------------------------------------------------------- */
 
@@ -219,9 +221,10 @@ struct mgk_program {
  * The program of kernel file `file` with compiler options `options` (-D…): from the context's list, from program_dir,
  * from the cache on disk if the library is the keeper, or built. `origin` and `compile_ms` describe this call. A
  * doubtful cache file means a rebuild; a cache that cannot be written is no error. Release with mgk_program_release.
+ * `mods`: as of mgk_source_expand; options that say so have no program without them.
  */
-clmgk_status mgk_program_get(clmgk_context *context, const char *file, const char *options, mgk_program **out,
-                             clmgk_program_origin *origin, double *compile_ms, clmgk_error *error);
+clmgk_status mgk_program_get(clmgk_context *context, const char *file, const char *options, const char *mods,
+                             mgk_program **out, clmgk_program_origin *origin, double *compile_ms, clmgk_error *error);
 
 /* Writes a program's binary to the cache, if it was built and not yet saved and the library is the keeper. Call it
  * after the program's first launch, when PoCL finishes compiling. A failure is noted in `unsaved`. A program that is

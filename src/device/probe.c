@@ -53,7 +53,7 @@ clmgk_status mgk_probe_run(clmgk_context *context, const mgk_probe *probe, const
     mgk_program *program = NULL;
     clmgk_program_origin origin;
     double ms = 0.0;
-    MGK_TRY(mgk_program_get(context, probe->file, options, &program, &origin, &ms, error));
+    MGK_TRY(mgk_program_get(context, probe->file, options, NULL, &program, &origin, &ms, error));
     MGK_TRY_GOTO(status, check_marks(program, error), cleanup);
     MGK_TRY_GOTO(status, run(context, probe, program->program, out, error), cleanup);
     if (probe->is_right != NULL && !probe->is_right(out)) {

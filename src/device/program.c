@@ -402,8 +402,8 @@ static clmgk_status find_or_create(clmgk_context *context, const wanted *by, con
     return CLMGK_OK;
 }
 
-clmgk_status mgk_program_get(clmgk_context *context, const char *file, const char *options, mgk_program **out,
-                             clmgk_program_origin *origin, double *compile_ms, clmgk_error *error)
+clmgk_status mgk_program_get(clmgk_context *context, const char *file, const char *options, const char *mods,
+                             mgk_program **out, clmgk_program_origin *origin, double *compile_ms, clmgk_error *error)
 {
     const double start = mgk_now_ms();
     clmgk_status status;
@@ -411,13 +411,13 @@ clmgk_status mgk_program_get(clmgk_context *context, const char *file, const cha
     *out = NULL;
     *origin = CLMGK_PROGRAM_MEMORY;
     *compile_ms = 0.0;
-    if (context->kernel_dir == NULL)
+    if (context->kernel_dir == NULL && mods == NULL) /* file and options tell the source */
         MGK_TRY(take_or_add(context, &by, NULL, out, error));
     if (*out != NULL)
         return CLMGK_OK;
     mgk_text source = {.allocator = &context->allocator};
     mgk_text key = {.allocator = &context->allocator};
-    MGK_TRY_GOTO(status, mgk_source_expand(context->kernel_dir, file, options, &source, error), cleanup);
+    MGK_TRY_GOTO(status, mgk_source_expand(context->kernel_dir, file, options, mods, &source, error), cleanup);
     MGK_TRY_GOTO(status, make_key(context, &source, options, &key, error), cleanup);
 
     by.key = key.data;

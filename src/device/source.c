@@ -19,6 +19,7 @@ typedef struct expansion {
     const char *kernel_dir;
     const char *engine; /* the engine's name in the program's options, and its length; NULL: the options name none */
     size_t engine_length;
+    const char *mods; /* in place of the file MGK_MODS_FILE; NULL: the file */
     mgk_text *out;
     mgk_text seen; /* the names so far, each between newlines */
     clmgk_error *error;
@@ -146,11 +147,20 @@ static clmgk_status expand_lines(expansion *run, const char *name, const source_
     return CLMGK_OK;
 }
 
+static clmgk_status open_file(const expansion *run, const char *name, source_file *file)
+{
+    if (run->mods != NULL && strcmp(name, MGK_MODS_FILE) == 0) {
+        *file = (source_file){.text = run->mods, .length = strlen(run->mods)};
+        return CLMGK_OK;
+    }
+    return run->kernel_dir != NULL ? open_in_folder(run, name, file) : open_embedded(name, file, run->error);
+}
+
 /* Recursive; ends because each file is expanded once. */
 static clmgk_status expand_file(expansion *run, const char *name)
 {
     source_file file = {0};
-    MGK_TRY(run->kernel_dir != NULL ? open_in_folder(run, name, &file) : open_embedded(name, &file, run->error));
+    MGK_TRY(open_file(run, name, &file));
     const clmgk_status status = expand_lines(run, name, &file);
     mgk_free(run->out->allocator, file.owned);
     return status;
@@ -167,10 +177,11 @@ static void find_engine(expansion *run, const char *options)
     run->engine_length = strcspn(run->engine, " ");
 }
 
-clmgk_status mgk_source_expand(const char *kernel_dir, const char *name, const char *options, mgk_text *out,
-                               clmgk_error *error)
+clmgk_status mgk_source_expand(const char *kernel_dir, const char *name, const char *options, const char *mods,
+                               mgk_text *out, clmgk_error *error)
 {
-    expansion run = {.kernel_dir = kernel_dir, .out = out, .seen = {.allocator = out->allocator}, .error = error};
+    expansion run = {
+        .kernel_dir = kernel_dir, .mods = mods, .out = out, .seen = {.allocator = out->allocator}, .error = error};
     find_engine(&run, options);
     clmgk_status status = first_time(&run.seen, name) ? expand_file(&run, name) : CLMGK_OK;
     if (status == CLMGK_OK && (out->failed || run.seen.failed))

@@ -18,8 +18,8 @@ static void *work(void *argument)
         mgk_build *const one = &builds->build[i];
         clmgk_error ignored;
         double ms = 0.0;
-        if (mgk_program_get(builds->context, one->file, one->options, &one->program, &one->origin, &ms, &ignored) !=
-            CLMGK_OK)
+        if (mgk_program_get(builds->context, one->file, one->options, one->mods, &one->program, &one->origin, &ms,
+                            &ignored) != CLMGK_OK)
             one->program = NULL;
     }
 }
@@ -28,8 +28,8 @@ static void add(mgk_builds *builds, const mgk_step *step)
 {
     if (step->enqueue != NULL || step->options.failed || builds->count == MGK_MOST_BUILDS)
         return;
-    builds->build[builds->count++] =
-        (mgk_build){.file = step->file, .options = step->options.data, .origin = CLMGK_PROGRAM_MEMORY};
+    builds->build[builds->count++] = (mgk_build){
+        .file = step->file, .options = step->options.data, .mods = step->mods, .origin = CLMGK_PROGRAM_MEMORY};
 }
 
 void mgk_builds_run(mgk_builds *builds, clmgk_context *context, mgk_steps *const *lists, size_t count)

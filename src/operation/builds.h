@@ -7,7 +7,7 @@
 enum { MGK_MOST_BUILDS = 4 * MGK_MAX_STEPS };
 
 typedef struct mgk_build {
-    const char *file, *options;
+    const char *file, *options, *mods;
     mgk_program *program; /* NULL: it could not be built */
     clmgk_program_origin origin;
 } mgk_build;

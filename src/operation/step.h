@@ -41,6 +41,7 @@ typedef struct mgk_step {
     const char *file;                       /* of cl/ */
     const char *name;                       /* of the kernel */
     mgk_text options;                       /* of the compiler */
+    const char *mods;                       /* OpenCL C of a user's score and mask, the plan's; NULL: none */
     mgk_launch launch;                      /* global[0] = 0: nothing to do */
     uint64_t local_bytes;                   /* local memory of a work-group */
     uint64_t private_bytes;                 /* private arrays of a work-item */
@@ -72,6 +73,9 @@ typedef struct mgk_step_buffer {
 
 /* Sets the step's arguments, and those buffers of the kernel's list that the kernel takes. */
 void mgk_step_bind(mgk_step *step, const void *args, size_t args_bytes, const mgk_step_buffer *list, size_t count);
+
+/* Appends to the step's arguments, which may then be too many: mgk_step_check. */
+void mgk_step_append(mgk_step *step, const void *args, size_t bytes);
 
 /* UNSUPPORTED, with the reason, if the step's arguments exceed what OpenCL guarantees. */
 clmgk_status mgk_step_check(const mgk_step *step, clmgk_error *error);

@@ -66,6 +66,13 @@ void mgk_step_bind(mgk_step *step, const void *args, size_t args_bytes, const mg
     }
 }
 
+void mgk_step_append(mgk_step *step, const void *args, size_t bytes)
+{
+    if (step->args_bytes + bytes <= sizeof(step->args))
+        memcpy(step->args + step->args_bytes, args, bytes);
+    step->args_bytes += bytes;
+}
+
 /* Kernels count work-groups in 32 bits, and so do drivers. */
 static clmgk_status check_groups(const mgk_step *step, clmgk_error *error)
 {
@@ -269,7 +276,8 @@ static clmgk_status compile_step(clmgk_context *context, mgk_step *step, cl_comm
     if (step->options.failed)
         return mgk_fail_memory(error, "compiler options");
     MGK_TRY(mgk_step_check(step, error));
-    MGK_TRY(mgk_program_get(context, step->file, step->options.data, &step->program, &own, &ignored, error));
+    MGK_TRY(
+        mgk_program_get(context, step->file, step->options.data, step->mods, &step->program, &own, &ignored, error));
     *origin = own > *origin ? own : *origin;
     cl_int code = CL_SUCCESS;
     step->kernel = clCreateKernel(step->program->program, step->name, &code);

@@ -312,7 +312,7 @@ static cl_program build_draw(const th_session *session, int lanes, bool rounded)
     static const char *const files[] = {"base/common.clh", "engine/lanes.clh", "base/normal.clh"};
     mgk_text text[TH_COUNT(files)] = {{0}};
     for (size_t n = 0; n < TH_COUNT(files); n++)
-        assert_int_equal(mgk_source_expand(NULL, files[n], "", &text[n], NULL), CLMGK_OK);
+        assert_int_equal(mgk_source_expand(NULL, files[n], "", NULL, &text[n], NULL), CLMGK_OK);
     const char *sources[] = {text[0].data, lanes == 1 ? one_lane : text[1].data, text[2].data, draw_kernel};
     char options[128];
     snprintf(options, sizeof(options), "-cl-std=CL1.2 -DLANES=%d%s", lanes,

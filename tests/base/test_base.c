@@ -469,7 +469,7 @@ static void expect_no_source(const char *folder, const char *name, const char *o
                              const char *words)
 {
     mgk_text source = {0};
-    th_expect_error(mgk_source_expand(folder, name, options, &source, &th_error), status, words);
+    th_expect_error(mgk_source_expand(folder, name, options, NULL, &source, &th_error), status, words);
     mgk_text_free(&source);
 }
 
@@ -481,7 +481,7 @@ TH_HOST_TEST(test_source_expansion)
     write_kernel(folder, "main.cl", "first\n #\tinclude \"a.clh\" // why\n#include \"b.clh\"\n#include <c.h>\nlast");
     write_kernel(folder, "a.clh", "in a\n#include \"b.clh\"\n");
     write_kernel(folder, "b.clh", "in b\n#include \"a.clh\"\n#include \"main.cl\"\n");
-    assert_int_equal(mgk_source_expand(folder, "main.cl", "", &source, NULL), CLMGK_OK);
+    assert_int_equal(mgk_source_expand(folder, "main.cl", "", NULL, &source, NULL), CLMGK_OK);
     assert_string_equal(source.data, "#line 1 \"main.cl\"\nfirst\n"
                                      "#line 1 \"a.clh\"\nin a\n"
                                      "#line 1 \"b.clh\"\nin b\n"
@@ -489,6 +489,24 @@ TH_HOST_TEST(test_source_expansion)
                                      "#line 3 \"a.clh\"\n"
                                      "#line 3 \"main.cl\"\n#line 4 \"main.cl\"\n"
                                      "#include <c.h>\nlast\n");
+    mgk_text_free(&source);
+    scratch_remove(folder);
+}
+
+/* The texts of a score and mask stand in place of one file, and of its includes. */
+TH_HOST_TEST(test_source_texts)
+{
+    char folder[SCRATCH_PATH];
+    mgk_text source = {0};
+    scratch_create(folder);
+    write_kernel(folder, "main.cl", "#include \"" MGK_MODS_FILE "\"\nlast\n");
+    write_kernel(folder, MGK_MODS_FILE, "in the file\n");
+    assert_int_equal(mgk_source_expand(folder, "main.cl", "", NULL, &source, NULL), CLMGK_OK);
+    assert_non_null(strstr(source.data, "in the file"));
+    mgk_text_free(&source);
+    assert_int_equal(mgk_source_expand(folder, "main.cl", "", "one\ntwo\n", &source, NULL), CLMGK_OK);
+    assert_string_equal(source.data, "#line 1 \"main.cl\"\n#line 1 \"" MGK_MODS_FILE "\"\none\ntwo\n"
+                                     "#line 2 \"main.cl\"\nlast\n");
     mgk_text_free(&source);
     scratch_remove(folder);
 }
@@ -504,7 +522,7 @@ TH_HOST_TEST(test_source_engine_files)
     write_kernel(folder, "main.cl",
                  "#include ENGINE_FILE(a.clh)\n #  include ENGINE_FILE(a.clh)\n"
                  "#include \"engine/two/a.clh\"\n");
-    assert_int_equal(mgk_source_expand(folder, "main.cl", "-DX=1 -DENGINE=two -DY=1", &source, NULL), CLMGK_OK);
+    assert_int_equal(mgk_source_expand(folder, "main.cl", "-DX=1 -DENGINE=two -DY=1", NULL, &source, NULL), CLMGK_OK);
     assert_string_equal(source.data, included);
     mgk_text_free(&source);
     expect_no_source(folder, "main.cl", "-DENGINE=tw", CLMGK_ERROR_IO, "engine/tw/a.clh");
@@ -537,7 +555,7 @@ TH_HOST_TEST(test_source_without_memory)
         counting counts = {.budget = budget};
         const clmgk_allocator allocator = {.allocate = count_allocate, .release = count_release, .user = &counts};
         mgk_text source = {.allocator = &allocator};
-        status = mgk_source_expand(folder, "main.cl", "", &source, NULL);
+        status = mgk_source_expand(folder, "main.cl", "", NULL, &source, NULL);
         assert_true(status == CLMGK_OK || status == CLMGK_ERROR_OUT_OF_HOST_MEMORY);
         mgk_text_free(&source);
         assert_int_equal(counts.live, 0);

@@ -701,7 +701,7 @@ static clmgk_program_origin get_fill(clmgk_context *context, const char *options
 {
     clmgk_program_origin origin = CLMGK_PROGRAM_MEMORY;
     double compile_ms = -1.0;
-    th_expect_ok(mgk_program_get(context, "fill.cl", options, program, &origin, &compile_ms, &th_error));
+    th_expect_ok(mgk_program_get(context, "fill.cl", options, NULL, program, &origin, &compile_ms, &th_error));
     assert_true(compile_ms >= 0.0);
     return origin;
 }
@@ -912,7 +912,7 @@ CACHE_TEST(test_compile_errors_quote_the_log)
     clmgk_error error = {0};
     write_kernels(self->root);
     clmgk_context *const context = make_context(&machine, self->root);
-    assert_int_equal(mgk_program_get(context, "broken.cl", "", &program, &origin, &compile_ms, &error),
+    assert_int_equal(mgk_program_get(context, "broken.cl", "", NULL, &program, &origin, &compile_ms, &error),
                      CLMGK_ERROR_COMPILE);
     assert_int_equal(error.opencl_code, CL_BUILD_PROGRAM_FAILURE);
     assert_non_null(strstr(error.message, "\"broken.cl\""));
@@ -937,7 +937,8 @@ static void *get_program(void *user)
 {
     worker *const self = user;
     double compile_ms;
-    self->status = mgk_program_get(self->context, "fill.cl", "", &self->program, &self->origin, &compile_ms, NULL);
+    self->status =
+        mgk_program_get(self->context, "fill.cl", "", NULL, &self->program, &self->origin, &compile_ms, NULL);
     return NULL;
 }
 
@@ -1130,7 +1131,7 @@ CACHE_TEST(test_saving_programs_fails)
     th_expect_error(clmgk_program_dir_get_info(longer, &info, &th_error), CLMGK_ERROR_INVALID_VALUE, "program_dir");
 
     write_kernels(self->root);
-    th_expect_ok(mgk_program_get(context, "fill.cl", "", &program, &origin, &compile_ms, &th_error));
+    th_expect_ok(mgk_program_get(context, "fill.cl", "", NULL, &program, &origin, &compile_ms, &th_error));
     scratch_join(path, self->root, "fill.cl");
     th_expect_error(clmgk_context_save_programs(context, path, &count, &th_error), CLMGK_ERROR_IO, path);
     assert_int_equal(count, 0);

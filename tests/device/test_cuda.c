@@ -464,7 +464,7 @@ CUDA_TEST(limits_of_registers)
     double ms = 0;
     th_expect_ok(mgk_cuda_open(self->context, &cuda, &th_error));
     th_expect_ok(mgk_program_get(self->context, "engine/unit_probe.cl",
-                                 "-cl-std=CL1.2 -DENGINE=matrix -cl-nv-maxrregcount=64", &program, &origin, &ms,
+                                 "-cl-std=CL1.2 -DENGINE=matrix -cl-nv-maxrregcount=64", NULL, &program, &origin, &ms,
                                  &th_error));
     th_expect_ok(mgk_cuda_enter(cuda, &th_error));
     th_expect_error(mgk_cuda_get_function(cuda, program, "no_kernel", &grid, &function, &th_error), CLMGK_ERROR_CUDA,

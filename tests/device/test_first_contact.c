@@ -173,8 +173,8 @@ TH_TEST(compilers_without_the_options_for_registers)
         double compile_ms;
         (void)snprintf(options, sizeof(options), "-cl-std=CL1.2 %s -DENGINE=lane -DGROUPED=1", given[n]);
         knows_registers = false;
-        th_expect_ok(mgk_program_get(session->context, "attention/reduce.cl", options, &program, &origin, &compile_ms,
-                                     &th_error));
+        th_expect_ok(mgk_program_get(session->context, "attention/reduce.cl", options, NULL, &program, &origin,
+                                     &compile_ms, &th_error));
         knows_registers = true;
         assert_string_equal(program->options, options);
         assert_string_equal(program->refused, given[n]);
@@ -409,7 +409,7 @@ static mgk_text text_of(const char *file)
     clmgk_error error = {0};
     for (size_t n = 0; n < TH_COUNT(engines); n++) {
         mgk_text text = {0};
-        if (mgk_source_expand(NULL, file, engines[n], &text, &error) == CLMGK_OK)
+        if (mgk_source_expand(NULL, file, engines[n], NULL, &text, &error) == CLMGK_OK)
             return text;
         mgk_text_free(&text);
     }

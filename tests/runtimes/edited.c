@@ -264,7 +264,7 @@ static clmgk_status get_probe(clmgk_context *context, mgk_program **program)
     clmgk_program_origin origin;
     double ms;
     const char *const file = mgk_matrix_unit_probe(&context->facts, WGMMA, options, sizeof(options));
-    return mgk_program_get(context, file, options, program, &origin, &ms, &th_error);
+    return mgk_program_get(context, file, options, NULL, program, &origin, &ms, &th_error);
 }
 
 /* Two threads hold a program, and the first finds out that it is wrong: the second neither uses nor saves it. */
