@@ -193,7 +193,7 @@ FUNCTION void head_begin(const key_block *b, int h)
     const problem *const p = b->p;
     const places *const at = b->at;
     head *const x = b->x;
-    x->scorer.modifiers = modifiers_of(a, p, h, at->slopes);
+    x->scorer.modifiers = modifiers_of(a, p, h, at->slopes, at->data);
     x->scorer.mixing = mixing_of(a, h, at->mix, at->mix_weight, at->noise);
     x->scorer.mixing.added = added_of(h, at->mix_offset);
     if (HAS_BIAS)
@@ -400,6 +400,7 @@ KERNEL(admixture_backward)
     const int batches = HAS_SEQUENCES ? 1 : a.batch;
 
     GRAD_ENGINE_DECLARE(g)
+    const mod_data data = MOD_DATA;
     STREAMED_SPACE float log_terms[HEAD_TERMS], log_low_terms[HAS_LSE_LOW ? HEAD_TERMS : 1], delta_terms[HEAD_TERMS];
     head x;
     x.log = log_terms;
@@ -413,6 +414,7 @@ KERNEL(admixture_backward)
     at.noise = noise;
     at.bias = bias;
     at.slopes = slopes;
+    at.data = &data;
     at.work = work;
     at.grad_bias =
         a.bias_copies == 0 ? grad_bias : work + a.region[MGK_REGION_BIAS] + chunk * (a.bias_batches * a.bias.batch);
@@ -430,7 +432,7 @@ KERNEL(admixture_backward)
                     (((long)split * batches + p.batch) * COMPONENTS * a.length + p.row_base) * HEAD_SIZE;
         at.sums = (long)task * a.splits + split;
         /* shared noise and a shared mixing are any head's */
-        x.scorer.modifiers = modifiers_of(&a, &p, 0, slopes);
+        x.scorer.modifiers = modifiers_of(&a, &p, 0, slopes, &data);
         x.scorer.mixing = mixing_of(&a, 0, mix, mix_weight, noise);
         x.scorer.hidden = mix_hidden_offset;
         for (int k0 = split * GROUP_HELD; k0 < keys; k0 += a.splits * GROUP_HELD) {

@@ -61,7 +61,7 @@ FUNCTION void hide_pairs(const pair_block *b, int sub, real (*s)[BLOCK_ROWS])
     if (b->view->whole_begin > 0 || b->view->whole_end < 1)
         KEYS_FOR(u)
             ROWS_FOR(v)
-                s[u][v] = is_hidden(b->e, b->view, sub, u, v) ? (real)(-INFINITY) : s[u][v];
+                s[u][v] = is_hidden(b->e, &b->x->modifiers, b->view, sub, u, v) ? (real)(-INFINITY) : s[u][v];
 }
 
 FUNCTION real pair_delta(const pair_block *b, int sub, int u, int v)
@@ -207,6 +207,7 @@ KERNEL(admixture_backward_queries)
 
     GRAD_ENGINE_DECLARE(g)
     engine *const e = &g.base;
+    const mod_data data = MOD_DATA;
     scorer x;
     tile_view view;
     real seen[BLOCK_ROWS];
@@ -225,14 +226,14 @@ KERNEL(admixture_backward_queries)
         if (!view_tile(e, &walk, 0, k0, &view))
             continue;
         /* shared noise and a shared mixing are any head's */
-        x.modifiers = modifiers_of(&a, &p, 0, slopes);
+        x.modifiers = modifiers_of(&a, &p, 0, slopes, &data);
         x.mixing = mixing_of(&a, 0, mix, mix_weight, noise);
         x.hidden = mix_hidden_offset;
         const pair_block any_head = {&g, e, &x, &view, &a, 0, 0, 0, 0};
         hold_scores(&any_head, (uint)block.b * (uint)a.heads, 0);
         clear_gradients(&any_head, 0);
         for (int h = 0; h < a.heads; ++h) {
-            x.modifiers = modifiers_of(&a, &p, h, slopes);
+            x.modifiers = modifiers_of(&a, &p, h, slopes, &data);
             x.mixing = mixing_of(&a, h, mix, mix_weight, noise);
             x.mixing.added = added_of(h, mix_offset);
 #if STAGES_AHEAD

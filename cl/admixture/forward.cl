@@ -65,7 +65,7 @@ FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, in
     find_exponents(&b, sub, product, w, slope);
     if (!lazy)
         return;
-    settle_scores(e, view, sub, base, w);
+    settle_scores(e, x, view, sub, base, w);
     KEYS_FOR(u)
         ROWS_FOR(v)
             w[u][v] = power_of(w[u][v]);
@@ -132,6 +132,7 @@ KERNEL(admixture_forward)
     v += p.batch * a.v.batch + g0 * a.v.head + p.key_base * a.v.token;
 
     ENGINE_DECLARE(e, PRODUCTS)
+    const mod_data data = MOD_DATA;
     scorer x[HEADS];
     real row_max[PANELS * HEADS][BLOCK_ROWS], row_sum[PANELS * HEADS][BLOCK_ROWS];
     real rounded[SUMS_ROUNDED ? PANELS * HEADS : 1][BLOCK_ROWS]; /* sums of rounded weights; else unused */
@@ -140,7 +141,7 @@ KERNEL(admixture_forward)
     HEADS_FOR(h) {
         if (h >= heads)
             continue;
-        x[h].modifiers = modifiers_of(&a, &p, h0 + h, slopes);
+        x[h].modifiers = modifiers_of(&a, &p, h0 + h, slopes, &data);
         x[h].mixing = mixing_of(&a, h0 + h, mix, mix_weight, noise);
         x[h].mixing.added = added_of(h0 + h, mix_offset);
         x[h].hidden = mix_hidden_offset;

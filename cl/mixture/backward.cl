@@ -48,8 +48,8 @@
 #define PRIOR_APART  (WANT_PRIOR && HAS_PRIOR)
 #define HAS_KEY_SUMS (WANT_PRIOR || EXPECTATION || (SCORE_GAUSSIAN && (WANT_K || WANT_SHIFT)))
 /* dprior may nearly cancel, so it also gets what sums lack of dS by GRADIENT_BITS. Engines with queries apart, which
- * are short of registers, do without. */
-#define HAS_KEY_REST (WANT_PRIOR && SCORE_GAUSSIAN && GRADIENT_BITS > 0 && !QUERIES_APART)
+ * are short of registers, do without. And it wants dS without the slopes of scores. */
+#define HAS_KEY_REST (WANT_PRIOR && SCORE_GAUSSIAN && ((GRADIENT_BITS > 0 && !QUERIES_APART) || SCORE_MOD))
 /* Sums over keys are the kernel of queries' where there is one (mixture/backward_queries.cl). */
 #define KEEPS_ROW_SUMS (HAS_ROW_SUMS && !QUERIES_APART)
 /* The bias' row sums are those of all components, unless a soft-cap or a factor comes between. */
@@ -289,6 +289,7 @@ KERNEL(mixture_backward)
     const int task_end = (int)((long)list * (share.chunk + 1) / a.chunks);
 
     GRAD_ENGINE_DECLARE(g)
+    const mod_data data = MOD_DATA;
     components x;
     key_values key;
     STREAMED_SPACE float log_terms[TERM_STAGES * TILE_STREAMED], delta_terms[TERM_STAGES * TILE_STREAMED];
@@ -336,7 +337,7 @@ KERNEL(mixture_backward)
                 for (int i = 0; i < group; ++i) {
                     const int h = task.kv_head * group + i;
                     head_begin(&task, h, &at);
-                    at.modifiers = modifiers_of(&a, &p, h, slopes);
+                    at.modifiers = modifiers_of(&a, &p, h, slopes, &data);
 #if ROWS_INSIDE
                     if (i == group - 1) {
                         const task_arrays next = next_arrays(&a, &arrays, number + 1);

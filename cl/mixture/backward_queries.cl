@@ -78,7 +78,7 @@ FUNCTION void hidden_pairs(const query_block *b, const tile_view *view, const bo
         hidden[v] = (ireal)(0);
     if (masked)
         ROWS_FOR(v)
-            hidden[v] = is_hidden(&b->g->base, view, sub, u, v);
+            hidden[v] = is_hidden(&b->g->base, &b->x->modifiers, view, sub, u, v);
 }
 
 FUNCTION pair pair_at(const query_block *b, const tile_view *view, const entry *n)
@@ -302,7 +302,9 @@ KERNEL(mixture_backward_queries)
     tile_view view;
     const query_block b = {&g, e, &a, &x, &view, &query};
 
-    mixture_begin(&x, &a, &p, h, prior, variance, shift, slopes);
+    const mod_data data = MOD_DATA;
+    const row_arrays first_arrays = {q, k, v, prior, shift};
+    mixture_begin(&x, &a, &p, h, &first_arrays, variance, slopes, &data);
     query_load(e, 0, q, 0, a.q.token, first, p.valid, a.head_size);
     grad_out_load(&g, 0, grad_o, a.grad_o.token, a.value_size);
     grad_queries_clear(&g, 0);

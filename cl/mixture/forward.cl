@@ -76,7 +76,7 @@ FUNCTION void factored_weights(engine *e, const pair_block *b, const tile_view *
         }
     if (!lazy)
         return;
-    settle_scores(e, view, sub, base, w);
+    settle_scores(e, b->x, view, sub, base, w);
     KEYS_FOR(u)
         ROWS_FOR(v) {
             const entry n = tile_entry(b, sub, u, v, base);
@@ -150,7 +150,7 @@ FUNCTION void component_scores(engine *e, const scorer *x, const tile_view *view
             s[u][v] = score_of(&b, &n, r, product[u][v]).e;
         }
     if (lazy)
-        settle_scores(e, view, sub, base, s);
+        settle_scores(e, x, view, sub, base, s);
     join_component(r, lazy, s, w);
 }
 
@@ -341,7 +341,8 @@ KERNEL(mixture_forward)
 #if KEY_TERMS_GIVEN
     betas_begin(&e, &x, &a, work + a.key_terms + beta_row(&a, p.batch, h, g, 0) + p.key_base);
 #endif
-    mixture_begin(&x, &a, &p, h, at.prior, variance, at.shift, slopes);
+    const mod_data data = MOD_DATA;
+    mixture_begin(&x, &a, &p, h, &at, variance, slopes, &data);
     const key_walk walk = key_walk_of(&a, &p, &block);
     block_rows values;
     panels_begin(&e, &x, &walk, &at, &values);

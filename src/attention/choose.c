@@ -3,6 +3,7 @@
  * The choice of a plan's engine and of the parameters of each pass. All passes have one engine, because the backward
  * pass must round its scores as the forward pass does. An engine that can't do one of them is left out for all.
  */
+#include "attention/core/formulas.h"
 #include "attention/plan.h"
 
 #include <stdio.h>
@@ -100,6 +101,7 @@ static clmgk_status try_engine(const choice *c, const mgk_engine *engine, const 
     mgk_steps_clear(&pass->plan.steps, &plan->context->allocator);
     pass->plan.tunables = (mgk_tunables){0};
     pass->engine = engine->value;
+    pass->plan.mods = mgk_has_texts(&plan->desc) ? &plan->mods : NULL;
     const bool follows = c->names != NULL && engine->value == plan->pass[CLMGK_PASS_FORWARD]->engine;
     const mgk_parameters parameters = {.text = text, .origin = origin, .followed = follows ? c->followed.data : NULL};
     return mgk_family_plan(plan->family, &plan->desc, &facts, engine->value, parameters, c->which, &pass->plan, error);
@@ -373,6 +375,33 @@ void mgk_plan_begin(clmgk_plan *plan, clmgk_context *context, const clmgk_attent
     plan->limits.local = context->facts.info.local_memory_bytes;
 }
 
+clmgk_status mgk_plan_read_texts(clmgk_plan *plan, clmgk_error *error)
+{
+    const clmgk_attention_desc *const d = &plan->desc;
+    if (!mgk_has_texts(d))
+        return CLMGK_OK;
+    const clmgk_allocator *const allocator = &plan->context->allocator;
+    plan->formulas = mgk_alloc(allocator, 1, sizeof(*plan->formulas));
+    if (plan->formulas == NULL)
+        return mgk_fail_memory(error, "a plan's formulas");
+    MGK_TRY(mgk_formulas_of(d, allocator, plan->formulas, error));
+    plan->mods.code = plan->formulas->code.data;
+    for (int c = 0; c < mgk_count_captures(d); ++c)
+        for (int axis = 0; axis < d->captures[c].axes; ++axis) {
+            plan->mods.capture[c].stride[axis] = d->captures[c].strides[axis];
+            plan->mods.capture[c].extent[axis] = (mgk_i32)d->captures[c].shape[axis];
+        }
+    return CLMGK_OK;
+}
+
+void mgk_plan_end(clmgk_plan *plan)
+{
+    mgk_plan_free_passes(plan);
+    if (plan->formulas != NULL)
+        mgk_formulas_free(plan->formulas);
+    mgk_free(&plan->context->allocator, plan->formulas);
+}
+
 clmgk_status mgk_plan_try(clmgk_context *context, const clmgk_attention_desc *desc, clmgk_pass which,
                           clmgk_engine engine, const char *parameters, clmgk_error *error)
 {
@@ -382,9 +411,11 @@ clmgk_status mgk_plan_try(clmgk_context *context, const clmgk_attention_desc *de
     mgk_plan_begin(plan, context, desc);
     engine_list list = list_engines(plan);
     const mgk_ranked *const own = &list.ranked[place_of(&list, mgk_engine_of(engine))];
-    const clmgk_status status =
-        may_be_measured(own) ? try_tuned(plan, &list, which, engine, parameters, error) : fail_by_rank(own, error);
-    mgk_plan_free_passes(plan);
+    clmgk_status status = mgk_plan_read_texts(plan, error);
+    if (status == CLMGK_OK)
+        status =
+            may_be_measured(own) ? try_tuned(plan, &list, which, engine, parameters, error) : fail_by_rank(own, error);
+    mgk_plan_end(plan);
     mgk_free(&context->allocator, plan);
     if (status == CLMGK_ERROR_UNSUPPORTED && error != NULL)
         error->status = CLMGK_ERROR_INVALID_VALUE;

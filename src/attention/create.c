@@ -70,8 +70,10 @@ clmgk_status clmgk_attention_supported(clmgk_context *context, const clmgk_atten
     if (plan == NULL)
         return mgk_fail_memory(error, "a plan");
     mgk_plan_begin(plan, context, &resolved);
-    const clmgk_status status = mgk_plan_choose(plan, &chosen, error);
-    mgk_plan_free_passes(plan);
+    clmgk_status status = mgk_plan_read_texts(plan, error);
+    if (status == CLMGK_OK)
+        status = mgk_plan_choose(plan, &chosen, error);
+    mgk_plan_end(plan);
     mgk_free(&context->allocator, plan);
     return status;
 }

@@ -28,7 +28,7 @@ mgk_tuning_key mgk_attention_key(const clmgk_attention_desc *desc, clmgk_pass pa
 {
     const clmgk_attention_desc *const d = desc;
     const bool forward = pass == CLMGK_PASS_FORWARD;
-    const bool modified = d->use_bias || d->use_alibi || d->softcap > 0.0 || d->dropout > 0.0;
+    const bool modified = mgk_is_modified(d);
     const int64_t rows = mgk_attention_rows(d), keys = mgk_attention_keys(d);
     mgk_tuning_key key = {.operation = forward ? "forward" : "backward"};
     const mgk_family *const family = mgk_family_of(d->variant);

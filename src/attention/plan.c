@@ -215,6 +215,7 @@ clmgk_status mgk_plan_make(clmgk_context *context, const clmgk_attention_desc *r
 
     clmgk_status status;
     list_arrays(plan);
+    MGK_TRY_GOTO(status, mgk_plan_read_texts(plan, error), fail);
     status = make_passes(plan, options, error);
     attempt->unit = plan->unit;
     if (status != CLMGK_OK)
@@ -232,7 +233,7 @@ void clmgk_plan_release(clmgk_plan *plan)
     if (plan == NULL)
         return;
     clmgk_context *const context = plan->context;
-    mgk_plan_free_passes(plan);
+    mgk_plan_end(plan);
     mgk_free(&context->allocator, plan);
     clmgk_context_release(context);
 }

@@ -40,6 +40,8 @@ struct clmgk_plan {
     clmgk_attention_desc desc; /* resolved */
     mgk_plan_array array[CLMGK_ARRAYS];
     const mgk_family *family;
+    struct mgk_formulas *formulas; /* of the descriptor's texts; NULL: it has none */
+    mgk_mod_texts mods;
     bool untuned; /* ignore tuned values, which do not work here */
     mgk_attempt attempt;
     int unit; /* the matrix unit that it uses; 0: none */
@@ -69,8 +71,12 @@ clmgk_status mgk_plan_make(clmgk_context *context, const clmgk_attention_desc *r
  * judges its programs. UNSUPPORTED, with the reason, if they are wrong. */
 clmgk_status mgk_plan_verify(clmgk_plan *plan, clmgk_error *error);
 
-/* Sets the fields that the choice of passes needs. */
+/* Sets the fields that the choice of passes needs; then reads the texts of the descriptor. */
 void mgk_plan_begin(clmgk_plan *plan, clmgk_context *context, const clmgk_attention_desc *resolved);
+clmgk_status mgk_plan_read_texts(clmgk_plan *plan, clmgk_error *error);
+
+/* Frees what these and the choice made. */
+void mgk_plan_end(clmgk_plan *plan);
 
 /* Chooses one engine for all passes that the descriptor asks for, and the parameters of each, in place of an earlier
  * choice. Compiles nothing, but for the probe of sub-groups. UNSUPPORTED, with each engine's reason, if none can do all

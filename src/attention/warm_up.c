@@ -3,10 +3,13 @@
 #include "clmgk/warm_up.h"
 #include "attention/plan.h"
 
+enum { MOST_TEXTS = 2 + CLMGK_MAX_CAPTURES + CLMGK_MAX_NUMBERS };
+
 typedef struct item {
-    clmgk_attention_desc desc; /* resolved */
-    clmgk_plan *plan;          /* NULL: not made, or taken */
-    clmgk_error error;         /* why it was not made */
+    clmgk_attention_desc desc; /* resolved; its strings are the item's */
+    char *texts[MOST_TEXTS];
+    clmgk_plan *plan;  /* NULL: not made, or taken */
+    clmgk_error error; /* why it was not made */
 } item;
 
 struct clmgk_warm_up {
@@ -63,7 +66,21 @@ static clmgk_status copy_text(clmgk_warm_up *job, const char **text, char **copy
     if (*text == NULL)
         return CLMGK_OK;
     *text = *copy = mgk_strdup(&job->context->allocator, *text);
-    return *copy != NULL ? CLMGK_OK : mgk_fail_memory(error, "a plan's parameters");
+    return *copy != NULL ? CLMGK_OK : mgk_fail_memory(error, "a plan's texts");
+}
+
+/* Score and mask, and the names in them. */
+static clmgk_status copy_texts(clmgk_warm_up *job, item *it, clmgk_error *error)
+{
+    clmgk_attention_desc *const d = &it->desc;
+    char **copy = it->texts;
+    MGK_TRY(copy_text(job, &d->score_mod, copy++, error));
+    MGK_TRY(copy_text(job, &d->mask_mod, copy++, error));
+    for (int c = 0; c < CLMGK_MAX_CAPTURES; ++c)
+        MGK_TRY(copy_text(job, &d->captures[c].name, copy++, error));
+    for (int n = 0; n < CLMGK_MAX_NUMBERS; ++n)
+        MGK_TRY(copy_text(job, &d->numbers[n], copy++, error));
+    return CLMGK_OK;
 }
 
 static clmgk_status copy_descs(clmgk_warm_up *job, const clmgk_attention_desc *const *descs, clmgk_error *error)
@@ -73,6 +90,7 @@ static clmgk_status copy_descs(clmgk_warm_up *job, const clmgk_attention_desc *c
         const clmgk_status status = mgk_attention_resolve(descs[i], &job->items[i].desc, &failure);
         if (status != CLMGK_OK)
             return mgk_fail(error, status, "descs[%zu]: %s", i, failure.message);
+        MGK_TRY(copy_texts(job, &job->items[i], error));
     }
     return CLMGK_OK;
 }
@@ -82,6 +100,9 @@ static void free_job(clmgk_warm_up *job)
     clmgk_context *const context = job->context;
     for (size_t i = 0; i < MGK_COUNT(job->parameters); ++i)
         mgk_free(&context->allocator, job->parameters[i]);
+    for (size_t i = 0; i < job->count; ++i)
+        for (size_t n = 0; n < MOST_TEXTS; ++n)
+            mgk_free(&context->allocator, job->items[i].texts[n]);
     mgk_free(&context->allocator, job);
     clmgk_context_release(context);
 }

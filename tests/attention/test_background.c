@@ -136,10 +136,11 @@ TH_TEST(plans_are_handed_over)
 {
     list l, given;
     clmgk_plan_options options = th_options(session, 0);
-    char parameters[64] = "";
+    char parameters[64] = "", score[] = "s";
     clmgk_warm_up *job = NULL;
     make_list(session, &l);
     make_list(session, &given);
+    given.desc[0].score_mod = score;
     if (options.parameters != NULL)
         snprintf(parameters, sizeof(parameters), "%s", options.parameters);
     options.parameters = parameters;
@@ -147,6 +148,7 @@ TH_TEST(plans_are_handed_over)
     th_expect_ok(clmgk_warm_up_start(session->context, given.pointers, MOST, &options, &job, &th_error));
     memset(&given, 0, sizeof(given));
     memset(parameters, 'x', sizeof(parameters) - 1);
+    score[0] = '?';
     open_gate();
     for (size_t i = MOST; i-- > 0;) {
         clmgk_plan *plan = NULL;

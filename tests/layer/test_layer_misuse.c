@@ -88,6 +88,7 @@ static const bad_desc bad_descs[] = {
     {A(.gradients = CLMGK_GRADIENT_K), .status = VALUE, .field = "attention.gradients", .value = "2"},
     {A(.statistics = 1), .status = VALUE, .field = "attention.statistics", .value = "1"},
     {A(.combine = 1), .status = VALUE, .field = "attention.combine", .value = "1"},
+    {A(.mask_mod = "j <= i"), .status = CLMGK_ERROR_UNSUPPORTED, .field = "attention.mask_mod", .value = "NULL"},
     {A(.batch = 1 << 29, .length = 4), .status = CLMGK_ERROR_OVERFLOW, .field = "attention.batch",
      .value = "536870912"},
 

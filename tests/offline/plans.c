@@ -18,7 +18,8 @@
 #include <string.h>
 
 /* Of f32 arrays; their products have the precision that their name states. */
-#define NAME_OF_TF32 "tf32"
+#define NAME_OF_TF32  "tf32"
+#define NAME_OF_TEXTS "-texts-" /* a score and a mask as texts */
 
 static clmgk_precision precision_of(const char *name)
 {
@@ -70,6 +71,12 @@ static const problem problems[] = {
     {"softmax-modified-64", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, 1, 64, 64, false, false, false, CLMGK_PASS_FORWARD,
      true},
     {"mgk2-modified-64", CLMGK_VARIANT_MGK, CLMGK_DTYPE_F16, 2, 64, 64, false, false, true, CLMGK_PASS_FORWARD, true},
+    {"gaussian-texts-64", CLMGK_VARIANT_GAUSSIAN, CLMGK_DTYPE_F32, 1, 64, 64, false, false, false, CLMGK_PASS_FORWARD,
+     false},
+    {"gaussian-texts-64", CLMGK_VARIANT_GAUSSIAN, CLMGK_DTYPE_F32, 1, 64, 64, false, false, false, CLMGK_PASS_BACKWARD,
+     false},
+    {"hard-fish2-texts-64", CLMGK_VARIANT_HARD_FISH, CLMGK_DTYPE_F32, 2, 64, 64, false, false, false,
+     CLMGK_PASS_BACKWARD, false},
     {"softmax-combine", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F16, 1, 64, 64, false, false, false, CLMGK_PASS_COMBINE,
      false},
     {"softmax-bf16-8", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_BF16, 1, 8, 8, false, false, false, CLMGK_PASS_BACKWARD,
@@ -328,6 +335,22 @@ static uint32_t gradients_of(const problem *p)
     return set;
 }
 
+/* A score and a mask, which read a number and a captured array of each type. */
+static void set_texts(clmgk_attention_desc *desc)
+{
+    static const char *const names[] = {"t", "u", "v", "w"};
+    desc->score_mod = "x * s + t[j] + u[j] + v[j]";
+    desc->mask_mod = "w[i, j] > 0";
+    desc->numbers[0] = "x";
+    for (int type = 0; type <= CLMGK_CAPTURE_I32; ++type) {
+        const bool ints = type == CLMGK_CAPTURE_I32;
+        desc->captures[type] = (clmgk_capture){.name = names[type],
+                                               .type = (clmgk_capture_type)type,
+                                               .axes = ints ? 2 : 1,
+                                               .shape = {desc->length_k, ints ? desc->length_k : 0}};
+    }
+}
+
 /* What the pass, the arrays and the modifiers need in the descriptor. */
 static void ask(const problem *p, clmgk_attention_desc *desc)
 {
@@ -345,6 +368,8 @@ static void ask(const problem *p, clmgk_attention_desc *desc)
     desc->use_bias = desc->use_alibi = desc->use_sinks = desc->use_lse_low = p->modified;
     desc->dropout = p->modified ? 0.1 : 0.0;
     desc->softcap = p->modified && (mixed || p->variant == CLMGK_VARIANT_SOFTMAX) ? 30.0 : 0.0;
+    if (strstr(p->name, NAME_OF_TEXTS) != NULL)
+        set_texts(desc);
 }
 
 /* The engine, with the maker of the GPU: defaults and options depend on it. */
@@ -367,7 +392,8 @@ static int print_plan(const char *name, clmgk_attention_desc desc, clmgk_pass pa
 {
     clmgk_error error = {0};
     const mgk_parameters defaults = {.text = NULL};
-    mgk_pass_plan plan = {0};
+    const mgk_mod_texts texts = {.code = ""};
+    mgk_pass_plan plan = {.mods = &texts};
     clmgk_status status = clmgk_attention_validate(&desc, &desc, &error);
     if (status == CLMGK_OK)
         status = mgk_family_plan(mgk_family_of(desc.variant), &desc, facts, engine, defaults, pass, &plan, &error);

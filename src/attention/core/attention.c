@@ -13,7 +13,13 @@ MGK_TUNABLE_NAMES(MGK_COMMON_TUNABLES)
 static bool in_nats(const clmgk_attention_desc *desc)
 {
     const double largest = 2e38; /* times log2(e) within f32 */
-    return desc->use_bias || desc->use_alibi || desc->use_mix_offset || desc->softcap > largest;
+    return desc->use_bias || desc->use_alibi || desc->use_mix_offset || desc->softcap > largest ||
+           desc->score_mod != NULL;
+}
+
+bool mgk_is_modified(const clmgk_attention_desc *desc)
+{
+    return desc->use_bias || desc->use_alibi || desc->softcap > 0.0 || desc->dropout > 0.0 || mgk_has_texts(desc);
 }
 
 double mgk_attention_unit(const clmgk_attention_desc *desc)
@@ -55,7 +61,7 @@ static mgk_attention_traits traits_of(const mgk_family *family, const clmgk_atte
                               .value_size = mgk_size_class(family, d->value_size),
                               .components = (int)d->components,
                               .products = (int)d->components,
-                              .modified = d->use_bias || d->use_alibi || d->softcap > 0.0 || d->dropout > 0.0};
+                              .modified = mgk_is_modified(d)};
     family->add_traits(d, &t);
     return t;
 }
@@ -66,9 +72,10 @@ clmgk_status mgk_family_plan(const mgk_family *family, const clmgk_attention_des
 {
     const mgk_attention_request request = {desc,       facts,  mgk_engine_of(engine),
                                            parameters, family, traits_of(family, desc)};
-    if (mgk_has_texts(desc))
+    const uint32_t of_texts = ~(uint32_t)(CLMGK_GRADIENT_CAPTURE_0 - 1);
+    if ((desc->gradients & of_texts) != 0)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
-                        "score_mod, mask_mod: no engine computes texts in this version");
+                        "gradients: %" PRIu32 ": expected none of captured arrays and numbers", desc->gradients);
     if (family->plan[pass] == NULL)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "%s: the %s family has no such pass", clmgk_pass_name(pass),
                         family->name);
@@ -186,6 +193,7 @@ mgk_flags mgk_attention_flags(const mgk_attention_request *request)
     flags.SCORES_IN_NATS = in_nats(d);
     flags.HAS_SOFTCAP = d->softcap > 0.0;
     flags.HAS_DROPOUT = d->dropout > 0.0;
+    flags.SCORE_MOD = d->score_mod != NULL;
     request->family->set_flags(request, &flags);
     return flags;
 }
@@ -210,6 +218,10 @@ mgk_step *mgk_attention_add(const mgk_attention_step *step, mgk_pass_plan *plan)
     kernel->private_bytes = block->private_bytes;
     if (step->bind != NULL)
         step->bind(&step->flags, step->args, step->args_bytes, kernel);
+    if (step->block != NULL && (step->flags.SCORE_MOD || step->flags.MASK_MOD)) {
+        kernel->mods = plan->mods->code;
+        mgk_step_append(kernel, plan->mods->capture, (size_t)step->flags.MOD_CAPTURES * sizeof(mgk_capture));
+    }
     return kernel;
 }
 
@@ -274,6 +286,11 @@ clmgk_status mgk_attention_fit(const mgk_attention_request *request, const mgk_f
 {
     const mgk_attention_traits *const t = &request->traits;
     mgk_footprint own = *footprint;
+    if (mgk_has_texts(request->desc) && !request->engine->texts)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "engine %s: it does not compute score_mod and mask_mod",
+                        clmgk_engine_name(request->engine->value));
+    own.unit = own.unit && !mgk_has_texts(request->desc);
+    own.turns = own.turns && !mgk_has_texts(request->desc);
     own.narrowest = t->head_size < t->value_size ? t->head_size : t->value_size;
     own.head_size = t->head_size;
     own.widest = t->head_size < t->value_size ? t->value_size : t->head_size;
@@ -283,10 +300,24 @@ clmgk_status mgk_attention_fit(const mgk_attention_request *request, const mgk_f
     return request->engine->fit(&own, request->facts, tunables, block, error);
 }
 
+/* Sets the flags of kernels that evaluate the texts of score and mask. */
+static void set_mod_flags(const clmgk_attention_desc *d, mgk_flags *flags)
+{
+    int *const types[] = {&flags->CAPTURE_TYPE_0, &flags->CAPTURE_TYPE_1, &flags->CAPTURE_TYPE_2,
+                          &flags->CAPTURE_TYPE_3, &flags->CAPTURE_TYPE_4, &flags->CAPTURE_TYPE_5,
+                          &flags->CAPTURE_TYPE_6, &flags->CAPTURE_TYPE_7};
+    _Static_assert(MGK_COUNT(types) == CLMGK_MAX_CAPTURES, "a flag for each captured array");
+    flags->MASK_MOD = d->mask_mod != NULL;
+    flags->MOD_CAPTURES = mgk_count_captures(d);
+    for (int c = 0; c < flags->MOD_CAPTURES; ++c)
+        *types[c] = 1 + (int)d->captures[c].type;
+}
+
 mgk_flags mgk_attention_block_flags(const mgk_attention_request *request, const mgk_block *block)
 {
     mgk_flags flags = mgk_attention_flags(request);
     mgk_flags_add(&flags, &block->flags);
+    set_mod_flags(request->desc, &flags);
     return flags;
 }
 

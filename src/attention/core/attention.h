@@ -34,6 +34,9 @@ typedef struct mgk_attention_request {
     mgk_attention_traits traits;
 } mgk_attention_request;
 
+/* Whether scores or weights have a bias, ALiBi, a soft-cap, dropout, or a text. */
+bool mgk_is_modified(const clmgk_attention_desc *desc);
+
 /* The unit of the kernels' scores (cl/attention/units.clh): so many in a nat. */
 double mgk_attention_unit(const clmgk_attention_desc *desc);
 

@@ -6,6 +6,7 @@
 #ifndef MGK_FAMILY_H
 #define MGK_FAMILY_H
 
+#include "attention/args.clh"
 #include "attention/core/arrays.h"
 #include "engine/engine.h"
 #include "operation/step.h"
@@ -29,8 +30,16 @@ typedef void mgk_binding(const mgk_flags *flags, const void *args, size_t args_b
         mgk_step_bind(step, args, args_bytes, list, MGK_COUNT(list));                                                  \
     }
 
+/* A descriptor's score and mask, as kernels get them. */
+typedef struct mgk_mod_texts {
+    const char *code; /* OpenCL C of cl/attention/mods_text.clh */
+    mgk_capture capture[CLMGK_MAX_CAPTURES];
+} mgk_mod_texts;
+
 /* A pass; 0 steps: the plan can't do it. */
 typedef struct mgk_pass_plan {
+    const mgk_mod_texts *mods; /* NULL: the descriptor has no texts */
+
     mgk_tunables tunables; /* in use by the main kernel */
     mgk_block block;       /* of the main kernel; threads = 0: it has none */
     mgk_steps steps;

@@ -18,7 +18,7 @@ bool mgk_has_texts(const clmgk_attention_desc *desc)
     return desc->score_mod != NULL || desc->mask_mod != NULL;
 }
 
-static int count_captures(const clmgk_attention_desc *d)
+int mgk_count_captures(const clmgk_attention_desc *d)
 {
     int count = 0;
     while (count < CLMGK_MAX_CAPTURES && d->captures[count].name != NULL)
@@ -30,7 +30,7 @@ clmgk_status mgk_formulas_of(const clmgk_attention_desc *desc, const clmgk_alloc
                              clmgk_error *error)
 {
     mgk_symbol captures[CLMGK_MAX_CAPTURES];
-    const int count = count_captures(desc);
+    const int count = mgk_count_captures(desc);
     for (int c = 0; c < count; ++c)
         captures[c] = (mgk_symbol){.name = desc->captures[c].name,
                                    .type = desc->captures[c].type == CLMGK_CAPTURE_I32 ? MGK_INT : MGK_FLOAT,
@@ -125,7 +125,7 @@ clmgk_status mgk_resolve_texts(clmgk_attention_desc *desc, clmgk_error *error)
     if (!mgk_has_texts(desc) && idle_field(desc) != NULL)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: expected none, or score_mod or mask_mod with them",
                         idle_field(desc));
-    const int count = count_captures(desc);
+    const int count = mgk_count_captures(desc);
     for (int c = 0; c < count; ++c)
         MGK_TRY(resolve_capture(&desc->captures[c], c, error));
     for (int c = count; c < CLMGK_MAX_CAPTURES; ++c)

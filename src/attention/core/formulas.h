@@ -9,6 +9,9 @@
 /* Whether the descriptor has one. */
 bool mgk_has_texts(const clmgk_attention_desc *desc);
 
+/* The number of its captured arrays. */
+int mgk_count_captures(const clmgk_attention_desc *desc);
+
 /* Parses the texts of a descriptor whose captured arrays have legal types, and derives what its gradients need. */
 clmgk_status mgk_formulas_of(const clmgk_attention_desc *desc, const clmgk_allocator *allocator, mgk_formulas *formulas,
                              clmgk_error *error);

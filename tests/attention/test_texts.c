@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Scores and masks as texts on the device: texts that say what built-in modifiers and masks do, against the reference
+ * of these. */
+#include "harness/harness.h"
+
+#include <math.h>
+
+/* A problem with texts, and one without that must have the same results. */
+typedef struct twins {
+    th_problem texts, plain;
+} twins;
+
+static void free_twins(twins *both)
+{
+    th_problem_free(&both->texts);
+    th_problem_free(&both->plain);
+}
+#define TWINS __attribute__((unused, cleanup(free_twins))) twins
+
+static twins make_twins(const clmgk_attention_desc *texts, const clmgk_attention_desc *plain, uint64_t seed)
+{
+    twins both = {th_problem_make(texts, seed), th_problem_make(plain, seed)};
+    th_copy_inputs(&both.texts, &both.plain);
+    return both;
+}
+
+/* Runs the texts' problem, and compares it with the other problem's reference. */
+static void expect_on(th_session *session, twins *both, clmgk_engine engine)
+{
+    const clmgk_plan_options options = th_options_of(engine, NULL);
+    th_run_pass(session, &both->texts, TH_FORWARD, &options);
+    TH_REF_ANSWER answer = th_solve(&both->plain);
+    th_check(session, &both->texts, engine, &answer);
+    if (both->texts.desc.gradients == 0)
+        return;
+    th_run_pass(session, &both->texts, TH_BACKWARD, &options);
+    TH_REF_ARRAYS exact = th_solve_gradients(&both->plain);
+    th_check_gradients(session, &both->texts, engine, &exact);
+}
+
+/* On the lane engine, and with `simt`, or in full, on the SIMT engine. */
+static void expect_alike(th_session *session, twins *both, bool simt)
+{
+    expect_on(session, both, CLMGK_ENGINE_LANE);
+    if (simt || session->full)
+        expect_on(session, both, CLMGK_ENGINE_SIMT);
+}
+
+static const uint32_t all = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V;
+
+/* ---- softmax ----------------------------------------------------------------------------------------------------- */
+
+static const char score[] = "c * tanh(s / c) - slope[h] * abs(j - i - (S - N))";
+static const char mask[] = "let d = j - i - (S - N); d >= -30 && d <= 12 && (i % 3 == 0 || (i + j) % 5 != 0)";
+
+static bool is_seen(int64_t i, int64_t j)
+{
+    return i % 3 == 0 || (i + j) % 5 != 0;
+}
+
+/* Soft-cap, ALiBi, a window, and a bias of -inf; some rows see no key. */
+static twins softmax_twins(int64_t length, int64_t length_k, const char *score_text)
+{
+    clmgk_attention_desc plain = th_small_desc(CLMGK_VARIANT_SOFTMAX, length, length_k);
+    plain.gradients = all;
+    plain.batch = 2;
+    clmgk_attention_desc texts = plain;
+    plain.softcap = 2.0;
+    plain.use_alibi = plain.use_bias = plain.use_window = 1;
+    plain.bias_batch = plain.bias_heads = 1;
+    plain.window_left = 30;
+    plain.window_right = 12;
+    texts.score_mod = score_text;
+    texts.mask_mod = mask;
+    texts.captures[0] = (clmgk_capture){.name = "slope", .axes = 1, .shape = {plain.heads}};
+    texts.numbers[0] = "c";
+    twins both = make_twins(&texts, &plain, (uint64_t)length);
+    th_set(&both.texts, TH_NUMBERS, 0, 0, 0, 0, 0, 2.0);
+    for (int64_t h = 0; h < plain.heads; h++) {
+        const double slope = 0.1 * (double)(h + 1);
+        th_set(&both.plain, TH_SLOPES, 0, h, 0, 0, 0, slope);
+        th_set(&both.texts, TH_CAPTURE_0, h, 0, 0, 0, 0, slope);
+    }
+    for (int64_t i = 0; i < length; i++)
+        for (int64_t j = 0; j < length_k; j++)
+            th_set(&both.plain, TH_BIAS, 0, 0, 0, i, j, is_seen(i, j) ? 0.0 : -INFINITY);
+    return both;
+}
+
+TH_TEST(softmax)
+{
+    static const int64_t shape[][2] = {{40, 90}, {1, 1}, {113, 47}, {3, 150}};
+    for (size_t n = 0; n < TH_COUNT(shape); n++) {
+        TWINS both = softmax_twins(shape[n][0], shape[n][1], score);
+        expect_alike(session, &both, n < 3);
+    }
+}
+
+/* Programs depend on a text's formula, not on sizes, values, or how it is written. */
+TH_TEST(programs)
+{
+    TWINS both = softmax_twins(60, 60, "let x = s/c;\n c*tanh( x ) - slope[h]*abs( j-i-(S-N) )");
+    const size_t built = session->built;
+    expect_on(session, &both, CLMGK_ENGINE_LANE);
+    assert_int_equal(session->built, built);
+}
+
+/* ---- the mixture family's other scores --------------------------------------------------------------------------- */
+
+/* s / 2 is the score of the doubled variance. */
+static void expect_half(th_session *session, clmgk_attention_desc plain, uint64_t seed)
+{
+    clmgk_attention_desc texts = plain;
+    texts.variance = 4.0;
+    plain.variance = 8.0;
+    texts.score_mod = "0.5 * s";
+    TWINS both = make_twins(&texts, &plain, seed);
+    expect_alike(session, &both, false);
+}
+
+TH_TEST(gaussian_components)
+{
+    clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_MGK, 33, 70);
+    desc.gradients = all | CLMGK_GRADIENT_PRIOR;
+    desc.prior_shape = CLMGK_PRIOR_HM;
+    expect_half(session, desc, 1);
+}
+
+TH_FULL_TEST(uniform_prior)
+{
+    clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_GAUSSIAN, 33, 70);
+    desc.gradients = all | CLMGK_GRADIENT_PRIOR;
+    expect_half(session, desc, 2);
+}
+
+TH_FULL_TEST(shifted_keys)
+{
+    clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SMGK, 33, 70);
+    desc.gradients = all | CLMGK_GRADIENT_SHIFT;
+    expect_half(session, desc, 3);
+}
+
+TH_FULL_TEST(hard_estep)
+{
+    clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_MGK, 33, 70);
+    desc.gradients = all;
+    desc.estep = CLMGK_ESTEP_HARD;
+    expect_half(session, desc, 4);
+}
+
+/* ---- mixed heads ------------------------------------------------------------------------------------------------- */
+
+TH_TEST(mixed_heads)
+{
+    clmgk_attention_desc plain = th_small_desc(CLMGK_VARIANT_FISH, 33, 70);
+    plain.gradients = all | CLMGK_GRADIENT_MIX | CLMGK_GRADIENT_NOISE;
+    clmgk_attention_desc texts = plain;
+    plain.softcap = 2.0;
+    plain.causal = 1;
+    texts.score_mod = "2 * tanh(s / 2)";
+    texts.mask_mod = "j <= i + S - N";
+    TWINS both = make_twins(&texts, &plain, 5);
+    expect_alike(session, &both, false);
+}
+
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
+
+static void expect_refusal(th_session *session, const clmgk_attention_desc *desc, clmgk_engine engine,
+                           const char *words)
+{
+    clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
+    options.engine = engine;
+    th_expect_error(clmgk_attention_supported(session->context, desc, &options, &th_error), CLMGK_ERROR_UNSUPPORTED,
+                    words);
+}
+
+TH_TEST(refusals)
+{
+    clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_MGK, 33, 70);
+    desc.score_mod = "s * a[h]";
+    desc.captures[0] = (clmgk_capture){.name = "a", .axes = 1, .shape = {desc.heads}};
+    expect_refusal(session, &desc, CLMGK_ENGINE_MATRIX, "engine matrix");
+    desc.statistics = CLMGK_STATISTIC_COUNTS;
+    expect_refusal(session, &desc, CLMGK_ENGINE_LANE, "statistics");
+    desc.statistics = 0;
+    desc.gradients = CLMGK_GRADIENT_CAPTURE_0;
+    expect_refusal(session, &desc, CLMGK_ENGINE_LANE, "gradients");
+}
