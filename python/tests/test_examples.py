@@ -58,16 +58,32 @@ def test_expressions_of_listops():
         assert value_of(tokens) == value and tokens == []
 
 
-BLOCKS = re.findall(r"```python\n(.*?)```", (PYTHON.parent / "docs" / "python.md").read_text(), re.DOTALL)
+BLOCKS = {page: re.findall(r"```python\n(.*?)```", (PYTHON.parent / "docs" / page).read_text(), re.DOTALL)
+          for page in ("python.md", "recipes.md")}
 
 
-@pytest.mark.parametrize("block", range(len(BLOCKS)))
-def test_the_code_of_the_page(block, monkeypatch):
-    """Each block runs after the first one, or alone: PyTorch's."""
+def run_block(page, number):
+    """Runs a block after the page's first one, or alone: PyTorch's. Returns its names."""
+    block = BLOCKS[page][number]
     for package in ("torch", "transformers", "pyopencl"):
-        if package in BLOCKS[block]:
+        if package in block:
             pytest.importorskip(package)
     names = {}
-    if "torch" not in BLOCKS[block]:
-        exec(compile(BLOCKS[0], "docs/python.md", "exec"), names)
-    exec(compile(BLOCKS[block], "docs/python.md", "exec"), names)
+    if "torch" not in block:
+        exec(compile(BLOCKS[page][0], page, "exec"), names)
+    exec(compile(block, page, "exec"), names)
+    return names
+
+
+@pytest.mark.parametrize("page, number", [(page, number) for page, blocks in BLOCKS.items() for number in range(len(blocks))])
+def test_the_code_of_the_pages(page, number):
+    run_block(page, number)
+
+
+def test_buckets_of_t5():
+    """The recipe's are those of transformers."""
+    modeling = pytest.importorskip("transformers.models.t5.modeling_t5")
+    number = next(i for i, block in enumerate(BLOCKS["recipes.md"]) if "t5_bucket" in block)
+    names = run_block("recipes.md", number)
+    distance = names["torch"].arange(-300, 300)
+    assert names["t5_bucket"](distance).equal(modeling.T5Attention._relative_position_bucket(distance))

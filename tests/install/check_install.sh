@@ -97,7 +97,7 @@ if readelf -d "$work/pc_c_inside" | grep -q libclmgk; then
     exit 1
 fi
 
-echo "== code of the documents: every block of C compiles as it stands, the README's first one runs"
+echo "== code of the documents: every block of C compiles as it stands, the README's first one and the recipes' run"
 mkdir "$work/blocks"
 for text in "$source"/README.md "$source"/docs/*.md; do
     awk -v name="$work/blocks/$(basename "$text" .md)" \
@@ -108,6 +108,8 @@ for block in "$work"/blocks/*.c; do
     gcc -std=c11 "${warnings[@]}" "${flags[@]}" -c "$block" -o "$work/block.o"
 done
 build_and_run example gcc -std=c11 "${flags[@]}" "$work/blocks/README1.c" "${shared[@]}" -lm
+cat "$work"/blocks/recipes*.c >"$work/recipes.h"
+build_and_run recipes gcc -std=c11 "${flags[@]}" -I"$work" "$source/tests/install/recipes.c" "${shared[@]}" -lm
 
 echo "== examples"
 cp -r "$prefix/share/doc/clmgk/examples" "$work/examples"
