@@ -43,6 +43,7 @@ const tool_program run_program = {
              "the program is not kept for the next start), flops (executed products over visible pairs), outputs\n"
              "{option: path}, with --repeat time_ms {median, min, max, repeat} and gflops, with --grad-out backward\n"
              "{gradients: [options], flops, with --repeat time_ms and gflops}, with --check check {ok, lost_rows,\n"
+             "reads_outside (of captured arrays),\n"
              "option: {error, bound, max, nan, first_nan, infinite, first_infinite}}.",
     .options = options,
     .option_count = TOOL_COUNT(options),
@@ -54,6 +55,7 @@ const tool_program run_program = {
 static tool_exit check_passes(const char *const *values, tool_error *error)
 {
     bool any = values[OPTION_CHECK] || values[OPTION_REPEAT] || values[OPTION_STATE_OUT];
+    any = any || values[TOOL_OPTION_GRAD_CAPTURE_0] || values[TOOL_OPTION_GRAD_NUMBER_0];
     bool backward = values[TOOL_OPTION_ARRAYS + CLMGK_ARRAY_GRAD_O] != NULL;
     for (int array = 0; array < (int)TOOL_FILES; array++) {
         const bool given = values[TOOL_OPTION_ARRAYS + array] != NULL;

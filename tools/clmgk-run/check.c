@@ -173,6 +173,7 @@ tool_exit run_check(const tool_problem *problem, const run_execution *execution,
     clmgk_ref_problem reference = {.desc = problem->desc, .seed = problem->seed};
     reference.desc.precision = execution->info.precision;
     clmgk_ref_set_arrays(&reference, values.of);
+    result->reads_outside = clmgk_ref_reads_outside(&reference);
     TOOL_TRY_GOTO(status, check_forward(problem, &reference, &values, result, error), done);
     if (problem->desc.use_new_state)
         TOOL_TRY_GOTO(status, check_state(problem, &reference, &values, result, error), done);

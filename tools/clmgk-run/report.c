@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 tool_exit run_announce(const run_arguments *arguments, run_outputs *outputs, tool_error *error)
 {
@@ -13,7 +14,37 @@ tool_exit run_announce(const run_arguments *arguments, run_outputs *outputs, too
             TOOL_TRY(
                 tool_outputs_add(outputs->files, tool_array_option(array), file[array], &outputs->place[array], error));
     }
+    for (size_t n = 0; n < arguments->problem.number_count; n++) {
+        if (arguments->problem.grad_number[n])
+            TOOL_TRY(tool_outputs_add(outputs->files, "grad-number", arguments->problem.grad_number[n],
+                                      &outputs->number_place[n], error));
+    }
     return tool_refuse_inputs(&arguments->problem, outputs->files, error);
+}
+
+/* The gradients of numbers, each in a file of its own. */
+static tool_exit write_numbers(const run_arguments *arguments, const run_execution *execution, run_outputs *outputs,
+                               tool_error *error)
+{
+    static const int64_t one = 1;
+    const size_t count = arguments->problem.number_count;
+    float numbers[CLMGK_MAX_NUMBERS];
+    const void *elements = NULL;
+    if (!execution->memory[CLMGK_ARRAY_GRAD_NUMBERS])
+        return TOOL_DONE;
+    TOOL_TRY(run_map(execution, CLMGK_ARRAY_GRAD_NUMBERS, count * sizeof numbers[0], &elements, error));
+    memcpy(numbers, elements, count * sizeof numbers[0]);
+    run_unmap(execution, CLMGK_ARRAY_GRAD_NUMBERS, elements);
+    for (size_t n = 0; n < count; n++) {
+        const char *const path = arguments->problem.grad_number[n];
+        FILE *stream = NULL;
+        if (!path)
+            continue;
+        TOOL_TRY(tool_outputs_open(outputs->files, outputs->number_place[n], &stream, error));
+        TOOL_TRY(npy_write_header(stream, path, 1, &one, error));
+        TOOL_TRY(npy_write(stream, path, CLMGK_DTYPE_F32, &numbers[n], 1, error));
+    }
+    return TOOL_DONE;
 }
 
 static tool_exit write_state(const tool_problem *problem, const run_execution *execution, clmgk_array array,
@@ -55,6 +86,7 @@ tool_exit run_write(const run_arguments *arguments, const tool_problem *problem,
         TOOL_TRY(tool_outputs_open(outputs->files, outputs->place[array], &stream, error));
         TOOL_TRY(write_array(problem, execution, array, path, stream, error));
     }
+    TOOL_TRY(write_numbers(arguments, execution, outputs, error));
     return tool_outputs_commit(outputs->files, error);
 }
 
@@ -91,6 +123,9 @@ static void print_check(const run_check_result *check)
         printf("check: float32 cannot resolve the logits of %" PRId64
                " rows: these were held against the range of their values instead\n",
                check->lost_rows);
+    if (check->reads_outside > 0)
+        printf("check: %" PRId64 " reads of captured arrays are outside of them, and take the nearest element\n",
+               check->reads_outside);
     for (clmgk_array array = 0; array < TOOL_FILES; array++) {
         print_found(array, check->axes[array], &check->nan[array], "NaN");
         print_found(array, check->axes[array], &check->infinite[array], "infinities where the reference has none");
@@ -134,6 +169,7 @@ static json_t *make_check(const run_check_result *check)
     json_t *const object = json_object();
     json_object_set_new(object, "ok", json_boolean(check->ok));
     json_object_set_new(object, "lost_rows", json_integer((json_int_t)check->lost_rows));
+    json_object_set_new(object, "reads_outside", json_integer((json_int_t)check->reads_outside));
     for (clmgk_array array = 0; array < TOOL_FILES; array++) {
         if (!check->checked[array])
             continue;
@@ -187,6 +223,12 @@ static json_t *make_outputs(const run_arguments *arguments)
     for (clmgk_array array = 0; array < TOOL_FILES; array++) {
         if (arguments->problem.file[array] && tool_is_output(array) && !run_is_new_state(array))
             json_object_set_new(outputs, tool_array_option(array), tool_json_text(arguments->problem.file[array]));
+    }
+    for (size_t n = 0; n < arguments->problem.number_count; n++) {
+        char name[sizeof(tool_text_name) + 16];
+        snprintf(name, sizeof name, "grad-number.%s", arguments->problem.numbers[n].text);
+        if (arguments->problem.grad_number[n])
+            json_object_set_new(outputs, name, tool_json_text(arguments->problem.grad_number[n]));
     }
     if (arguments->state_out)
         json_object_set_new(outputs, tool_array_option(CLMGK_ARRAY_NEW_STATE_C), tool_json_text(arguments->state_out));

@@ -74,6 +74,7 @@ typedef struct run_check_result {
     bool ok;
     char message[256];        /* the first thing that is wrong; empty if ok */
     int64_t lost_rows;        /* judged apart: reference/reference.h */
+    int64_t reads_outside;    /* of captured arrays: they take the nearest element */
     bool checked[TOOL_FILES]; /* outputs */
     clmgk_ref_error worst[TOOL_FILES];
     double max_abs[TOOL_FILES]; /* largest exact value */
@@ -100,6 +101,7 @@ tool_exit run_true_state(const tool_problem *problem, const run_execution *execu
 typedef struct run_outputs {
     tool_outputs *files;
     size_t place[TOOL_FILES]; /* in `files`, of those given */
+    size_t number_place[CLMGK_MAX_NUMBERS];
 } run_outputs;
 tool_exit run_announce(const run_arguments *arguments, run_outputs *outputs, tool_error *error);
 

@@ -82,9 +82,15 @@ static tool_exit take_option(const tool_program *program, size_t index, const ch
         return fail_word(program, word, error);
     if (!option->help)
         return tool_fail(error, TOOL_BAD_INPUT, "--%s is not an option of %s", option->name, program->name);
-    if (values[index])
+    size_t place = index; /* rows of one name take an option that is given again */
+    while (values[place] && place + 1 < program->option_count &&
+           strcmp(program->options[place + 1].name, option->name) == 0)
+        place++;
+    if (values[place] && place > index)
+        return tool_fail(error, TOOL_BAD_INPUT, "--%s is given more than %zu times", option->name, place - index + 1);
+    if (values[place])
         return tool_fail(error, TOOL_BAD_INPUT, "--%s is given more than once", option->name);
-    values[index] = value ? value : "";
+    values[place] = value ? value : "";
     return TOOL_DONE;
 }
 

@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <sys/types.h>
 
-#define TOOL_MAX_OUTPUTS 24
+#define TOOL_MAX_OUTPUTS 48
 
 typedef struct tool_outputs tool_outputs;
 

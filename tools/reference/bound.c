@@ -23,6 +23,39 @@ double clmgk_ref_log_weight(const clmgk_ref_problem *problem, int64_t b, int64_t
     return problem->desc.estep == CLMGK_ESTEP_HARD ? s : log(ref_prior(problem, h, j, r)) + s;
 }
 
+/* Of the row that was solved. */
+static int64_t reads_outside(exact_row *row)
+{
+    const clmgk_ref_problem *const p = row->problem;
+    int64_t outside = 0;
+    for (int64_t j = row->span.first; j < row->span.end; j++) {
+        ref_pair pair = {row->at, &row->span, j, 0, 0.0};
+        outside += ref_text_reads_outside(&row->texts, &pair, true);
+        for (pair.r = 0; row->visible[j] && pair.r < ref_components(&p->desc); pair.r++) {
+            pair.s = exact_capped(p, row->score[pair.r * p->desc.length_k + j]);
+            outside += ref_text_reads_outside(&row->texts, &pair, false);
+        }
+    }
+    return outside;
+}
+
+int64_t clmgk_ref_reads_outside(const clmgk_ref_problem *problem)
+{
+    const clmgk_attention_desc *const desc = &problem->desc;
+    exact_row row;
+    int64_t outside = 0;
+    if (!desc->captures[0].name)
+        return 0;
+    if (!exact_row_create(problem, ref_family_of(desc->variant)->exact, &row))
+        return -1;
+    for (int64_t n = 0; n < desc->batch * desc->heads * desc->length; n++) {
+        exact_row_solve(&row, ref_row_of(desc, n));
+        outside += reads_outside(&row);
+    }
+    exact_row_free(&row);
+    return outside;
+}
+
 bool clmgk_ref_row(const clmgk_ref_problem *problem, int64_t row, double *o, double *lse)
 {
     exact_row exact;

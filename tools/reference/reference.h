@@ -57,6 +57,11 @@ int64_t clmgk_ref_visible_keys(const clmgk_ref_problem *problem, int64_t b, int6
  * key j in local head h, softcap(A_hij / sqrt(D)) + bias - ALiBi; r is 0. */
 double clmgk_ref_log_weight(const clmgk_ref_problem *problem, int64_t b, int64_t h, int64_t i, int64_t j, int64_t r);
 
+/* Reads outside of the captured arrays, of the texts of all pairs that lengths, packing, causality and window leave: a
+ * mask's, and, where it does not hide the pair, a score's. Reads of a branch that is not taken do not count. -1: out of
+ * memory. */
+int64_t clmgk_ref_reads_outside(const clmgk_ref_problem *problem);
+
 /* Solves a row: h_i in o[E], L_i in *lse (linear family: 0, it has none). False: out of memory. */
 bool clmgk_ref_row(const clmgk_ref_problem *problem, int64_t row, double *o, double *lse);
 

@@ -156,3 +156,12 @@ int64_t ref_text_gradient_count(const clmgk_attention_desc *desc, clmgk_ref_grad
         count *= capture->shape[axis];
     return count;
 }
+
+int64_t ref_text_reads_outside(ref_texts *texts, const ref_pair *pair, bool mask)
+{
+    const mgk_expression *const expression = mask ? texts->formulas.mask : texts->formulas.score;
+    if (!expression)
+        return 0;
+    evaluate(texts, expression, pair);
+    return (int64_t)mgk_reads_outside(expression, &texts->inputs, texts->values, texts->needed);
+}

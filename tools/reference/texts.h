@@ -40,6 +40,9 @@ double ref_text_slope(ref_texts *texts, const ref_pair *pair);
 typedef void ref_text_add(const void *to, clmgk_ref_gradient which, int64_t element, double derivative);
 void ref_text_gradients(ref_texts *texts, const ref_pair *pair, ref_text_add *add, const void *to);
 
+/* Reads outside of their arrays, of the mask or of the score. */
+int64_t ref_text_reads_outside(ref_texts *texts, const ref_pair *pair, bool mask);
+
 /* Elements of such a gradient; 0: the descriptor has none. */
 int64_t ref_text_gradient_count(const clmgk_attention_desc *desc, clmgk_ref_gradient which);
 

@@ -197,13 +197,14 @@ tool_exit input_open(const tool_problem_arguments *arguments, tool_problem *prob
 {
     const char *const text = arguments->file[array];
     npy_file *const file = &problem->file[array];
-    const bool integers = clmgk_array_get_info(array)->element == CLMGK_ELEMENT_I32;
+    const clmgk_element element = clmgk_array_get_info(array)->element;
+    const bool integers = element == CLMGK_ELEMENT_I32;
     if (tool_takes_numbers(array) && !is_file(text))
         return take_list(problem, array, text, error);
     if (integers && is_list_of_integers(text))
         return take_integers(problem, array, text, error);
     TOOL_TRY(npy_open(tool_array_option(array), text, file, error));
-    if (npy_is_float(file->header.type) == integers)
+    if (element != CLMGK_ELEMENT_CAPTURE && npy_is_float(file->header.type) == integers)
         return tool_fail(error, TOOL_BAD_INPUT, "--%s %s: holds %s; expected %s", file->option, text,
                          npy_type_name(file->header.type), integers ? "int32 or int64" : "float16, float32 or float64");
     tool_set_shape(&problem->slot[array], file->header.axes, file->header.shape);
@@ -280,6 +281,8 @@ static tool_exit check_values(const tool_problem *problem, clmgk_array array, to
     const npy_file *const file = &problem->file[array];
     const tool_slot *const slot = &problem->slot[array];
     const clmgk_values rule = clmgk_array_get_info(array)->values;
+    if (clmgk_array_get_info(array)->element == CLMGK_ELEMENT_CAPTURE) /* ints or floats, of any value */
+        return TOOL_DONE;
     const bool queries = array == CLMGK_ARRAY_LENGTHS_Q || array == CLMGK_ARRAY_OFFSETS;
     const char letter = queries ? 'N' : 'S';
     if (rule == CLMGK_VALUES_LENGTHS)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "problem.h"
+#include "input.h"
 
 #include <stdio.h>
 
@@ -17,6 +17,8 @@ const char *tool_array_option(clmgk_array array)
 {
     if (array >= CLMGK_ARRAY_STATE_C && array <= CLMGK_ARRAY_STATE_M)
         return options[TOOL_OPTION_STATE_IN].name;
+    if (array >= CLMGK_ARRAY_CAPTURE_0 && array <= CLMGK_ARRAY_CAPTURE_7)
+        return options[TOOL_OPTION_CAPTURE_0].name;
     if (array >= CLMGK_ARRAY_NEW_STATE_C && array <= CLMGK_ARRAY_NEW_STATE_M)
         return "state-out";
     return tool_array_label(array);
@@ -71,6 +73,8 @@ static const option_rule rules[TOOL_COUNT(options)] = {
     ARRAY(NLL) = {.has_not = CLMGK_TRAIT_ADMIXTURE | CLMGK_TRAIT_LINEAR},
     OPTION(WINDOW) = {.has_not = CLMGK_TRAIT_LINEAR},
     OPTION(SOFTCAP) = {.has_not = CLMGK_TRAIT_LINEAR},
+    OPTION(SCORE_MOD) = {.has_not = CLMGK_TRAIT_LINEAR},
+    OPTION(MASK_MOD) = {.has_not = CLMGK_TRAIT_LINEAR},
     OPTION(DROPOUT) = {.has_not = CLMGK_TRAIT_LINEAR},
     OPTION(FEATURE) = {.has = CLMGK_TRAIT_LINEAR},
     OPTION(FEATURE_ORDER) = {.has = CLMGK_TRAIT_LINEAR},
@@ -289,6 +293,7 @@ tool_exit tool_parse_problem(const char *const *values, tool_problem_arguments *
                              arguments->state_in_files, arguments, error));
     TOOL_TRY(tool_parse_variant("variant", values[TOOL_OPTION_VARIANT], &arguments->variant, error));
     TOOL_TRY(check_options(values, arguments->variant, error));
+    TOOL_TRY(texts_parse(values, arguments, error));
     TOOL_TRY(parse_choices(values, arguments, error));
     TOOL_TRY(parse_feature(values, arguments, error));
     TOOL_TRY(check_score(values, arguments, error));

@@ -82,7 +82,7 @@
     X(CAPTURE_5, "capture.5", "F", NULL)                                                                               \
     X(CAPTURE_6, "capture.6", "F", NULL)                                                                               \
     X(CAPTURE_7, "capture.7", "F", NULL)                                                                               \
-    X(NUMBERS, "number", "F", NULL)                                                                                    \
+    X(NUMBERS, "numbers", "F", NULL)                                                                                   \
     X(GRAD_CAPTURE_0, "grad-capture.0", "F", NULL)                                                                     \
     X(GRAD_CAPTURE_1, "grad-capture.1", "F", NULL)                                                                     \
     X(GRAD_CAPTURE_2, "grad-capture.2", "F", NULL)                                                                     \
@@ -91,7 +91,7 @@
     X(GRAD_CAPTURE_5, "grad-capture.5", "F", NULL)                                                                     \
     X(GRAD_CAPTURE_6, "grad-capture.6", "F", NULL)                                                                     \
     X(GRAD_CAPTURE_7, "grad-capture.7", "F", NULL)                                                                     \
-    X(GRAD_NUMBERS, "grad-number", "F", NULL)                                                                          \
+    X(GRAD_NUMBERS, "grad-numbers", "F", NULL)                                                                         \
     X(LSE_LOW, "lse-low", "F", NULL)                                                                                   \
     X(DENOMINATOR, "denominator", "F", NULL)                                                                           \
     X(GRAD_NEW_STATE_C, "grad-state-out.c", "F", NULL)                                                                 \
@@ -136,6 +136,35 @@ enum { CLMGK_ARRAY_LIST(TOOL_NEEDS_LINE, TOOL_GRAD_NEEDS_LINE, TOOL_NEEDS_LINE) 
       "each sequence's keys)")                                                                                         \
     X(WINDOW, "window", "L,R", "hide keys more than L before or R after the diagonal; -1: no limit")                   \
     X(SOFTCAP, "softcap", "X", "scores s become X tanh(s/X): dot scores of one component, or mixed scores")            \
+    X(SCORE_MOD, "score-mod", "TEXT",                                                                                  \
+      "an expression that replaces the scaled score s, as 's + t[h, i - j + 9]'; not in the\n"                         \
+      "linear family (docs/scores.md)")                                                                                \
+    X(MASK_MOD, "mask-mod", "TEXT", "a condition that hides a pair where it is false, as 'j <= i'")                    \
+    X(CAPTURE_0, "capture", "NAME=F",                                                                                  \
+      "an array that these texts read, of floats or ints; given again for each, up to 8")                              \
+    X(CAPTURE_1, "capture", "NAME=F", NULL)                                                                            \
+    X(CAPTURE_2, "capture", "NAME=F", NULL)                                                                            \
+    X(CAPTURE_3, "capture", "NAME=F", NULL)                                                                            \
+    X(CAPTURE_4, "capture", "NAME=F", NULL)                                                                            \
+    X(CAPTURE_5, "capture", "NAME=F", NULL)                                                                            \
+    X(CAPTURE_6, "capture", "NAME=F", NULL)                                                                            \
+    X(CAPTURE_7, "capture", "NAME=F", NULL)                                                                            \
+    X(NUMBER_0, "number", "NAME=X", "a number in these texts, a float; given again for each, up to 16")                \
+    X(NUMBER_1, "number", "NAME=X", NULL)                                                                              \
+    X(NUMBER_2, "number", "NAME=X", NULL)                                                                              \
+    X(NUMBER_3, "number", "NAME=X", NULL)                                                                              \
+    X(NUMBER_4, "number", "NAME=X", NULL)                                                                              \
+    X(NUMBER_5, "number", "NAME=X", NULL)                                                                              \
+    X(NUMBER_6, "number", "NAME=X", NULL)                                                                              \
+    X(NUMBER_7, "number", "NAME=X", NULL)                                                                              \
+    X(NUMBER_8, "number", "NAME=X", NULL)                                                                              \
+    X(NUMBER_9, "number", "NAME=X", NULL)                                                                              \
+    X(NUMBER_10, "number", "NAME=X", NULL)                                                                             \
+    X(NUMBER_11, "number", "NAME=X", NULL)                                                                             \
+    X(NUMBER_12, "number", "NAME=X", NULL)                                                                             \
+    X(NUMBER_13, "number", "NAME=X", NULL)                                                                             \
+    X(NUMBER_14, "number", "NAME=X", NULL)                                                                             \
+    X(NUMBER_15, "number", "NAME=X", NULL)                                                                             \
     X(DROPOUT, "dropout", "P", "drops weights with probability P, 0 <= P < 1")                                         \
     X(SEED, "seed", "U64", "seed of dropout and noise; default 0")                                                     \
     X(DTYPE, "dtype", "TYPE",                                                                                          \
@@ -147,6 +176,31 @@ enum { CLMGK_ARRAY_LIST(TOOL_NEEDS_LINE, TOOL_GRAD_NEEDS_LINE, TOOL_NEEDS_LINE) 
 /* The same for programs that compute O; a label in others. */
 #define TOOL_O_OPTIONS(X)                                                                                              \
     X(DTYPE_O, "dtype-o", "TYPE", "storage of O and its gradient; default: as --dtype")                                \
+    X(GRAD_CAPTURE_0, "grad-capture", "NAME=F",                                                                        \
+      "writes the gradient of a captured array of floats; given again for each")                                       \
+    X(GRAD_CAPTURE_1, "grad-capture", "NAME=F", NULL)                                                                  \
+    X(GRAD_CAPTURE_2, "grad-capture", "NAME=F", NULL)                                                                  \
+    X(GRAD_CAPTURE_3, "grad-capture", "NAME=F", NULL)                                                                  \
+    X(GRAD_CAPTURE_4, "grad-capture", "NAME=F", NULL)                                                                  \
+    X(GRAD_CAPTURE_5, "grad-capture", "NAME=F", NULL)                                                                  \
+    X(GRAD_CAPTURE_6, "grad-capture", "NAME=F", NULL)                                                                  \
+    X(GRAD_CAPTURE_7, "grad-capture", "NAME=F", NULL)                                                                  \
+    X(GRAD_NUMBER_0, "grad-number", "NAME=F", "writes the gradient of a number, [1]; given again for each")            \
+    X(GRAD_NUMBER_1, "grad-number", "NAME=F", NULL)                                                                    \
+    X(GRAD_NUMBER_2, "grad-number", "NAME=F", NULL)                                                                    \
+    X(GRAD_NUMBER_3, "grad-number", "NAME=F", NULL)                                                                    \
+    X(GRAD_NUMBER_4, "grad-number", "NAME=F", NULL)                                                                    \
+    X(GRAD_NUMBER_5, "grad-number", "NAME=F", NULL)                                                                    \
+    X(GRAD_NUMBER_6, "grad-number", "NAME=F", NULL)                                                                    \
+    X(GRAD_NUMBER_7, "grad-number", "NAME=F", NULL)                                                                    \
+    X(GRAD_NUMBER_8, "grad-number", "NAME=F", NULL)                                                                    \
+    X(GRAD_NUMBER_9, "grad-number", "NAME=F", NULL)                                                                    \
+    X(GRAD_NUMBER_10, "grad-number", "NAME=F", NULL)                                                                   \
+    X(GRAD_NUMBER_11, "grad-number", "NAME=F", NULL)                                                                   \
+    X(GRAD_NUMBER_12, "grad-number", "NAME=F", NULL)                                                                   \
+    X(GRAD_NUMBER_13, "grad-number", "NAME=F", NULL)                                                                   \
+    X(GRAD_NUMBER_14, "grad-number", "NAME=F", NULL)                                                                   \
+    X(GRAD_NUMBER_15, "grad-number", "NAME=F", NULL)                                                                   \
     X(PRECISION, "precision", "NAME",                                                                                  \
       "exact (default), or the least precision of products of f32 or f16 arrays that\n"                                \
       "may be used for speed: tf32 or bf16")

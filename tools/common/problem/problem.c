@@ -50,6 +50,7 @@ tool_exit tool_problem_open(const tool_problem_arguments *arguments, tool_proble
     desc->estep = arguments->estep;
     TOOL_TRY(tensors_describe(arguments, problem, error));
     TOOL_TRY(parameters_describe(arguments, problem, error));
+    TOOL_TRY(texts_describe(arguments, problem, error));
     describe_passes(arguments, desc);
     if (desc->length_k == 0) /* of the files: none, not the default */
         desc->length_k = CLMGK_NO_KEYS;

@@ -31,6 +31,11 @@ bool tool_is_streamed(clmgk_array array);
 
 #define TOOL_MAX_PATH 4096 /* of the files of a state */
 
+/* The name of a captured array or number. */
+typedef struct tool_text_name {
+    char text[64];
+} tool_text_name;
+
 /* Points into itself: not to be copied. */
 typedef struct tool_problem_arguments {
     clmgk_variant variant;
@@ -55,6 +60,11 @@ typedef struct tool_problem_arguments {
     int64_t feature_order; /* 0: not given */
     double guard;
     char state_in_files[2][TOOL_MAX_PATH];
+    const char *score_mod, *mask_mod; /* NULL: not given */
+    size_t capture_count, number_count;
+    tool_text_name captures[CLMGK_MAX_CAPTURES], numbers[CLMGK_MAX_NUMBERS];
+    double number[CLMGK_MAX_NUMBERS];
+    const char *grad_number[CLMGK_MAX_NUMBERS]; /* files; NULL: not given */
 } tool_problem_arguments;
 
 /* Takes the values of the options of options.h, and checks them by variant, score and feature map. */
@@ -108,6 +118,9 @@ void tool_problem_close(tool_problem *problem);
 
 /* Where an element, given by its number in axis order, lies in the array. */
 size_t tool_offset_of(const clmgk_shape *shape, size_t element);
+
+/* Whether it is a captured array of ints. */
+bool tool_is_integers(const tool_problem *problem, clmgk_array array);
 
 /* `elements` are of the array's type and lie as the descriptor says. */
 void tool_gather(const tool_problem *problem, clmgk_array array, const void *elements, double *values);

@@ -16,11 +16,22 @@ size_t tool_offset_of(const clmgk_shape *shape, size_t element)
     return (size_t)offset;
 }
 
+bool tool_is_integers(const tool_problem *problem, clmgk_array array)
+{
+    return array >= CLMGK_ARRAY_CAPTURE_0 && array <= CLMGK_ARRAY_CAPTURE_7 &&
+           problem->desc.captures[array - CLMGK_ARRAY_CAPTURE_0].type == CLMGK_CAPTURE_I32;
+}
+
 void tool_gather(const tool_problem *problem, clmgk_array array, const void *elements, double *values)
 {
     const clmgk_dtype dtype = clmgk_array_dtype(&problem->desc, array);
     const clmgk_shape shape = clmgk_array_shape(&problem->desc, array);
     const size_t count = problem->slot[array].count, size = clmgk_ref_dtype_size(dtype);
+    if (tool_is_integers(problem, array)) {
+        for (size_t n = 0; n < count; n++)
+            values[n] = ((const int32_t *)elements)[tool_offset_of(&shape, n)];
+        return;
+    }
     const size_t width = shape.rank > 0 ? (size_t)shape.size[shape.rank - 1] : 1;
     for (size_t done = 0; done < count; done += width)
         clmgk_ref_load(dtype, (const char *)elements + tool_offset_of(&shape, done) * size, width, values + done);
