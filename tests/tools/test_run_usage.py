@@ -5,13 +5,13 @@ import unittest
 
 from program_test import ADMIXTURES, GENERALISED, NOISY, QUICK, SHARED_MIX, RunTest
 
-LABELS = "state-in.c state-out.m denominator dstate-in.z".split()  # of arrays, in results
+LABELS = "state-in.c state-out.m denominator dstate-in.z capture.0 grad-capture.7 numbers grad-numbers".split()  # of arrays, in results
 OPTIONS = (
     "variant q k v layout out lse score estep prior variance shift causal causal-align lengths lengths-q dtype dtype-k dtype-v dtype-o precision check "
     "repeat device json help version engine parameters backward-parameters window offsets offsets-k bias alibi sinks "
     "softcap dropout seed grad-out grad-lse dq dk dv dprior dvariance dshift dbias dsinks new-prior nll "
     "responsibilities counts mix mix-weight mix-offset noise shared-noise heads dmix dmix-weight dmix-offset "
-    "mix-hidden-offset dmix-hidden-offset dnoise feature feature-order projection guard state-in state-out").split()
+    "mix-hidden-offset dmix-hidden-offset dnoise score-mod mask-mod capture number grad-capture grad-number feature feature-order projection guard state-in state-out").split()
 
 
 class Usage(RunTest):

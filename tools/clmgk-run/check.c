@@ -174,6 +174,8 @@ tool_exit run_check(const tool_problem *problem, const run_execution *execution,
     reference.desc.precision = execution->info.precision;
     clmgk_ref_set_arrays(&reference, values.of);
     result->reads_outside = clmgk_ref_reads_outside(&reference);
+    if (result->reads_outside < 0)
+        TOOL_TRY_GOTO(status, tool_fail_memory(error, "--check"), done);
     TOOL_TRY_GOTO(status, check_forward(problem, &reference, &values, result, error), done);
     if (problem->desc.use_new_state)
         TOOL_TRY_GOTO(status, check_state(problem, &reference, &values, result, error), done);

@@ -164,12 +164,13 @@ static json_t *make_first(int axes, const run_found *found)
     return list;
 }
 
-static json_t *make_check(const run_check_result *check)
+static json_t *make_check(const run_arguments *arguments, const run_check_result *check)
 {
     json_t *const object = json_object();
     json_object_set_new(object, "ok", json_boolean(check->ok));
     json_object_set_new(object, "lost_rows", json_integer((json_int_t)check->lost_rows));
-    json_object_set_new(object, "reads_outside", json_integer((json_int_t)check->reads_outside));
+    if (arguments->problem.capture_count > 0)
+        json_object_set_new(object, "reads_outside", json_integer((json_int_t)check->reads_outside));
     for (clmgk_array array = 0; array < TOOL_FILES; array++) {
         if (!check->checked[array])
             continue;
@@ -267,7 +268,7 @@ static json_t *make_json(const run_arguments *arguments, const tool_problem *pro
     if (desc->gradients != 0)
         json_object_set_new(root, "backward", make_backward(problem, execution, arguments->repeat));
     if (check)
-        json_object_set_new(root, "check", make_check(check));
+        json_object_set_new(root, "check", make_check(arguments, check));
     return root;
 }
 

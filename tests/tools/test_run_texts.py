@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""clmgk-run: scores and masks as text."""
+import json
+import unittest
+
+import numpy as np
+
+from program_test import RunTest
+
+SCORE = "c * tanh(s / c) + t[h, clamp(i - j, -3, 3) + 3]"
+MASK = "doc[b, i] == doc[b, j]"
+
+
+class Texts(RunTest):
+    def setUp(self):
+        super().setUp()
+        self.save("t", self.normal(4, 7))
+        self.save("doc", np.repeat(np.arange(4), 2)[None, :7].repeat(2, 0))
+
+    def texts(self, score=SCORE, mask=MASK, **changes):
+        words = self.arguments(**changes)
+        for option, value in ("score-mod", score), ("mask-mod", mask):
+            words += [] if value is None else [f"--{option}", value]
+        return words
+
+    GIVEN = ("--capture", "t=t.npy", "--capture", "doc=doc.npy", "--number", "c=3")
+
+    def test_results_are_checked(self):
+        words = [*self.texts(), *self.GIVEN, "--check", "--json"]
+        check = json.loads(self.accept(*words).stdout)["check"]
+        self.assertTrue(check["ok"])
+        self.assertEqual(check["reads_outside"], 0)
+        first = self.load("o.npy")
+        words[words.index(MASK)] = "doc[b, i] == doc[b, j] && doc[b, j + 9] >= 0"
+        words[words.index("c=3")] = "c=0.5"  # compiles nothing
+        check = json.loads(self.accept(*words).stdout)["check"]
+        self.assertTrue(check["ok"])
+        self.assertGreater(check["reads_outside"], 0)
+        self.assertFalse(np.array_equal(first, self.load("o.npy")))
+        words.remove("--json")
+        self.assertIn(f"check: {check['reads_outside']} reads of captured arrays are outside", self.accept(*words).stdout)
+
+    def test_a_text_is_what_it_says(self):
+        self.accept(*self.texts("2 * tanh(s / 2)", "j <= i + 2"))
+        text = self.load("o.npy")
+        self.accept_run(softcap=2, causal=True)
+        np.testing.assert_allclose(text, self.load("o.npy"), atol=1e-6)
+
+    def test_bad_texts(self):
+        for words, message in (
+            ([*self.texts("s + u[h]"), *self.GIVEN], "score_mod: line 1, column 5: unknown name 'u'"),
+            ([*self.texts("s +", None)], "score_mod: line 1, column 4: expected a number"),
+            ([*self.texts(None, "s > 0")], "mask_mod: line 1, column 1: a mask has no 's'"),
+            ([*self.texts(variant="linear"), *self.GIVEN], "--score-mod does not apply to linear"),
+            ([*self.texts(None, None), "--capture", "t=t.npy"], "--capture needs --score-mod or --mask-mod"),
+            ([*self.texts(None, None), "--number", "c=1"], "--number needs --score-mod or --mask-mod"),
+            ([*self.texts(), "--capture", "t.npy"], "--capture 't.npy': expected NAME=F"),
+            ([*self.texts(), "--number", "c"], "--number 'c': expected NAME=X"),
+            ([*self.texts(), "--number", "c=x"], "--number 'x': expected a finite number"),
+            ([*self.texts(), "--capture", f"{'t' * 64}=t.npy"], "a name of at most 63 letters"),
+            ([*self.texts(), *["--capture", "t=t.npy"] * 9], "--capture is given more than 8 times"),
+            ([*self.texts(), *["--number", "c=1"] * 17], "--number is given more than 16 times"),
+            ([*self.texts(), *["--capture", "t=t.npy"] * 2], "captures: the name 't' is taken twice"),
+            ([*self.texts(), "--capture", "s=t.npy"], "captures: the name 's' is built in"),
+            ([*self.texts(), "--capture", "t=absent.npy"], "--capture absent.npy"),
+            ([*self.texts(), "--capture", "t=five.npy"], "has shape (1, 1, 1, 1, 1); expected 1 to 4 axes"),
+            ([*self.texts(), *self.GIVEN, "--grad-capture", "t=dt.npy"], "--grad-capture needs --grad-out"),
+            ([*self.texts(None), *self.GIVEN, "--grad-number", "c=dc.npy"], "--grad-number needs --score-mod"),
+            ([*self.texts(), *self.GIVEN, "--grad-out", "o.npy", "--grad-capture", "x=dt.npy"],
+             "--grad-capture x: expected a name that --capture gives"),
+            ([*self.texts(), *self.GIVEN, "--grad-out", "o.npy", "--grad-number", "t=dt.npy"],
+             "--grad-number t: expected a name that --number gives"),
+        ):
+            with self.subTest(message=message):
+                self.save("five", self.normal(1, 1, 1, 1, 1))
+                self.refuse(2, *words, words=[message])
+
+
+if __name__ == "__main__":
+    unittest.main()
