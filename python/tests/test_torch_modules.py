@@ -374,6 +374,33 @@ def test_compiled_modules():
         close(compiled(x, x, x, is_causal=True)[0], module(x, x, x, is_causal=True)[0], 1e-6)
 
 
+class OfOneInput(torch.nn.Module):
+    def __init__(self, attention):
+        super().__init__()
+        self.attention = attention
+
+    def forward(self, x):
+        return self.attention(x, x, x, is_causal=True)[0]
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::torch.jit.TracerWarning")
+def test_traced_modules(tmp_path):
+    """A graph of torch.jit.trace serves all lengths, also from a file."""
+    module = OfOneInput(ct.MultiheadAttention(32, 4, batch_first=True, variant="mgk"))
+    with torch.no_grad():
+        torch.jit.trace(module, normal(1, 5, 32)).save(tmp_path / "graph.pt")
+        x = normal(2, 7, 32)
+        close(torch.jit.load(tmp_path / "graph.pt")(x), module(x), 1e-6)
+
+
+def test_export_from_pytorchs_module():
+    """Weights of softmax go back to PyTorch's module, which exporters know."""
+    ours, theirs = ct.MultiheadAttention(32, 4, batch_first=True), torch.nn.MultiheadAttention(32, 4, batch_first=True)
+    theirs.load_state_dict(ours.state_dict())
+    x = normal(2, 7, 32)
+    close(theirs(x, x, x, need_weights=False)[0], ours(x, x, x)[0])
+
+
 def test_autocast_and_frozen_parameters():
     module = ct.MultiheadAttention(32, 4, batch_first=True, variant="mgk")
     module.prior.requires_grad_(False)
