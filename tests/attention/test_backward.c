@@ -187,10 +187,10 @@ TH_FULL_TEST(far_from_the_origin)
 TH_TEST(mixed_storage_types)
 {
     static const th_mix mixes[] = {
-        {CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, CLMGK_STORAGE_F16, CLMGK_STORAGE_F16, CLMGK_STORAGE_AS_Q, 64, 64},
-        {CLMGK_VARIANT_SMGK, CLMGK_DTYPE_BF16, CLMGK_STORAGE_F32, CLMGK_STORAGE_F16, CLMGK_STORAGE_F32, 5, 17}};
+        {CLMGK_VARIANT_SMGK, CLMGK_DTYPE_BF16, CLMGK_STORAGE_F32, CLMGK_STORAGE_F16, CLMGK_STORAGE_F32, 5, 17},
+        {CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, CLMGK_STORAGE_F16, CLMGK_STORAGE_F16, CLMGK_STORAGE_AS_Q, 64, 64}};
     enum { FIRST = 4, SHAPES = 8 };
-    for (size_t n = 0; n < TH_COUNT(mixes) * SHAPES; n++) {
+    for (size_t n = 0; n < (session->full ? TH_COUNT(mixes) : 1) * SHAPES; n++) {
         const size_t mix = n / SHAPES, shape = n % SHAPES;
         clmgk_attention_desc desc = th_mix_desc(&mixes[mix]);
         uint64_t random = n;
@@ -754,19 +754,23 @@ TH_TEST(short_panels)
 
 /* Every width of the lane engine's vectors, whatever the device's: panels of two vectors with every number of rows and
  * keys, beyond a tile, too; the form for few rows with every number of keys. The backward pass of the first form alone,
- * as its programs take seconds to compile. */
+ * as its programs take seconds to compile; the quick tier has the other families at the width that is no device's own.
+ */
 TH_TEST(lane_widths)
 {
     static const struct {
         clmgk_variant variant;
+        int64_t widest;
         const char *parameters;
-    } forms[] = {{CLMGK_VARIANT_SOFTMAX, ",vectors=2,panels=1,tile=32,block=8"},
-                 {CLMGK_VARIANT_HARD_FISH, ",vectors=2,panels=1,tile=32,block=8"},
-                 {CLMGK_VARIANT_LINEAR, ""},
-                 {CLMGK_VARIANT_SOFTMAX, ""}};
+    } forms[] = {{CLMGK_VARIANT_SOFTMAX, 16, ",vectors=2,panels=1,tile=32,block=8"},
+                 {CLMGK_VARIANT_HARD_FISH, 4, ",vectors=2,panels=1,tile=32,block=8"},
+                 {CLMGK_VARIANT_LINEAR, 4, ""},
+                 {CLMGK_VARIANT_SOFTMAX, 16, ""}};
     for (int64_t width = 4; session->engine[0] == CLMGK_ENGINE_LANE && width <= 16; width *= 2)
         for (int64_t n = 0; n < 2 * width * (int64_t)TH_COUNT(forms); n++) {
             const int64_t form = n / (2 * width), length = n % (2 * width) + 1;
+            if (width > (session->full ? 16 : forms[form].widest))
+                continue;
             const bool few = form == TH_COUNT(forms) - 1;
             const int64_t keys = (5 * length) % (2 * width) + 1 + length % 2 * 32;
             char parameters[64];

@@ -142,7 +142,7 @@ TH_TEST(draws)
         draw_range(session, 0, 9 * listed);
         draw_range(session, RD_LINEAR, linears / 2);
         for (uint64_t n = 0; n < 3; n++)
-            draw_range(session, RD_MATRIX + n * matrices, 2);
+            draw_range(session, RD_MATRIX + n * matrices, 1);
     }
     if (failures > 0)
         fail_msg("%zu draws failed", failures);

@@ -92,7 +92,7 @@ class TuneTest(ProgramTest):
 class Measuring(TuneTest):
     def test_results(self):
         variants = ["softmax", "mgk" if FULL else "softmax"]
-        found = self.tune_all(*SIZES, "--variants", f"{variants[0]},{variants[1]}:1", budget=4)
+        found = self.tune_all(*SIZES, "--variants", f"{variants[0]},{variants[1]}:1")
         cases = found["cases"]
         # forward before backward, and what costs less first: one head before two
         self.assertEqual([(one["variant"], one["pass"], one["heads"]) for one in cases],
