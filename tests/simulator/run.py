@@ -116,10 +116,10 @@ CASES = [
     group("wgmma-singles-backward-64-causal", "backward-softmax-f32-64-wgmma", length=70, length_k=100, causal=1),
     group("wgmma-backward-mgk2-32", "backward-mgk2-bf16-64-wgmma", length=40, length_k=70, head_size=32, value_size=16,
           components=2),
-    group("wgmma-backward-hard-fish2-32", "backward-hard-fish2-bf16-64-wgmma", heads=3, kv_heads=3, length=40,
-          length_k=70, head_size=32, value_size=16),
 ]
 FULL = [
+    group("wgmma-backward-hard-fish2-32", "backward-hard-fish2-bf16-64-wgmma", heads=3, kv_heads=3, length=40,
+          length_k=70, head_size=32, value_size=16),
     case("softmax-64", "softmax-bf16-64", length=70, length_k=100),
     linear_case("linear-64", "linear-tf32-64", "splits=2", length=70, length_k=90),
     linear_case("backward-linear-64", "backward-linear-tf32-64", "splits=2", length=40, length_k=50),
