@@ -3,6 +3,7 @@
 """Damages the library at one place at a time and says which test notices.
 
     run.py [--sample N] [--seed S] [--jobs N] [--only NAME]... [--source FOLDER] [--folder FOLDER] [--json FILE]
+    run.py --anchors
 
 Mutants are those of mutants.toml (a file, a text that occurs once in it, a replacement, and the tests that exercise the
 file, the likeliest to notice first), and N generated ones (generate.py; by default 40; the seed decides which). Each worker
@@ -15,6 +16,7 @@ it may change nothing that a result depends on (a tile's size, a message), or sh
 tests that killed a mutant run without an error in their way. Exit status 1: a mutant of the list survives without an
 explanation or is explained and killed, more than 40 % of at least 20 generated ones survive, or a test fails anyway.
 --only: names of the list, or of generated ones (FILE:LINE:COLUMN). --source: the tests and sources of another checkout.
+--anchors: nothing is tried; status 1 where a text of the list does not occur once.
 """
 import argparse
 import concurrent.futures
@@ -171,10 +173,23 @@ def parse():
     parser.add_argument("--seed", type=int, default=1, metavar="S")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--only", action="append", metavar="NAME")
+    parser.add_argument("--anchors", action="store_true")
     parser.add_argument("--source", type=pathlib.Path, default=ROOT)
     parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "build-mutations")
     parser.add_argument("--json", type=pathlib.Path)
     return parser.parse_args()
+
+
+def check_anchors(mutants, source):
+    """Whether each mutant changes its file."""
+    good = True
+    for mutant in mutants:
+        try:
+            damaged((source / mutant["file"]).read_text(), mutant)
+        except (OSError, RuntimeError) as failure:
+            print(failure)
+            good = False
+    return good
 
 
 def can_run(mutant):
@@ -192,6 +207,9 @@ def can_run(mutant):
 def main():
     arguments = parse()
     listed = tomllib.loads((HERE / "mutants.toml").read_text())
+    good = check_anchors(listed["mutant"], arguments.source)
+    if arguments.anchors or not good:
+        return 0 if good else 1
     mutants = [mutant for mutant in listed["mutant"] if can_run(mutant)]
     mutants += generate.sample(arguments.source, listed["area"], arguments.sample, arguments.seed)
     if arguments.only:
