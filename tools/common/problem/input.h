@@ -52,8 +52,7 @@ file_axes tensors_file_axes(const char *axes, bool tokens_first);
 
 tool_exit parameters_describe(const tool_problem_arguments *arguments, tool_problem *problem, tool_error *error);
 
-/* ---- texts.c: scores and masks of the user's own ------------------------------------------------------------------
- */
+/* ---- text_options.c, texts.c: scores and masks of the user's own ------------------------------------------------- */
 
 tool_exit texts_parse(const char *const *values, tool_problem_arguments *arguments, tool_error *error);
 tool_exit texts_describe(const tool_problem_arguments *arguments, tool_problem *problem, tool_error *error);
