@@ -12,7 +12,7 @@ same for PyTorch with autograd, ``clmgk.transformers`` for models of that packag
 """
 from ._context import Context, Device, MatrixUnit, devices
 from ._counts import Counts, Operations, count_attention
-from ._descriptor import Descriptor, Layout
+from ._descriptor import Capture, Descriptor, Layout
 from ._functions import (State, attention, attention_backward, combine, draw_projection, dropout_mask, linear_attention,
                          linear_attention_backward, noise_tile, statistics)
 from ._library import (DeviceError, Error, FileError, InvalidValueError, OutOfMemoryError, UnsupportedError, lib as _lib,
@@ -22,7 +22,7 @@ from ._plan import Plan, PlanInfo, unsupported, warm_up
 
 __version__ = _text(_lib.clmgk_version())
 
-__all__ = ["Context", "Counts", "Descriptor", "Device", "DeviceError", "Error", "FileError", "InvalidValueError", "Layout",
+__all__ = ["Capture", "Context", "Counts", "Descriptor", "Device", "DeviceError", "Error", "FileError", "InvalidValueError", "Layout",
            "LinearOptions", "MatrixUnit", "Operations", "Options", "OutOfMemoryError", "Plan", "PlanInfo", "State",
            "UnsupportedError", "attention", "attention_backward", "combine", "count_attention", "devices",
            "draw_projection", "dropout_mask", "linear_attention", "linear_attention_backward", "noise_tile", "statistics",

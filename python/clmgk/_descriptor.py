@@ -2,9 +2,10 @@
 """The description of an attention problem."""
 from __future__ import annotations
 
-from typing import Any, Iterable, Mapping, NamedTuple, TypedDict
+import weakref
+from typing import Any, Iterable, Mapping, NamedTuple, Sequence, TypedDict
 
-from ._library import GRADIENTS, STATISTICS, bits, call, ffi, from_name, initialised, lib, set_number
+from ._library import GRADIENTS, STATISTICS, bits, c_string, call, ffi, from_name, initialised, lib, set_number
 
 
 class Layout(NamedTuple):
@@ -16,11 +17,20 @@ class Layout(NamedTuple):
     component: int = 0
 
 
+class Capture(NamedTuple):
+    """A dense array that a text reads, as ``clmgk_capture``: its elements are the call's array capture_0, capture_1, ..."""
+
+    name: str
+    dtype: str  #: "f32", "f16", "bf16" or "i32"
+    shape: tuple[int, ...]
+
+
 class Descriptor(TypedDict, total=False):
     """The fields of ``clmgk_attention_desc`` (include/clmgk/attention.h), which describes each.
 
     A field that is not given is 0, its default. Values of enumerations are names ("mgk", "bottom-right"), sets of
-    gradients and statistics are lists of names (["q", "k"]), layouts are of class `Layout`, None for a dense array.
+    gradients and statistics are lists of names (["q", "k"]), layouts are of class `Layout`, None for a dense array;
+    captures are a list of `Capture`, numbers a list of names.
     """
 
     variant: str
@@ -84,6 +94,10 @@ class Descriptor(TypedDict, total=False):
     precision: str
     mix_hidden: int
     use_mix_hidden_offset: bool
+    score_mod: str | None
+    mask_mod: str | None
+    captures: Sequence[Capture]
+    numbers: Sequence[str]
 
 
 # Enumerations of C without a table of names.
@@ -94,6 +108,9 @@ _SHAPES = {
 }
 _FIELDS = {name: field.type for name, field in ffi.typeof("clmgk_attention_desc").fields
            if name not in ("struct_size", "resolved")}
+_TEXTS = ("score_mod", "mask_mod")
+_CAPTURE_TYPES = {"f32": lib.CLMGK_CAPTURE_F32, "f16": lib.CLMGK_CAPTURE_F16, "bf16": lib.CLMGK_CAPTURE_BF16,
+                  "i32": lib.CLMGK_CAPTURE_I32}
 _SETS = {"gradients": GRADIENTS, "statistics": STATISTICS}
 
 
@@ -114,6 +131,39 @@ def _set_layout(name: str, target: Any, value: Layout | None) -> None:
             setattr(target, axis, stride)
 
 
+# The strings of descriptors, which only point to them.
+_strings: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
+
+
+def _string(desc: Any, name: str, value: Any) -> Any:
+    """A string that lives as long as the descriptor."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name}: {type(value).__name__}: expected a text")
+    text = ffi.new("char[]", c_string(name, value))
+    _strings.setdefault(desc, []).append(text)
+    return text
+
+
+def _set_captures(desc: Any, captures: Sequence[Capture]) -> None:
+    if len(captures) > len(desc.captures):
+        raise ValueError(f"captures: {len(captures)} arrays: expected at most {len(desc.captures)}")
+    for target, (name, dtype, shape) in zip(desc.captures, captures):
+        if dtype not in _CAPTURE_TYPES:
+            raise ValueError(f"captures: {name!r}: type {dtype!r}: expected {', '.join(_CAPTURE_TYPES)}")
+        if not 1 <= len(shape) <= len(target.shape):
+            raise ValueError(f"captures: {name!r}: shape {tuple(shape)}: expected 1 to {len(target.shape)} axes")
+        target.name, target.type, target.axes = _string(desc, "captures", name), _CAPTURE_TYPES[dtype], len(shape)
+        for axis, size in enumerate(shape):
+            target.shape[axis] = size
+
+
+def _set_numbers(desc: Any, names: Sequence[str]) -> None:
+    if len(names) > len(desc.numbers):
+        raise ValueError(f"numbers: {len(names)} names: expected at most {len(desc.numbers)}")
+    for place, name in enumerate(names):
+        desc.numbers[place] = _string(desc, "numbers", name)
+
+
 def _field_value(name: str, value: Any) -> Any:
     if name in _SETS:
         return bits(name, value, _SETS[name])
@@ -129,8 +179,9 @@ def _field_value(name: str, value: Any) -> Any:
 
 def validate(fields: Mapping[str, Any]) -> Any:
     """The resolved descriptor; raises for one that is not legal."""
-    resolved = initialised("clmgk_attention_desc")
-    call(lib.clmgk_attention_validate, describe(fields), resolved)
+    resolved, desc = initialised("clmgk_attention_desc"), describe(fields)
+    call(lib.clmgk_attention_validate, desc, resolved)
+    _strings[resolved] = _strings.get(desc, [])
     return resolved
 
 
@@ -139,6 +190,16 @@ def describe(fields: Mapping[str, Any]) -> Any:
     for name, value in fields.items():
         if name not in _FIELDS:
             raise TypeError(f"Plan: unexpected field {name!r}: expected fields of clmgk_attention_desc")
+        if name in _TEXTS:
+            if value is not None:
+                setattr(desc, name, _string(desc, name, value))
+            continue
+        if name == "captures":
+            _set_captures(desc, value)
+            continue
+        if name == "numbers":
+            _set_numbers(desc, value)
+            continue
         if _FIELDS[name].kind == "struct":
             _set_layout(name, getattr(desc, name), value)
             continue

@@ -115,6 +115,16 @@ def attention(q: Array, k: Array, v: Array, *, return_lse: bool = False, out: Ar
     precision : {"exact", "tf32", "bf16"}
         The least precision of products of float32 or float16 arrays that the library may use; it does so only where a unit of
         the device is faster with it. Results are then less exact (include/clmgk/attention.h); `Plan.info` says what is used.
+    score_mod : str, optional
+        An expression that replaces the scaled score s, such as ``"s + table[h, clamp(i - j, -64, 64) + 64]"``, in the language
+        of docs/scores.md.
+    mask_mod : str, optional
+        A condition that hides a pair where it is false, such as ``"doc[b, i] == doc[b, j] && j <= i"``.
+    captures : dict of arrays, optional
+        The arrays that these texts read, by name: 1 to 4 axes, of float32, float16, bfloat16 or integers; up to 8. Arrays that
+        are not dense are copied.
+    numbers : dict of float, optional
+        The numbers in these texts, by name; up to 16. New numbers compile nothing.
     engine : {"auto", "lane", "simt", "matrix"}
         The kernel engine.
     device : str, Device or Context, optional
@@ -161,10 +171,19 @@ def _wanted(field: str, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _backward(made: Call, gradients: Iterable[str] | None, *fields: tuple[str, Any]) -> dict[str, Array]:
-    given = [name for name in GRADIENTS if name in made.arrays and not (name == "bias" and made.has_mask)]
+    given = [name for name in GRADIENTS if name in made.arrays and not (name == "bias" and made.has_mask)
+             and not name.startswith(("capture_", "numbers"))]
     names = tuple(given) if gradients is None else _wanted("gradients", gradients)
+    places = [place for place in range(len(made.captures)) if made.arrays[f"capture_{place}"].dtype != np.int32]
+    if "captures" in names:
+        names = (*[name for name in names if name != "captures"], *[f"capture_{place}" for place in places])
     outputs = made.run("backward", (("gradients", names), *fields))
-    return {name.removeprefix("grad_"): array for name, array in outputs.items()}
+    found: dict[str, Any] = {name.removeprefix("grad_"): array for name, array in outputs.items()}
+    if gradients is not None and "captures" in name_set("gradients", gradients):
+        found["captures"] = {made.captures[place]: found.pop(f"capture_{place}") for place in places}
+    if "numbers" in found:
+        found["numbers"] = dict(zip(made.numbers, found["numbers"]))
+    return found
 
 
 def attention_backward(grad_o: Array, q: Array, k: Array, v: Array, o: Array, lse: Array, *,
@@ -191,7 +210,8 @@ def attention_backward(grad_o: Array, q: Array, k: Array, v: Array, o: Array, ls
         The gradient of lse.
     gradients : iterable of str, optional
         Names among "q", "k", "v", "prior", "variance", "shift", "bias", "sinks", "mix", "mix_weight", "mix_offset",
-        "mix_hidden_offset", "noise". Default: those of all arrays that are given, without a bias of bool.
+        "mix_hidden_offset", "noise". Default: those of all arrays that are given, without a bias of bool. Also "captures" and
+        "numbers", of the texts' arrays of floats and of their numbers.
     **options
         As in the call of `attention`, including the seed.
 
@@ -199,7 +219,7 @@ def attention_backward(grad_o: Array, q: Array, k: Array, v: Array, o: Array, ls
     -------
     dict
         The gradients by these names, each of its array's shape. Without an array of priors [M], without one of variances
-        [1].
+        [1]. "captures" and "numbers" are dicts.
 
     Raises
     ------

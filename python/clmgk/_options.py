@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ._context import Context, Device, context_of
-from ._descriptor import Layout
-from ._library import from_name, lib
+from ._descriptor import Capture, Layout
+from ._library import ffi, from_name, lib
 from ._plan import Plan, Prepared, signature
 from ._slots import Array, Pass, check_array, check_range, dtype_name
 
@@ -48,6 +48,10 @@ class Options(TypedDict, total=False):
     noise: ArrayLike | None
     shared_noise: bool
     precision: str
+    score_mod: str | None
+    mask_mod: str | None
+    captures: Mapping[str, ArrayLike] | None
+    numbers: Mapping[str, float] | None
     engine: str
     device: str | Device | Context | None
 
@@ -78,6 +82,8 @@ class LinearOptions(TypedDict, total=False):
     engine: str
     device: str | Device | Context | None
 
+
+MOST_CAPTURES: int = len(ffi.new("clmgk_attention_desc *").captures)
 
 OPTIONS = frozenset(Options.__annotations__)
 LINEAR_OPTIONS = frozenset(LinearOptions.__annotations__)
@@ -137,6 +143,26 @@ def _converted(name: str, array: Array, target: np.dtype[Any]) -> Array:
     return array.astype(target)
 
 
+def captured(name: str, value: ArrayLike) -> Array:
+    """An array that a text reads, as C takes it: dense, of f32, f16, bf16 or int32."""
+    array = _as_array(name, value)
+    if array.dtype.name not in ("float32", "float16", "bfloat16", "int32") or not array.dtype.isnative:
+        if array.dtype == bool:
+            array = array.astype(np.int32)
+        else:
+            array = _converted(name, array, np.dtype(np.int32 if array.dtype.kind in "iu" else np.float32))
+    if not 1 <= array.ndim <= 4 or not array.size:
+        raise ValueError(f"{name}: shape {array.shape}: expected 1 to 4 axes, of size 1 or more")
+    return np.ascontiguousarray(array)
+
+
+def mapping(name: str, value: Any) -> dict[str, Any]:
+    """Arrays or numbers by the names that a text gives them."""
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise TypeError(f"{name}: {type(value).__name__}: expected a dict whose keys are names")
+    return dict(value)
+
+
 def scalar(name: str, value: Any) -> Any:
     """The value of an option that is no array: a number, a name or a flag."""
     if type(value) in (bool, int, float, str):
@@ -148,6 +174,13 @@ def scalar(name: str, value: Any) -> Any:
     if isinstance(value, (bool, int, float, str)):
         return value
     raise TypeError(f"{name}: {type(value).__name__}: expected a number, a name, or True or False")
+
+
+def _real(name: str, value: Any) -> float:
+    number = scalar(name, value)
+    if isinstance(number, str):
+        raise TypeError(f"{name}: {number!r}: expected a number")
+    return float(number)
 
 
 def _layout(name: str, array: Array, has_components: bool) -> Layout | None:
@@ -166,6 +199,10 @@ def _layout(name: str, array: Array, has_components: bool) -> Layout | None:
     component = elements.pop() if has_components else 0
     head = elements.pop()
     return Layout(elements.pop() if elements else 0, head, token, component)
+
+
+def _capture_type(array: Array) -> str:
+    return "i32" if array.dtype == np.int32 else dtype_name("captures", array)
 
 
 def traits_of(variant: str) -> int:
@@ -220,6 +257,8 @@ class Call:
         self.has_mask = False  # the bias was given as bool, which has no gradient
         self._bias_shape: tuple[int, ...] = ()
         self._key: list[Any] = [linear]
+        self.captures: tuple[str, ...] = ()  # names of capture_0, ...
+        self.numbers: tuple[str, ...] = ()
         for name, value in options.items():
             self._add(name, value)
 
@@ -232,11 +271,26 @@ class Call:
             setattr(self, name, value)
         elif value is None:
             return
+        elif name in ("captures", "numbers"):
+            self._add_named(name, mapping(name, value))
         elif name in _PARAMETERS and not (name == "variance" and np.ndim(value) == 0):
             self.arrays[name] = self._bias(value) if name == "bias" else parameter(name, value)
         else:
             self.scalars[name] = value = scalar(name, value)
             self._key += (name, type(value), value)
+
+    def _add_named(self, name: str, values: Mapping[str, Any]) -> None:
+        """Adds arrays, or numbers, that a text reads."""
+        if name == "captures":
+            if len(values) > MOST_CAPTURES:
+                raise ValueError(f"captures: {len(values)} arrays: expected at most {MOST_CAPTURES}")
+            self.captures = tuple(values)
+            for place, (own, value) in enumerate(values.items()):
+                self.arrays[f"capture_{place}"] = captured(f"captures[{own!r}]", value)
+        elif values:
+            self.numbers = tuple(values)
+            self.arrays["numbers"] = np.array([_real(f"numbers[{own!r}]", value) for own, value in values.items()], np.float32)
+        self._key += (name, tuple(values))
 
     def _bias(self, value: ArrayLike) -> Array:
         """A bias [B,H,N,S], with axes of size 1 in the place of those that it repeats by strides of 0."""
@@ -333,6 +387,11 @@ class Call:
             elif name == "o" or name.startswith("grad_"):
                 fields[name] = _layout(name, array, name == "grad_k" and bool(traits & lib.CLMGK_TRAIT_KEYS))
         self._parameters(fields)
+        if self.captures:
+            fields["captures"] = [Capture(name, _capture_type(array), array.shape) for name, array in
+                                  zip(self.captures, (self.arrays[f"capture_{i}"] for i in range(len(self.captures))))]
+        if self.numbers:
+            fields["numbers"] = self.numbers
         return fields
 
     def _batched(self, traits: int) -> bool:

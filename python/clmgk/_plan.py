@@ -212,8 +212,7 @@ class Plan:
               fields: Mapping[str, Any], batched: bool) -> None:
         use_opencl()
         desc = describe(fields)
-        self._resolved = initialised("clmgk_attention_desc")
-        call(lib.clmgk_attention_validate, desc, self._resolved)
+        self._resolved = validate(fields)
         options = initialised("clmgk_plan_options")
         options.engine = lib.CLMGK_ENGINE_AUTO if engine == "auto" else from_name("engine", engine)
         kept = [NULL if words is None else ffi.new("char[]", c_string(name, words))

@@ -97,8 +97,10 @@ class Slot:
         self.letters = "".join(letters[i] for i in axes)
         self.required = lib.clmgk_array_presence(desc, pass_, index) == lib.CLMGK_REQUIRED
         self.is_output = bool(lib.binding_is_output(pass_, index))
-        self.dtype = numpy_dtype("int32" if info.element == lib.CLMGK_ELEMENT_I32
-                                 else name_of("dtype", lib.clmgk_array_dtype(desc, index)))
+        captured = index - lib.CLMGK_ARRAY_CAPTURE_0 if info.element == lib.CLMGK_ELEMENT_CAPTURE else -1
+        is_int = info.element == lib.CLMGK_ELEMENT_I32 or (
+            captured >= 0 and desc.captures[captured].type == lib.CLMGK_CAPTURE_I32)
+        self.dtype = numpy_dtype("int32" if is_int else name_of("dtype", lib.clmgk_array_dtype(desc, index)))
         self.shape = tuple(shape.size[i] for i in axes)
         self.strides = tuple(shape.stride[i] * self.dtype.itemsize for i in axes)
         self.bytes = lib.clmgk_array_bytes(desc, index)

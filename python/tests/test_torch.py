@@ -640,3 +640,55 @@ def test_lengths_of_64_bits():
     """Lengths beyond int32 count as beyond the axis, and do not wrap around."""
     q = normal(1, 2, 7, 16)
     close(ct.attention(q, q, q, lengths=torch.tensor([2**40])), ct.attention(q, q, q), 0)
+
+
+# ---- scores and masks as text
+
+
+def texts(**changes):
+    table = torch.randn(2, 7)
+    documents = torch.arange(4).repeat_interleave(2)[None, :7].repeat(2, 1)
+    given = dict(score_mod="c * tanh(s / c) + t[h, clamp(i - j, -3, 3) + 3]", mask_mod="doc[b, i] == doc[b, j] || j == 0",
+                 captures={"t": table, "doc": documents}, numbers={"c": 3.0})
+    return {**given, **changes}
+
+
+def text_formula(q, k, v, options):
+    i, j = torch.arange(q.shape[2])[:, None], torch.arange(k.shape[2])[None, :]
+    s = q @ k.mT / q.shape[-1] ** 0.5
+    c, documents = options["numbers"]["c"], options["captures"]["doc"]
+    s = c * torch.tanh(s / c) + options["captures"]["t"].to(q.dtype)[:, (i - j).clamp(-3, 3) + 3]
+    visible = (documents[:, :q.shape[2], None] == documents[:, None, :]) | (j == 0)
+    return torch.softmax(torch.where(visible[:, None], s, -torch.inf), -1) @ v
+
+
+def test_texts():
+    q, k, v = (torch.randn(2, 2, n, 8, requires_grad=True) for n in (5, 7, 7))
+    for changes in ({}, {"numbers": {"c": torch.tensor(0.5)}}):
+        options = texts(**changes)
+        o = ct.attention(q, k, v, **options)
+        expected = text_formula(*[x.detach().double() for x in (q, k, v)], options)
+        torch.testing.assert_close(o.double(), expected, atol=1e-5, rtol=0)
+    options = texts()  # without an axis B, b is 0
+    torch.testing.assert_close(ct.attention(q[0], k[0], v[0], **options), ct.attention(q, k, v, **options)[0])
+    exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    options = texts()
+    grad = torch.randn(2, 2, 5, 8)
+    found = torch.autograd.grad(ct.attention(q, k, v, **options), (q, k, v), grad)
+    for own, right in zip(found, torch.autograd.grad(text_formula(*exact, options), exact, grad.double())):
+        torch.testing.assert_close(own.double(), right, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("error, words, changes", [
+    (TypeError, r"captures\['t'\]: float: expected a tensor", {"captures": {"t": 1.0}}),
+    (TypeError, "captures: list: expected a dict", {"captures": [1]}),
+    (ValueError, r"captures\['t'\]: shape \(\): expected 1 to 4 axes", {"captures": {"t": torch.tensor(1.0)}}),
+    (TypeError, r"captures\['t'\]: a tensor of torch.complex64", {"captures": {"t": torch.zeros(2, dtype=torch.complex64)}}),
+    (ValueError, r"numbers\['c'\]: a tensor of shape \(2,\)", {"numbers": {"c": torch.zeros(2)}}),
+    (TypeError, r"numbers\['c'\]: 'x': expected a number", {"numbers": {"c": "x"}}),
+    (ValueError, "score_mod: line 1, column 3: expected an operator", {"score_mod": "s s"}),
+])
+def test_texts_misuse(error, words, changes):
+    q = torch.randn(1, 2, 3, 8)
+    with pytest.raises(error, match=words):
+        ct.attention(q, q, q, **texts(**changes))

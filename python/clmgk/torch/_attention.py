@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-from .._options import OPTIONS, Call, scalar
+from .._options import MOST_CAPTURES, OPTIONS, Call, mapping, scalar
 from .._slots import Array
 from ._operators import INTEGERS, Family, Inputs, check_devices, check_dtype, draw_seed, prepare
 
@@ -28,14 +28,19 @@ def _outputs(x: Inputs) -> dict[str, Tensor]:
 def _call(storage: dict[str, Array], extras: dict[str, Array], options: dict[str, Any],
           gradients: str) -> tuple[Call, dict[str, Any]]:
     fields = {"use_lse_low": True} if _keeps_low(gradients, extras) else {}
-    return Call(storage, {**options, **extras}, linear=False), fields
+    captures, numbers = options.pop("captures", ()), options.pop("numbers", ())
+    named = {"captures": {name: extras.pop(f"capture_{place}") for place, name in enumerate(captures)},
+             "numbers": dict.fromkeys(numbers, 0.0)}
+    extras.pop("numbers", None)
+    return Call(storage, {**options, **extras, **named}, linear=False), fields
 
 
 _FAMILY = Family(
     "attention", variant="softmax", saved=("o", "lse", "lse_low"),
     upstream={"o": "grad_o", "lse": "grad_lse", "lse_low": None},
     extras=("prior", "variance", "shift", "lengths", "lengths_q", "offsets", "offsets_k", "bias", "slopes", "sinks", "mix",
-            "mix_weight", "mix_offset", "mix_hidden_offset", "noise"),
+            "mix_weight", "mix_offset", "mix_hidden_offset", "noise", *[f"capture_{place}" for place in range(MOST_CAPTURES)],
+            "numbers"),
     outputs=_outputs, call=_call)
 _STRIDED = torch.strided
 
@@ -98,7 +103,14 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, return_lse: bool = False, seed
         results = attention(q[None], k[None], v[None], return_lse=True, seed=seed, **options)
         return (results[0][0], results[1][0]) if return_lse else results[0][0]
     q, k, v = prepare(q, k, v)
+    captures, numbers = options.pop("captures", None), options.pop("numbers", None)
     extras, scalars = split(options, _FAMILY, OPTIONS) if options else ({}, {})
+    if captures:
+        extras.update(_captured(captures))
+        scalars["captures"] = tuple(captures)
+    if numbers:
+        extras["numbers"] = _numbers(numbers, q)
+        scalars["numbers"] = tuple(numbers)
     for axis, size in ((2, q.shape[2]), (3, k.shape[-2])) if "bias" in extras else ():  # C has no axes of size 0
         if size == 0 and extras["bias"].shape[axis:axis + 1] == (0,):
             extras["bias"] = extras["bias"].sum(axis, keepdim=True)
@@ -139,6 +151,43 @@ def _extra(name: str, tensor: Tensor) -> Tensor:
         tensor = as_numbers(once(tensor))
         tensor = tensor.reshape((1,) * (4 - tensor.ndim) + tuple(tensor.shape))
     return tensor.float().contiguous()
+
+
+def _captured(captures: Any) -> dict[str, Tensor]:
+    """The tensors that a text reads, as the library takes them: dense; of floats, or int32. Those with a gradient are f32, as
+    it is."""
+    given = mapping("captures", captures)
+    if len(given) > MOST_CAPTURES:
+        raise ValueError(f"captures: {len(given)} tensors: expected at most {MOST_CAPTURES}")
+    extras = {}
+    for place, (own, tensor) in enumerate(given.items()):
+        name = f"captures[{own!r}]"
+        check_tensor(name, tensor)
+        if tensor.is_complex():
+            raise TypeError(f"{name}: a tensor of {tensor.dtype}: expected numbers")
+        if not 1 <= tensor.ndim <= 4 or not tensor.numel():
+            raise ValueError(f"{name}: shape {tuple(tensor.shape)}: expected 1 to 4 axes, of size 1 or more")
+        if not tensor.is_floating_point():
+            tensor = tensor.clamp(-2**31, 2**31 - 1) if tensor.dtype == torch.int64 else tensor
+            tensor = tensor.to(torch.int32)
+        elif tensor.requires_grad or tensor.dtype not in (torch.float16, torch.bfloat16):
+            tensor = tensor.float()
+        extras[f"capture_{place}"] = tensor.contiguous()
+    return extras
+
+
+def _numbers(numbers: Any, q: Tensor) -> Tensor:
+    """The numbers in a text, of which tensors without axes may have gradients, as one tensor beside q."""
+    found = []
+    for own, value in mapping("numbers", numbers).items():
+        name = f"numbers[{own!r}]"
+        if isinstance(value, Tensor):
+            if value.numel() != 1 or value.is_complex():
+                raise ValueError(f"{name}: a tensor of shape {tuple(value.shape)}: expected one number")
+            found.append(value.reshape(()).to(q.device, torch.float32))
+        else:
+            found.append(torch.tensor(_real(name, value), dtype=torch.float32, device=q.device))
+    return torch.stack(found)
 
 
 def _number(name: str, value: Any) -> Any:

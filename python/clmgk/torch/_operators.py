@@ -105,6 +105,13 @@ def _like(name: str, tensor: Tensor) -> Array:
     return np.lib.stride_tricks.as_strided(np.zeros(1, dtype), tuple(tensor.shape), strides)
 
 
+def _placeholder(name: str, tensor: Tensor) -> Array:
+    """An array of a dense tensor of parameters, of its shape and type."""
+    if name.startswith("capture_") and tensor.dtype in _DTYPES:
+        return np.zeros(tuple(tensor.shape), numpy_dtype(_DTYPES[tensor.dtype]))
+    return np.zeros(tuple(tensor.shape), np.int32 if name in INTEGERS or tensor.dtype == torch.int32 else np.float32)
+
+
 # ---- passes
 
 
@@ -310,8 +317,7 @@ class Family:
         tensors = {name: tensor for name, tensor in {**dict(zip(names, inputs)), **outputs}.items() if tensor is not None}
         laid_out = (*STORAGE, "o", *[f"grad_{name}" for name in (*STORAGE, "o")])
         storage = {name: _like(name, tensors[name]) for name in laid_out if name in tensors}
-        extras = {name: np.zeros(tuple(tensors[name].shape), np.int32 if name in INTEGERS else np.float32)
-                  for name in self.extras if name in tensors}
+        extras = {name: _placeholder(name, tensors[name]) for name in self.extras if name in tensors}
         made, fields = self._call(storage, extras, dict(from_string(options)), gradients)
         if gradients:
             fields["gradients"] = gradients.split(",")

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scores and masks as text."""
+import numpy as np
+import pytest
+
+import clmgk
+
+RANDOM = np.random.default_rng(74)
+B, H, N, S, D = 2, 2, 5, 7, 8
+Q, K, V = (RANDOM.standard_normal((B, H, n, D), dtype=np.float32) for n in (N, S, S))
+TABLE = RANDOM.standard_normal((H, 7), dtype=np.float32)
+DOCUMENTS = np.repeat(np.arange(4), 2)[None, :S].repeat(B, 0)
+SCORE = "c * tanh(s / c) + t[h, clamp(i - j, -3, 3) + 3]"
+MASK = "doc[b, i] == doc[b, j] || j == 0"
+
+
+def expected(c=3.0, documents=True):
+    """O, by the formula."""
+    i, j = np.arange(N)[:, None], np.arange(S)[None, :]
+    s = Q.astype(float) @ K.astype(float).swapaxes(-1, -2) / np.sqrt(D)
+    s = c * np.tanh(s / c) + TABLE[:, np.clip(i - j, -3, 3) + 3]
+    if documents:
+        visible = (DOCUMENTS[:, :N, None] == DOCUMENTS[:, None, :]) | (j == 0)
+        s = np.where(visible[:, None], s, -np.inf)
+    p = np.exp(s - s.max(-1, keepdims=True))
+    return p / p.sum(-1, keepdims=True) @ V
+
+
+def attend(**options):
+    given = dict(score_mod=SCORE, mask_mod=MASK, captures={"t": TABLE, "doc": DOCUMENTS}, numbers={"c": 3.0})
+    return clmgk.attention(Q, K, V, **{**given, **options})
+
+
+def test_results():
+    np.testing.assert_allclose(attend(), expected(), atol=1e-5)
+    np.testing.assert_allclose(attend(numbers={"c": np.float64(0.5)}), expected(0.5), atol=1e-5)
+    np.testing.assert_allclose(attend(mask_mod=None, captures={"t": TABLE[:, ::-1][:, ::-1].astype(np.float64)}),
+                               expected(documents=False), atol=1e-5)
+    np.testing.assert_allclose(attend(score_mod=None, mask_mod="j <= i + S - N", captures=None, numbers=None),
+                               clmgk.attention(Q, K, V, causal=True), atol=1e-6)
+    # a score of -inf hides its pair
+    np.testing.assert_allclose(attend(score_mod="j <= i + S - N ? s : -(1 / 0.0)", mask_mod=None, captures=None, numbers=None),
+                               clmgk.attention(Q, K, V, causal=True), atol=1e-6)
+    half = attend(captures={"t": TABLE.astype(np.float16), "doc": DOCUMENTS == 1}, mask_mod="!doc[b, j]")
+    assert np.isfinite(half).all()
+
+
+def test_gradients():
+    options = dict(score_mod=SCORE, mask_mod=MASK, captures={"t": TABLE, "doc": DOCUMENTS}, numbers={"c": 3.0})
+    o, lse = clmgk.attention(Q, K, V, return_lse=True, **options)
+    gradients = clmgk.attention_backward(np.ones_like(o), Q, K, V, o, lse, **options)
+    assert set(gradients) == {"q", "k", "v"}
+    step = np.zeros_like(Q)
+    step[0, 1, 2, 3] = 1e-2
+    above, below = (clmgk.attention(Q + sign * step, K, V, **options).sum(dtype=np.float64) for sign in (1, -1))
+    np.testing.assert_allclose(gradients["q"][0, 1, 2, 3], (above - below) / 2e-2, atol=2e-3)
+
+
+def test_plan():
+    plan = clmgk.Plan(batch=B, heads=H, length=N, length_k=S, head_size=D, score_mod=SCORE, numbers=["c"],
+                      captures=[clmgk.Capture("t", "f32", (H, 7))])
+    found = plan.forward(q=Q, k=K, v=V, capture_0=TABLE, numbers=np.array([3], np.float32))["o"]
+    np.testing.assert_allclose(found, expected(documents=False), atol=1e-5)
+
+
+@pytest.mark.parametrize("error, words, options", [
+    (ValueError, "score_mod: line 1, column 5: unknown name 'u'", {"score_mod": "s + u"}),
+    (ValueError, "mask_mod: line 1, column 1: a mask has no 's'", {"mask_mod": "s > 0"}),
+    (ValueError, "captures: the name 'exp' is built in", {"captures": {"exp": TABLE}}),
+    (ValueError, "captures: expected none, or score_mod", {"score_mod": None, "mask_mod": None}),
+    (ValueError, "captures: 9 arrays: expected at most 8", {"captures": {f"a{n}": TABLE for n in range(9)}}),
+    (ValueError, r"captures\['t'\]: shape \(\): expected 1 to 4 axes", {"captures": {"t": 1.0}}),
+    (TypeError, r"captures\['t'\]: elements of type complex", {"captures": {"t": TABLE * 1j}}),
+    (TypeError, "captures: list: expected a dict", {"captures": [TABLE]}),
+    (TypeError, r"numbers\['c'\]: 'x': expected a number", {"numbers": {"c": "x"}}),
+    (TypeError, "score_mod: int: expected a text", {"score_mod": 1}),
+    (ValueError, "numbers: 17: expected at most 16|numbers: 17 names", {"numbers": {f"n{n}": 0 for n in range(17)}}),
+])
+def test_misuse(error, words, options):
+    with pytest.raises(error, match=words):
+        attend(**options)
+
+
+def test_linear_attention_has_no_scores():
+    with pytest.raises(TypeError, match="unexpected argument 'score_mod'"):
+        clmgk.linear_attention(Q, K, V, score_mod="s")
