@@ -26,7 +26,7 @@
 #include "admixture/block.clh"
 #include "admixture/sums.clh"
 
-#define HAS_SCORE_GRADIENTS (WANT_Q || WANT_K || WANT_BIAS || SUMS > 0 || UNIT_SUMS > 0)
+#define HAS_SCORE_GRADIENTS (WANT_Q || WANT_K || WANT_BIAS || SUMS > 0 || UNIT_SUMS > 0 || WANT_TEXTS)
 #define HAS_DG              (WANT_Q || WANT_K)
 #define HAS_DR              (HAS_DG || UNIT_SUMS > 0)
 #define QUERY_COMPONENTS    COMPONENTS
@@ -100,7 +100,7 @@ FUNCTION void head_terms(const key_block *b, int i0, int h, int next)
 /* The held scores of a panel's tile, and dG, which begins with 0. */
 FUNCTION void hold_tile(const key_block *b, const panel_tile *m)
 {
-    const pair_block at = {b->g, &b->x->scorer, b, m, 0};
+    const pair_block at = {b->g, &b->x->scorer, b, m, 0, 0};
     for (int sub = 0; sub < m->subs; ++sub) {
         hold_scores(&at, (uint)b->p->b * (uint)b->a->heads, sub);
         if (HAS_DR)
@@ -113,7 +113,7 @@ FUNCTION void hold_tile(const key_block *b, const panel_tile *m)
 FUNCTION void add_unit_sums(const key_block *b, const panel_tile *m, const int n)
 {
 #if UNIT_SUMS > 0
-    const pair_block at = {b->g, &b->x->scorer, b, m, 0};
+    const pair_block at = {b->g, &b->x->scorer, b, m, 0, 0};
     real sums[UNIT_SUMS];
     COPIES_FOR(i, 0, UNIT_SUMS)
         sums[i] = (real)(0.0f);
@@ -139,7 +139,7 @@ FUNCTION void add_unit_sums(const key_block *b, const panel_tile *m, const int n
 
 FUNCTION void finish_unit(const key_block *b, const panel_tile *m, const int n)
 {
-    const pair_block at = {b->g, &b->x->scorer, b, m, 0};
+    const pair_block at = {b->g, &b->x->scorer, b, m, 0, 0};
     for (int sub = 0; sub < m->subs; ++sub)
         pass_unit(&at, n, sub);
     add_unit_sums(b, m, n);
@@ -147,7 +147,7 @@ FUNCTION void finish_unit(const key_block *b, const panel_tile *m, const int n)
 
 FUNCTION void sum_units(const key_block *b, const panel_tile *m, const int k)
 {
-    const pair_block at = {b->g, &b->x->scorer, b, m, 0};
+    const pair_block at = {b->g, &b->x->scorer, b, m, 0, 0};
     for (int sub = 0; sub < m->subs; ++sub)
         unit_products(&at, k, sub);
 }
@@ -211,10 +211,13 @@ FUNCTION void head_tile(const key_block *b, const panel_tile *m, int value_head,
     const mgk_attention_args *const a = b->a;
     int h = m->g0 * HEAD_RATIO + grad_head;
     OPAQUE(h);
-    real sums[SUMS > 0 ? SUMS : 1], key_sums[BLOCK_HELD];
-    const pair_block at = {b->g, &b->x->scorer, b, m, key_sums};
+    real sums[SUMS > 0 ? SUMS : 1], key_sums[BLOCK_HELD], numbers[WANT_NUMBERS > 0 ? WANT_NUMBERS : 1];
+    const pair_block at = {b->g, &b->x->scorer, b, m, key_sums, numbers};
     for (int i = 0; i < SUMS; ++i)
         sums[i] = (real)(0.0f);
+    UNROLL
+    for (int i = 0; i < WANT_NUMBERS; ++i)
+        numbers[i] = (real)(0.0f);
     HELD_FOR(v)
         key_sums[v] = (real)(0.0f);
     head_begin(b, h);
@@ -240,6 +243,8 @@ FUNCTION void head_tile(const key_block *b, const panel_tile *m, int value_head,
     if (SUMS > 0)
         block_sums_add(b->g, sums, SUMS,
                        b->at->work + a->region[MGK_REGION_MIX_SUMS] + (b->at->sums * a->heads + h) * SUMS);
+    if (WANT_NUMBERS > 0)
+        block_sums_add(b->g, numbers, WANT_NUMBERS, b->at->numbers);
 }
 
 /* Product k of a panel's tile with dG. */
@@ -415,6 +420,8 @@ KERNEL(admixture_backward)
     at.bias = bias;
     at.slopes = slopes;
     at.data = &data;
+    at.numbers = work + a.region[MGK_REGION_NUMBERS] + work_group_of(&a, &share) * WANT_NUMBERS;
+    at.tables = work + a.region[MGK_REGION_READS] + work_group_of(&a, &share) * a.table_floats;
     at.work = work;
     at.grad_bias =
         a.bias_copies == 0 ? grad_bias : work + a.region[MGK_REGION_BIAS] + chunk * (a.bias_batches * a.bias.batch);

@@ -36,7 +36,7 @@
 
 #include "mixture/rows.clh"
 
-#define HAS_SCORE_GRADIENTS (WANT_Q || WANT_K || WANT_PRIOR || WANT_VARIANCE || WANT_SHIFT || WANT_BIAS)
+#define HAS_SCORE_GRADIENTS (WANT_Q || WANT_K || WANT_PRIOR || WANT_VARIANCE || WANT_SHIFT || WANT_BIAS || WANT_TEXTS)
 #define HAS_KEY_GRADIENTS   (WANT_Q || WANT_K)
 #define HAS_GRAD_KEYS       WANT_K
 /* dshift is summed where rows are finished, without a kernel for it. */
@@ -228,6 +228,9 @@ FUNCTION void block_head(const key_block *b, components *x, int h, bool first, _
 #endif
     COPIES_FOR(r, 0, GAP_INSIDE ? COMPONENTS : 0)
         key->gap[r] = 0.0f;
+    UNROLL
+    for (int i = 0; i < WANT_NUMBERS; ++i)
+        key->numbers[i] = (real)(0.0f);
     for (int panel = 0; panel < PANELS; ++panel) {
         if (HAS_VARIANCE || first)
             panel_load_keys(b->g, panel, at->k, a->k.component, a->k.token, b->k0 + panel * PANEL_HELD, b->p->keys,
@@ -243,6 +246,8 @@ FUNCTION void block_head(const key_block *b, components *x, int h, bool first, _
 #if GAP_INSIDE
     store_gap(b);
 #endif
+    if (WANT_NUMBERS > 0)
+        block_sums_add(b->g, key->numbers, WANT_NUMBERS, at->numbers);
 }
 
 FUNCTION void block_begin(const key_block *b)
@@ -305,6 +310,8 @@ KERNEL(mixture_backward)
     const query_terms t = {log_terms, log_low_terms, delta_terms, alpha_terms, u_terms, top_terms, spread_terms};
 #endif
     places at;
+    at.numbers = work + a.region[MGK_REGION_NUMBERS] + work_group_of(&a, &share) * WANT_NUMBERS;
+    at.tables = work + a.region[MGK_REGION_READS] + work_group_of(&a, &share) * a.table_floats;
     const places arrays = {.q = q,
                            .k = k,
                            .v = v,

@@ -386,11 +386,16 @@ clmgk_status mgk_plan_read_texts(clmgk_plan *plan, clmgk_error *error)
         return mgk_fail_memory(error, "a plan's formulas");
     MGK_TRY(mgk_formulas_of(d, allocator, plan->formulas, error));
     plan->mods.code = plan->formulas->code.data;
-    for (int c = 0; c < mgk_count_captures(d); ++c)
+    int64_t gradients = 0;
+    for (int c = 0; c < mgk_count_captures(d); ++c) {
+        mgk_capture *const capture = &plan->mods.capture[c];
         for (int axis = 0; axis < d->captures[c].axes; ++axis) {
-            plan->mods.capture[c].stride[axis] = d->captures[c].strides[axis];
-            plan->mods.capture[c].extent[axis] = (mgk_i32)d->captures[c].shape[axis];
+            capture->stride[axis] = d->captures[c].strides[axis];
+            capture->extent[axis] = (mgk_i32)d->captures[c].shape[axis];
         }
+        capture->gradient = gradients;
+        gradients += mgk_array_count(d, (clmgk_array)(CLMGK_ARRAY_GRAD_CAPTURE_0 + c));
+    }
     return CLMGK_OK;
 }
 

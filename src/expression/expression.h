@@ -234,6 +234,9 @@ mgk_range mgk_evaluate_range(const mgk_expression *expression, const mgk_bounds 
 void mgk_print_function(mgk_text *text, const char *name, bool score, const mgk_expression *expression,
                         const char *otherwise);
 
+/* The same of the place of a read, the expression's last node, in a dense array of the captured one's shape. */
+void mgk_print_place(mgk_text *text, const char *name, const mgk_expression *expression);
+
 /* ---- a problem's score and mask ---------------------------------------------------------------------------------- */
 
 /* How far a read's element depends on the pair: the least of these classes that holds. A gradient's sum runs over what
@@ -264,8 +267,9 @@ typedef struct mgk_formula_texts {
 
 /*
  * `code`, in this order: score_mod, score_mod_slope (by s), mask_mod, which are there always; with a gradient of the
- * numbers score_mod_by_number_<n> for each; score_mod_by_read_<k> for each read. They depend on the texts' canonical
- * form alone.
+ * numbers score_mod_by_number_<n> for each; score_mod_by_read_<k> and score_mod_place_<k> for each read; at the end
+ * score_mod_add_numbers and score_mod_add_reads, which add the gradients of a pair. They depend on the texts' canonical
+ * form, and on the gradients, alone.
  */
 typedef struct mgk_formulas {
     const clmgk_allocator *allocator;

@@ -96,6 +96,26 @@ static clmgk_status make_mask(mgk_graph *graph, const mgk_formula_texts *texts, 
     return extract(graph, root, &f->mask, error);
 }
 
+#define PARAMETERS                                                                                                     \
+    "const mod_float s, const struct mod_pair pair, const struct mod_data data,\n    const mod_float ds, "
+
+/* The functions that add a pair's part in the gradients of numbers and captured arrays. */
+static void print_sums(mgk_formulas *f)
+{
+    mgk_text_printf(&f->code, "FUNCTION void score_mod_add_numbers(" PARAMETERS "mod_float *sums)\n{\n");
+    for (int n = 0; n < MGK_NUMBERS; ++n)
+        if (f->by_number[n])
+            mgk_text_printf(&f->code, "    sums[%d] += mod_part(ds, score_mod_by_number_%d(s, pair, data));\n", n, n);
+    mgk_text_printf(&f->code, "}\nFUNCTION void score_mod_add_reads(" PARAMETERS "__global float *tables)\n{\n");
+    for (size_t k = 0; k < f->read_count; ++k)
+        mgk_text_printf(
+            &f->code,
+            "    mod_scatter(tables + data.args->capture[%u].gradient, score_mod_place_%zu(s, pair, data),\n"
+            "                mod_part(ds, score_mod_by_read_%zu(s, pair, data)));\n",
+            (unsigned)f->reads[k].capture, k, k);
+    mgk_text_printf(&f->code, "}\n");
+}
+
 static clmgk_status print_all(const mgk_formula_texts *texts, mgk_formulas *f, clmgk_error *error)
 {
     const char *const zero = "mod_const(0.0f)";
@@ -110,7 +130,10 @@ static clmgk_status print_all(const mgk_formula_texts *texts, mgk_formulas *f, c
     for (size_t k = 0; k < f->read_count; ++k) {
         (void)snprintf(name, sizeof(name), "score_mod_by_read_%zu", k);
         mgk_print_function(&f->code, name, true, f->reads[k].slope, zero);
+        (void)snprintf(name, sizeof(name), "score_mod_place_%zu", k);
+        mgk_print_place(&f->code, name, f->reads[k].place);
     }
+    print_sums(f);
     return f->code.failed ? mgk_fail_memory(error, "the OpenCL C of a score or mask") : CLMGK_OK;
 }
 

@@ -72,15 +72,10 @@ static const char *type_code(mgk_type type)
     return type == MGK_FLOAT ? "mod_float" : "mod_int";
 }
 
-void mgk_print_function(mgk_text *text, const char *name, bool score, const mgk_expression *expression,
-                        const char *otherwise)
+/* A variable for each operation before node `end`. */
+static void print_variables(mgk_text *text, const mgk_node *nodes, int32_t end)
 {
-    const mgk_node *const nodes = expression ? expression->nodes : NULL;
-    const int32_t last = expression ? (int32_t)expression->count - 1 : 0;
-    const mgk_type type = nodes ? (mgk_type)nodes[last].type : score ? MGK_FLOAT : MGK_BOOL;
-    mgk_text_printf(text, "FUNCTION %s %s(%sconst struct mod_pair pair, const struct mod_data data)\n{\n",
-                    type_code(type), name, score ? "const mod_float s, " : "");
-    for (int32_t n = 0; nodes && n <= last; ++n) {
+    for (int32_t n = 0; n < end; ++n) {
         const mgk_node *const node = &nodes[n];
         if (node->operation < MGK_READ)
             continue;
@@ -91,6 +86,36 @@ void mgk_print_function(mgk_text *text, const char *name, bool score, const mgk_
             print_operation(text, nodes, node);
         mgk_text_printf(text, ";\n");
     }
+}
+
+void mgk_print_place(mgk_text *text, const char *name, const mgk_expression *expression)
+{
+    const mgk_node *const nodes = expression->nodes;
+    const int32_t last = (int32_t)expression->count - 1;
+    const mgk_node *const read = &nodes[last];
+    mgk_text_printf(text,
+                    "FUNCTION mod_place %s(const mod_float s, const struct mod_pair pair, const struct mod_data data)\n"
+                    "{\n",
+                    name);
+    print_variables(text, nodes, last);
+    mgk_text_printf(text, "    return mod_dense_%d(&data.args->capture[%u]", read->count, (unsigned)read->slot);
+    for (int a = 0; a < read->count; ++a) {
+        mgk_text_printf(text, ", ");
+        print_operand(text, nodes, read->arguments[a]);
+    }
+    mgk_text_printf(text, ");\n}\n");
+}
+
+void mgk_print_function(mgk_text *text, const char *name, bool score, const mgk_expression *expression,
+                        const char *otherwise)
+{
+    const mgk_node *const nodes = expression ? expression->nodes : NULL;
+    const int32_t last = expression ? (int32_t)expression->count - 1 : 0;
+    const mgk_type type = nodes ? (mgk_type)nodes[last].type : score ? MGK_FLOAT : MGK_BOOL;
+    mgk_text_printf(text, "FUNCTION %s %s(%sconst struct mod_pair pair, const struct mod_data data)\n{\n",
+                    type_code(type), name, score ? "const mod_float s, " : "");
+    if (nodes)
+        print_variables(text, nodes, last + 1);
     mgk_text_printf(text, "    return ");
     if (nodes)
         print_operand(text, nodes, last);

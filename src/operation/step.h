@@ -10,7 +10,7 @@
 #include "device/cuda.h"
 
 /* The most steps of a list, and the most buffers of a call. */
-#define MGK_MAX_STEPS    16
+#define MGK_MAX_STEPS    32
 #define MGK_CALL_BUFFERS 80
 
 /* A call: its buffers, in the operation's order (never NULL; memory NULL: not given), and its numbers. */

@@ -4,6 +4,7 @@
 #include "harness/harness.h"
 
 #include <math.h>
+#include <string.h>
 
 /* A problem with texts, and one without that must have the same results. */
 typedef struct twins {
@@ -24,7 +25,8 @@ static twins make_twins(const clmgk_attention_desc *texts, const clmgk_attention
     return both;
 }
 
-/* Runs the texts' problem, and compares it with the other problem's reference. */
+/* Runs the texts' problem; compares its outputs with the other problem's reference, and its gradients, of which it may
+ * have more, with its own. */
 static void expect_on(th_session *session, twins *both, clmgk_engine engine)
 {
     const clmgk_plan_options options = th_options_of(engine, NULL);
@@ -34,7 +36,7 @@ static void expect_on(th_session *session, twins *both, clmgk_engine engine)
     if (both->texts.desc.gradients == 0)
         return;
     th_run_pass(session, &both->texts, TH_BACKWARD, &options);
-    TH_REF_ARRAYS exact = th_solve_gradients(&both->plain);
+    TH_REF_ARRAYS exact = th_solve_gradients(&both->texts);
     th_check_gradients(session, &both->texts, engine, &exact);
 }
 
@@ -74,6 +76,7 @@ static twins softmax_twins(int64_t length, int64_t length_k, const char *score_t
     texts.mask_mod = mask;
     texts.captures[0] = (clmgk_capture){.name = "slope", .axes = 1, .shape = {plain.heads}};
     texts.numbers[0] = "c";
+    texts.gradients |= CLMGK_GRADIENT_NUMBERS;
     twins both = make_twins(&texts, &plain, (uint64_t)length);
     th_set(&both.texts, TH_NUMBERS, 0, 0, 0, 0, 0, 2.0);
     for (int64_t h = 0; h < plain.heads; h++) {
@@ -163,6 +166,91 @@ TH_TEST(mixed_heads)
     expect_alike(session, &both, false);
 }
 
+/* ---- against the reference ----------------------------------------------------------------------------------------
+ */
+
+/* Texts as people write them, and every function of the language. */
+typedef struct text_case {
+    clmgk_variant variant;
+    const char *score, *mask;
+    clmgk_capture captures[2];
+    const char *number;
+} text_case;
+
+static const text_case cases[] = {
+    /* T5's bias of distances, and documents */
+    {CLMGK_VARIANT_SOFTMAX,
+     "s + t[h, clamp(i - j, -5, 5) + 5]",
+     "doc[b, i] == doc[b, j]",
+     {{.name = "t", .axes = 2, .shape = {2, 11}},
+      {.name = "doc", .type = CLMGK_CAPTURE_I32, .axes = 2, .shape = {2, 60}}},
+     NULL},
+    /* every function */
+    {CLMGK_VARIANT_GAUSSIAN,
+     "let a = sin(s) * cos(s) + erf(s) * x; let y = exp(-abs(s)) + log1p(s * s) - rsqrt(1 + sqrt(1 + s * s));"
+     "a + y + tanh(s) + sigmoid(s) - 0.1 * relu(s) + 0.2 * pow(1 + abs(s), 0.7) + log(gelu(s) + 2) * floor(s) / 9",
+     "(i - j) % 3 != 1 || i / 0 == 1",
+     {{.name = NULL}},
+     "x"},
+    /* Graphormer's bias of pairs, in a layout with gaps */
+    {CLMGK_VARIANT_SOFTMAX,
+     "s + t[h, d[b, i, j]]",
+     NULL,
+     {{.name = "t", .type = CLMGK_CAPTURE_F16, .axes = 2, .shape = {2, 9}, .strided = 1, .strides = {20, 2}},
+      {.name = "d", .type = CLMGK_CAPTURE_I32, .axes = 3, .shape = {2, 40, 40}}},
+     NULL},
+    /* forgetting attention, and weights of keys */
+    {CLMGK_VARIANT_SOFTMAX,
+     "w[j] * s * abs(s) + c[b, h, i] - c[b, h, j]",
+     "j <= i + S - N",
+     {{.name = "w", .type = CLMGK_CAPTURE_BF16, .axes = 1, .shape = {70}},
+      {.name = "c", .axes = 3, .shape = {2, 2, 60}}},
+     NULL},
+    /* scores of -inf; some rows have no others */
+    {CLMGK_VARIANT_SOFTMAX, "i % 4 == 0 || (i + j) % 5 == 0 ? -(1 / 0.0) : s", NULL, {{.name = NULL}}, NULL},
+    {CLMGK_VARIANT_MGK, "s - x * pow(abs(s), 1.5) + t[r]", NULL, {{.name = "t", .axes = 1, .shape = {2}}}, "x"},
+    {CLMGK_VARIANT_SMGK, "log(gelu(s) + 2) * x", "i != j", {{.name = NULL}}, "x"},
+    {CLMGK_VARIANT_HARD_FISH,
+     "s + t[h, clamp(i - j, -5, 5) + 5]",
+     "j % 7 != 3",
+     {{.name = "t", .axes = 2, .shape = {2, 11}}},
+     NULL},
+};
+
+static void expect_case(th_session *session, size_t n, clmgk_engine engine, clmgk_dtype dtype, size_t count)
+{
+    const text_case *const x = &cases[n];
+    clmgk_attention_desc desc = th_small_desc(x->variant, 33, 70);
+    desc.dtype = dtype;
+    desc.score_mod = x->score;
+    desc.mask_mod = x->mask;
+    memcpy(desc.captures, x->captures, sizeof(x->captures));
+    desc.numbers[0] = x->number;
+    desc.gradients = all;
+    desc.gradients |= x->variant == CLMGK_VARIANT_MGK ? CLMGK_GRADIENT_VARIANCE | CLMGK_GRADIENT_PRIOR : 0;
+    desc.gradients |= x->variant == CLMGK_VARIANT_SMGK ? CLMGK_GRADIENT_SHIFT : 0;
+    desc.gradients |= x->number != NULL ? CLMGK_GRADIENT_NUMBERS : 0;
+    for (int c = 0; engine == CLMGK_ENGINE_LANE && c < 2; c++)
+        if (x->captures[c].name != NULL && x->captures[c].type != CLMGK_CAPTURE_I32)
+            desc.gradients |= (uint32_t)CLMGK_GRADIENT_CAPTURE_0 << c;
+    const clmgk_plan_options options = th_options_of(engine, NULL);
+    th_expect_shapes(session, desc, &options, 7 * n, 0, count);
+}
+
+TH_TEST(texts)
+{
+    expect_case(session, 0, CLMGK_ENGINE_LANE, CLMGK_DTYPE_F32, 8);
+    expect_case(session, 1, CLMGK_ENGINE_LANE, CLMGK_DTYPE_F16, 4);
+}
+
+TH_FULL_TEST(all_texts)
+{
+    for (size_t n = 0; n < TH_COUNT(cases); n++) {
+        expect_case(session, n, CLMGK_ENGINE_LANE, CLMGK_DTYPE_BF16, 8);
+        expect_case(session, n, CLMGK_ENGINE_SIMT, CLMGK_DTYPE_F32, 4);
+    }
+}
+
 /* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
 static void expect_refusal(th_session *session, const clmgk_attention_desc *desc, clmgk_engine engine,
@@ -184,5 +272,5 @@ TH_TEST(refusals)
     expect_refusal(session, &desc, CLMGK_ENGINE_LANE, "statistics");
     desc.statistics = 0;
     desc.gradients = CLMGK_GRADIENT_CAPTURE_0;
-    expect_refusal(session, &desc, CLMGK_ENGINE_LANE, "gradients");
+    expect_refusal(session, &desc, CLMGK_ENGINE_SIMT, "gradients of captured arrays");
 }

@@ -330,6 +330,8 @@ static uint32_t gradients_of(const problem *p)
         set |= CLMGK_GRADIENT_MIX_HIDDEN_OFFSET;
     if ((traits & CLMGK_TRAIT_NOISE) != 0)
         set |= CLMGK_GRADIENT_NOISE;
+    if (strstr(p->name, NAME_OF_TEXTS) != NULL)
+        set |= CLMGK_GRADIENT_NUMBERS;
     if (p->modified)
         set |= CLMGK_GRADIENT_BIAS | CLMGK_GRADIENT_SINKS;
     return set;

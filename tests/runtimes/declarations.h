@@ -34,11 +34,13 @@ void CONVERGENT barrier(cl_mem_fence_flags);
 #define TWO(NAME, N)   float##N CONST NAME(float##N, float##N);
 #define THREE(NAME, N) float##N CONST NAME(float##N, float##N, float##N);
 WIDTHS(ONE, cos)
+WIDTHS(ONE, erf)
 WIDTHS(ONE, exp)
 WIDTHS(ONE, exp2)
 WIDTHS(ONE, fabs)
 WIDTHS(ONE, floor)
 WIDTHS(ONE, log)
+WIDTHS(ONE, log1p)
 WIDTHS(ONE, log2)
 WIDTHS(ONE, native_exp2)
 WIDTHS(ONE, round)
@@ -50,6 +52,7 @@ WIDTHS(TWO, fmax)
 WIDTHS(TWO, fmin)
 WIDTHS(TWO, max)
 WIDTHS(TWO, min)
+WIDTHS(TWO, pow)
 float CONST ldexp(float, int);
 WIDTHS(THREE, clamp)
 WIDTHS(THREE, fma)

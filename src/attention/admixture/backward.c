@@ -38,6 +38,7 @@ static mgk_flags main_flags(const mgk_backward *x)
     flags.WANT_Q = needs_query(&x->request->traits, &x->want) && !x->queries_apart;
     flags.WANT_BIAS = flags.WANT_BIAS && !(x->queries_apart && mgk_backward_rows_flags(x).WANT_BIAS_ROWS);
     flags.HEAD_RATIO = (int)(d->heads / d->kv_heads);
+    mgk_backward_want_texts(x, &flags);
     return flags;
 }
 
@@ -88,7 +89,8 @@ static void add_keys(mgk_backward *x)
 static bool has_keys(const mgk_backward *x)
 {
     const mgk_flags *const flags = &x->flags;
-    return flags->WANT_Q || flags->WANT_K || flags->WANT_V || flags->WANT_BIAS || SUMS > 0 || UNIT_SUMS > 0;
+    return flags->WANT_Q || flags->WANT_K || flags->WANT_V || flags->WANT_BIAS || SUMS > 0 || UNIT_SUMS > 0 ||
+           flags->WANT_NUMBERS > 0 || flags->WANT_READS;
 }
 
 /* The kernel of keys; on a GPU once for dV and once for all else, which is no more work: without the accumulators of dV
@@ -101,6 +103,7 @@ static void add_main(mgk_backward *x)
         x->flags.WANT_K = x->flags.WANT_BIAS = false;
         x->flags.WANT_MIX = x->flags.WANT_MIX_WEIGHT = x->flags.WANT_MIX_OFFSET = x->flags.WANT_NOISE = false;
         x->flags.WANT_MIX_HIDDEN_OFFSET = false;
+        x->flags.WANT_NUMBERS = 0;
         add_keys(x);
         x->flags = all;
         x->flags.WANT_V = false;
@@ -164,6 +167,7 @@ static clmgk_status prepare(mgk_backward *x, clmgk_error *error)
     const clmgk_attention_desc *const d = x->request->desc;
     const mgk_attention_traits *const t = &x->request->traits;
     const mgk_footprint footprint = footprint_of(x->request);
+    MGK_TRY(mgk_backward_check_texts(x, error));
     MGK_TRY(mgk_attention_fit(x->request, &footprint, &x->plan->tunables, &x->block, error));
     const mgk_forward_args args = mgk_admixture_args_of(x->request);
     mgk_backward_args_begin(x, &args);
@@ -194,7 +198,7 @@ static void add_begin(mgk_backward *x)
     const clmgk_attention_desc *const d = x->request->desc;
     const mgk_backward_wants *const w = &x->want;
     mgk_i64 *const region = x->args.region;
-    mgk_backward_begin_bias(x);
+    mgk_backward_begin_sums(x);
     if (mgk_wants(w, CLMGK_GRADIENT_BIAS) && !w->bias_full && d->bias_length == 1)
         mgk_backward_add_zeros(x, CLMGK_ARRAY_WORKSPACE, region[MGK_REGION_BIAS], d->batch * d->heads * d->length_k);
     if (x->copy_floats > 0)

@@ -72,10 +72,6 @@ clmgk_status mgk_family_plan(const mgk_family *family, const clmgk_attention_des
 {
     const mgk_attention_request request = {desc,       facts,  mgk_engine_of(engine),
                                            parameters, family, traits_of(family, desc)};
-    const uint32_t of_texts = ~(uint32_t)(CLMGK_GRADIENT_CAPTURE_0 - 1);
-    if ((desc->gradients & of_texts) != 0)
-        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
-                        "gradients: %" PRIu32 ": expected none of captured arrays and numbers", desc->gradients);
     if (family->plan[pass] == NULL)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "%s: the %s family has no such pass", clmgk_pass_name(pass),
                         family->name);
@@ -289,7 +285,7 @@ clmgk_status mgk_attention_fit(const mgk_attention_request *request, const mgk_f
     if (mgk_has_texts(request->desc) && !request->engine->texts)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "engine %s: it does not compute score_mod and mask_mod",
                         clmgk_engine_name(request->engine->value));
-    own.unit = own.unit && !mgk_has_texts(request->desc);
+    own.unit = own.unit && !(mgk_has_texts(request->desc) && request->engine->private_tiles); /* AMX */
     own.turns = own.turns && !mgk_has_texts(request->desc);
     own.narrowest = t->head_size < t->value_size ? t->head_size : t->value_size;
     own.head_size = t->head_size;

@@ -12,6 +12,10 @@ mgk_backward_wants mgk_backward_wants_of(const clmgk_attention_desc *d)
     /* a full axis of size 1 counts as full: no reduction */
     w.bias_full = bias && d->bias_length == d->length && d->bias_length_k == d->length_k;
     w.bias_shared = bias && d->bias_batch < d->batch;
+    if (mgk_wants(&w, CLMGK_GRADIENT_NUMBERS))
+        w.numbers = mgk_array_count(d, CLMGK_ARRAY_GRAD_NUMBERS);
+    for (int c = 0; c < CLMGK_MAX_CAPTURES; ++c)
+        w.table_floats += mgk_array_count(d, (clmgk_array)(CLMGK_ARRAY_GRAD_CAPTURE_0 + c));
     return w;
 }
 
@@ -107,6 +111,21 @@ mgk_flags mgk_backward_main_flags(const mgk_backward *x)
     return flags;
 }
 
+void mgk_backward_want_texts(const mgk_backward *x, mgk_flags *flags)
+{
+    flags->WANT_NUMBERS = (int)x->want.numbers;
+    flags->WANT_READS = x->want.table_floats > 0;
+}
+
+clmgk_status mgk_backward_check_texts(const mgk_backward *x, clmgk_error *error)
+{
+    const mgk_engine *const engine = x->request->engine;
+    return x->want.table_floats == 0 || engine->private_tiles
+               ? CLMGK_OK
+               : mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "engine %s: it does not compute gradients of captured arrays",
+                          clmgk_engine_name(engine->value));
+}
+
 void mgk_backward_args_begin(mgk_backward *x, const mgk_forward_args *args)
 {
     const clmgk_attention_desc *const d = x->request->desc;
@@ -136,13 +155,20 @@ static int64_t most_splits(const mgk_backward *x, int64_t blocks)
     return splits;
 }
 
+/* Whether all keys of a list are one work-group's: sums over rows and keys have no copy per split. */
+static bool keeps_keys_together(const mgk_backward *x)
+{
+    const bool bias = mgk_wants(&x->want, CLMGK_GRADIENT_BIAS) && !x->want.bias_full;
+    return bias || x->want.table_floats > 0;
+}
+
 /* Ranges of keys: enough work-groups for all compute units. */
 static int64_t choose_splits(const mgk_backward *x, int64_t block_keys)
 {
     const clmgk_attention_desc *const d = x->request->desc;
     const int64_t units = x->request->facts->info.compute_units;
     const int64_t blocks = (d->length_k + block_keys - 1) / block_keys, most = most_splits(x, blocks);
-    if (mgk_wants(&x->want, CLMGK_GRADIENT_BIAS) && !x->want.bias_full) /* sums over keys have no copy per split */
+    if (keeps_keys_together(x))
         return 1;
     if (mgk_backward_keeps_busy(x->request, x->tasks))
         return 1;
@@ -165,14 +191,17 @@ static int64_t bias_count(const clmgk_attention_desc *d)
     return d->bias_batch * d->bias_heads * d->bias_length * d->bias_length_k;
 }
 
-/* Lists of tasks: one per task, unless tasks add to the same bias gradient: then limited by the copies of it. */
+/* Lists of tasks: one per task, unless tasks add to the same gradients, of a bias or of captured arrays: then limited
+ * by the copies of them. */
 static int64_t choose_chunks(const mgk_backward *x)
 {
     const clmgk_attention_desc *const d = x->request->desc;
-    if (!x->want.bias_full || !x->want.bias_shared)
+    const int64_t biases = x->want.bias_full && x->want.bias_shared ? bias_count(d) : 0;
+    const int64_t copy = biases + x->want.table_floats;
+    if (copy == 0)
         return x->tasks;
     int64_t chunks = 512; /* a constant, because these sums must not depend on the number of compute units */
-    while (chunks > 1 && chunks * bias_count(d) * 4 > x->array_bytes / 2)
+    while (chunks > 1 && chunks * copy * 4 > x->array_bytes / 2)
         chunks /= 2;
     return chunks < x->tasks ? chunks : x->tasks;
 }
@@ -198,7 +227,8 @@ clmgk_status mgk_backward_share(mgk_backward *x, clmgk_error *error)
                         d->batch, d->kv_heads, INT32_MAX);
     mgk_tunable_default(p, MGK_NAMED(splits), (int)choose_splits(x, x->block.rows));
     /* without sums over keys the parameter has no effect; others have no copy per split, whatever its source */
-    if (x->queries_apart || (mgk_wants(&x->want, CLMGK_GRADIENT_BIAS) && !x->want.bias_full && d->bias_length > 1))
+    if (x->queries_apart || x->want.table_floats > 0 ||
+        (mgk_wants(&x->want, CLMGK_GRADIENT_BIAS) && !x->want.bias_full && d->bias_length > 1))
         p->value[mgk_tunable_index(p, MGK_NAMED(splits))] = 1;
     x->args.splits = x->queries_apart ? (mgk_i32)key_blocks(x) : mgk_tunable_get(p, MGK_NAMED(splits));
     x->args.chunks = (mgk_i32)choose_chunks(x);
@@ -206,6 +236,12 @@ clmgk_status mgk_backward_share(mgk_backward *x, clmgk_error *error)
     const bool copies = x->want.bias_full && x->want.bias_shared && x->args.chunks > 1;
     x->args.bias_copies = copies ? x->args.chunks : 0;
     return x->queries_apart ? CLMGK_OK : check_splits(x, error);
+}
+
+/* Work-groups of the kernel of keys. */
+static int64_t groups_of(const mgk_backward *x)
+{
+    return (int64_t)x->args.chunks * x->args.splits;
 }
 
 void mgk_backward_place(mgk_backward *x)
@@ -226,6 +262,11 @@ void mgk_backward_place(mgk_backward *x)
         region[MGK_REGION_BIAS] = mgk_steps_region(&x->plan->steps, d->bias_length == 1 ? keys : rows);
     if (x->args.bias_copies > 0)
         region[MGK_REGION_BIAS] = mgk_steps_region(&x->plan->steps, bias_count(d) * x->args.bias_copies);
+    if (w->numbers > 0)
+        region[MGK_REGION_NUMBERS] = mgk_steps_region(&x->plan->steps, groups_of(x) * w->numbers);
+    x->args.table_floats = w->table_floats;
+    if (w->table_floats > 0)
+        region[MGK_REGION_READS] = mgk_steps_region(&x->plan->steps, groups_of(x) * w->table_floats);
     if (mgk_wants(w, CLMGK_GRADIENT_SINKS))
         region[MGK_REGION_SINKS] = mgk_steps_region(&x->plan->steps, rows);
 }
@@ -320,8 +361,14 @@ static void add_sink_gradient(mgk_backward *x)
     mgk_backward_add_reduction(x, CLMGK_ARRAY_GRAD_SINKS, false, &r);
 }
 
-void mgk_backward_begin_bias(mgk_backward *x)
+void mgk_backward_begin_sums(mgk_backward *x)
 {
+    const mgk_backward_wants *const w = &x->want;
+    if (w->numbers > 0)
+        mgk_backward_add_zeros(x, CLMGK_ARRAY_WORKSPACE, x->args.region[MGK_REGION_NUMBERS], groups_of(x) * w->numbers);
+    if (w->table_floats > 0)
+        mgk_backward_add_zeros(x, CLMGK_ARRAY_WORKSPACE, x->args.region[MGK_REGION_READS],
+                               groups_of(x) * w->table_floats);
     if (x->want.bias_full && x->args.bias_copies == 0)
         mgk_backward_add_zeros(x, CLMGK_ARRAY_GRAD_BIAS, 0, bias_count(x->request->desc));
     else if (x->want.bias_full)
@@ -329,8 +376,36 @@ void mgk_backward_begin_bias(mgk_backward *x)
                                bias_count(x->request->desc) * x->args.bias_copies);
 }
 
+/* The sum over the work-groups' copies of a gradient, from `in` on, each `floats` after the one before. */
+static void add_copies(mgk_backward *x, clmgk_array out, mgk_i64 in, int64_t floats)
+{
+    const int64_t count = mgk_array_count(x->request->desc, out);
+    const mgk_reduction_args r = {.in = in,
+                                  .outputs = count,
+                                  .row = count,
+                                  .inner = 1,
+                                  .outer = groups_of(x),
+                                  .outer_stride = floats,
+                                  .middle = 1,
+                                  .scale = 1.0f};
+    mgk_backward_add_reduction(x, out, false, &r);
+}
+
+static void add_text_gradients(mgk_backward *x)
+{
+    const mgk_backward_wants *const w = &x->want;
+    const mgk_i64 *const region = x->args.region;
+    if (w->numbers > 0)
+        add_copies(x, CLMGK_ARRAY_GRAD_NUMBERS, region[MGK_REGION_NUMBERS], w->numbers);
+    for (int c = 0; c < CLMGK_MAX_CAPTURES; ++c)
+        if ((w->gradients & (uint32_t)CLMGK_GRADIENT_CAPTURE_0 << c) != 0)
+            add_copies(x, (clmgk_array)(CLMGK_ARRAY_GRAD_CAPTURE_0 + c),
+                       region[MGK_REGION_READS] + x->plan->mods->capture[c].gradient, w->table_floats);
+}
+
 void mgk_backward_finish(mgk_backward *x)
 {
+    add_text_gradients(x);
     if (mgk_wants(&x->want, CLMGK_GRADIENT_BIAS) && (!x->want.bias_full || x->args.bias_copies > 0))
         add_bias_gradient(x);
     if (mgk_wants(&x->want, CLMGK_GRADIENT_SINKS))

@@ -11,6 +11,8 @@ typedef struct mgk_backward_wants {
     bool bias_full;     /* a bias gradient with a row and a key axis */
     bool bias_shared;   /* several tasks would add to the same element of it */
     bool expectation, gamma;
+    int64_t numbers;      /* whose gradients a user's score has; 0: none */
+    int64_t table_floats; /* elements of all gradients of captured arrays; 0: none */
 } mgk_backward_wants;
 
 static inline bool mgk_wants(const mgk_backward_wants *want, clmgk_gradient gradient)
@@ -50,6 +52,9 @@ size_t mgk_backward_items(int64_t count);
 mgk_flags mgk_backward_rows_flags(const mgk_backward *pass);
 mgk_flags mgk_backward_main_flags(const mgk_backward *pass);
 
+/* Sets the flags of the gradients of a user's score, in the kernel of keys. */
+void mgk_backward_want_texts(const mgk_backward *pass, mgk_flags *flags);
+
 /* Appends a kernel with a work-item for each of `work` elements. */
 void mgk_backward_add_rows(mgk_backward *pass, const char *file, const char *name, const mgk_flags *flags,
                            mgk_binding *bind, int64_t work);
@@ -85,9 +90,12 @@ void mgk_backward_add_reduction(mgk_backward *pass, clmgk_array out, bool by_var
 /* Adds a step that clears `count` elements from number `first` on, unless results are added to the array's values. */
 void mgk_backward_add_zeros(mgk_backward *pass, clmgk_array out, mgk_i64 first, int64_t count);
 
-/* Steps before the main kernel, which clear sums of the bias gradient, and after it, for gradients of bias and
- * sinks. */
-void mgk_backward_begin_bias(mgk_backward *pass);
+/* UNSUPPORTED where the engine does not compute gradients that are wanted of captured arrays. */
+clmgk_status mgk_backward_check_texts(const mgk_backward *pass, clmgk_error *error);
+
+/* Steps before the main kernel, which clear sums of the gradients of the bias and of a user's score, and after it, for
+ * these gradients and the sinks'. */
+void mgk_backward_begin_sums(mgk_backward *pass);
 void mgk_backward_finish(mgk_backward *pass);
 
 #endif

@@ -87,7 +87,8 @@ static bool has_keys(const mgk_backward *x)
     const uint32_t of_keys = CLMGK_GRADIENT_K | CLMGK_GRADIENT_V | CLMGK_GRADIENT_PRIOR | CLMGK_GRADIENT_VARIANCE;
     return !x->queries_apart || (x->want.gradients & of_keys) != 0 ||
            (mgk_wants(&x->want, CLMGK_GRADIENT_SHIFT) && x->request->traits.gaussian) ||
-           (mgk_wants(&x->want, CLMGK_GRADIENT_BIAS) && !mgk_backward_rows_flags(x).WANT_BIAS_ROWS);
+           (mgk_wants(&x->want, CLMGK_GRADIENT_BIAS) && !mgk_backward_rows_flags(x).WANT_BIAS_ROWS) ||
+           x->want.numbers > 0;
 }
 
 /* True if the terms of keys are computed once: blocks of the kernel of queries share them. The kernel of keys, which
@@ -107,6 +108,7 @@ static mgk_flags main_flags(const mgk_backward *x)
     flags.WANT_PRIOR = mgk_wants(&x->want, CLMGK_GRADIENT_PRIOR);
     flags.WANT_GAMMA = x->want.gamma;
     flags.KEY_TERMS_GIVEN = has_key_terms(x);
+    mgk_backward_want_texts(x, &flags);
     set_turns(x, &flags);
     return flags;
 }
@@ -301,6 +303,7 @@ static void place_regions(mgk_backward *x)
 static clmgk_status prepare(mgk_backward *x, clmgk_error *error)
 {
     const mgk_footprint footprint = footprint_of(x->request);
+    MGK_TRY(mgk_backward_check_texts(x, error));
     MGK_TRY(mgk_attention_fit(x->request, &footprint, &x->plan->tunables, &x->block, error));
     const clmgk_attention_desc *const d = x->request->desc;
     const mgk_attention_traits *const t = &x->request->traits;
@@ -327,7 +330,7 @@ clmgk_status mgk_mixture_plan_backward(const mgk_attention_request *request, mgk
     const clmgk_attention_desc *const d = request->desc;
     const mgk_backward_wants *const w = &x.want;
     MGK_TRY(prepare(&x, error));
-    mgk_backward_begin_bias(&x);
+    mgk_backward_begin_sums(&x);
     if (!x.flags.ROWS_INSIDE)
         add_rows(&x, "mixture_rows_begin", rows_of(d));
     if (has_key_terms(&x))
