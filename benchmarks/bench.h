@@ -23,8 +23,11 @@
 
 #define BENCH_MAX_FILES 16 /* of --compare */
 
+#define BENCH_MAX_DEVICES 16 /* of --device */
+
 typedef struct bench_options {
-    const char *device;
+    const char *devices[BENCH_MAX_DEVICES]; /* the first may be NULL: the default */
+    size_t device_count;                    /* 1 or more */
     bool all_devices;
     bench_request request;
     clmgk_engine engine;
@@ -36,7 +39,7 @@ typedef struct bench_options {
     bool keep_caches;                             /* else: caches of this run's own */
     bool layer, call;                             /* the multi-head layer, or single calls, in the place of cases */
     clmgk_dtype layer_dtype;
-    bool json;
+    bool json, verbose;
     const char *plot;                     /* NULL: none */
     const char *compare[BENCH_MAX_FILES]; /* one: an earlier run; several: to be shown side by side */
     size_t compare_count;
@@ -144,12 +147,21 @@ tool_exit bench_products(bench_device *device, const bench_options *options, too
 /* Whether a case will have no figures: refused by the device, or wrong. */
 bool bench_has_failed(const bench_case *one);
 
-/* Tables for people: a device's name, then its groups as they are measured, then its peaks and what came near them. */
+/* A line: the device's name. */
 void bench_print_device(const bench_device *device, FILE *stream);
+
+/* The short table: a line for each case so far, then the peaks. */
+void bench_print_table(const bench_device *device, size_t group_count, FILE *stream);
+
+/* Tables of --verbose: groups as they are measured, then the device's peaks and what came near them. */
 void bench_print_group(const bench_device *device, const bench_group *group, FILE *stream);
 void bench_print_peaks(const bench_device *device, size_t group_count, FILE *stream);
 
-/* A few sentences: what was fastest, by how much, beside the paper. */
+/* Whether something else ran meanwhile: the median is more than a tenth above the shortest time, or the longest more
+ * than twice the median. */
+bool bench_was_disturbed(const bench_case *one);
+
+/* A few sentences: what was fastest, by how much, with --verbose beside the paper; whether the machine was busy. */
 void bench_print_closing(const bench_options *options, const bench_device *device, FILE *stream);
 
 /* The stable JSON object (README.md), without cases that are still to come; NULL: out of memory. */

@@ -62,7 +62,7 @@ static void print_variant(const bench_options *options, const bench_device *devi
     const ratios found = collect(options, device, pass, c);
     if (found.count == 0)
         return;
-    if (!*begun)
+    if (!*begun && options->verbose)
         fputs("\nIn short\n", stream);
     *begun = true;
     fprintf(stream, "  %s: ", bench_pass_name(options->request.passes[pass]));
@@ -90,12 +90,43 @@ static void print_paper(const bench_options *options, const bench_group *group, 
     }
 }
 
+bool bench_was_disturbed(const bench_case *one)
+{
+    return one->repetitions > 0 &&
+           (one->time_ms.median > 1.1 * one->time_ms.min || one->time_ms.max > 2 * one->time_ms.median);
+}
+
+/* A disturbed machine in words, and the way out. */
+static void print_disturbed(const bench_options *options, const bench_device *device, FILE *stream)
+{
+    size_t measured = 0, disturbed = 0;
+    double above = 1, longest = 1;
+    for (size_t i = 0; i < options->request.shape_count; i++) {
+        for (size_t c = 0; c < device->groups[i].count; c++) {
+            const bench_case *const one = &device->groups[i].cases[c];
+            measured += one->repetitions > 0;
+            if (!bench_was_disturbed(one))
+                continue;
+            disturbed++;
+            above = fmax(above, one->time_ms.median / one->time_ms.min);
+            longest = fmax(longest, one->time_ms.max / one->time_ms.median);
+        }
+    }
+    if (disturbed)
+        fprintf(
+            stream,
+            "  The machine was busy in %zu of %zu %s (median / shortest up to %.1f, longest / median up to %.1f): end"
+            " other programs, or take --seconds %g.\n",
+            disturbed, measured, tool_plural(measured, "case", "cases"), above, longest, 4 * options->seconds);
+}
+
 void bench_print_closing(const bench_options *options, const bench_device *device, FILE *stream)
 {
     bool begun = false;
     for (size_t pass = 0; pass < options->request.pass_count; pass++)
         for (size_t c = 0; c < options->request.variant_count; c++)
             print_variant(options, device, pass, c, &begun, stream);
-    for (size_t i = 0; i < options->request.shape_count; i++)
+    for (size_t i = 0; options->verbose && i < options->request.shape_count; i++)
         print_paper(options, &device->groups[i], stream);
+    print_disturbed(options, device, stream);
 }

@@ -40,17 +40,37 @@ static tool_exit open_device(bench_run *run, const clmgk_device_info *info, tool
                              error);
 }
 
-static tool_exit open_devices(bench_run *run, tool_error *error)
+static tool_exit open_all(bench_run *run, tool_error *error)
 {
     clmgk_device_info *infos = NULL;
     size_t count = 0;
-    TOOL_TRY(tool_list_devices(run->options.device, run->options.all_devices, &infos, &count, error));
+    TOOL_TRY(tool_list_devices(NULL, true, &infos, &count, error));
     run->devices = calloc(count, sizeof(*run->devices));
     tool_exit status = run->devices ? TOOL_DONE : tool_fail_memory(error, "the list of devices");
     for (size_t i = 0; i < count && status == TOOL_DONE; i++)
         status = open_device(run, &infos[i], error);
     free(infos);
     return status;
+}
+
+/* Each selector's device, which no other one may choose. */
+static tool_exit open_devices(bench_run *run, tool_error *error)
+{
+    if (run->options.all_devices)
+        return open_all(run, error);
+    run->devices = calloc(run->options.device_count, sizeof(*run->devices));
+    TOOL_TRY(tool_check_memory(run->devices, "the list of devices", error));
+    for (size_t i = 0; i < run->options.device_count; i++) {
+        clmgk_device_info info = CLMGK_DEVICE_INFO_INIT;
+        TOOL_TRY(tool_check_library(clmgk_select_device(run->options.devices[i], &info, &error->library), error));
+        for (size_t d = 0; d < i; d++) {
+            if (run->devices[d].tool.info.device_id == info.device_id)
+                return tool_fail(error, TOOL_BAD_INPUT, "--device '%s': is the same device as --device '%s'",
+                                 run->options.devices[i], run->options.devices[d]);
+        }
+        TOOL_TRY(open_device(run, &info, error));
+    }
+    return TOOL_DONE;
 }
 
 static tool_exit count_wrong(const bench_run *run, tool_error *error)
@@ -81,16 +101,19 @@ static json_t *results_json(const bench_run *run)
     return bench_json(run->options.request.shape_count, run->devices, run->device_count);
 }
 
-/* Tables of a group (NULL: none), of a device's peaks (without a device none), or both; for free(). */
+/* Tables of a group (NULL: none), of a device's peaks (without a device none), or both; for free(). Without --verbose
+ * one table stands in the place of both. */
 static tool_exit print_tables(const bench_run *run, const bench_device *device, const bench_group *group, bool peaks,
                               bool ended_early, char **text, tool_error *error)
 {
     size_t size = 0;
     FILE *const stream = open_memstream(text, &size);
     TOOL_TRY(tool_check_memory(stream, "the tables", error));
-    if (group)
+    if (peaks && device && !run->options.verbose)
+        bench_print_table(device, run->options.request.shape_count, stream);
+    if (group && run->options.verbose)
         bench_print_group(device, group, stream);
-    if (peaks && device && device->peaks.fma_gflops > 0)
+    if (peaks && device && run->options.verbose && device->peaks.fma_gflops > 0)
         bench_print_peaks(device, run->options.request.shape_count, stream);
     if (ended_early)
         fputs("\nended early\n", stream);
@@ -151,10 +174,13 @@ static tool_exit compare(const bench_run *run, const json_t *now, tool_error *er
 /* Gives what was asked for beside the tables, which are printed as they are measured. */
 static tool_exit give_results(const bench_run *run, tool_error *error)
 {
+    static const char *const here = "this run";
     json_t *now = results_json(run);
     tool_exit status = TOOL_DONE;
     TOOL_TRY(tool_check_memory(now, "the results", error));
     TOOL_TRY_GOTO(status, print_results(run, now, error), done);
+    if (run->device_count > 1 && !run->options.json)
+        TOOL_TRY_GOTO(status, bench_show_side_by_side((const json_t *[]){now}, &here, 1, stdout, error), done);
     if (run->options.plot)
         TOOL_TRY_GOTO(status,
                       bench_plot(&run->options, run->devices, run->device_count, run->outputs, run->plot, error), done);
@@ -218,13 +244,15 @@ static tool_exit measure_shape(bench_run *run, bench_device *device, size_t shap
     return bench_measure_group(device, &run->options, &listener, &device->groups[shape], error);
 }
 
-/* The last windows, and the table that needs them. */
+/* The last windows, unless no case was measured, and the table that needs them. */
 static tool_exit finish_device(const bench_run *run, bench_device *device, tool_error *error)
 {
     char *text = NULL;
-    TOOL_TRY(bench_probe_memory(device, error));
-    TOOL_TRY(bench_probe_compute(device, error));
-    bench_probe_close(device);
+    if (device->probe) {
+        TOOL_TRY(bench_probe_memory(device, error));
+        TOOL_TRY(bench_probe_compute(device, error));
+        bench_probe_close(device);
+    }
     if (run->options.json)
         return print_and_leave(run, "", device, NULL, error);
     TOOL_TRY(print_tables(run, device, NULL, true, false, &text, error));
@@ -249,7 +277,7 @@ static tool_exit measure_device(bench_run *run, bench_device *device, tool_error
         if (text)
             TOOL_TRY(print_group(run, device, &device->groups[i], error));
     }
-    return fits ? finish_device(run, device, error) : TOOL_DONE;
+    return finish_device(run, device, error);
 }
 
 static void close_run(bench_run *run)
@@ -273,7 +301,7 @@ static tool_exit measure_others(bench_run *run, tool_error *error)
         TOOL_TRY(make_cold_caches(run, error));
     device.cache_dir = run->cache_dir;
     device.tuning_dir = run->cache_dir ? run->tuning.path : NULL;
-    TOOL_TRY(tool_device_open(run->options.device, &device.tool, error));
+    TOOL_TRY(tool_device_open(run->options.devices[0], &device.tool, error));
     tool_exit (*const measure)(bench_device *, const bench_options *, tool_outputs *, tool_error *) =
         run->options.product_count > 0 ? bench_products
         : run->options.layer           ? bench_layers

@@ -7,7 +7,9 @@
 #define MOST_TUNABLES 32
 
 #define OPTIONS_BEFORE_SIZES(X)                                                                                        \
-    X(ALL_DEVICES, "all-devices", NULL, "measure on every device, one after another")                                  \
+    X(ALL_DEVICES, "all-devices", NULL,                                                                                \
+      "measure on every device, one after another; at last one table of all. Several --device measure\n"               \
+      "on those")                                                                                                      \
     X(SUITE, "suite", "NAME",                                                                                          \
       "short (default): some of the papers' sizes, on CPUs with smaller batches\n"                                     \
       "paper: all of the papers' sizes with full batches; quick: three small sizes; full: many sizes\n"                \
@@ -41,6 +43,9 @@
       "use compiled programs from the caches: quicker, but a program from a cache has no cold\n"                       \
       "first call")                                                                                                    \
     X(UNTUNED, "untuned", NULL, "use default parameters instead of tuned ones")                                        \
+    X(VERBOSE, "verbose", NULL,                                                                                        \
+      "tables of each size as it is measured: shortest and longest times, checks, the paper's\n"                       \
+      "figures, counts of operations, peaks; without it, a line for each case")                                        \
     X(PLOT, "plot", "F.svg", "draw times and rates with gnuplot")                                                      \
     X(COMPARE, "compare", "F.json...",                                                                                 \
       "show changes beyond noise since an earlier --json; exit 1 on a regression, or\n"                                \
@@ -136,9 +141,8 @@ static tool_exit parse_manner(const char *const *values, bench_options *options,
         if (!values[OPTION_COMPARE])
             return tool_fail(error, TOOL_BAD_INPUT, "--threshold is given: expected --compare with it");
     }
-    options->device = values[TOOL_OPTION_DEVICE];
     options->all_devices = values[OPTION_ALL_DEVICES] != NULL;
-    if (options->device && options->all_devices)
+    if (options->devices[0] && options->all_devices)
         return tool_fail(error, TOOL_BAD_INPUT, "expected one of --device and --all-devices, not both");
     options->parameters = values[OPTION_PARAMETERS];
     for (int i = OPTION_PARAMETERS; i <= OPTION_BACKWARD_PARAMETERS; i++)
@@ -146,6 +150,9 @@ static tool_exit parse_manner(const char *const *values, bench_options *options,
     options->untuned = values[OPTION_UNTUNED] != NULL;
     options->keep_caches = values[OPTION_KEEP_CACHES] != NULL;
     options->json = values[TOOL_OPTION_JSON] != NULL;
+    options->verbose = values[OPTION_VERBOSE] != NULL;
+    if (options->json && options->verbose)
+        return tool_fail(error, TOOL_BAD_INPUT, "--verbose is given: expected none with --json, which has all figures");
     options->plot = values[OPTION_PLOT];
     if (values[OPTION_COMPARE])
         options->compare[options->compare_count++] = values[OPTION_COMPARE];
@@ -169,7 +176,8 @@ static tool_exit parse_few(const char *const *values, const int *own, size_t cou
     }
     options->seconds = 1;
     TOOL_TRY(tool_parse_positive("seconds", values[OPTION_SECONDS], &options->seconds, error));
-    options->device = values[TOOL_OPTION_DEVICE];
+    if (options->device_count > 1)
+        return tool_fail(error, TOOL_BAD_INPUT, "--device is given more than once: expected one with --%s", with);
     options->json = values[TOOL_OPTION_JSON] != NULL;
     options->keep_caches = values[OPTION_KEEP_CACHES] != NULL;
     return TOOL_DONE;
@@ -259,6 +267,32 @@ static tool_exit take_files(int *argc, char **argv, const char **files, size_t *
     return TOOL_DONE;
 }
 
+/* Takes each --device but the first out of the arguments. */
+static tool_exit take_devices(int *argc, char **argv, bench_options *options, tool_error *error)
+{
+    int kept = 0;
+    options->device_count = 0;
+    for (int i = 0; i < *argc; i++) {
+        const bool apart = strcmp(argv[i], "--device") == 0 && i + 1 < *argc;
+        const bool joined = strncmp(argv[i], "--device=", 9) == 0;
+        const bool kept_here = (!apart && !joined) || options->device_count == 0;
+        if (apart || joined) {
+            if (options->device_count == BENCH_MAX_DEVICES)
+                return tool_fail(error, TOOL_BAD_INPUT, "--device: expected at most %d", BENCH_MAX_DEVICES);
+            options->devices[options->device_count++] = apart ? argv[i + 1] : argv[i] + 9;
+        }
+        if (kept_here)
+            argv[kept++] = argv[i];
+        if (apart && kept_here)
+            argv[kept++] = argv[i + 1];
+        i += apart;
+    }
+    argv[kept] = NULL;
+    *argc = kept;
+    options->device_count += options->device_count == 0; /* the default */
+    return TOOL_DONE;
+}
+
 /* Files that are shown side by side: what they hold was measured with options of its own. */
 static tool_exit parse_files(const char *const *values, const char *const *more, size_t count, bench_options *options,
                              tool_error *error)
@@ -283,10 +317,13 @@ tool_exit bench_parse_options(int argc, char **argv, bench_options *options, boo
     const char *values[OPTION_COUNT], *files[BENCH_MAX_FILES];
     size_t file_count = 0;
     *options = (bench_options){.threshold = 0.05};
+    TOOL_TRY(take_devices(&argc, argv, options, error));
     TOOL_TRY(take_files(&argc, argv, files, &file_count, error));
     TOOL_TRY(tool_parse_options(&bench_program, argc, argv, values, finished, error));
     if (*finished)
         return TOOL_DONE;
+    for (size_t i = 0; i < options->device_count; i++)
+        TOOL_TRY(tool_check_selector(options->devices[i], error));
     if (file_count > 0)
         return parse_files(values, files, file_count, options, error);
     if (values[OPTION_GEMM])

@@ -49,12 +49,6 @@ static const bench_case *baseline_of(const bench_options *options, const bench_g
     return base_of(options) == CLMGK_VARIANT_SOFTMAX ? bench_baseline(group, one) : bench_linear_baseline(group, one);
 }
 
-/* The median is more than a tenth above the shortest time: something else was running. */
-static bool is_noisy(const bench_case *one)
-{
-    return one->repetitions > 0 && one->time_ms.median > 1.1 * one->time_ms.min;
-}
-
 /* Where the bar of a case stands. */
 static double place_of(const bench_options *options, size_t shape, size_t variant)
 {
@@ -154,7 +148,7 @@ static size_t write_noisy(const bench_options *options, const bench_device *devi
             const bench_case *const one = &group->cases[first_of_pass(options, group, pass) + c];
             const double height = height_of(options, device, group, one, scale, one->time_ms.median);
             *highest = TOOL_MAX(*highest, height);
-            if (height < 0.0 || !is_noisy(one))
+            if (height < 0.0 || !bench_was_disturbed(one))
                 continue;
             fprintf(script, "%.4f %.6g\n", place_of(options, i, c), height);
             count++;
@@ -216,7 +210,8 @@ static void write_pass(const bench_options *options, const bench_device *device,
     if (points)
         fputs(", $paper using 1:2 with points pt 4 ps 1.2 lw 2 lc rgb '#D55E00' title 'MGK paper, Table 7'", script);
     if (noisy)
-        fputs(", $noisy using 1:2 with points pt 9 ps 1.2 lc rgb '#000000' title 'noisy: median above 1.1 x shortest'",
+        fputs(", $noisy using 1:2 with points pt 9 ps 1.2 lc rgb '#000000' title 'noisy: median above 1.1 x shortest, "
+              "or longest above 2 x median'",
               script);
     const char *const note = find_note(options, device, pass);
     fprintf(script, "\nunset title\nunset key\nset ylabel \"part of %.0f GFLOP/s%s%s\"\nset yrange [0:1<*]\n",

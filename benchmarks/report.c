@@ -106,14 +106,21 @@ static void print_modifiers(const bench_modifiers *modifiers, FILE *stream)
             modifiers->state ? ", states in and out" : "");
 }
 
-static void print_shape(const bench_group *group, FILE *stream)
+static void print_sizes(const bench_group *group, FILE *stream)
 {
     const bench_shape *shape = group->shape;
-    fprintf(stream, "\n%s: batch %" PRId64 ", N %" PRId64 ", S %" PRId64 ", D %" PRId64 ", E %" PRId64 "%s",
+    fprintf(stream, "%s: batch %" PRId64 ", N %" PRId64 ", S %" PRId64 ", D %" PRId64 ", E %" PRId64 "%s",
             bench_shape_name(shape), group->batch, shape->length, shape->length_k ? shape->length_k : shape->length,
             shape->head_size, shape->value_size ? shape->value_size : shape->head_size,
             shape->causal ? ", causal" : "");
     print_modifiers(&shape->modifiers, stream);
+}
+
+static void print_shape(const bench_group *group, FILE *stream)
+{
+    const bench_shape *shape = group->shape;
+    fputc('\n', stream);
+    print_sizes(group, stream);
     fprintf(stream, "\n%s", shape->what);
     if (group->batch != shape->batch)
         fprintf(stream, "; the paper's batch is %" PRId64 " (--suite paper)", shape->batch);
@@ -295,7 +302,7 @@ static bool all_refused(const bench_group *group)
 void bench_print_device(const bench_device *device, FILE *stream)
 {
     const clmgk_device_info *info = &device->tool.info;
-    fprintf(stream, "%" PRIu32 ":%" PRIu32 " %s\n%s, driver %s, %" PRIu32 " compute units\n", info->platform_index,
+    fprintf(stream, "%" PRIu32 ":%" PRIu32 " %s (%s, driver %s, %" PRIu32 " compute units)\n", info->platform_index,
             info->device_index, info->name, info->platform, info->driver, info->compute_units);
 }
 
@@ -352,16 +359,24 @@ static void print_decoding(const bench_peaks *peaks, const bench_group *group, F
     }
 }
 
+static void print_rates_line(const bench_device *device, FILE *stream)
+{
+    const bench_peaks *const peaks = &device->peaks;
+    fprintf(stream, "measured peaks: FMA %.1f GFLOP/s, ", peaks->fma_gflops);
+    if (peaks->matrix_gflops > 0)
+        fprintf(stream, "%s %.1f GFLOP/s, ", device->tool.info.matrix_unit, peaks->matrix_gflops);
+    fprintf(stream, "copy %.1f GB/s, read %.1f GB/s", peaks->copy_gbps, peaks->read_gbps);
+}
+
 void bench_print_peaks(const bench_device *device, size_t group_count, FILE *stream)
 {
     const bench_peaks *peaks = &device->peaks;
-    char matrix[64] = "";
-    if (peaks->matrix_gflops > 0)
-        snprintf(matrix, sizeof(matrix), "%s %.1f GFLOP/s, ", device->tool.info.matrix_unit, peaks->matrix_gflops);
+    fputc('\n', stream);
+    print_rates_line(device, stream);
     fprintf(stream,
-            "\nmeasured peaks: FMA %.1f GFLOP/s, %scopy %.1f GB/s, read %.1f GB/s (buffers of %.0f MB%s)\n"
+            " (buffers of %.0f MB%s)\n"
             "The best of many short windows before, between and after the cases.\n",
-            peaks->fma_gflops, matrix, peaks->copy_gbps, peaks->read_gbps, 1e-6 * (double)peaks->buffer_bytes,
+            1e-6 * (double)peaks->buffer_bytes,
             peaks->buffer_bytes < peaks->wanted_bytes ? ", all that the device has room for: caches may have helped"
                                                       : "");
     fprintf(stream, "  %-16s %-24s %9s %8s\n", "", "", "GFLOP/s", "of peak");
@@ -369,4 +384,66 @@ void bench_print_peaks(const bench_device *device, size_t group_count, FILE *str
         print_parts(peaks, &device->groups[i], stream);
     for (size_t i = 0; i < group_count; i++)
         print_decoding(peaks, &device->groups[i], stream);
+}
+
+/* ---- the short table ----------------------------------------------------------------------------------------- */
+
+/* The paper's ratio to softmax, in the linear family to linear; 0: it has none. */
+static double ratio_of_paper(const bench_group *group, const bench_case *one)
+{
+    const clmgk_variant base = tool_is_linear(one->desc.variant) ? CLMGK_VARIANT_LINEAR : CLMGK_VARIANT_SOFTMAX;
+    const bench_figure *const figure = figure_of(group, one);
+    const bench_figure *const baseline = bench_find_figure(group->shape, base, group->shape->heads);
+    return figure && baseline ? figure->seconds / baseline->seconds : 0;
+}
+
+static void print_row(const bench_peaks *peaks, const bench_group *group, const bench_case *one, FILE *stream)
+{
+    const double paper = ratio_of_paper(group, one);
+    fprintf(stream, "  %-20s %9.3f", bench_case_label(one).text, one->time_ms.median);
+    fprintf(stream, " %6.0f%% %7.2f %7.1f", 100 * (one->time_ms.max - one->time_ms.min) / one->time_ms.median,
+            1e-9 * one->flops, bench_gflops(one));
+    print_figure(peaks->fma_gflops > 0, 8, 3, bench_fraction_of_peak(peaks, one), stream);
+    fprintf(stream, " %7.1f %7.1f", 1e-6 * (double)one->array_bytes, 1e-6 * (double)bench_memory_bytes(one));
+    print_ratio(group, one, 7, stream);
+    print_figure(paper > 0, 7, 3, paper, stream);
+    fprintf(stream, " %10.1f", one->compile_ms);
+    print_figure(one->first_cold_ms >= 0, 9, 1, one->first_cold_ms, stream);
+    print_figure(one->first_warm_ms >= 0, 9, 1, one->first_warm_ms, stream);
+    const char *const note = peaks->fma_gflops > 0 ? bench_peak_note(peaks, one) : NULL;
+    fprintf(stream, "%s%s\n", note ? "  " : "", note ? note : "");
+}
+
+static bool is_measured(const bench_group *group)
+{
+    for (size_t i = 0; i < group->count; i++) {
+        if (group->cases[i].repetitions > 0 || bench_has_failed(&group->cases[i]))
+            return true;
+    }
+    return false;
+}
+
+void bench_print_table(const bench_device *device, size_t group_count, FILE *stream)
+{
+    fprintf(stream, "  %-20s %9s %7s %7s %7s %7s %7s %7s %6s %6s %10s %8s %8s\n", "variant, heads", "median ms",
+            "spread", "GFLOP", "GFLOP/s", "of peak", "MB", "mem. MB", "ratio", "paper", "compile ms", "1st cold",
+            "1st warm");
+    for (size_t i = 0; i < group_count; i++) {
+        const bench_group *const group = &device->groups[i];
+        if (!is_measured(group))
+            continue;
+        print_sizes(group, stream);
+        if (group->batch != group->shape->batch)
+            fprintf(stream, " (the paper's batch: %" PRId64 ")", group->shape->batch);
+        fputc('\n', stream);
+        for (size_t c = 0; c < group->count; c++) {
+            if (group->cases[c].repetitions > 0)
+                print_row(&device->peaks, group, &group->cases[c], stream);
+        }
+        print_failures(group, stream);
+    }
+    if (device->peaks.fma_gflops > 0) {
+        print_rates_line(device, stream);
+        fputc('\n', stream);
+    }
 }

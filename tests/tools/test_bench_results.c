@@ -124,6 +124,58 @@ TH_HOST_TEST(closing_sentences)
     release(&all);
 }
 
+/* What is printed without --verbose: the table, the closing sentences; for free(). */
+static char *printed_short(const made_up *all)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *const stream = open_memstream(&text, &size);
+    assert_non_null(stream);
+    bench_print_device(&all->device, stream);
+    bench_print_table(&all->device, all->options.request.shape_count, stream);
+    bench_print_closing(&all->options, &all->device, stream);
+    assert_int_equal(fclose(stream), 0);
+    return text;
+}
+
+/* The default run: at most 30 lines, also on a busy machine, with all figures of a case in its line. */
+TH_HOST_TEST(short_table)
+{
+    made_up all;
+    make(&all, "short", true, 70);
+    bench_case *const one = &all.device.groups[0].cases[1];
+    const double median = one->time_ms.median;
+    char words[128];
+    char *text = printed_short(&all);
+    const int lines = count_words(text, "\n");
+    assert_int_equal(count_words(text, "busy"), 0);
+    assert_int_equal(count_words(text, "  mgk 4  "), 3);
+    assert_int_equal(count_words(text, "  0.779 "), 1); /* the paper's ratio of MGK to softmax */
+    assert_int_equal(count_words(text, "the paper's batch: 32)"), 2);
+    assert_int_equal(count_words(text, NOTE "\n"), 12); /* 100 and 80 GFLOP/s of 70 */
+    assert_int_equal(count_words(text, "measured peaks: FMA 70.0"), 1);
+    free(text);
+    one->time_ms.max = 4 * median; /* without a change of the median */
+    text = printed_short(&all);
+    assert_int_equal(
+        count_words(text, "busy in 1 of 18 cases (median / shortest up to 1.0, longest / median up to 4.0): end"), 1);
+    assert_true(lines + 1 == count_words(text, "\n") && lines + 1 <= 30);
+    free(text);
+    one->time_ms = (tool_spread){median, median / 1.5, median};
+    text = printed_short(&all);
+    snprintf(words, sizeof words, "(median / shortest up to 1.5, longest / median up to 1.0)");
+    assert_int_equal(count_words(text, words), 1);
+    assert_int_equal(count_words(text, "    33%"), 1);
+    free(text);
+    one->repetitions = 0;
+    one->refused = true;
+    snprintf(one->reason, sizeof one->reason, "too large");
+    text = printed_short(&all);
+    assert_int_equal(count_words(text, "  mgk 4: not measured: too large\n"), 1);
+    free(text);
+    release(&all);
+}
+
 /* Buffers that the caches may hold are told. */
 TH_HOST_TEST(small_buffers)
 {

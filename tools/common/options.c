@@ -116,8 +116,7 @@ static tool_exit walk_options(const tool_program *program, const struct option *
     return TOOL_DONE;
 }
 
-/* Only the environment's selector may be empty: a script's variable that is not set shall not choose a device. */
-static tool_exit check_device(const char *selector, tool_error *error)
+tool_exit tool_check_selector(const char *selector, tool_error *error)
 {
     return selector && !*selector
                ? tool_fail(error, TOOL_BAD_INPUT, "--device '': expected PLATFORM:DEVICE, cpu, gpu or a part of a name")
@@ -141,7 +140,7 @@ tool_exit tool_parse_options(const tool_program *program, int argc, char **argv,
     else if (values[TOOL_OPTION_VERSION])
         printf("%s %s\n", program->name, clmgk_version());
     else
-        return check_device(values[TOOL_OPTION_DEVICE], error);
+        return tool_check_selector(values[TOOL_OPTION_DEVICE], error);
     *finished = true;
     return tool_flush_stdout(error);
 }

@@ -108,6 +108,10 @@ typedef struct tool_program {
 tool_exit tool_parse_options(const tool_program *program, int argc, char **argv, const char **values, bool *finished,
                              tool_error *error);
 
+/* Refuses an empty selector, which NULL is not. Only the environment's may be empty: a script's variable that is not
+ * set shall not choose a device. */
+tool_exit tool_check_selector(const char *selector, tool_error *error);
+
 /* Values. `option` is the option's name without dashes, for the message. Where `text` is NULL, the option was not
  * given, and the value stays. */
 tool_exit tool_parse_integer(const char *option, const char *text, int64_t low, int64_t high, int64_t *value,
