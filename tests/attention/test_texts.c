@@ -251,6 +251,19 @@ TH_FULL_TEST(all_texts)
     }
 }
 
+/* ---- statistics -------------------------------------------------------------------------------------------------- */
+
+TH_TEST(responsibilities)
+{
+    clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_MGK, 33, 70);
+    desc.prior_shape = CLMGK_PRIOR_HM;
+    desc.score_mod = "s + 0.1 * abs(s) * r";
+    desc.mask_mod = "i % 4 != 1 && (i + j) % 3 != 0";
+    desc.statistics = CLMGK_STATISTIC_RESPONSIBILITIES | CLMGK_STATISTIC_COUNTS;
+    TH_PROBLEM problem = th_problem_make(&desc, 1);
+    th_expect_statistics(session, &problem, false);
+}
+
 /* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
 static void expect_refusal(th_session *session, const clmgk_attention_desc *desc, clmgk_engine engine,
@@ -268,9 +281,6 @@ TH_TEST(refusals)
     desc.score_mod = "s * a[h]";
     desc.captures[0] = (clmgk_capture){.name = "a", .axes = 1, .shape = {desc.heads}};
     expect_refusal(session, &desc, CLMGK_ENGINE_MATRIX, "engine matrix");
-    desc.statistics = CLMGK_STATISTIC_COUNTS;
-    expect_refusal(session, &desc, CLMGK_ENGINE_LANE, "statistics");
-    desc.statistics = 0;
     desc.gradients = CLMGK_GRADIENT_CAPTURE_0;
     expect_refusal(session, &desc, CLMGK_ENGINE_SIMT, "gradients of captured arrays");
 }

@@ -401,8 +401,6 @@ static clmgk_status plan_expectation(mgk_backward *x, clmgk_error *error)
 clmgk_status mgk_mixture_plan_statistics(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error)
 {
     const uint32_t statistics = request->desc->statistics;
-    if (request->desc->score_mod != NULL || request->desc->mask_mod != NULL)
-        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "statistics: not with score_mod or mask_mod");
     mgk_backward x = {.request = request, .plan = plan};
     x.want.expectation = true;
     x.want.gamma = (statistics & CLMGK_STATISTIC_RESPONSIBILITIES) != 0;
