@@ -40,6 +40,28 @@ class Texts(RunTest):
         words.remove("--json")
         self.assertIn(f"check: {check['reads_outside']} reads of captured arrays are outside", self.accept(*words).stdout)
 
+    # Every function, and ints where C has no answer: a wrong one adds 1000.
+    EVERY = """
+        let d = i - j; let x = abs(s) + 0.5; let most = 2147483647; let least = -most - 1;
+        let floats = exp(-x) + log(x) + log1p(x) + sqrt(x) + rsqrt(x) + tanh(s) + sin(s) + cos(s) + pow(x, 1.5) + erf(s)
+            + sigmoid(s) + gelu(s) + relu(s) + clamp(s, -1, 1) + min(s, 0.3) + max(s, -0.3) + floor(j * 0.5) + s / x;
+        let ints = d / 2 + d % 3 + abs(d) + min(d, 1) + max(d, -1) + clamp(d, 0, 2) + relu(d) + (d != 1) + !(d > 0);
+        let right = (i + 7) / (j - j) == 0 && (i + 7) % (j - j) == 0 && most + (j + 1) - j == least
+            && (least + j - j) / (j - j - 1) == least && (least + j - j) % (j - j - 1) == 0
+            && 65536 * (65536 + j - j) == 0 && abs(least + j - j) == least && int(x * 1e30) == most
+            && int(x * -1e30) == least && int((x - x) / (x - x)) == 0 && int(-1.75 * (j + 1) / (j + 1.0)) == -1;
+        s + 0.05 * floats + 0.1 * ints * s + (right ? 0 : 1000)"""
+
+    def test_every_function(self):
+        self.save("g", self.normal(2, 4, 5, 6))
+        for engine in "lane", "simt":
+            with self.subTest(engine=engine):
+                words = [*self.texts(self.EVERY, "(i + j) % 4 != 3 || b == h", out=None, engine=engine), "--check", "--json",
+                         *(["--grad-out", "g.npy"] if engine == "lane" else [])]
+                check = json.loads(self.accept(*words).stdout)["check"]
+                self.assertTrue(check["ok"])
+                self.assertLess(check["lse"]["max"], 100)
+
     def test_a_text_is_what_it_says(self):
         self.accept(*self.texts("2 * tanh(s / 2)", "j <= i + 2"))
         text = self.load("o.npy")
