@@ -50,6 +50,11 @@ def test_gradients():
     o, lse = clmgk.attention(Q, K, V, return_lse=True, **options)
     gradients = clmgk.attention_backward(np.ones_like(o), Q, K, V, o, lse, **options)
     assert set(gradients) == {"q", "k", "v"}
+    named = clmgk.attention_backward(np.ones_like(o), Q, K, V, o, lse, gradients=("q", "captures", "numbers"), **options)
+    assert set(named) == {"q", "captures", "numbers"} and set(named["captures"]) == {"t"} and set(named["numbers"]) == {"c"}
+    assert named["captures"]["t"].shape == TABLE.shape
+    above, below = (expected(3 + sign * 1e-4).sum() for sign in (1, -1))
+    np.testing.assert_allclose(named["numbers"]["c"], (above - below) / 2e-4, atol=1e-4)
     step = np.zeros_like(Q)
     step[0, 1, 2, 3] = 1e-2
     above, below = (clmgk.attention(Q + sign * step, K, V, **options).sum(dtype=np.float64) for sign in (1, -1))

@@ -679,6 +679,23 @@ def test_texts():
         torch.testing.assert_close(own.double(), right, atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_gradients_of_texts(dtype):
+    q, k, v = (torch.randn(2, 2, n, 8) for n in (5, 7, 7))
+    options = texts()
+    table = options["captures"]["t"].to(dtype).requires_grad_()
+    c = torch.tensor(2.5, requires_grad=True)
+    options.update(captures={**options["captures"], "t": table}, numbers={"c": c})
+    grad = torch.randn(2, 2, 5, 8)
+    found = torch.autograd.grad(ct.attention(q, k, v, **options), (table, c), grad)
+    assert found[0].dtype == dtype and found[1].shape == ()
+    exact = (table.detach().double().requires_grad_(), c.detach().double().requires_grad_())
+    options.update(captures={**options["captures"], "t": exact[0]}, numbers={"c": exact[1]})
+    expected = torch.autograd.grad(text_formula(q.double(), k.double(), v.double(), options), exact, grad.double())
+    for own, right in zip(found, expected):
+        torch.testing.assert_close(own.double(), right, atol=1e-4 if dtype == torch.float32 else 5e-3, rtol=0)
+
+
 @pytest.mark.parametrize("error, words, changes", [
     (TypeError, r"captures\['t'\]: float: expected a tensor", {"captures": {"t": 1.0}}),
     (TypeError, "captures: list: expected a dict", {"captures": [1]}),

@@ -62,6 +62,23 @@ class Texts(RunTest):
                 self.assertTrue(check["ok"])
                 self.assertLess(check["lse"]["max"], 100)
 
+    def test_gradients(self):
+        self.save("g", self.normal(2, 4, 5, 6))
+        files = {"grad-capture": ["t=dt.npy"], "grad-number": ["a=da.npy", "c=dc.npy"]}
+        words = [*self.texts(SCORE.replace("s /", "a * s /"), out=None), *self.GIVEN, "--number", "a=0.5", "--grad-out", "g.npy"]
+        for option, values in files.items():
+            for value in values:
+                words += [f"--{option}", value]
+        result = json.loads(self.accept(*words, "--check", "--json").stdout)
+        self.assertTrue(result["check"]["ok"])
+        self.assertLessEqual({"grad-capture.0", "grad-numbers"}, set(result["check"]))
+        self.assertEqual(result["outputs"]["grad-number.c"], "dc.npy")
+        self.assertEqual(self.load("dt.npy").shape, (4, 7))
+        self.assertEqual(self.load("da.npy").shape, (1,))
+        self.assertNotEqual(self.load("da.npy")[0], self.load("dc.npy")[0])
+        self.refuse(2, *words, "--grad-capture", "doc=dd.npy", words=["gradients: CAPTURE_1: expected score_mod, and floats"])
+        self.refuse(2, *words, "--grad-number", "c=da.npy", words=["da.npy"])
+
     def test_a_text_is_what_it_says(self):
         self.accept(*self.texts("2 * tanh(s / 2)", "j <= i + 2"))
         text = self.load("o.npy")
