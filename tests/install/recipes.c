@@ -20,6 +20,7 @@ typedef struct problem {
     double divisor;
     double (*score)(int b, int h, int i, int j);
     const float *sinks;
+    double cap; /* of scores; 0: none */
 } problem;
 
 static const float *vector(const float *array, ptrdiff_t index)
@@ -43,7 +44,8 @@ static double row_error(const problem *p, int b, int h, int i)
     double sum = p->sinks ? exp((double)p->sinks[h]) : 0, above[D] = {0}, worst = 0;
     for (int j = 0; j < p->s; ++j) {
         const ptrdiff_t key = (ptrdiff_t)group * p->s + j;
-        const double weight = exp(dot(vector(q, row), vector(k, key)) / p->divisor + p->score(b, h, i, j));
+        const double plain = dot(vector(q, row), vector(k, key)) / p->divisor;
+        const double weight = exp((p->cap > 0 ? p->cap * tanh(plain / p->cap) : plain) + p->score(b, h, i, j));
         sum += weight;
         for (int d = 0; d < D; ++d) {
             above[d] += weight > 0 ? weight * vector(v, key)[d] : 0;
@@ -214,7 +216,7 @@ static void fill(float *array, int count, uint32_t seed)
 int main(void)
 {
     clmgk_error error = {0};
-    const problem usual = {1, HEADS, HEADS, N, N, sqrt(D), of_all, NULL};
+    const problem usual = {1, HEADS, HEADS, N, N, sqrt(D), of_all, NULL, 0};
     problem p = usual;
     fill(q, COUNT, 1), fill(k, COUNT, 2), fill(v, COUNT, 3), fill(table, 32 * HEADS, 4);
 
@@ -233,6 +235,12 @@ int main(void)
     compare("grouped", grouped(q, k, v, o, &error), &error, p);
     p = usual, p.sinks = sink;
     compare("sinks", sinks(q, k, v, sink, o, &error), &error, p);
+    int32_t document[N];
+    for (int i = 0; i < N; ++i) {
+        document[i] = sequence(i);
+    }
+    p = usual, p.score = of_packed, p.cap = 0.5;
+    compare("own_scores", own_scores(q, k, v, document, 0.5F, o, &error), &error, p);
     p = usual, p.n = 1, p.s = CAPACITY, p.score = of_cache;
     compare("decode", decode(q, k, v, 77, o, &error), &error, p);
     for (int i = 0; i < COUNT; ++i) {
