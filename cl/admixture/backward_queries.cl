@@ -25,7 +25,7 @@
 #define QUERY_GRADIENTS  COMPONENTS
 #define HAS_DR           HAS_DG
 #define GRAD_SLOT        0
-#define PRODUCT_SLOT     HELD_SCORES
+#define PRODUCT_SLOT     SCORES
 #define SLOTS            (PRODUCT_SLOT + (HIDDEN > 0 ? COMPONENTS : 0))
 #define KEEPS_WEIGHTS    0
 #define KEEPS_SUMS       0

@@ -4,6 +4,8 @@
  * each of H heads. A work-group holds the state of HEADS of them; more are other work-groups, with products of their
  * own. Formulas of the scores: admixture/block.clh; the softmax: attention/tile.clh.
  *
+ * LOGS_ALONE: no values; ranges of keys leave their parts of L in the workspace (admixture/logs.cl).
+ *
  * SHARED_SOFTMAX (MiSH where nothing differs by head): one matrix of weights serves all heads of the work-group.
  */
 #include "admixture/buffers.clh"
@@ -33,6 +35,7 @@ typedef struct pair_block {
 } pair_block;
 
 #include "admixture/tile.clh"
+#include "admixture/value_heads.clh"
 
 FUNCTION entry_terms pair_terms(const pair_block *b, const pair *at, int sub, int u, int v)
 {
@@ -82,39 +85,6 @@ FUNCTION real whole_log(const scorer *x, const mgk_attention_args *a, real norm,
     return y;
 }
 
-/* The heads of values that the heads of a block read, counted from that of the first one: as many heads read each, and
- * `before` heads before the block read the first one too. */
-typedef struct value_heads {
-    int readers, before;
-} value_heads;
-
-/* The value head of the block's head h. A constant h needs no division, which GPUs lack. */
-FUNCTION int value_head(const value_heads *x, const int h)
-{
-#if BLOCK_REGISTERS && HEADS <= 4
-    int g = 0, end = x->readers - x->before;
-    UNROLL
-    for (int i = 1; i < HEADS; ++i)
-        if (i <= h && i == end) {
-            ++g;
-            end += x->readers;
-        }
-    return g;
-#else
-    return (x->before + h) / x->readers;
-#endif
-}
-
-/* While panel n is at its tile, with head h of `heads`: a share of what the next tile, from k0 on, will copy, the
- * values v of that head and a part of the keys. */
-FUNCTION void expect_rows(const mgk_attention_args *a, __global const k_element *k, __global const v_element *v, int h,
-                          int heads, int k0, int end, int n)
-{
-    rows_expect(elements_of(v), a->v.token, k0, end, a->value_size, n);
-    for (int i = h; i < COMPONENTS; i += heads)
-        rows_expect(elements_of(k + i * a->k.head), a->k.token, k0, end, a->head_size, n);
-}
-
 KERNEL(admixture_forward)
 {
     BEGIN_BUFFERS
@@ -129,7 +99,8 @@ KERNEL(admixture_forward)
     k += p.batch * a.k.batch + p.key_base * a.k.token;
     const int readers = a.heads / a.kv_heads, g0 = h0 / readers;
     const value_heads groups = {readers, h0 - g0 * readers};
-    v += p.batch * a.v.batch + g0 * a.v.head + p.key_base * a.v.token;
+    if (!LOGS_ALONE)
+        v += p.batch * a.v.batch + g0 * a.v.head + p.key_base * a.v.token;
 
     ENGINE_DECLARE(e, PRODUCTS)
     const mod_data data = MOD_DATA;
@@ -150,7 +121,8 @@ KERNEL(admixture_forward)
         query_load(&e, n, q, a.q.head, a.q.token, first + n * PANEL_ROWS, p.valid, a.head_size);
         HEADS_FOR(h) {
             const int acc = n * HEADS + h;
-            acc_clear(&e, acc);
+            if (!LOGS_ALONE)
+                acc_clear(&e, acc);
             ROWS_FOR(i) {
                 row_max[acc][i] = (real)(-INFINITY);
                 row_sum[acc][i] = (real)(0.0f);
@@ -165,8 +137,9 @@ KERNEL(admixture_forward)
     for (int k0 = walk.begin; k0 < end; k0 += TILE_KEYS) {
         tile_view view;
         keys_stage(&e, COMPONENTS, k, a.k.head, a.k.token, k0, end, a.head_size, next_keys(&walk, elements_of(k), k0));
-        values_stage(&e, value_head(&groups, heads - 1) + 1, v, a.v.head, a.v.token, k0, end, a.value_size,
-                     next_keys(&walk, elements_of(v), k0));
+        if (!LOGS_ALONE)
+            values_stage(&e, value_head(&groups, heads - 1) + 1, v, a.v.head, a.v.token, k0, end, a.value_size,
+                         next_keys(&walk, elements_of(v), k0));
         for (int n = 0; n < PANELS; ++n) {
             const int panel_first = first + n * PANEL_ROWS;
             if (!view_tile(&e, &walk, n, k0, &view))
@@ -188,8 +161,12 @@ KERNEL(admixture_forward)
                                                rounded[SUMS_ROUNDED ? acc : 0]};
                     tile_weights(&e, &x[h], &view, &rows);
                 }
+#if LOGS_ALONE
+                flags_lower(&e);
+#else
                 expect_rows(&a, k, v + g * a.v.head, h, heads, k0 + TILE_KEYS, end, n);
                 tile_accumulate(&e, acc, g, view.begin, view.end, view.edge);
+#endif
                 branch_end();
             }
             branch_end();

@@ -47,22 +47,6 @@ typedef o_element part_element;
 /* Parts whose numbers are loaded together: few rows have few work-items, which wait for memory most of the time. */
 #define PARTS_AT_ONCE (PART_TEAMS == 0 ? 8 : PART_TEAMS == 1 ? 2 : 4)
 
-#if HAS_SEQUENCES && SPLIT_KEYS
-/* Whether row i of the axis belongs to a sequence. */
-FUNCTION bool in_sequence(const mgk_attention_args *a, __global const int *offsets, int i)
-{
-    int low = 0, high = a->sequences;
-    while (high - low > 1) {
-        const int middle = (low + high) / 2;
-        if (sequence_begin(offsets, middle, a->length) <= i)
-            low = middle;
-        else
-            high = middle;
-    }
-    return sequence_begin(offsets, low, a->length) <= i && i < sequence_begin(offsets, low + 1, a->length);
-}
-#endif
-
 /* A row's parts. */
 typedef struct row_parts {
     __global const float *lse, *low; /* of part 0; low: SPLIT_KEYS */

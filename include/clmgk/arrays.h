@@ -35,7 +35,7 @@
     A(K, k, STORAGE, IN, ANY, "rrr-", key_axes(d), true)                                                               \
     A(V, v, STORAGE, IN, ANY, "rr--", "BGSE", true)                                                                    \
     A(O, o, STORAGE, OUT, ANY, "rr-r", "BHNE", true)                                                                   \
-    A(LSE, lse, F32, OUT, ANY, "or-o", "BHN", !linear(d))                                                              \
+    A(LSE, lse, F32, OUT, ANY, "or-o", row_axes(d), !linear(d))                                                        \
     A(PRIOR, prior, F32, IN, NOT_NEGATIVE, "rrr-", prior_axes(d), d->prior_shape != CLMGK_PRIOR_UNIFORM)               \
     A(VARIANCE, variance, F32, IN, POSITIVE, "rrr-", variance_axes(d), d->variance_shape != CLMGK_VARIANCE_NUMBER)     \
     A(SHIFT, shift, F32, IN, ANY, "rrr-", "HMD", has_trait(d, CLMGK_TRAIT_SHIFT))                                      \
@@ -44,12 +44,13 @@
     A(OFFSETS, offsets, I32, IN, OFFSETS, "rrr-", "t", d->sequences > 0)                                               \
     A(OFFSETS_K, offsets_k, I32, IN, OFFSETS, "rrr-", "t", d->use_offsets_k)                                           \
     A(BIAS, bias, F32, IN, NOT_RAISED, "rrr-", "bhns", !linear(d) && d->use_bias)                                      \
-    A(SLOPES, slopes, F32, IN, ANY, "rrr-", "H", !linear(d) && d->use_alibi)                                           \
-    A(SINKS, sinks, F32, IN, ANY, "rrr-", "H", !linear(d) && d->use_sinks)                                             \
+    A(SLOPES, slopes, F32, IN, ANY, "rrr-", head_axis(d), !linear(d) && d->use_alibi)                                  \
+    A(SINKS, sinks, F32, IN, ANY, "rrr-", head_axis(d), !linear(d) && d->use_sinks)                                    \
     A(MIX, mix, F32, IN, FINITE, "rrr-", mix_axes(d), has_trait(d, CLMGK_TRAIT_ADMIXTURE))                             \
     A(MIX_WEIGHT, mix_weight, F32, IN, FINITE, "rrr-", weight_axes(d), generalised(d) && d->use_mix_weight)            \
-    A(MIX_OFFSET, mix_offset, F32, IN, FINITE, "rrr-", "H", has_offset(d) && d->use_mix_offset)                        \
+    A(MIX_OFFSET, mix_offset, F32, IN, FINITE, "rrr-", head_axis(d), has_offset(d) && d->use_mix_offset)               \
     A(MIX_HIDDEN_OFFSET, mix_hidden_offset, F32, IN, FINITE, "rrr-", "U", has_offset(d) && d->use_mix_hidden_offset)   \
+    A(MIX_AFTER, mix_after, F32, IN, FINITE, "rrr-", "HA", d->mix_after_heads > 0)                                     \
     A(NOISE, noise, F32, IN, NOT_NEGATIVE, "rrr-", "M", has_trait(d, CLMGK_TRAIT_NOISE))                               \
     A(PROJECTION, projection, F32, IN, FINITE, "rr--", "FD", linear(d) && d->feature == CLMGK_FEATURE_FAVOR)           \
     A(STATE_C, state_c, F32, IN, ANY, "rr--", state_axes(d), linear(d) && d->use_state)                                \
@@ -60,7 +61,7 @@
     A(NEW_STATE_M, new_state_m, F32, OUT, ANY, "r---", scale_axes(d), has_scale(d) && d->use_new_state)                \
     A(DENOMINATOR, denominator, F32, OUT, ANY, "or--", "BHN2", linear(d))                                              \
     A(GRAD_O, grad_o, STORAGE, IN, ANY, "-r--", "BHNE", true)                                                          \
-    A(GRAD_LSE, grad_lse, F32, IN, ANY, "-o--", "BHN", !linear(d))                                                     \
+    A(GRAD_LSE, grad_lse, F32, IN, ANY, "-o--", row_axes(d), !linear(d))                                               \
     A(GRAD_NEW_STATE_C, grad_new_state_c, F32, IN, ANY, "-o--", state_axes(d), linear(d) && d->use_new_state)          \
     A(GRAD_NEW_STATE_Z, grad_new_state_z, F32, IN, ANY, "-o--", total_axes(d), linear(d) && d->use_new_state)          \
     G(Q, q, STORAGE, 1, query_axes(d), true)                                                                           \
@@ -70,10 +71,10 @@
     G(VARIANCE, variance, F32, 16, variance_axes(d), !has_trait(d, CLMGK_TRAIT_ADMIXTURE) && !linear(d))               \
     G(SHIFT, shift, F32, 32, "HMD", has_trait(d, CLMGK_TRAIT_SHIFT))                                                   \
     G(BIAS, bias, F32, 64, "bhns", !linear(d) && d->use_bias)                                                          \
-    G(SINKS, sinks, F32, 128, "H", !linear(d) && d->use_sinks)                                                         \
+    G(SINKS, sinks, F32, 128, head_axis(d), !linear(d) && d->use_sinks)                                                \
     G(MIX, mix, F32, 256, mix_axes(d), has_trait(d, CLMGK_TRAIT_ADMIXTURE))                                            \
     G(MIX_WEIGHT, mix_weight, F32, 512, weight_axes(d), generalised(d))                                                \
-    G(MIX_OFFSET, mix_offset, F32, 1024, "H", has_offset(d))                                                           \
+    G(MIX_OFFSET, mix_offset, F32, 1024, head_axis(d), has_offset(d))                                                  \
     G(NOISE, noise, F32, 2048, "M", has_trait(d, CLMGK_TRAIT_NOISE))                                                   \
     G(STATE_C, state_c, F32, 4096, state_axes(d), linear(d) && d->use_state)                                           \
     G(STATE_Z, state_z, F32, 8192, total_axes(d), linear(d) && d->use_state)                                           \
@@ -87,11 +88,12 @@
     G(CAPTURE_6, capture_6, F32, 2097152, capture_axes(d, 6), has_capture_gradient(d, 6))                              \
     G(CAPTURE_7, capture_7, F32, 4194304, capture_axes(d, 7), has_capture_gradient(d, 7))                              \
     G(NUMBERS, numbers, F32, 8388608, "#", d->score_mod != NULL && d->numbers[0] != NULL)                              \
+    G(MIX_AFTER, mix_after, F32, 16777216, "HA", d->mix_after_heads > 0)                                               \
     S(RESPONSIBILITIES, responsibilities, 1, "BHMNS")                                                                  \
     S(COUNTS, counts, 2, prior_axes(d))                                                                                \
     S(NEW_PRIOR, new_prior, 4, prior_axes(d))                                                                          \
     S(NLL, nll, 8, d->sequences > 0 ? "TH" : "BH")                                                                     \
-    A(LSE_LOW, lse_low, F32, OUT, ANY, "or--", "BHN", !linear(d) && d->use_lse_low)                                    \
+    A(LSE_LOW, lse_low, F32, OUT, ANY, "or--", row_axes(d), !linear(d) && d->use_lse_low)                              \
     A(CAPTURE_0, capture_0, CAPTURE, IN, ANY, "rrr-", capture_axes(d, 0), d->captures[0].name != NULL)                 \
     A(CAPTURE_1, capture_1, CAPTURE, IN, ANY, "rrr-", capture_axes(d, 1), d->captures[1].name != NULL)                 \
     A(CAPTURE_2, capture_2, CAPTURE, IN, ANY, "rrr-", capture_axes(d, 2), d->captures[2].name != NULL)                 \
@@ -206,10 +208,10 @@ typedef enum clmgk_presence { CLMGK_ABSENT, CLMGK_OPTIONAL, CLMGK_REQUIRED } clm
 #define CLMGK_MAX_RANK 5
 
 /*
- * Shape of an array in axis order. Letters: B batch, H query heads, G key/value heads, N queries, S keys, D and E head
- * sizes, M components or global heads, F features, T packed sequences, t for T + 1; b, h, n and s are the axes of the
- * bias; w, x, y and z those of a captured array; # is the number of a score's or mask's numbers; 1 and 2 are axes of
- * that size.
+ * Shape of an array in axis order. Letters: B batch, H query heads, A heads that are mixed after their softmax, G
+ * key/value heads, N queries, S keys, D and E head sizes, M components or global heads, U hidden units, F features, T
+ * packed sequences, t for T + 1; b, h, n and s are the axes of the bias; w, x, y and z those of a captured array; # is
+ * the number of a score's or mask's numbers; 1 and 2 are axes of that size.
  */
 typedef struct clmgk_shape {
     int32_t rank; /* 0: the descriptor does not use the array */

@@ -80,8 +80,9 @@ typedef struct clmgk_attention_desc {
     int64_t batch;      /* B >= 1; 0 is 1 */
     int64_t heads;      /* H >= 1; 0 is 1 */
     int64_t kv_heads;   /* G, a divisor of H; 0 is H. Admixture variants: heads of V only; K has M heads */
-    int64_t components; /* M >= 1. 0 is the default: 2 for MGK, SMGK, MLK and SMLK; H for the admixture variants
-                           (TALKING_HEADS accepts only H); 1 for SOFTMAX, GAUSSIAN and LINEAR (they accept only 1) */
+    int64_t components; /* M >= 1. 0 is the default: 2 for MGK, SMGK, MLK and SMLK; H for the admixture variants,
+                           or mix_after_heads (TALKING_HEADS accepts only that number); 1 for SOFTMAX, GAUSSIAN and
+                           LINEAR (they accept only 1) */
     int64_t length;     /* N >= 0; 0: no queries, an empty output */
     int64_t length_k;   /* S >= 1; 0 is N; CLMGK_NO_KEYS: no keys (O is 0, L is -inf) */
     int64_t head_size;  /* D, 1 .. CLMGK_MAX_HEAD_SIZE */
@@ -91,7 +92,7 @@ typedef struct clmgk_attention_desc {
     clmgk_layout k;   /* [B,G,S,D], MGK and MLK: [B,G,M,S,D], admixture variants: [B,M,S,D] */
     clmgk_layout v;   /* [B,G,S,E] */
     clmgk_layout o;   /* [B,H,N,E] */
-    clmgk_layout lse; /* [B,H,N]: `token` is the stride of the last axis */
+    clmgk_layout lse; /* [B,H,N], with mix_after_heads [B,A,N]: `token` is the stride of the last axis */
 
     clmgk_prior_shape prior_shape;       /* SOFTMAX, LINEAR and the admixture variants accept only UNIFORM */
     clmgk_variance_shape variance_shape; /* mixture family: any (M is 1 for SOFTMAX and GAUSSIAN); admixture and linear
@@ -204,6 +205,13 @@ typedef struct clmgk_attention_desc {
     const char *mask_mod;
     clmgk_capture captures[CLMGK_MAX_CAPTURES];
     const char *numbers[CLMGK_MAX_NUMBERS]; /* names, up to the first NULL */
+
+    /* Admixture family: mixing after the softmax (docs/admixture.md). A = mix_after_heads, 1 .. CLMGK_MAX_MIXED_HEADS:
+     * the M global heads are mixed into A heads, each with a softmax, and their weights by m [H,A] into those of the H
+     * heads of O: O_h = (sum_a m_ha P_a) V_h. Then A takes the place of H in all arrays but O and dO: L, p, w, c,
+     * slopes, sinks and the bias are those of the A heads, and dropout and noise are drawn for them. G divides H as
+     * without. 0: O_h = P_h V_h. The linear forms and the engine MATRIX have none; combine must be 0. */
+    int64_t mix_after_heads;
 } clmgk_attention_desc;
 
 #define CLMGK_ATTENTION_DESC_INIT CLMGK_INIT(clmgk_attention_desc)
@@ -360,6 +368,8 @@ CLMGK_API size_t clmgk_plan_workspace_size(const clmgk_plan *plan);
  *   mix_weight      w [H,M]; with mix_hidden: [H,U]. Required with use_mix_weight
  *   mix_offset      c [H]: required with use_mix_offset. Affects only L, because c is the same for all keys
  *   mix_hidden_offset  b [U]: required with use_mix_hidden_offset
+ *   mix_after       m [H,A], any real numbers: required with mix_after_heads = A > 0. The other arrays of heads then
+ *                   have A of them: above
  *   noise           sigma [M] >= 0: required for FISH, MISH, GFISH and their linear forms. A negative or NaN sigma
  *                   gives NaN in all rows; 0 gives exactly the results of the variant without noise
  *   projection      w [R,D]: required for FAVOR (clmgk_draw_projection makes one)

@@ -98,6 +98,7 @@ class Descriptor(TypedDict, total=False):
     mask_mod: str | None
     captures: Sequence[Capture]
     numbers: Sequence[str]
+    mix_after_heads: int
 
 
 # Enumerations of C without a table of names.

@@ -108,6 +108,9 @@ def attention(q: Array, k: Array, v: Array, *, return_lse: bool = False, out: Ar
         [H,U], which determines H (without it `heads`, or v). 0: no hidden layer.
     mix_hidden_offset : array [U], optional
         b of the hidden layer. Default: 0.
+    mix_after : array [H,A], optional
+        m: mixing after the softmax. The M global heads are mixed into A heads, each with a softmax, and the weights of these
+        into those of H heads (docs/admixture.md). mix, mix_weight, mix_offset, slopes, sinks, the bias and lse then have A heads.
     noise : array [M]
         The noise σ ≥ 0 of "fish", "mish" and "gfish".
     shared_noise : bool
@@ -134,7 +137,7 @@ def attention(q: Array, k: Array, v: Array, *, return_lse: bool = False, out: Ar
     -------
     o : array [B,H,N,E]
         Of q's element type, unless `out` is given; 0 in rows without visible keys.
-    lse : array [B,H,N] of float32
+    lse : array [B,H,N] of float32, with mix_after [B,A,N]
         With return_lse. -inf in rows without visible keys.
 
     Raises
@@ -210,8 +213,8 @@ def attention_backward(grad_o: Array, q: Array, k: Array, v: Array, o: Array, ls
         The gradient of lse.
     gradients : iterable of str, optional
         Names among "q", "k", "v", "prior", "variance", "shift", "bias", "sinks", "mix", "mix_weight", "mix_offset",
-        "mix_hidden_offset", "noise". Default: those of all arrays that are given, without a bias of bool. Also "captures" and
-        "numbers", of the texts' arrays of floats and of their numbers.
+        "mix_hidden_offset", "mix_after", "noise". Default: those of all arrays that are given, without a bias of bool. Also
+        "captures" and "numbers", of the texts' arrays of floats and of their numbers.
     **options
         As in the call of `attention`, including the seed.
 

@@ -45,6 +45,7 @@ class Options(TypedDict, total=False):
     mix_offset: ArrayLike | None
     mix_hidden: int
     mix_hidden_offset: ArrayLike | None
+    mix_after: ArrayLike | None
     noise: ArrayLike | None
     shared_noise: bool
     precision: str
@@ -91,15 +92,18 @@ LINEAR_OPTIONS = frozenset(LinearOptions.__annotations__)
 # ---- arguments
 
 
-def head_source(options: Mapping[str, Any]) -> str:
-    """The array whose first axis is H where heads are mixed: the one that follows a hidden layer, if there is one."""
+def head_source(options: Mapping[str, Any], arrays: Mapping[str, Any]) -> str:
+    """The array whose first axis is H where heads are mixed: the last one that mixes them."""
+    if arrays.get("mix_after") is not None:
+        return "mix_after"
     return "mix_weight" if options.get("mix_hidden") else "mix"
 
 
 # Options that are arrays of numbers: f32, but these.
 _INTEGERS = frozenset(("lengths", "lengths_q", "offsets", "offsets_k"))
 _PARAMETERS = frozenset(("prior", "variance", "shift", "lengths", "lengths_q", "offsets", "offsets_k", "bias", "slopes",
-                         "sinks", "mix", "mix_weight", "mix_offset", "mix_hidden_offset", "noise", "projection"))
+                         "sinks", "mix", "mix_weight", "mix_offset", "mix_hidden_offset", "mix_after", "noise",
+                         "projection"))
 # Fields of the descriptor that arrays switch on.
 _SWITCHES = {"lengths": "use_lengths", "lengths_q": "use_lengths_q", "offsets_k": "use_offsets_k", "bias": "use_bias",
              "slopes": "use_alibi", "sinks": "use_sinks", "mix_weight": "use_mix_weight", "mix_offset": "use_mix_offset",
@@ -416,10 +420,14 @@ class Call:
 
     def _mixed_heads(self, traits: int, components: int, value_heads: int) -> dict[str, Any]:
         fields: dict[str, Any] = {"components": components}
-        source = head_source(self.scalars)
+        source = head_source(self.scalars, self.arrays)
         mix = self.arrays.get(source)
         if mix is not None and mix.ndim == 2:
             fields["heads"] = self._heads(mix.shape[0], source)
+            if source == "mix_after":
+                fields["mix_after_heads"] = mix.shape[1]
+        elif source == "mix_after" and mix is not None:
+            raise ValueError(f"mix_after: shape {mix.shape}: expected [H,A]")
         elif "heads" not in self.scalars:
             fields["heads"] = value_heads
         if value_heads:

@@ -76,8 +76,9 @@ def mixed_scores(q, k, variant, mix, mix_weight=None, mix_offset=None, heads=Non
 
 def attention(q, k, v, *, variant="softmax", score="default", estep="soft", prior=None, variance=None, shift=None,
               mix=None, mix_weight=None, mix_offset=None, heads=None, softcap=0.0, mix_hidden=0,
-              mix_hidden_offset=None, bias=None, slopes=None, sinks=None, kept=None, dropout=0.0, **mask):
-    """O and L. `kept` [B,H,N,S] is the dropout mask."""
+              mix_hidden_offset=None, mix_after=None, bias=None, slopes=None, sinks=None, kept=None, dropout=0.0, **mask):
+    """O and L. `kept` [B,H,N,S] is the dropout mask, with mix_after [B,A,N,S]."""
+    heads = heads if mix_after is None else mix_after.shape[1]
     if mix is not None:
         w = mixed_scores(q, k, variant, mix, mix_weight, mix_offset, heads, softcap, mix_hidden, mix_hidden_offset)
     else:
@@ -87,6 +88,7 @@ def attention(q, k, v, *, variant="softmax", score="default", estep="soft", prio
             score = "dot" if variant == "softmax" else "gaussian"
         w = mixture_scores(q, k, score, estep, prior, variance, shift, softcap)
     batch, count, n, s = w.shape
+    count = count if mix_after is None else mix_after.shape[0]
     v = v.repeat_interleave(count // v.shape[1], 1)
     seen = visible(n, s, batch, **mask)
     if bias is not None:
@@ -106,6 +108,7 @@ def attention(q, k, v, *, variant="softmax", score="default", estep="soft", prio
     lse = torch.logsumexp(w, -1)
     p = torch.exp(w - lse[..., None]).masked_fill(empty, 0)[..., :s]
     p = p if kept is None else p * kept / (1 - dropout)
+    p = p if mix_after is None else torch.einsum("ha,baij->bhij", mix_after, p)
     return p @ v, lse.masked_fill(empty[..., 0], -torch.inf)
 
 

@@ -35,7 +35,7 @@ FROM_ARRAYS = {"dtype", "dtype_k", "dtype_v", "dtype_o", "batch", "kv_heads", "c
                "value_size", "q", "k", "v", "o", "lse", "grad_o", "grad_q", "grad_k", "grad_v", "prior_shape",
                "variance_shape", "sequences", "use_offsets_k", "use_lengths", "use_lengths_q", "use_window", "use_bias",
                "bias_batch", "bias_heads", "bias_length", "bias_length_k", "use_alibi", "use_sinks", "use_mix_weight",
-               "use_mix_offset", "use_mix_hidden_offset", "features", "use_state", "use_new_state"}
+               "use_mix_offset", "use_mix_hidden_offset", "mix_after_heads", "features", "use_state", "use_new_state"}
 # Fields that stand for a function of their own, or its argument.
 FUNCTIONS = {"gradients", "statistics", "combine"}
 PLANS_ALONE = {"use_lse_low"}  # for rows whose weights need more than f32's L: the functions return one L

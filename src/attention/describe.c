@@ -99,6 +99,28 @@ static clmgk_status check_hidden(const clmgk_attention_desc *d, clmgk_error *err
     return CLMGK_OK;
 }
 
+/* Weights of a softmax over keys are mixed; the linear forms never compute them. */
+static clmgk_status check_after(const clmgk_attention_desc *d, clmgk_error *error)
+{
+    const bool mixed = mgk_has_trait(d, CLMGK_TRAIT_ADMIXTURE), linear = mgk_has_trait(d, CLMGK_TRAIT_LINEAR);
+    if (d->mix_after_heads != 0 && (linear || !mixed))
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "mix_after_heads: %" PRId64 ": expected 0 with variant %s%s",
+                        d->mix_after_heads, clmgk_variant_name(d->variant),
+                        linear && mixed ? ": it has no softmax, whose weights could be mixed" : "");
+    if (d->mix_after_heads < 0 || d->mix_after_heads > CLMGK_MAX_MIXED_HEADS)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "mix_after_heads: %" PRId64 ": expected 0 to %d",
+                        d->mix_after_heads, CLMGK_MAX_MIXED_HEADS);
+    if (d->mix_after_heads > 0 && d->combine)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                        "combine: 1: expected 0 with mix_after_heads = %" PRId64
+                        ": O sums weights of several heads, each relative to an L of its own",
+                        d->mix_after_heads);
+    if (d->mix_after_heads == 0 && mixed && !linear && (d->gradients & CLMGK_GRADIENT_MIX_AFTER) != 0)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                        "gradients: MIX_AFTER: expected mix_after_heads > 0 with this gradient");
+    return CLMGK_OK;
+}
+
 static clmgk_status check_axis(const char *field, int64_t value, int64_t least, int64_t most, clmgk_error *error)
 {
     if (value >= least && value <= most)
@@ -277,7 +299,7 @@ static clmgk_status resolve_bias(clmgk_attention_desc *d, clmgk_error *error)
     if (d->batch % d->bias_batch != 0)
         return mgk_fail(error, CLMGK_ERROR_INVALID_SHAPE,
                         "bias_batch: %" PRId64 ": expected a divisor of batch = %" PRId64, d->bias_batch, d->batch);
-    MGK_TRY(resolve_bias_axis("bias_heads", &d->bias_heads, d->heads, error));
+    MGK_TRY(resolve_bias_axis("bias_heads", &d->bias_heads, mgk_softmax_heads(d), error));
     MGK_TRY(resolve_bias_axis("bias_length", &d->bias_length, d->length, error));
     return resolve_bias_axis("bias_length_k", &d->bias_length_k, d->length_k, error);
 }
@@ -470,8 +492,9 @@ static bool fits(const int64_t *factors, size_t count)
  * states of the linear family). */
 static clmgk_status check_extents(const clmgk_attention_desc *d, clmgk_error *error)
 {
-    const int64_t rows[] = {d->batch, d->heads, d->components, d->length, 64};
-    const int64_t keys[] = {d->batch, d->heads, d->components, d->length_k, 64};
+    const int64_t heads = d->heads > mgk_softmax_heads(d) ? d->heads : mgk_softmax_heads(d);
+    const int64_t rows[] = {d->batch, heads, d->components, d->length, 64};
+    const int64_t keys[] = {d->batch, heads, d->components, d->length_k, 64};
     const int64_t states[] = {d->batch, d->heads, d->components, d->features, d->value_size, 1 << 16};
     if (!fits(rows, MGK_COUNT(rows)) || !fits(keys, MGK_COUNT(keys)))
         return mgk_fail(error, CLMGK_ERROR_OVERFLOW, "batch * heads * components * %s does not fit in 64 bits",
@@ -498,6 +521,7 @@ clmgk_status mgk_attention_resolve(const clmgk_attention_desc *desc, clmgk_atten
     MGK_TRY(check_enums(&d, error));
     MGK_TRY(check_foreign_fields(&d, error));
     MGK_TRY(check_hidden(&d, error));
+    MGK_TRY(check_after(&d, error));
     MGK_TRY(resolve_axes(&d, error));
     MGK_TRY(mgk_family_of(d.variant)->resolve(&d, error));
     MGK_TRY(check_axis("components", d.components, 1, CLMGK_MAX_COMPONENTS, error));

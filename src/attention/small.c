@@ -24,7 +24,7 @@ static void shrink_bias(const clmgk_attention_desc *desc, clmgk_attention_desc *
     if (!desc->use_bias)
         return;
     small->bias_batch = desc->bias_batch == 1 ? 1 : small->batch;
-    small->bias_heads = desc->bias_heads == 1 ? 1 : small->heads;
+    small->bias_heads = desc->bias_heads == 1 ? 1 : mgk_softmax_heads(small);
     small->bias_length = desc->bias_length == 1 ? 1 : small->length;
     small->bias_length_k = desc->bias_length_k == 1 ? 1 : small->length_k;
 }

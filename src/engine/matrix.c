@@ -505,6 +505,8 @@ static bool are_pieces(const clmgk_layout *layout, int64_t size, int64_t piece)
 /* Why the engine does not take a problem; NULL: it takes it. */
 static const char *why_not_problem(const clmgk_attention_desc *desc)
 {
+    if (desc->mix_after_heads > 0)
+        return "it has no kernels for weights that are mixed after the softmax";
     return desc->mix_hidden > 0 ? "it has no kernels for a hidden layer of mixed heads" : why_not_types(desc);
 }
 

@@ -29,6 +29,15 @@ static inline clmgk_attention_desc hidden_desc(bool noise, int64_t units, int64_
     return desc;
 }
 
+/* Mixing after the softmax of `after` heads. */
+static inline clmgk_attention_desc mixed_desc(clmgk_variant variant, int64_t after, int64_t length, int64_t length_k)
+{
+    clmgk_attention_desc desc = small_desc(variant, length, length_k);
+    desc.mix_after_heads = after;
+    desc.components = (clmgk_variant_traits(variant) & CLMGK_TRAIT_SQUARE) != 0 ? after : 2;
+    return desc;
+}
+
 /* Number 0 .. 2 of the variants with noise. */
 static inline clmgk_attention_desc noisy_desc(size_t number, bool shared, int64_t length, int64_t length_k)
 {

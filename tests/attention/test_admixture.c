@@ -148,6 +148,60 @@ TH_TEST(hidden_layer)
     }
 }
 
+/* Every variant, of which each has a program of its own; the number of heads after the mixing does not change it. */
+TH_TEST(mixed_after_the_softmax)
+{
+    static const int64_t shape[][3] = {{70, 150, 3}, {33, 129, 1}, {1, 90, 6}, {5, 0, 2}};
+    for (size_t n = 0; n < TH_COUNT(th_admixtures); n++) {
+        if (!th_takes(session, n, 3))
+            continue;
+        for (size_t number = 0; number < TH_COUNT(shape); number++) {
+            const int64_t *const size = shape[number];
+            clmgk_attention_desc desc = mixed_desc(th_admixtures[n], n % 2 == 0 ? 2 : 5, size[0], size[1]);
+            desc.dtype = th_dtypes[n % 3];
+            desc.heads = desc.kv_heads = size[2];
+            desc.causal = number == 1;
+            desc.batch = 1 + (int64_t)number % 2;
+            sweep_desc(session, &desc, 41 + n, number == 0 ? 0 : 1);
+        }
+    }
+}
+
+/* Modifiers and masks, with ranges of keys; packed sequences; rows whose L is huge. */
+TH_TEST(mixed_with_modifiers)
+{
+    static const char *const lane[] = {"panels=2,vectors=1,heads=2,splits=2,tile=16", NULL};
+    static const char *const simt[] = {"rows=1,keys=1,heads=2,splits=2", "rows=2,keys=2,heads=1,splits=1"};
+    static const clmgk_variant kind[] = {CLMGK_VARIANT_GFISH, CLMGK_VARIANT_MISH, CLMGK_VARIANT_HARD_FISH};
+    for (size_t n = 0; n < (session->full ? 6 : 3); n++) {
+        clmgk_attention_desc desc = mixed_desc(kind[n % 3], 3 + (int64_t)n % 3, 40, 150);
+        th_set_split(&desc, n);
+        desc.heads = 4;
+        desc.kv_heads = 2;
+        desc.mix_hidden = n == 3 ? 3 : 0;
+        desc.shared_noise = n == 1;
+        desc.dropout = n % 3 == 2 ? 0.0 : 0.3;
+        desc.softcap = n % 3 == 0 ? 5.0 : 0.0;
+        desc.use_alibi = desc.use_sinks = n != 1;
+        desc.use_bias = n % 3 != 1;
+        desc.bias_heads = desc.use_bias ? (int64_t)n % 2 : 0;
+        desc.use_lse_low = n % 2 == 0;
+        if (n % 3 == 1) {
+            desc.sequences = 3;
+            desc.batch = desc.use_offsets_k = 1;
+            desc.use_lengths = desc.use_lengths_q = 0;
+        }
+        TH_PROBLEM problem = th_problem_make(&desc, n);
+        if (n == 2)
+            th_scale(&problem, TH_BIAS, 1e6);
+        for (size_t p = 0; p < 2; p++) {
+            expect_with(session, &problem, CLMGK_ENGINE_LANE, lane[p]);
+            if (session->full || p == 0)
+                expect_with(session, &problem, CLMGK_ENGINE_SIMT, simt[p]);
+        }
+    }
+}
+
 TH_TEST(head_sizes)
 {
     static const int64_t size[][2] = {{33, 5}, {1, 40}, {3, 1}, {64, 64}, {72, 33}, {7, 200}, {128, 96}, {511, 300}};

@@ -184,6 +184,37 @@ TH_HOST_TEST(arrays_of_a_hidden_layer)
     expect_arrays(&desc, expected);
 }
 
+/* All arrays of heads with a softmax have A of them. */
+TH_HOST_TEST(arrays_of_heads_mixed_after_the_softmax)
+{
+    clmgk_attention_desc desc = th_sized_desc(CLMGK_VARIANT_GFISH, (th_sizes){1, 4, 2, 3, 5, 6, 2, 1});
+    desc.mix_after_heads = 7;
+    desc.use_mix_weight = desc.use_mix_offset = desc.use_alibi = desc.use_sinks = desc.use_lse_low = desc.use_bias = 1;
+    desc.gradients = CLMGK_GRADIENT_MIX | CLMGK_GRADIENT_MIX_AFTER | CLMGK_GRADIENT_SINKS;
+    static const char *const expected[] = {"q BMND 1,3,5,2 30,10,2,1 4 rr--",
+                                           "k BMSD 1,3,6,2 36,12,2,1 4 rr--",
+                                           "v BGSE 1,2,6,1 12,6,1,1 4 rr--",
+                                           "o BHNE 1,4,5,1 20,5,1,1 4 rr--",
+                                           "lse BAN 1,7,5 35,5,1 4 or--",
+                                           "bias bhns 1,7,5,6 210,30,6,1 4 rr--",
+                                           "slopes A 7 1 4 rr--",
+                                           "sinks A 7 1 4 rr--",
+                                           "mix AM 7,3 3,1 4 rr--",
+                                           "mix_weight AM 7,3 3,1 4 rr--",
+                                           "mix_offset A 7 1 4 rr--",
+                                           "mix_after HA 4,7 7,1 4 rr--",
+                                           "noise M 3 1 4 rr--",
+                                           "grad_o BHNE 1,4,5,1 20,5,1,1 4 -r--",
+                                           "grad_lse BAN 1,7,5 35,5,1 4 -o--",
+                                           "grad_sinks A 7 1 4 -r--",
+                                           "grad_mix AM 7,3 3,1 4 -r--",
+                                           "grad_mix_after HA 4,7 7,1 4 -r--",
+                                           "lse_low BAN 1,7,5 35,5,1 4 or--",
+                                           "workspace    1 oo--",
+                                           NULL};
+    expect_arrays(&desc, expected);
+}
+
 TH_HOST_TEST(arrays_of_a_linear_state)
 {
     clmgk_attention_desc desc = th_sized_desc(CLMGK_VARIANT_SMLK, (th_sizes){2, 4, 2, 3, 5, 6, 7, 8});

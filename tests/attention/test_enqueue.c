@@ -444,7 +444,7 @@ static void bad_numbers(fixture *f)
     expect_refused(f, &call, BUFFER, "parts_o", "");
     call.which = BACKWARD;
     a.accumulate = CLMGK_GRADIENT_ALL + 1;
-    expect_refused(f, &call, VALUE, "accumulate", "16777216");
+    expect_refused(f, &call, VALUE, "accumulate", "33554432");
 }
 
 TH_TEST(bad_enqueue_arguments)

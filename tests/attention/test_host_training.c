@@ -288,7 +288,7 @@ TH_TEST(bad_arguments)
     th_expect_refusal(BACKWARD(&problem.desc, &args), value, "args.struct_size", "");
     args = host.args;
     args.accumulate = CLMGK_GRADIENT_ALL + 1;
-    th_expect_refusal(BACKWARD(&problem.desc, &args), value, "accumulate", "16777216");
+    th_expect_refusal(BACKWARD(&problem.desc, &args), value, "accumulate", "33554432");
     desc = problem.desc;
     desc.gradients = 0;
     th_expect_refusal(BACKWARD(&desc, &host.args), value, "gradients", "0");

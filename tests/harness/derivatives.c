@@ -22,6 +22,22 @@ static double state_loss(const clmgk_ref_problem *p, const clmgk_ref_arrays *uni
     return sum;
 }
 
+/* sum(O dO) + sum(L dL) of heads that are mixed after the softmax, whose L have rows of their own. */
+static double mixed_loss(const clmgk_ref_problem *p)
+{
+    const clmgk_attention_desc *const d = &p->desc;
+    clmgk_ref_answer answer;
+    double sum = 0.0;
+    assert_true(clmgk_ref_solve(p, d->batch * d->heads * d->length, NULL, &answer));
+    for (int64_t n = 0; p->grad_o && n < answer.rows * d->value_size; n++)
+        sum += answer.o[n] * p->grad_o[n];
+    for (int64_t n = 0; p->grad_lse && n < answer.before->rows; n++)
+        if (isfinite(answer.before->lse[n]))
+            sum += answer.before->lse[n] * p->grad_lse[n];
+    clmgk_ref_answer_free(&answer);
+    return sum;
+}
+
 /* Over the rows whose L is finite. `units`: of the new state, NULL without one. */
 static double loss(const clmgk_ref_problem *p, const clmgk_ref_arrays *units)
 {
@@ -49,7 +65,7 @@ static double numeric(const clmgk_ref_problem *p, const clmgk_ref_arrays *units,
     double f[3];
     for (int n = 0; n < 3; n++) {
         *x = x0 + h * (right ? n : n - 1);
-        f[n] = loss(p, units);
+        f[n] = p->desc.mix_after_heads > 0 ? mixed_loss(p) : loss(p, units);
     }
     *x = x0;
     return (right ? -3.0 * f[0] + 4.0 * f[1] - f[2] : f[2] - f[0]) / (2.0 * h);

@@ -172,6 +172,12 @@ typedef enum th_name {
 /* Whether a forward call reads the array; whether it writes it; whether the array is a gradient. */
 bool th_is_input(th_name name);
 bool th_is_output(th_name name);
+/* Heads with a softmax of their own. */
+static inline int64_t th_softmax_heads(const clmgk_attention_desc *desc)
+{
+    return desc->mix_after_heads > 0 ? desc->mix_after_heads : desc->heads;
+}
+
 bool th_is_gradient(th_name name);
 
 /* The calls of a plan. */

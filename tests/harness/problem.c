@@ -146,12 +146,13 @@ static void shape_arrays(th_problem *problem)
     th_array *const a = problem->array;
     const int64_t key_components = has_trait(d, CLMGK_TRAIT_KEYS) ? d->components : 1;
     const bool mixed = has_trait(d, CLMGK_TRAIT_ADMIXTURE);
+    const int64_t heads = th_softmax_heads(d);
     set_shape(&a[TH_Q], d->batch, mixed ? d->components : d->heads, 1, d->length, d->head_size);
     set_shape(&a[TH_K], d->batch, mixed ? d->components : d->kv_heads, key_components, d->length_k, d->head_size);
     set_shape(&a[TH_V], d->batch, d->kv_heads, 1, d->length_k, d->value_size);
     set_shape(&a[TH_O], d->batch, d->heads, 1, d->length, d->value_size);
-    set_shape(&a[TH_LSE], d->batch, d->heads, 1, d->length, 1);
-    set_shape(&a[TH_LSE_LOW], d->batch, d->heads, 1, d->length, 1);
+    set_shape(&a[TH_LSE], d->batch, heads, 1, d->length, 1);
+    set_shape(&a[TH_LSE_LOW], d->batch, heads, 1, d->length, 1);
     set_layout(&a[TH_Q], &d->q);
     set_layout(&a[TH_K], &d->k);
     set_layout(&a[TH_V], &d->v);
@@ -167,12 +168,13 @@ static void shape_arrays(th_problem *problem)
     set_shape(&a[TH_OFFSETS], d->sequences + 1, 1, 1, 1, 1);
     set_shape(&a[TH_OFFSETS_K], d->sequences + 1, 1, 1, 1, 1);
     set_shape(&a[TH_BIAS], d->bias_batch, d->bias_heads, 1, d->bias_length, d->bias_length_k);
-    set_shape(&a[TH_SLOPES], 1, d->heads, 1, 1, 1);
-    set_shape(&a[TH_SINKS], 1, d->heads, 1, 1, 1);
-    const int64_t mixings = has_trait(d, CLMGK_TRAIT_SHARED_MIX) ? 1 : d->mix_hidden > 0 ? d->mix_hidden : d->heads;
+    set_shape(&a[TH_SLOPES], 1, heads, 1, 1, 1);
+    set_shape(&a[TH_SINKS], 1, heads, 1, 1, 1);
+    const int64_t mixings = has_trait(d, CLMGK_TRAIT_SHARED_MIX) ? 1 : d->mix_hidden > 0 ? d->mix_hidden : heads;
     set_shape(&a[TH_MIX], 1, mixings, d->components, 1, 1);
-    set_shape(&a[TH_MIX_WEIGHT], 1, d->heads, d->mix_hidden > 0 ? d->mix_hidden : d->components, 1, 1);
-    set_shape(&a[TH_MIX_OFFSET], 1, d->heads, 1, 1, 1);
+    set_shape(&a[TH_MIX_WEIGHT], 1, heads, d->mix_hidden > 0 ? d->mix_hidden : d->components, 1, 1);
+    set_shape(&a[TH_MIX_OFFSET], 1, heads, 1, 1, 1);
+    set_shape(&a[TH_MIX_AFTER], 1, d->heads, d->mix_after_heads, 1, 1);
     set_shape(&a[TH_MIX_HIDDEN_OFFSET], 1, d->mix_hidden, 1, 1, 1);
     set_shape(&a[TH_NOISE], 1, 1, d->components, 1, 1);
     set_shape(&a[TH_PROJECTION], 1, 1, 1, d->features, d->head_size);
@@ -220,6 +222,8 @@ static bool is_used(const clmgk_attention_desc *desc, th_name name)
         return desc->use_mix_offset != 0;
     case TH_MIX_HIDDEN_OFFSET:
         return desc->use_mix_hidden_offset != 0;
+    case TH_MIX_AFTER:
+        return desc->mix_after_heads > 0;
     case TH_NOISE:
         return has_trait(desc, CLMGK_TRAIT_NOISE);
     case TH_LSE:
@@ -264,7 +268,7 @@ static bool is_used(const clmgk_attention_desc *desc, th_name name)
 
 bool th_is_gradient(th_name name)
 {
-    return name >= TH_GRAD_Q && name <= TH_GRAD_NUMBERS;
+    return name >= TH_GRAD_Q && name <= TH_GRAD_MIX_AFTER;
 }
 
 bool th_is_input(th_name name)
@@ -352,9 +356,11 @@ static bool is_linear(th_name name)
            (name >= TH_GRAD_STATE_C && name <= TH_GRAD_STATE_Z);
 }
 
-static bool is_hidden(th_name name)
+/* Of the hidden layer and of the mixing after the softmax. */
+static bool is_layer(th_name name)
 {
-    return name == TH_MIX_HIDDEN_OFFSET || name == TH_GRAD_MIX_HIDDEN_OFFSET;
+    return name == TH_MIX_HIDDEN_OFFSET || name == TH_MIX_AFTER || name == TH_GRAD_MIX_HIDDEN_OFFSET ||
+           name == TH_GRAD_MIX_AFTER;
 }
 
 /* The number at which an array's random numbers begin. Arrays that were added to the list later have the last numbers,
@@ -362,20 +368,20 @@ static bool is_hidden(th_name name)
 static uint64_t first_state(uint64_t seed, th_name name)
 {
     enum { MIXING = 4, OTHERS = 31, EARLIER = 55 };
-    uint64_t earlier = 0, hidden = 0; /* of the linear family; of the hidden layer */
+    uint64_t earlier = 0, layers = 0; /* of the linear family; of layers of the mixing */
     for (th_name other = 0; other < name; other++) {
         earlier += is_linear(other);
-        hidden += is_hidden(other);
+        layers += is_layer(other);
     }
-    if (is_hidden(name))
-        return seed * OTHERS + OTHERS + (uint64_t)2 * MIXING + EARLIER + hidden;
+    if (is_layer(name))
+        return seed * OTHERS + OTHERS + (uint64_t)2 * MIXING + EARLIER + layers;
     if (is_linear(name))
         return seed * OTHERS + OTHERS + (uint64_t)2 * MIXING + earlier;
     if (name >= TH_MIX && name <= TH_NOISE)
-        return seed * OTHERS + OTHERS + (name - TH_MIX) - hidden;
+        return seed * OTHERS + OTHERS + (name - TH_MIX) - layers;
     if (name >= TH_GRAD_MIX && name <= TH_GRAD_NOISE)
         return seed * OTHERS + OTHERS + MIXING + (name - TH_GRAD_MIX);
-    return seed * OTHERS + name - earlier - hidden - (name >= TH_PRIOR && name < TH_MIX ? 2 : 0) -
+    return seed * OTHERS + name - earlier - layers - (name >= TH_PRIOR && name < TH_MIX ? 2 : 0) -
            (name > TH_NOISE ? MIXING : 0) - (name > TH_GRAD_NOISE ? MIXING : 0);
 }
 
@@ -512,12 +518,12 @@ void th_describe(const th_problem *problem, clmgk_engine engine, char *text, siz
     if (used < capacity)
         snprintf(text + used, capacity - used,
                  " window=%d:%lld:%lld sequences=%lld own_k=%d bias=%d:%lld,%lld,%lld,%lld alibi=%d sinks=%d "
-                 "softcap=%g dropout=%g weight=%d offset=%d hidden=%lld:%d shared=%d",
+                 "softcap=%g dropout=%g weight=%d offset=%d hidden=%lld:%d after=%lld shared=%d",
                  (int)d->use_window, (long long)d->window_left, (long long)d->window_right, (long long)d->sequences,
                  (int)d->use_offsets_k, (int)d->use_bias, (long long)d->bias_batch, (long long)d->bias_heads,
                  (long long)d->bias_length, (long long)d->bias_length_k, (int)d->use_alibi, (int)d->use_sinks,
                  d->softcap, d->dropout, (int)d->use_mix_weight, (int)d->use_mix_offset, (long long)d->mix_hidden,
-                 (int)d->use_mix_hidden_offset, (int)d->shared_noise);
+                 (int)d->use_mix_hidden_offset, (long long)d->mix_after_heads, (int)d->shared_noise);
     const size_t modified = strlen(text);
     if (has_trait(d, CLMGK_TRAIT_LINEAR))
         snprintf(text + modified, capacity - modified, " feature=%s:%d F=%lld guard=%g state=%d new_state=%d",

@@ -117,7 +117,7 @@ static bool takes_part(th_pass pass, size_t name)
         return th_is_input(name) || th_is_output(name);
     case TH_BACKWARD:
         return name == TH_LSE_LOW || (name >= TH_CAPTURE_0 && name <= TH_NUMBERS) ||
-               (name <= TH_GRAD_NUMBERS && !(name >= TH_NEW_STATE_C && name <= TH_NEW_STATE_M));
+               (name <= TH_GRAD_MIX_AFTER && !(name >= TH_NEW_STATE_C && name <= TH_NEW_STATE_M));
     case TH_STATISTICS:
         return (th_is_input(name) && name != TH_V) || (name >= TH_RESPONSIBILITIES && name <= TH_NLL);
     default:
@@ -365,8 +365,9 @@ static int32_t *integers(const th_array *array)
 /* How many of `rows` rows the reference may solve. */
 static int64_t affordable(const clmgk_attention_desc *desc, int64_t rows)
 {
-    const double cost =
-        (double)desc->length_k * ((double)desc->components * (double)desc->head_size + (double)desc->value_size);
+    const double before = desc->mix_after_heads > 0 ? (double)(desc->mix_after_heads * desc->heads) : 1.0;
+    const double cost = (double)desc->length_k *
+                        ((double)desc->components * (double)desc->head_size + before * (double)desc->value_size);
     const double count = ceil(SOLVE_BUDGET / fmax(cost, 1.0));
     return count < (double)rows ? (int64_t)count : rows;
 }
@@ -401,7 +402,7 @@ void th_reference_free(th_reference *reference)
 clmgk_ref_answer th_solve(const th_problem *problem)
 {
     th_reference reference = th_reference_of(problem);
-    const int64_t rows = (int64_t)problem->array[TH_LSE].count;
+    const int64_t rows = problem->desc.batch * problem->desc.heads * problem->desc.length;
     const int64_t count = affordable(&problem->desc, rows);
     int64_t *const row = malloc(((size_t)count + 1) * sizeof(*row));
     clmgk_ref_answer answer;
@@ -417,10 +418,11 @@ clmgk_ref_answer th_solve(const th_problem *problem)
 bool th_matches(const th_problem *problem, th_name name, const clmgk_ref_answer *answer, th_message *message)
 {
     const size_t size = name == TH_O ? (size_t)answer->value_size : 1;
-    double *const given = malloc(((size_t)answer->rows * size + 1) * sizeof(*given));
+    const clmgk_ref_answer *const rows = name != TH_O && answer->before ? answer->before : answer;
+    double *const given = malloc(((size_t)rows->rows * size + 1) * sizeof(*given));
     assert_non_null(given);
-    for (int64_t n = 0; n < answer->rows; n++)
-        memcpy(given + (size_t)n * size, problem->array[name].values + (size_t)answer->row[n] * size,
+    for (int64_t n = 0; n < rows->rows; n++)
+        memcpy(given + (size_t)n * size, problem->array[name].values + (size_t)rows->row[n] * size,
                size * sizeof(*given));
     const clmgk_ref_verdict verdict =
         name == TH_O ? clmgk_ref_check(answer, given, NULL) : clmgk_ref_check(answer, answer->o, given);

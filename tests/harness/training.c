@@ -40,6 +40,8 @@ uint32_t th_all_gradients(const clmgk_attention_desc *desc)
         set |= CLMGK_GRADIENT_MIX_WEIGHT | (linear ? 0 : CLMGK_GRADIENT_MIX_OFFSET);
     if (desc->mix_hidden > 0)
         set |= CLMGK_GRADIENT_MIX_HIDDEN_OFFSET;
+    if (desc->mix_after_heads > 0)
+        set |= CLMGK_GRADIENT_MIX_AFTER;
     if ((traits & CLMGK_TRAIT_NOISE) != 0)
         set |= CLMGK_GRADIENT_NOISE;
     if ((traits & CLMGK_TRAIT_PRIOR) != 0)

@@ -108,7 +108,7 @@ static void run_backward(th_session *session, rd_case *c, const clmgk_plan_optio
     TH_REF_ARRAYS exact = th_solve_gradients(&c->problem);
     fill_accumulated(&c->problem, &exact);
     if (run(session, c, TH_BACKWARD, options, verdict)) {
-        for (th_name name = TH_GRAD_Q; name <= TH_GRAD_MIX_HIDDEN_OFFSET; name++)
+        for (th_name name = TH_GRAD_Q; name <= TH_GRAD_MIX_AFTER; name++)
             apply(fault, &c->problem, name);
         check_arrays(c, &exact, TH_GRAD_Q, verdict);
     }

@@ -30,6 +30,7 @@ typedef enum parameter {
     STATE_C, /* the linear family's */
     STATE_Z,
     MIX_HIDDEN_OFFSET,
+    MIX_AFTER,
     PARAMETERS
 } parameter;
 
@@ -67,15 +68,16 @@ typedef struct test_form {
 static inline void fill_irregularly(fixture *f)
 {
     const clmgk_attention_desc *const d = &f->problem.desc;
+    const size_t heads = (size_t)(d->mix_after_heads > 0 ? d->mix_after_heads : d->heads);
     const size_t rows = (size_t)(d->batch * d->heads) * N;
     double state = 0.0;
     for (int which = 0; which < PARAMETERS; which++) {
         assert_true(f->count[which] <= MOST);
         th_fill_irregularly(f->array[which], f->count[which], &state);
     }
-    th_fill_irregularly(f->slopes, (size_t)d->heads, &state);
+    th_fill_irregularly(f->slopes, heads, &state);
     th_fill_irregularly(f->grad_o, rows * E, &state);
-    th_fill_irregularly(f->grad_lse, rows, &state);
+    th_fill_irregularly(f->grad_lse, (size_t)d->batch * heads * N, &state);
     if (f->count[BIAS] > 3)
         f->array[BIAS][2] = -(double)INFINITY;
 }

@@ -49,6 +49,19 @@ static const test_form forms[] = {
     {.name = "hidden layer, noise", .desc = {GFISH, HIDDEN(4), .causal = 1, .softcap = 1.5}},
     {.name = "hidden layer, shared noise, one unit", .desc = {GFISH, HIDDEN(1), .shared_noise = 1}},
     {.name = "hidden layer, w and b of their own", .desc = {GFISH, .mix_hidden = 3, .dropout = 0.3}, .no_sigma = 1},
+    {.name = "mixed after", .desc = {HARD_FISH, .mix_after_heads = 2}},
+    {.name = "mixed after, heads that share values", .desc = {FISH, .mix_after_heads = 4, .kv_heads = 1}},
+    {.name = "mixed after, mish", .desc = {MISH, .mix_after_heads = 2, .shared_noise = 1, .causal = 1}},
+    {.name = "mixed after, talking heads", .desc = {TALKING_HEADS, .mix_after_heads = 4, .components = 4}},
+    {.name = "mixed after a hidden layer",
+     .desc = {GFISH, HIDDEN(3), .mix_after_heads = 2, .softcap = 1.5, .dropout = 0.3, .use_alibi = 1}},
+    {.name = "mixed after, bias, sinks, rows without keys",
+     .desc = {HARD_GFISH, W_AND_C, .mix_after_heads = 2, .use_sinks = 1, .use_lengths = 1, .use_lengths_q = 1,
+              ANY_BIAS(2, 2, N, S)},
+     .lengths = no_keys},
+    {.name = "mixed after, packed, dropout",
+     .desc = {GFISH, W_AND_C, .mix_after_heads = 5, .heads = 1, .sequences = 3, .use_offsets_k = 1, .dropout = 0.4,
+              ANY_BIAS(1, 5, N, S)}},
     {.name = "talking heads", .desc = {TALKING_HEADS, .heads = 3, .components = 3}},
     {.name = "causal", .desc = {FISH, .causal = 1}},
     {.name = "causal, top-left", .desc = {GFISH, W_AND_C, .causal = 1, .alignment = CLMGK_ALIGN_TOP_LEFT}},
@@ -99,7 +112,8 @@ static clmgk_attention_desc resolved(const test_form *form)
 static void count_elements(const clmgk_attention_desc *d, size_t count[PARAMETERS])
 {
     const uint32_t traits = clmgk_variant_traits(d->variant);
-    const size_t b = (size_t)d->batch, h = (size_t)d->heads, m = (size_t)d->components;
+    const size_t after = (size_t)d->mix_after_heads;
+    const size_t b = (size_t)d->batch, h = after > 0 ? after : (size_t)d->heads, m = (size_t)d->components;
     const bool generalised = (traits & CLMGK_TRAIT_GENERALISED) != 0;
     memset(count, 0, PARAMETERS * sizeof(count[0]));
     count[Q] = b * m * N * D;
@@ -111,6 +125,7 @@ static void count_elements(const clmgk_attention_desc *d, size_t count[PARAMETER
     count[MIX] = (traits & CLMGK_TRAIT_SHARED_MIX) != 0 ? m : (units > 0 ? units : h) * m;
     count[MIX_WEIGHT] = generalised ? h * (units > 0 ? units : m) : 0;
     count[MIX_HIDDEN_OFFSET] = units;
+    count[MIX_AFTER] = (size_t)d->heads * after;
     count[MIX_OFFSET] = generalised ? h : 0;
     count[NOISE] = (traits & CLMGK_TRAIT_NOISE) != 0 ? m : 0;
 }
@@ -139,6 +154,7 @@ static void make(const test_form *form, fixture *f)
     f->problem.mix_weight = f->problem.desc.use_mix_weight ? f->array[MIX_WEIGHT] : NULL;
     f->problem.mix_offset = f->problem.desc.use_mix_offset ? f->array[MIX_OFFSET] : NULL;
     f->problem.mix_hidden_offset = f->problem.desc.use_mix_hidden_offset ? f->array[MIX_HIDDEN_OFFSET] : NULL;
+    f->problem.mix_after = f->count[MIX_AFTER] > 0 ? f->array[MIX_AFTER] : NULL;
     f->problem.noise = f->count[NOISE] > 0 ? f->array[NOISE] : NULL;
 }
 
@@ -161,12 +177,18 @@ static void expect_close(const char *what, size_t count, const double *values, c
             fail_msg("%s, element %zu: %.15g, expected %.15g", what, n, values[n], expected[n]);
 }
 
+/* L, of the heads that have one. */
+static const double *lse_of(const clmgk_ref_answer *answer)
+{
+    return answer->before ? answer->before->lse : answer->lse;
+}
+
 static void expect_same_answer(const char *what, const clmgk_ref_problem *p, const clmgk_ref_problem *expected,
                                double within)
 {
     TH_REF_ANSWER one = solve(p), other = solve(expected);
     expect_close(what, (size_t)one.rows * E, one.o, other.o, within);
-    expect_close(what, (size_t)one.rows, one.lse, other.lse, within);
+    expect_close(what, (size_t)one.rows, lse_of(&one), lse_of(&other), within);
 }
 
 /* ---- by hand ---------------------------------------------------------------------------------------------------- */
@@ -260,6 +282,43 @@ TH_HOST_TEST(hidden_layer_by_hand)
         for (int64_t u = 0; u < 3; u++)
             a[j] += weight[u] * fmax(r[j][u] + spread[u] * clmgk_ref_noise(&p, 0, u, 0, j), 0.0);
     expect_row(&p, a[0], a[1]);
+}
+
+/* Two heads before the mixing, one after it: O is m_1 O_1 + m_2 O_2 of theirs, L is theirs. */
+TH_HOST_TEST(mixing_after_the_softmax_by_hand)
+{
+    static const double mix[TWO * TWO] = {3.0, -0.5, 0.25, 1.0}, after[TWO] = {-2.0, 0.75};
+    const double logits[TWO][TWO] = {{9.0, 1.5}, {0.25 * 2.0 - 6.0, 0.25 + 3.0}};
+    clmgk_ref_problem p = by_hand(CLMGK_VARIANT_HARD_FISH);
+    clmgk_ref_answer answer;
+    double expected = 0.0;
+    p.desc.mix_after_heads = TWO;
+    p.mix = mix;
+    p.mix_after = after;
+    assert_true(clmgk_ref_solve(&p, 1, NULL, &answer));
+    for (int64_t a = 0; a < TWO; a++) {
+        const double first = exp(logits[a][0]), second = exp(logits[a][1]);
+        expected += after[a] * (5.0 * first + 7.0 * second) / (first + second);
+        expect_close("L", 1, &answer.before->lse[a], &(double){log(first + second)}, 1e-12);
+    }
+    expect_close("O", 1, answer.o, &expected, 1e-12);
+    clmgk_ref_answer_free(&answer);
+}
+
+/* With m = 1 the heads are those without the mixing. */
+TH_HOST_TEST(identity_after_the_softmax_is_none)
+{
+    static const test_form form = {.desc = {GFISH, W_AND_C, .use_sinks = 1, .dropout = 0.3, .use_alibi = 1}};
+    static const double identity[9] = {1, 0, 0, 0, 1, 0, 0, 0, 1};
+    static fixture f;
+    make(&form, &f);
+    clmgk_ref_problem mixed = f.problem;
+    mixed.desc.mix_after_heads = 3;
+    mixed.mix_after = identity;
+    expect_same_answer("identity", &mixed, &f.problem, 1e-13);
+    TH_REF_ARRAYS one = solve_gradients(&mixed), other = solve_gradients(&f.problem);
+    for (int which = Q; which < MIX_AFTER; which++)
+        expect_close("gradient", (size_t)other.count[which], one.exact[which], other.exact[which], 1e-12);
 }
 
 /* The score is divided by sqrt(D), c as well; soft-cap comes next, then the bias. */
@@ -594,15 +653,17 @@ TH_HOST_TEST(bounds_hold_and_reject)
             f.problem.desc.dtype = (clmgk_dtype)dtype;
             TH_REF_ANSWER answer = solve(&f.problem);
             const clmgk_ref_bound bound = answer.bound_o;
-            if (!(bound.plain_error > 0.0 && bound.plain_error < 2.0 * c[dtype] * bound.max_abs))
-                fail_msg("%s: the plain formula errs by %g of %g", forms[n].name, bound.plain_error, bound.max_abs);
+            const double values = answer.before ? bound.scale : bound.max_abs; /* mixed ones may cancel */
+            if (!(bound.plain_error > 0.0 && bound.plain_error < 2.0 * c[dtype] * values))
+                fail_msg("%s: the plain formula errs by %g of %g", forms[n].name, bound.plain_error, values);
             assert_true(fabs(bound.bound - 3.0 * bound.plain_error - c[dtype] * bound.max_abs) < 1e-15);
-            assert_true(answer.bound_lse.plain_error < 1e-6 * fmax(1.0, answer.bound_lse.max_abs));
-            assert_true(clmgk_ref_check(&answer, answer.o, answer.lse).ok);
+            const clmgk_ref_bound of_lse = answer.before ? answer.before->bound_lse : answer.bound_lse;
+            assert_true(of_lse.plain_error < 1e-6 * fmax(1.0, of_lse.max_abs));
+            assert_true(clmgk_ref_check(&answer, answer.o, lse_of(&answer)).ok);
             double given[MOST];
             memcpy(given, answer.o, (size_t)answer.rows * E * sizeof(double));
             given[3] += 1.1 * bound.bound;
-            assert_false(clmgk_ref_check(&answer, given, answer.lse).ok);
+            assert_false(clmgk_ref_check(&answer, given, lse_of(&answer)).ok);
         }
     }
 }

@@ -400,13 +400,15 @@ static int64_t count(const clmgk_attention_desc *d, clmgk_ref_gradient which)
     case CLMGK_REF_GRAD_K:
         return d->batch * d->components * d->length_k * d->head_size;
     case CLMGK_REF_GRAD_MIX:
-        return form.shared_mix || d->mix_hidden > 0 ? ref_mixing(d) : d->heads * d->components;
+        return form.shared_mix || d->mix_hidden > 0 ? ref_mixing(d) : ref_softmax_heads(d) * d->components;
     case CLMGK_REF_GRAD_MIX_WEIGHT:
-        return form.generalised ? d->heads * ref_units(d) : 0;
+        return form.generalised ? ref_softmax_heads(d) * ref_units(d) : 0;
     case CLMGK_REF_GRAD_MIX_HIDDEN_OFFSET:
         return d->mix_hidden;
     case CLMGK_REF_GRAD_MIX_OFFSET:
-        return form.generalised ? d->heads : 0;
+        return form.generalised ? ref_softmax_heads(d) : 0;
+    case CLMGK_REF_GRAD_MIX_AFTER:
+        return d->heads * d->mix_after_heads;
     case CLMGK_REF_GRAD_NOISE:
         return form.noisy ? d->components : 0;
     default:

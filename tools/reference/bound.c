@@ -3,6 +3,7 @@
 #include "reference/arrays.h"
 #include "reference/families.h"
 #include "reference/linear.h"
+#include "reference/mixed.h"
 
 #include <float.h>
 #include <stdio.h>
@@ -56,12 +57,24 @@ int64_t clmgk_ref_reads_outside(const clmgk_ref_problem *problem)
     return outside;
 }
 
+static bool mixed_row(const clmgk_ref_problem *problem, int64_t row, double *o)
+{
+    ref_mixed mixed;
+    if (!ref_mixed_create(problem, &mixed))
+        return false;
+    ref_mixed_output(&mixed, ref_row_of(&problem->desc, row), o);
+    ref_mixed_free(&mixed);
+    return true;
+}
+
 bool clmgk_ref_row(const clmgk_ref_problem *problem, int64_t row, double *o, double *lse)
 {
     exact_row exact;
     *lse = 0.0;
     if (ref_form_of(&problem->desc).linear)
         return ref_linear_row(problem, row, o);
+    if (problem->desc.mix_after_heads > 0)
+        return mixed_row(problem, row, o);
     if (!exact_row_create(problem, ref_family_of(problem->desc.variant)->exact, &exact))
         return false;
     exact_row_solve(&exact, ref_row_of(&problem->desc, row));
@@ -148,8 +161,8 @@ static void add_room(const clmgk_attention_desc *desc, double size, double *low,
         *high = (double)INFINITY;
 }
 
-/* The range of O, and whether O may be zero. Keys that are all the same have the same weight: O is exact. */
-static void fill_range(const exact_row *row, const double *o, double *low, double *high, bool *may_be_zero)
+/* Keys that are all the same have the same weight: O is exact. */
+void ref_fill_range(const exact_row *row, const double *o, double *low, double *high, bool *may_be_zero)
 {
     const clmgk_ref_problem *const p = row->problem;
     const bool sink = p->desc.use_sinks && exact_sink_reach(row) > 0.0;
@@ -188,7 +201,7 @@ static void solve_row(exact_row *exact, ref_plain *plain, clmgk_ref_answer *answ
     answer->lost[n] =
         (clmgk_ref_lost_row){.is = exact->lost, .may_be_zero = desc->dropout > 0.0, .rounding = exact->rounding};
     if (exact->lost)
-        fill_range(exact, o, answer->low + n * size, answer->high + n * size, &answer->lost[n].may_be_zero);
+        ref_fill_range(exact, o, answer->low + n * size, answer->high + n * size, &answer->lost[n].may_be_zero);
     else
         answer->bound_o.scale = fmax(answer->bound_o.scale, output_size(exact));
     ref_way way;
@@ -241,7 +254,9 @@ bool clmgk_ref_solve(const clmgk_ref_problem *problem, int64_t rows, const int64
               answer->lost && answer->low && answer->high;
     for (int64_t n = 0; ok && n < rows; n++)
         answer->row[n] = row ? row[n] : n;
-    ok = ok && (ref_form_of(&problem->desc).linear ? ref_linear_rows(problem, answer) : solve_rows(problem, answer));
+    ok = ok && (ref_form_of(&problem->desc).linear  ? ref_linear_rows(problem, answer)
+                : problem->desc.mix_after_heads > 0 ? ref_mixed_rows(problem, row == NULL, answer)
+                                                    : solve_rows(problem, answer));
     for (int64_t n = 0; ok && n < rows; n++)
         answer->lost[n].may_leave = ref_row_may_leave(problem, ref_row_of(&problem->desc, answer->row[n]));
     ref_finish_bound(&answer->bound_o, tolerance);
@@ -257,6 +272,9 @@ bool clmgk_ref_solve(const clmgk_ref_problem *problem, int64_t rows, const int64
 
 void clmgk_ref_answer_free(clmgk_ref_answer *answer)
 {
+    if (answer->before)
+        clmgk_ref_answer_free(answer->before);
+    free(answer->before);
     free(answer->row);
     free(answer->o);
     free(answer->lse);
@@ -359,12 +377,13 @@ clmgk_ref_verdict clmgk_ref_check(const clmgk_ref_answer *answer, const double *
     clmgk_ref_verdict verdict = {0};
     const size_t capacity = sizeof(verdict.message);
     const comparison of_o = {"O", answer->value_size, answer->o, o, &answer->bound_o};
-    const comparison of_lse = {"L", 1, answer->lse, lse, &answer->bound_lse};
+    const clmgk_ref_answer *const logs = answer->before ? answer->before : answer;
+    const comparison of_lse = {"L", 1, logs->lse, lse, &logs->bound_lse};
     verdict.error_o = compare(answer, &of_o, verdict.message, capacity);
     check_lost_rows(answer, o, verdict.message, capacity);
     if (lse) {
-        verdict.error_lse = compare(answer, &of_lse, verdict.message, capacity);
-        check_lost_sums(answer, &of_lse, verdict.message, capacity);
+        verdict.error_lse = compare(logs, &of_lse, verdict.message, capacity);
+        check_lost_sums(logs, &of_lse, verdict.message, capacity);
     }
     verdict.ok = verdict.message[0] == '\0';
     return verdict;

@@ -6,6 +6,7 @@
 #include "reference/families.h"
 #include "reference/linear.h"
 #include "reference/linear_plain.h"
+#include "reference/mixed.h"
 
 int64_t clmgk_ref_gradient_count(const clmgk_attention_desc *desc, clmgk_ref_gradient which)
 {
@@ -16,7 +17,7 @@ int64_t clmgk_ref_gradient_count(const clmgk_attention_desc *desc, clmgk_ref_gra
     case CLMGK_REF_GRAD_BIAS:
         return d->use_bias ? ref_bias_count(d) : 0;
     case CLMGK_REF_GRAD_SINKS:
-        return d->use_sinks ? d->heads : 0;
+        return d->use_sinks ? ref_softmax_heads(d) : 0;
     default:
         if (which >= CLMGK_REF_GRAD_CAPTURE_0 && which <= CLMGK_REF_GRAD_NUMBERS)
             return ref_text_gradient_count(d, which);
@@ -33,6 +34,8 @@ static int64_t count(const clmgk_attention_desc *desc, int which)
 
 static bool exact(const clmgk_ref_problem *problem, const exact_scores *scores, const exact_sums *sums)
 {
+    if (problem->desc.mix_after_heads > 0)
+        return ref_mixed_gradients(problem, scores, sums);
     if (!ref_form_of(&problem->desc).linear)
         return exact_gradients(problem, scores, sums);
     if (!ref_linear_gradients(problem, sums->values, sums->floor))
@@ -61,8 +64,9 @@ static ref_tolerance tolerance_of(const clmgk_attention_desc *desc, int which)
 static bool rounded(const clmgk_ref_problem *problem, const plain_scores *scores, ref_way way, const bool *lost,
                     float *const values[])
 {
-    if (!(ref_form_of(&problem->desc).linear ? ref_plain_linear_gradients(problem, way.order, values)
-                                             : plain_gradients(problem, scores, way, lost, values)))
+    if (!(ref_form_of(&problem->desc).linear  ? ref_plain_linear_gradients(problem, way.order, values)
+          : problem->desc.mix_after_heads > 0 ? ref_mixed_plain_gradients(problem, scores, way, lost, values)
+                                              : plain_gradients(problem, scores, way, lost, values)))
         return false;
     for (int which = 0; which < CLMGK_REF_GRADIENTS; which++)
         for (int64_t n = values[which] ? count(&problem->desc, which) : 0; n-- > 0;)
@@ -80,7 +84,13 @@ bool clmgk_ref_solve_gradients(const clmgk_ref_problem *problem, uint32_t set, c
         set &= count(&problem->desc, which) > 0 ? ~0U : ~(1U << (unsigned)which);
     if (!ref_solve_arrays(problem, set, &solver, out))
         return false;
-    const bool may_leave = ref_gradients_may_leave(problem);
+    bool may_leave = false;
+    if (problem->desc.mix_after_heads == 0)
+        may_leave = ref_gradients_may_leave(problem);
+    else if (!ref_mixed_may_leave(problem, &may_leave)) {
+        clmgk_ref_arrays_free(out);
+        return false;
+    }
     for (int which = 0; which < CLMGK_REF_GRADIENTS; which++)
         out->bound[which].may_leave = may_leave;
     return true;

@@ -4,6 +4,7 @@
 #include "reference/layer_pass.h"
 #include "reference/linear.h"
 #include "reference/linear_plain.h"
+#include "reference/mixed.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +25,18 @@ static bool exact_attention(layer_pass *pass)
     if (ref_form_of(&p->desc).linear)
         return ref_linear_gradients(p, pass->of_attention, pass->floor);
     const exact_sums sums = {.values = pass->of_attention, .floor = pass->floor};
-    return exact_gradients(p, ref_family_of(p->desc.variant)->exact, &sums);
+    const exact_scores *const scores = ref_family_of(p->desc.variant)->exact;
+    return p->desc.mix_after_heads > 0 ? ref_mixed_gradients(p, scores, &sums) : exact_gradients(p, scores, &sums);
+}
+
+static bool plain_gradients_of(const layer_pass *pass, float *const values[])
+{
+    const clmgk_ref_problem *const p = &pass->attention;
+    const plain_scores *const scores = ref_family_of(p->desc.variant)->plain;
+    if (ref_form_of(&p->desc).linear)
+        return ref_plain_linear_gradients(p, pass->way.order, values);
+    return p->desc.mix_after_heads > 0 ? ref_mixed_plain_gradients(p, scores, pass->way, NULL, values)
+                                       : plain_gradients(p, scores, pass->way, NULL, values);
 }
 
 static bool plain_attention(layer_pass *pass)
@@ -38,10 +50,7 @@ static bool plain_attention(layer_pass *pass)
             values[which] = calloc((size_t)count, sizeof(float));
         ok = ok && (values[which] || count == 0);
     }
-    if (ok)
-        ok = ref_form_of(&p->desc).linear
-                 ? ref_plain_linear_gradients(p, pass->way.order, values)
-                 : plain_gradients(p, ref_family_of(p->desc.variant)->plain, pass->way, NULL, values);
+    ok = ok && plain_gradients_of(pass, values);
     for (int which = 0; which < CLMGK_REF_GRADIENTS; which++) {
         const int64_t count = clmgk_ref_gradient_count(&p->desc, (clmgk_ref_gradient)which);
         for (int64_t n = 0; ok && n < count; n++)

@@ -4,6 +4,7 @@
 #include "reference/layer_pass.h"
 #include "reference/linear.h"
 #include "reference/linear_plain.h"
+#include "reference/mixed.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -96,6 +97,26 @@ static bool plain_mixture(layer_pass *pass, int64_t rows)
     return true;
 }
 
+static bool plain_mixed(layer_pass *pass, int64_t rows)
+{
+    const clmgk_ref_problem *const p = &pass->attention;
+    const int64_t size = p->desc.value_size;
+    float *const o = malloc(((size_t)size + 1) * sizeof *o);
+    ref_mixed mixed;
+    if (!o || !ref_mixed_create(p, &mixed)) {
+        free(o);
+        return false;
+    }
+    for (int64_t row = 0; row < rows; row++) {
+        ref_mixed_plain(&mixed, ref_row_of(&p->desc, row), pass->way, o);
+        for (int64_t e = 0; e < size; e++)
+            pass->o_heads[row * size + e] = o[e];
+    }
+    ref_mixed_free(&mixed);
+    free(o);
+    return true;
+}
+
 static bool plain_linear(layer_pass *pass, int64_t rows)
 {
     const int64_t size = pass->attention.desc.value_size;
@@ -159,6 +180,8 @@ static bool attend(layer_pass *pass, const double *m_exact)
         return false;
     if (!pass->plain)
         return exact_attention(pass, rows);
+    if (a->mix_after_heads > 0)
+        return plain_mixed(pass, rows);
     return ref_form_of(a).linear ? plain_linear(pass, rows) : plain_mixture(pass, rows);
 }
 

@@ -121,7 +121,7 @@ typedef struct bias_axes {
 static bias_axes axes_of(const clmgk_attention_desc *desc)
 {
     return (bias_axes){desc->bias_batch > 0 ? desc->bias_batch : desc->batch,
-                       desc->bias_heads > 0 ? desc->bias_heads : desc->heads,
+                       desc->bias_heads > 0 ? desc->bias_heads : ref_softmax_heads(desc),
                        desc->bias_length > 0 ? desc->bias_length : desc->length,
                        desc->bias_length_k > 0 ? desc->bias_length_k : desc->length_k};
 }

@@ -72,6 +72,12 @@ clmgk_dtype ref_weight_type(const clmgk_attention_desc *desc);
 
 /* ---- axes ----------------------------------------------------------------------------------------------------- */
 
+/* Heads with a softmax of their own: H, or those that are mixed after it. */
+static inline int64_t ref_softmax_heads(const clmgk_attention_desc *desc)
+{
+    return desc->mix_after_heads > 0 ? desc->mix_after_heads : desc->heads;
+}
+
 /* Components of a key's logit. Mixed variants make one of their M scores. */
 static inline int64_t ref_components(const clmgk_attention_desc *desc)
 {

@@ -36,7 +36,7 @@ static int64_t draw(const clmgk_ref_problem *problem, int64_t h, const ref_span 
 {
     const int64_t position = j - span->origin;
     const uint32_t counter[4] = {(uint32_t)(position / 4), (uint32_t)span->position,
-                                 (uint32_t)(span->sequence * problem->desc.heads + h), stream};
+                                 (uint32_t)(span->sequence * ref_softmax_heads(&problem->desc) + h), stream};
     const uint32_t key[2] = {(uint32_t)problem->seed, (uint32_t)(problem->seed >> 32U)};
     clmgk_ref_philox(counter, key, words);
     return position % 4;

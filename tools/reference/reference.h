@@ -4,7 +4,8 @@
  * error bounds for the kernels' outputs. For tests and checks (clmgk-run --check, clmgk-bench); not a part of the
  * library, and independent of its algebra.
  *
- * O and L are solved row by row, so that callers may sample rows; row (b,h,i) has the number (b*H + h)*N + i. Gradients
+ * O and L are solved row by row, so that callers may sample rows; row (b,h,i) has the number (b*H + h)*N + i. With
+ * mixing after the softmax L has other rows, (b,a,i) of A heads, with the numbers (b*A + a)*N + i. Gradients
  * and statistics are solved for a whole problem.
  */
 #ifndef CLMGK_REFERENCE_H
@@ -62,7 +63,8 @@ double clmgk_ref_log_weight(const clmgk_ref_problem *problem, int64_t b, int64_t
  * memory. */
 int64_t clmgk_ref_reads_outside(const clmgk_ref_problem *problem);
 
-/* Solves a row: h_i in o[E], L_i in *lse (linear family: 0, it has none). False: out of memory. */
+/* Solves a row: h_i in o[E], L_i in *lse (0 in the linear family, which has none, and where heads are mixed after the
+ * softmax). False: out of memory. */
 bool clmgk_ref_row(const clmgk_ref_problem *problem, int64_t row, double *o, double *lse);
 
 /* The attention matrix, row by row: [rows,S], 0 for hidden keys. */
@@ -147,6 +149,9 @@ typedef struct clmgk_ref_answer {
     clmgk_ref_bound bound_o;
     clmgk_ref_bound bound_lse;
     clmgk_ref_bound bound_den;
+    struct clmgk_ref_answer *before; /* mixing after the softmax: the rows of the A heads before it, with L, which the
+                                        answer itself has not: of each row (b,h,i) of the answer the rows (b,a,i), or of
+                                        all rows in order where all were asked for */
 } clmgk_ref_answer;
 
 /* Solves the rows row[rows] (NULL: 0, 1, 2, ...). False: out of memory, nothing to free. */
@@ -160,7 +165,7 @@ typedef struct clmgk_ref_verdict {
     char message[256]; /* the first error; empty if ok */
 } clmgk_ref_verdict;
 
-/* Compares outputs o[rows,E] and lse[rows] (NULL: not checked) with the answer. */
+/* Compares outputs o[rows,E] and lse[rows], or of the rows of `before` (NULL: not checked), with the answer. */
 clmgk_ref_verdict clmgk_ref_check(const clmgk_ref_answer *answer, const double *o, const double *lse);
 
 /* The same for denominators [rows,2] of the linear family, each with a scale of its own. False, and a message, if one
@@ -188,7 +193,7 @@ CLMGK_ARRAY_LIST(CLMGK_ARRAY_NONE, CLMGK_REF_IN_ORDER, CLMGK_ARRAY_NONE)
  * Arrays of a whole problem: exact values, dense, and their bounds. Array number n exists if bit n of `set` is set; the
  * others are NULL and have no elements.
  */
-#define CLMGK_REF_ARRAYS 24 /* of the largest set, attention's gradients */
+#define CLMGK_REF_ARRAYS 25 /* of the largest set, attention's gradients */
 typedef struct clmgk_ref_arrays {
     const char *const *names; /* for messages */
     uint32_t set;

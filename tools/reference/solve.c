@@ -28,7 +28,7 @@ static bool make_arrays(const clmgk_ref_problem *problem, uint32_t set, const re
                         scratch *room)
 {
     const clmgk_attention_desc *const desc = &problem->desc;
-    const size_t rows = (size_t)(desc->batch * desc->heads * desc->length);
+    const size_t rows = (size_t)(desc->batch * ref_softmax_heads(desc) * desc->length);
     *out = (clmgk_ref_arrays){.set = set, .names = solver->names};
     room->lost = calloc(rows * (solver->lost_keys ? (size_t)desc->length_k : 1) + 1, sizeof(bool));
     bool ok = room->lost != NULL;
@@ -50,7 +50,7 @@ static bool make_arrays(const clmgk_ref_problem *problem, uint32_t set, const re
 
 static bool any_lost(const clmgk_attention_desc *desc, const ref_solver *solver, const bool *lost)
 {
-    const int64_t rows = desc->batch * desc->heads * desc->length;
+    const int64_t rows = desc->batch * ref_softmax_heads(desc) * desc->length;
     bool any = false;
     for (int64_t n = 0; n < rows * (solver->lost_keys ? desc->length_k : 1); n++)
         any = any || lost[n];

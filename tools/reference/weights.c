@@ -2,6 +2,7 @@
 /* Rows of the attention matrix itself, of its responsibilities, and the likelihoods of queries. */
 #include "reference/families.h"
 #include "reference/linear.h"
+#include "reference/mixed.h"
 
 /* a_ij: what value v_j is multiplied by. */
 static void copy_weights(const exact_row *row, double *weights)
@@ -24,6 +25,17 @@ static void copy_responsibilities(const exact_row *row, double *responsibilities
         }
 }
 
+static bool mixed_weights(const clmgk_ref_problem *problem, int64_t rows, const int64_t *row, double *weights)
+{
+    ref_mixed mixed;
+    if (!ref_mixed_create(problem, &mixed))
+        return false;
+    for (int64_t n = 0; n < rows; n++)
+        ref_mixed_weights(&mixed, ref_row_of(&problem->desc, row[n]), weights + n * problem->desc.length_k);
+    ref_mixed_free(&mixed);
+    return true;
+}
+
 bool clmgk_ref_weights(const clmgk_ref_problem *problem, int64_t rows, const int64_t *row,
                        const clmgk_ref_weight_rows *out)
 {
@@ -32,6 +44,8 @@ bool clmgk_ref_weights(const clmgk_ref_problem *problem, int64_t rows, const int
     exact_row exact;
     if (ref_form_of(desc).linear)
         return ref_linear_weights(problem, rows, row, out->weights);
+    if (desc->mix_after_heads > 0)
+        return mixed_weights(problem, rows, row, out->weights);
     if (!exact_row_create(problem, ref_family_of(desc->variant)->exact, &exact))
         return false;
     for (int64_t n = 0; n < rows; n++) {

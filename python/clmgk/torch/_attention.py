@@ -21,7 +21,9 @@ def _keeps_low(gradients: str, extras: Container[str]) -> bool:
 
 
 def _outputs(x: Inputs) -> dict[str, Tensor]:
-    rows = (x.q.shape[0], x.heads, x.q.shape[2])
+    after = x.extras.get("mix_after")
+    heads = x.heads if after is None or after.ndim != 2 else after.shape[1]
+    rows = (x.q.shape[0], heads, x.q.shape[2])
     return {"o": x.new_o(), "lse": x.new(*rows), "lse_low": x.new(*rows) if _keeps_low(x.gradients, x.extras) else x.new(0)}
 
 
@@ -39,7 +41,8 @@ _FAMILY = Family(
     "attention", variant="softmax", saved=("o", "lse", "lse_low"),
     upstream={"o": "grad_o", "lse": "grad_lse", "lse_low": None},
     extras=("prior", "variance", "shift", "lengths", "lengths_q", "offsets", "offsets_k", "bias", "slopes", "sinks", "mix",
-            "mix_weight", "mix_offset", "mix_hidden_offset", "noise", *[f"capture_{place}" for place in range(MOST_CAPTURES)],
+            "mix_weight", "mix_offset", "mix_hidden_offset", "mix_after", "noise",
+            *[f"capture_{place}" for place in range(MOST_CAPTURES)],
             "numbers"),
     outputs=_outputs, call=_call)
 _STRIDED = torch.strided

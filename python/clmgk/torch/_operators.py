@@ -77,7 +77,7 @@ class Inputs(NamedTuple):
         """Heads of the output."""
         if not self.traits & lib.CLMGK_TRAIT_ADMIXTURE:
             return self.q.shape[1]
-        mix = self.extras.get(head_source(self.options))
+        mix = self.extras.get(head_source(self.options, self.extras))
         return mix.shape[0] if mix is not None and mix.ndim == 2 else self.options.get("heads", self.v.shape[1])
 
     def new(self, *shape: Any) -> Tensor:

@@ -17,10 +17,11 @@ static clmgk_status admixture_resolve(clmgk_attention_desc *d, clmgk_error *erro
     MGK_TRY(mgk_check_usual(d, d->variance_shape, CLMGK_VARIANCE_NUMBER, "variance_shape", error));
     MGK_TRY(mgk_check_usual(d, d->statistics, 0, "statistics", error));
     MGK_TRY(mgk_resolve_mixed_heads(d, error));
-    if ((traits & CLMGK_TRAIT_SQUARE) != 0 && d->components != d->heads)
+    if ((traits & CLMGK_TRAIT_SQUARE) != 0 && d->components != mgk_softmax_heads(d))
         return mgk_fail(error, CLMGK_ERROR_INVALID_SHAPE,
-                        "components: %" PRId64 ": expected heads = %" PRId64 " with variant %s", d->components,
-                        d->heads, clmgk_variant_name(d->variant));
+                        "components: %" PRId64 ": expected %s = %" PRId64 " with variant %s", d->components,
+                        d->mix_after_heads > 0 ? "mix_after_heads" : "heads", mgk_softmax_heads(d),
+                        clmgk_variant_name(d->variant));
     d->score = CLMGK_SCORE_DOT;
     return CLMGK_OK;
 }
@@ -35,6 +36,7 @@ static void add_traits(const clmgk_attention_desc *d, mgk_attention_traits *t)
     t->shared_mix = (of_variant & CLMGK_TRAIT_SHARED_MIX) != 0;
     t->generalised = (of_variant & CLMGK_TRAIT_GENERALISED) != 0;
     t->hidden = (int)d->mix_hidden;
+    t->after = (int)d->mix_after_heads;
 }
 
 static void set_flags(const mgk_attention_request *request, mgk_flags *flags)
@@ -63,10 +65,12 @@ static mgk_sums sums(const clmgk_attention_desc *desc)
 /* The number of heads affects how many heads fit into a work-group. */
 static void add_to_key(const clmgk_attention_desc *desc, char *exact, size_t size)
 {
-    const int length = snprintf(exact, size, " heads=%d kv_heads=%d shared_noise=%d", mgk_count_class(desc->heads),
-                                mgk_count_class(desc->kv_heads), desc->shared_noise != 0);
+    int length = snprintf(exact, size, " heads=%d kv_heads=%d shared_noise=%d", mgk_count_class(desc->heads),
+                          mgk_count_class(desc->kv_heads), desc->shared_noise != 0);
     if (desc->mix_hidden > 0 && (size_t)length < size)
-        snprintf(exact + length, size - (size_t)length, " hidden=%d", mgk_count_class(desc->mix_hidden));
+        length += snprintf(exact + length, size - (size_t)length, " hidden=%d", mgk_count_class(desc->mix_hidden));
+    if (desc->mix_after_heads > 0 && (size_t)length < size)
+        snprintf(exact + length, size - (size_t)length, " after=%d", mgk_count_class(desc->mix_after_heads));
 }
 
 const mgk_family mgk_admixture_family = {.name = "admixture",

@@ -217,6 +217,12 @@ clmgk_status mgk_admixture_plan_backward(const mgk_attention_request *request, m
 {
     mgk_backward x = {.request = request, .want = mgk_backward_wants_of(request->desc), .plan = plan};
     const mgk_attention_traits *const t = &request->traits;
+    if (t->after > 0)
+        return mgk_fail(
+            error, CLMGK_ERROR_UNSUPPORTED,
+            "gradients: expected none with mix_after_heads = %d: there is no backward pass of heads that are "
+            "mixed after the softmax",
+            t->after);
     MGK_TRY(prepare(&x, error));
     add_begin(&x);
     if (x.has_keys)

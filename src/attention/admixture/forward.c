@@ -3,7 +3,7 @@
 #include "attention/admixture/admixture.h"
 
 /* MiSH, if heads differ only in their values: one softmax for all. */
-static bool shares_softmax(const mgk_attention_request *request)
+bool mgk_admixture_shares_softmax(const mgk_attention_request *request)
 {
     const clmgk_attention_desc *const d = request->desc;
     const mgk_attention_traits *const t = &request->traits;
@@ -13,16 +13,16 @@ static bool shares_softmax(const mgk_attention_request *request)
 
 /* ---- blocks ------------------------------------------------------------------------------------------------- */
 
-static mgk_footprint footprint_of(const mgk_attention_request *request)
+mgk_footprint mgk_admixture_footprint(const mgk_attention_request *request)
 {
     const clmgk_attention_desc *const d = request->desc;
     const mgk_attention_traits *const t = &request->traits;
     const int64_t keys = (int64_t)t->components * t->head_size;
     mgk_footprint f = mgk_attention_footprint(request);
     f.forward = true;
-    f.unit = true;
+    f.unit = t->after == 0;
     f.only_pass = d->gradients == 0 && d->statistics == 0;
-    f.few_rows = d->gradients == 0 && request->engine->few_rows_of_heads;
+    f.few_rows = d->gradients == 0 && t->after == 0 && request->engine->few_rows_of_heads;
     f.block.features = f.tile.features = keys;
     f.held_heads = d->heads;
     f.value_heads = d->kv_heads;
@@ -40,12 +40,14 @@ MGK_BINDING(bind_forward, MGK_ADMIXTURE_FORWARD_BUFFERS)
 
 clmgk_status mgk_admixture_plan_forward(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error)
 {
-    const mgk_footprint footprint = footprint_of(request);
+    if (request->traits.after > 0)
+        return mgk_admixture_plan_mixed(request, plan, error);
+    const mgk_footprint footprint = mgk_admixture_footprint(request);
     mgk_forward_args args = mgk_admixture_args_of(request);
     mgk_forward x;
     MGK_TRY(mgk_forward_begin(request, &footprint, &x, error));
     mgk_attention_step kernel = {
         .file = "admixture/forward.cl", .name = "admixture_forward", .flags = x.flags, .bind = bind_forward};
-    kernel.flags.SHARED_SOFTMAX = shares_softmax(request);
+    kernel.flags.SHARED_SOFTMAX = mgk_admixture_shares_softmax(request);
     return mgk_forward_plan(&x, &kernel, &args, plan, error);
 }

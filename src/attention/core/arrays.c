@@ -63,16 +63,31 @@ static const char *variance_axes(const clmgk_attention_desc *d)
     return d->variance_shape == CLMGK_VARIANCE_M ? "M" : "1";
 }
 
+/* Heads with a softmax of their own, and their rows. */
+static const char *head_axis(const clmgk_attention_desc *d)
+{
+    return d->mix_after_heads > 0 ? "A" : "H";
+}
+
+static const char *row_axes(const clmgk_attention_desc *d)
+{
+    return d->mix_after_heads > 0 ? "BAN" : "BHN";
+}
+
 static const char *mix_axes(const clmgk_attention_desc *d)
 {
     if (d->mix_hidden > 0)
         return "UM";
-    return has_trait(d, CLMGK_TRAIT_SHARED_MIX) ? "M" : "HM";
+    if (has_trait(d, CLMGK_TRAIT_SHARED_MIX))
+        return "M";
+    return d->mix_after_heads > 0 ? "AM" : "HM";
 }
 
 static const char *weight_axes(const clmgk_attention_desc *d)
 {
-    return d->mix_hidden > 0 ? "HU" : "HM";
+    if (d->mix_hidden > 0)
+        return d->mix_after_heads > 0 ? "AU" : "HU";
+    return d->mix_after_heads > 0 ? "AM" : "HM";
 }
 
 /* C, z and m of the state: of each head, or of each global head, whose z and m no local head differs in. */
@@ -240,6 +255,7 @@ static int64_t size_of(const clmgk_attention_desc *d, char axis)
                  {'s', d->bias_length_k},
                  {'U', d->mix_hidden},
                  {'#', mgk_count_numbers(d)},
+                 {'A', d->mix_after_heads},
                  {'2', 2}};
     for (size_t i = 0; i < MGK_COUNT(sizes); ++i)
         if (sizes[i].axis == axis)
@@ -300,6 +316,11 @@ clmgk_shape mgk_array_shape(const clmgk_attention_desc *desc, clmgk_array array)
         dense = product(dense, shape.size[axis]);
     }
     return shape;
+}
+
+int64_t mgk_softmax_heads(const clmgk_attention_desc *desc)
+{
+    return desc->mix_after_heads > 0 ? desc->mix_after_heads : desc->heads;
 }
 
 /* Some pass of the descriptor uses the array. */

@@ -15,6 +15,9 @@ static inline bool mgk_has_trait(const clmgk_attention_desc *desc, clmgk_variant
     return (clmgk_variant_traits(desc->variant) & (uint32_t)trait) != 0;
 }
 
+/* Heads with a softmax of their own: H, or those that are mixed after it. */
+int64_t mgk_softmax_heads(const clmgk_attention_desc *desc);
+
 /* The shape that the array would have, whether the descriptor uses it or not. */
 clmgk_shape mgk_array_shape(const clmgk_attention_desc *desc, clmgk_array array);
 

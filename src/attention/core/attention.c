@@ -463,6 +463,17 @@ static void add_combine(const mgk_attention_request *request, int64_t parts, con
     mgk_attention_add(&step, plan);
 }
 
+clmgk_status mgk_attention_check_splits(const mgk_tunables *tunables, const clmgk_attention_desc *d, int64_t parts,
+                                        int64_t rows, clmgk_error *error)
+{
+    if (mgk_attention_splits_tuned(tunables) &&
+        (double)parts * (double)d->length > (double)rows * (double)(d->length + d->length_k))
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                        "parameters: splits=%d: expected fewer: their workspace would be larger than the arrays",
+                        mgk_tunable_get(tunables, MGK_NAMED(splits)));
+    return CLMGK_OK;
+}
+
 /* Sets args->splits to the plan's, and places the partial results of the blocks that are split in the workspace. */
 static clmgk_status place_splits(const mgk_forward *x, mgk_pass_plan *plan, mgk_forward_args *args, clmgk_error *error)
 {
@@ -475,11 +486,7 @@ static clmgk_status place_splits(const mgk_forward *x, mgk_pass_plan *plan, mgk_
         plan->tunables.value[mgk_tunable_index(&plan->tunables, MGK_NAMED(splits))] = 1;
     args->splits = mgk_tunable_get(&plan->tunables, MGK_NAMED(splits));
     const int64_t rows = args->splits * (all - args->parts_first);
-    if (mgk_attention_splits_tuned(&plan->tunables) &&
-        (double)rows * (double)d->length > (double)all * (double)(d->length + d->length_k))
-        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
-                        "parameters: splits=%d: expected fewer: their workspace would be larger than the arrays",
-                        args->splits);
+    MGK_TRY(mgk_attention_check_splits(&plan->tunables, d, rows, all, error));
     if (args->splits > 1) {
         args->parts_lse = mgk_steps_region(&plan->steps, rows);
         args->parts_low = mgk_steps_region(&plan->steps, rows);
@@ -505,7 +512,7 @@ clmgk_status mgk_forward_begin(const mgk_attention_request *request, const mgk_f
 
 void mgk_forward_add(const mgk_forward *x, mgk_attention_step step, const mgk_forward_args *args, mgk_pass_plan *plan)
 {
-    step.flags.SPLIT_KEYS = args->splits > 1;
+    step.flags.SPLIT_KEYS = step.flags.SPLIT_KEYS || args->splits > 1;
     step.flags.SPLIT_TAIL = args->splits > 1 && args->whole > 0;
     step.tunables = &x->tunables;
     step.block = &x->block;

@@ -14,6 +14,7 @@ typedef struct mgk_attention_traits {
     int components;
     int products;                                      /* score products per key */
     int hidden;                                        /* hidden units of mixed heads; 0: no hidden layer */
+    int after;                                         /* heads that are mixed after the softmax; 0: none */
     bool noise, shared_noise, shared_mix, generalised; /* of it */
     bool gaussian;                                     /* the rest is the mixture family's, but for `modified` */
     bool shifted;
@@ -120,6 +121,11 @@ void mgk_forward_add(const mgk_forward *pass, mgk_attention_step step, const mgk
  * with splits tuned for another shape, these would be larger than the arrays. */
 clmgk_status mgk_forward_plan(const mgk_forward *pass, const mgk_attention_step *step, mgk_forward_args *args,
                               mgk_pass_plan *plan, clmgk_error *error);
+
+/* UNSUPPORTED: `splits` was tuned for another shape, and partial results of the heads' rows would be larger than the
+ * arrays. `parts`: rows of partial results; `rows`: all rows of these heads. */
+clmgk_status mgk_attention_check_splits(const mgk_tunables *tunables, const clmgk_attention_desc *desc, int64_t parts,
+                                        int64_t rows, clmgk_error *error);
 
 /* Plans the combination of the caller's partial results. */
 clmgk_status mgk_attention_plan_combine(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error);

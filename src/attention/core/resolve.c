@@ -24,7 +24,7 @@ static clmgk_status check_heads(const char *field, int64_t heads, clmgk_error *e
 clmgk_status mgk_resolve_mixed_heads(clmgk_attention_desc *desc, clmgk_error *error)
 {
     if (desc->components == 0)
-        desc->components = desc->heads;
+        desc->components = mgk_softmax_heads(desc);
     MGK_TRY(check_heads("components", desc->components, error));
     return check_heads("heads", desc->heads, error);
 }

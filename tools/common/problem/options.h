@@ -68,6 +68,8 @@
 
 /* Arrays that other options stand for, or none does: labels. */
 #define TOOL_LABEL_LIST(X)                                                                                             \
+    X(MIX_AFTER, "mix-after", "F", NULL)                                                                               \
+    X(GRAD_MIX_AFTER, "dmix-after", "F", NULL)                                                                         \
     X(STATE_C, "state-in.c", "F", NULL)                                                                                \
     X(STATE_Z, "state-in.z", "F", NULL)                                                                                \
     X(STATE_M, "state-in.m", "F", NULL)                                                                                \
