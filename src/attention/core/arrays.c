@@ -239,24 +239,15 @@ static int64_t size_of(const clmgk_attention_desc *d, char axis)
     const struct {
         char axis;
         int64_t size;
-    } sizes[] = {{'B', d->batch},
-                 {'H', d->heads},
-                 {'G', d->kv_heads},
-                 {'N', d->length},
-                 {'S', d->length_k},
-                 {'D', d->head_size},
-                 {'E', d->value_size},
-                 {'M', d->components},
-                 {'T', d->sequences},
-                 {'F', d->features},
-                 {'b', d->bias_batch},
-                 {'h', d->bias_heads},
-                 {'n', d->bias_length},
-                 {'s', d->bias_length_k},
-                 {'U', d->mix_hidden},
-                 {'#', mgk_count_numbers(d)},
-                 {'A', d->mix_after_heads},
-                 {'2', 2}};
+    } sizes[] = {{'B', d->batch},           {'H', d->heads},
+                 {'G', d->kv_heads},        {'N', d->length},
+                 {'S', d->length_k},        {'D', d->head_size},
+                 {'E', d->value_size},      {'M', d->components},
+                 {'T', d->sequences},       {'F', d->features},
+                 {'b', d->bias_batch},      {'h', d->bias_heads},
+                 {'n', d->bias_length},     {'s', d->bias_length_k},
+                 {'U', d->mix_hidden},      {'#', mgk_count_numbers(d)},
+                 {'A', d->mix_after_heads}, {'2', 2}};
     for (size_t i = 0; i < MGK_COUNT(sizes); ++i)
         if (sizes[i].axis == axis)
             return sizes[i].size;
