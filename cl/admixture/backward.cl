@@ -8,6 +8,7 @@
  *     dG_kij = sum_h p_hk dA_hij    generalised: sum_h w_hk p_hk [p_hk (G_kij + noise) > 0] dA_hij
  *     dV_j = sum_hi keep P_hij dO_hi     dK_kj = sum_i dG_kij q_ki     dQ_ki = sum_j dG_kij k_kj
  *     MiSH: one dA for all k, sum_h dA_hij; p_k comes later
+ *     MIX_AFTER: W for P in dV, and dP for dO.v (admixture/mixed_pairs.clh), before delta
  *     with a hidden layer: dr_uij = [y_uij > 0] sum_h w_hu dA_hij, dG_kij = sum_u p_uk dr_uij
  *
  * M products make the scores of a tile, two for each head follow, and 2 M with dG: 3 M + 2 H in all where softmax has
@@ -26,7 +27,8 @@
 #include "admixture/block.clh"
 #include "admixture/sums.clh"
 
-#define HAS_SCORE_GRADIENTS (WANT_Q || WANT_K || WANT_BIAS || SUMS > 0 || UNIT_SUMS > 0 || WANT_TEXTS)
+#define HAS_A_GRADIENTS     (WANT_Q || WANT_K || WANT_BIAS || SUMS > 0 || UNIT_SUMS > 0 || WANT_TEXTS)
+#define HAS_SCORE_GRADIENTS (HAS_A_GRADIENTS || WANT_MIX_AFTER || DELTAS)
 #define HAS_DG              (WANT_Q || WANT_K)
 #define HAS_DR              (HAS_DG || UNIT_SUMS > 0)
 #define QUERY_COMPONENTS    COMPONENTS
@@ -44,9 +46,13 @@
 #define WEIGHT_SLOT   (2 * SCORES)
 #define NOISE_SLOT    (WEIGHT_SLOT + 1)
 #define PRODUCT_SLOT  (NOISE_SLOT + KEEP_NOISE)
-#define SLOTS         (PRODUCT_SLOT + (HIDDEN > 0 ? COMPONENTS : 0))
+#define AFTER_SLOT    (PRODUCT_SLOT + (HIDDEN > 0 ? COMPONENTS : 0))
+#define HAS_DP        (MIX_AFTER > 0 && (HAS_A_GRADIENTS || DELTAS))
 
-#define KEEPS_WEIGHTS WANT_V
+#define AFTER_GRAD_SLOT (AFTER_SLOT + MIX_AFTER)
+#define SLOTS           (AFTER_GRAD_SLOT + (HAS_DP ? MIX_AFTER : 0))
+
+#define KEEPS_WEIGHTS (WANT_V && MIX_AFTER == 0)
 #define KEEPS_SUMS    1
 
 #define HEAD_TERMS ((1 + STAGES_AHEAD) * TILE_STREAMED) /* of a head, and of the next one */
@@ -183,7 +189,7 @@ FUNCTION void expect_rows(const key_block *b, const panel_tile *m, int h)
     const mgk_attention_args *const a = b->a;
     const int i0 = m->i0 + TILE_STREAMED, limit = b->p->valid;
     rows_expect(elements_of(b->at->grad_o + h * a->grad_o.head), a->grad_o.token, i0, limit, a->value_size, m->panel);
-    for (int k = h; k < COMPONENTS; k += a->heads)
+    for (int k = h; k < COMPONENTS; k += out_heads(a))
         rows_expect(elements_of(b->at->q + k * a->q.head), a->q.token, i0, limit, a->head_size, m->panel);
 }
 
@@ -205,12 +211,14 @@ FUNCTION void head_begin(const key_block *b, int h)
                        p->row_base * a->bias.component + p->key_base * a->bias.token;
 }
 
-/* A panel's tile and one of the heads whose dO is held, which reads the held values `value_head`. */
-FUNCTION void head_tile(const key_block *b, const panel_tile *m, int value_head, int grad_head)
+#if MIX_AFTER > 0
+#include "admixture/mixed_pairs.clh"
+#endif
+
+/* The gradients of a panel's tile from head h of those with a softmax. `value_head`, `grad_head`: where its values and
+ * dO are held; MIX_AFTER: dP is held. */
+FUNCTION void score_tile_of(const key_block *b, const panel_tile *m, int h, int value_head, int grad_head)
 {
-    const mgk_attention_args *const a = b->a;
-    int h = m->g0 * HEAD_RATIO + grad_head;
-    OPAQUE(h);
     real sums[SUMS > 0 ? SUMS : 1], key_sums[BLOCK_HELD], numbers[WANT_NUMBERS > 0 ? WANT_NUMBERS : 1];
     const pair_block at = {b->g, &b->x->scorer, b, m, key_sums, numbers};
     for (int i = 0; i < SUMS; ++i)
@@ -220,32 +228,61 @@ FUNCTION void head_tile(const key_block *b, const panel_tile *m, int value_head,
         numbers[i] = (real)(0.0f);
     HELD_FOR(v)
         key_sums[v] = (real)(0.0f);
-    head_begin(b, h);
-    grad_out_arrive(b->g, grad_head);
-    const int end_h = ALL_HEADS ? a->heads : min(m->g0 * HEAD_RATIO + GRAD_HEADS, a->heads);
-    head_terms(b, m->i0, h, h + 1 < end_h ? h + 1 : -1);
     begin_row_sums(b->g);
-    expect_rows(b, m, h);
     for (int sub = 0; sub < m->subs; ++sub) {
         real d[BLOCK_STREAMED][BLOCK_HELD];
+#if MIX_AFTER > 0
+        weight_products(&at, h, sub, d);
+#else
         STREAMED_FOR(u)
             HELD_FOR(v)
                 d[u][v] = (real)(0.0f);
         if (HAS_SCORE_GRADIENTS)
             value_product(b->g, m->panel, value_head, grad_head, sub, m->edge, d);
+#endif
         block_gradients(&at, sub, d, sums);
     }
     if (HAS_BIAS_KEY_SUMS)
         add_key_sums(b, m, key_sums);
-    if (WANT_V)
+    if (KEEPS_WEIGHTS)
         accumulate_values(b->g, m->panel, value_head, grad_head, WEIGHT_SLOT, 0, m->entries, m->edge);
     store_row_sums(b, m, h);
     if (SUMS > 0)
         block_sums_add(b->g, sums, SUMS,
-                       b->at->work + a->region[MGK_REGION_MIX_SUMS] + (b->at->sums * a->heads + h) * SUMS);
+                       b->at->work + b->a->region[MGK_REGION_MIX_SUMS] + (b->at->sums * b->a->heads + h) * SUMS);
     if (WANT_NUMBERS > 0)
         block_sums_add(b->g, numbers, WANT_NUMBERS, b->at->numbers);
 }
+
+#if MIX_AFTER > 0
+FUNCTION void score_tile(const key_block *b, const panel_tile *m, int h)
+{
+    head_begin(b, h);
+    head_terms(b, m->i0, h, -1);
+    score_tile_of(b, m, h, 0, 0);
+}
+
+#include "admixture/mixed_keys.clh"
+
+FUNCTION void head_tile(const key_block *b, const panel_tile *m, int value_head, int grad_head)
+{
+    mixed_head_tile(b, m, value_head, grad_head);
+}
+#else
+/* A panel's tile and one of the heads whose dO is held, which reads the held values `value_head`. */
+FUNCTION void head_tile(const key_block *b, const panel_tile *m, int value_head, int grad_head)
+{
+    const mgk_attention_args *const a = b->a;
+    int h = m->g0 * HEAD_RATIO + grad_head;
+    OPAQUE(h);
+    head_begin(b, h);
+    grad_out_arrive(b->g, grad_head);
+    const int end_h = ALL_HEADS ? a->heads : min(m->g0 * HEAD_RATIO + GRAD_HEADS, a->heads);
+    head_terms(b, m->i0, h, h + 1 < end_h ? h + 1 : -1);
+    expect_rows(b, m, h);
+    score_tile_of(b, m, h, value_head, grad_head);
+}
+#endif
 
 /* Product k of a panel's tile with dG. */
 FUNCTION void score_product(const key_block *b, const panel_tile *m, int k)
@@ -279,7 +316,7 @@ FUNCTION void tile_stage(const key_block *b, int g0, int i0, int next_g, int nex
     const mgk_attention_args *const a = b->a;
     queries_stage(b->g, b->at->q, a->q.head, a->q.token, i0, b->p->valid, a->head_size,
                   tile_at(elements_of(b->at->q), next));
-    grad_out_stage(b->g, min(GRAD_HEADS, a->heads - g0 * HEAD_RATIO), grad_out_of(b, g0), a->grad_o.head,
+    grad_out_stage(b->g, min(GRAD_HEADS, out_heads(a) - g0 * HEAD_RATIO), grad_out_of(b, g0), a->grad_o.head,
                    a->grad_o.token, i0, b->p->valid, a->value_size, tile_at(elements_of(grad_out_of(b, next_g)), next));
 }
 
@@ -328,6 +365,7 @@ FUNCTION void value_heads(const key_block *b, int g0, int end_g)
     const mgk_attention_args *const a = b->a;
     const problem *const p = b->p;
     const row_walk walk = row_walk_of(a, p, b->k0);
+    b->x->later = g0 > 0;
     if (!HEADS_ANNOUNCED)
         load_values(b, g0);
     for (int i0 = walk.begin; i0 < walk.end; i0 += TILE_STREAMED) {
@@ -347,8 +385,14 @@ FUNCTION void value_heads(const key_block *b, int g0, int end_g)
             if (!panel_meets(&rows, i0, stop, &m.masked))
                 continue;
             hold_tile(b, &m);
+#if MIX_AFTER > 0
+            hold_weights(b, &m);
+#endif
             for (; m.g0 < end_g; m.g0 += VALUE_HEADS)
                 group_tile(b, &m, next);
+#if MIX_AFTER > 0
+            finish_weights(b, &m);
+#endif
 #if HIDDEN > 0
             if (HAS_DR)
                 finish_units(b, &m);
@@ -416,6 +460,7 @@ KERNEL(admixture_backward)
     at.mix = mix;
     at.mix_weight = mix_weight;
     at.mix_offset = mix_offset;
+    at.mix_after = mix_after;
     at.noise = noise;
     at.bias = bias;
     at.slopes = slopes;
@@ -438,6 +483,8 @@ KERNEL(admixture_backward)
         at.grad_q = work + a.region[MGK_REGION_QUERY] +
                     (((long)split * batches + p.batch) * COMPONENTS * a.length + p.row_base) * HEAD_SIZE;
         at.sums = (long)task * a.splits + split;
+        at.deltas =
+            work + a.region[MGK_REGION_DELTAS] + ((long)split * batches + p.batch) * a.heads * a.length + p.row_base;
         /* shared noise and a shared mixing are any head's */
         x.scorer.modifiers = modifiers_of(&a, &p, 0, slopes, &data);
         x.scorer.mixing = mixing_of(&a, 0, mix, mix_weight, noise);

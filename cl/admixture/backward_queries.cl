@@ -7,6 +7,8 @@
  *     dQ_ki = sum_j dG_kij k_kj      MiSH: q_ki . dQ_ki without p_k, for dp
  *     dbias_hi = sum_j dS_hij, of a bias without key axis
  *
+ * DELTAS: sum_j P dP of heads that are mixed after the softmax, and nothing else.
+ *
  * For engines with SCATTERS_QUERIES 0 (engine/engine.clh).
  */
 #define PASS_BACKWARD
@@ -26,7 +28,10 @@
 #define HAS_DR           HAS_DG
 #define GRAD_SLOT        0
 #define PRODUCT_SLOT     SCORES
-#define SLOTS            (PRODUCT_SLOT + (HIDDEN > 0 ? COMPONENTS : 0))
+#define AFTER_SLOT       (PRODUCT_SLOT + (HIDDEN > 0 ? COMPONENTS : 0))
+#define AFTER_GRAD_SLOT  (AFTER_SLOT + MIX_AFTER)
+#define HAS_DP           (MIX_AFTER > 0)
+#define SLOTS            (AFTER_GRAD_SLOT + MIX_AFTER)
 #define KEEPS_WEIGHTS    0
 #define KEEPS_SUMS       0
 
@@ -88,6 +93,12 @@ FUNCTION void bias_gradients(const pair_block *b, int sub, real (*grad)[BLOCK_RO
 }
 #endif
 
+/* The arrays that a head's scores read. */
+typedef struct score_arrays {
+    const mod_data *data;
+    __global const float *mix, *mix_weight, *mix_offset, *noise, *bias, *slopes;
+} score_arrays;
+
 /* A block of queries. */
 typedef struct query_block {
     grad_engine *g;
@@ -99,7 +110,30 @@ typedef struct query_block {
     real *seen; /* 0 in rows that see no key */
 } query_block;
 
-/* Head h's part in the gradients of a tile. */
+/* log_i and its low part of head h's rows. */
+FUNCTION void load_logs(const query_block *b, int h, real *log, real *log_low)
+{
+    const mgk_attention_args *const a = b->a;
+    const long row = b->row + (long)h * a->length;
+    rows_load(b->g, b->work + a->region[MGK_REGION_LOG] + row, b->first, b->p->valid, -INFINITY, log);
+    if (HAS_LSE_LOW)
+        rows_load(b->g, b->work + a->region[MGK_REGION_LOG_LOW] + row, b->first, b->p->valid, 0.0f, log_low);
+}
+
+/* d = dO.v of the head whose dO and values are staged. */
+FUNCTION void find_products(grad_engine *g, real (*d)[BLOCK_ROWS])
+{
+    KEYS_FOR(u)
+        ROWS_FOR(v)
+            d[u][v] = (real)(0.0f);
+    grad_out_product(g, 0, 0, d);
+}
+
+#if MIX_AFTER > 0
+#include "admixture/mixed_pairs.clh"
+#endif
+
+/* The part of head h, of those with a softmax, in the gradients of a tile. */
 FUNCTION void head_gradients(const query_block *b, const scorer *x, const tile_view *view, int h)
 {
     grad_engine *const g = b->g;
@@ -107,14 +141,13 @@ FUNCTION void head_gradients(const query_block *b, const scorer *x, const tile_v
     const long row = b->row + (long)h * a->length;
     real d[BLOCK_KEYS][BLOCK_ROWS], log[BLOCK_ROWS], log_low[BLOCK_ROWS], delta[BLOCK_ROWS], row_sum[BLOCK_ROWS];
     const pair_block at = {g, &g->base, x, view, a, log, log_low, delta, row_sum};
-    rows_load(g, b->work + a->region[MGK_REGION_LOG] + row, b->first, b->p->valid, -INFINITY, log);
+    load_logs(b, h, log, log_low);
     rows_load(g, b->work + a->region[MGK_REGION_DELTA] + row, b->first, b->p->valid, 0.0f, delta);
-    if (HAS_LSE_LOW)
-        rows_load(g, b->work + a->region[MGK_REGION_LOG_LOW] + row, b->first, b->p->valid, 0.0f, log_low);
-    KEYS_FOR(u)
-        ROWS_FOR(v)
-            d[u][v] = (real)(0.0f);
-    grad_out_product(g, 0, 0, d);
+#if MIX_AFTER > 0
+    weight_products(&at, h, 0, d);
+#else
+    find_products(g, d);
+#endif
     ROWS_FOR(v) {
         b->seen[v] = log[v] == (real)(-INFINITY) ? b->seen[v] : (real)(1.0f);
         row_sum[v] = (real)(0.0f);
@@ -142,7 +175,7 @@ FUNCTION void finish_units(const pair_block *b)
 /* The values that head h reads, of the batch's, which begin with those of head 0. */
 FUNCTION __global const v_element *values_of(const mgk_attention_args *a, __global const v_element *v, int h)
 {
-    return v + (long)h * a->kv_heads / a->heads * a->v.head;
+    return v + (long)h * a->kv_heads / out_heads(a) * a->v.head;
 }
 
 /* What the products of head h with dO need: values of the tile at k0, and dO. */
@@ -152,10 +185,56 @@ FUNCTION void head_stage(const query_block *b, const key_walk *walk, __global co
     engine *const e = &b->g->base;
     const mgk_attention_args *const a = b->a;
     const tile_start next =
-        h + 1 < a->heads ? tile_at(elements_of(values_of(a, v, h + 1)), k0) : next_keys(walk, elements_of(v), k0);
+        h + 1 < out_heads(a) ? tile_at(elements_of(values_of(a, v, h + 1)), k0) : next_keys(walk, elements_of(v), k0);
     values_stage(e, 1, values_of(a, v, h), 0, a->v.token, k0, walk->end, a->value_size, next);
     grad_out_load(b->g, 0, grad_o + h * a->grad_o.head, a->grad_o.token, a->value_size);
 }
+
+/* The tile of one head: what its scores need. */
+FUNCTION void head_begin(const query_block *b, scorer *x, const key_walk *walk, const score_arrays *at, int h, int k0)
+{
+    const mgk_attention_args *const a = b->a;
+    x->modifiers = modifiers_of(a, b->p, h, at->slopes, at->data);
+    x->mixing = mixing_of(a, h, at->mix, at->mix_weight, at->noise);
+    x->mixing.added = added_of(h, at->mix_offset);
+    if (HAS_BIAS)
+        bias_stage(&b->g->base, bias_of(a, b->p, h, at->bias), a->bias.component, a->bias.token, b->first, b->p->rows,
+                   k0, walk->end, 0, 1);
+}
+
+#if MIX_AFTER > 0
+/* Keeps P of head h before the mixing. */
+FUNCTION void hold_head(const query_block *b, const scorer *x, const tile_view *view, int h)
+{
+    real log[BLOCK_ROWS], log_low[BLOCK_ROWS];
+    const pair_block at = {b->g, &b->g->base, x, view, b->a, log, log_low, 0, 0};
+    load_logs(b, h, log, log_low);
+    hold_weight(&at, h, 0);
+}
+
+/* dP of all heads before the mixing, from dO.v of the head that is staged. `mix`: its row of m. */
+FUNCTION void spread_head(const query_block *b, const scorer *x, const tile_view *view, __global const float *mix)
+{
+    real d[BLOCK_KEYS][BLOCK_ROWS];
+    const pair_block at = {b->g, &b->g->base, x, view, b->a, 0, 0, 0, 0};
+    find_products(b->g, d);
+    spread_products(&at, 0, mix, d);
+}
+
+/* DELTAS: P dP of head h, summed over the tile's keys. */
+FUNCTION void add_deltas(const query_block *b, int h)
+{
+    real sum[BLOCK_ROWS];
+    ROWS_FOR(v)
+        sum[v] = (real)(0.0f);
+    KEYS_FOR(u)
+        ROWS_FOR(v)
+            sum[v] = fma(slot_get(b->g, AFTER_SLOT + h, 0, u, v), slot_get(b->g, AFTER_GRAD_SLOT + h, 0, u, v), sum[v]);
+    rows_sum(&b->g->base, sum);
+    rows_add(&b->g->base, sum, b->work + b->a->region[MGK_REGION_DELTAS] + b->row + (long)h * b->a->length, b->first,
+             b->p->valid);
+}
+#endif
 
 /* Where the block's batch finds its results: element 0 of its rows. */
 typedef struct query_results {
@@ -217,6 +296,7 @@ KERNEL(admixture_backward_queries)
     ROWS_FOR(i)
         seen[i] = (real)(0.0f);
 
+    const score_arrays scores = {&data, mix, mix_weight, mix_offset, noise, bias, slopes};
     const key_walk walk = key_walk_of(&a, &p, &block);
     const int end = walk.end;
     for (int k0 = walk.begin; k0 < end; k0 += TILE_KEYS) {
@@ -232,19 +312,31 @@ KERNEL(admixture_backward_queries)
         const pair_block any_head = {&g, e, &x, &view, &a, 0, 0, 0, 0};
         hold_scores(&any_head, (uint)block.b * (uint)a.heads, 0);
         clear_gradients(&any_head, 0);
+#if MIX_AFTER > 0
         for (int h = 0; h < a.heads; ++h) {
-            x.modifiers = modifiers_of(&a, &p, h, slopes, &data);
-            x.mixing = mixing_of(&a, h, mix, mix_weight, noise);
-            x.mixing.added = added_of(h, mix_offset);
+            head_begin(&b, &x, &walk, &scores, h, k0);
+            hold_head(&b, &x, &view, h);
+            branch_end();
+        }
+        for (int h = 0; h < out_heads(&a); ++h) {
+            head_stage(&b, &walk, v, grad_o, h, k0);
+            spread_head(&b, &x, &view, mix_after + (long)h * MIX_AFTER);
+            branch_end();
+        }
+#endif
+        for (int h = 0; h < a.heads; ++h) {
+#if DELTAS
+            add_deltas(&b, h);
+#else
 #if STAGES_AHEAD
             if (h + 1 < a.heads)
                 heads_announce(&g, values_of(&a, v, h + 1), a.v.token, grad_o + (h + 1) * a.grad_o.head);
-#else
+#elif MIX_AFTER == 0
             head_stage(&b, &walk, v, grad_o, h, k0);
 #endif
-            if (HAS_BIAS)
-                bias_stage(e, bias_of(&a, &p, h, bias), a.bias.component, a.bias.token, first, p.rows, k0, end, 0, 1);
+            head_begin(&b, &x, &walk, &scores, h, k0);
             head_gradients(&b, &x, &view, h);
+#endif
             branch_end();
         }
 #if HIDDEN > 0

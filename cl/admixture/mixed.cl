@@ -52,7 +52,7 @@ FUNCTION void hide_pairs(const pair_block *b, int sub, real (*s)[BLOCK_ROWS])
         return;
     KEYS_FOR(u)
         ROWS_FOR(v)
-            s[u][v] = is_hidden(b->e, b->view, sub, u, v) ? (real)(-INFINITY) : s[u][v];
+            s[u][v] = is_hidden(b->e, &b->x->modifiers, b->view, sub, u, v) ? (real)(-INFINITY) : s[u][v];
 }
 
 /* P of a sub-tile and head number `head`, to be held; their sums over keys are added to row_sum. */
@@ -92,7 +92,7 @@ FUNCTION results mixed_results(const mgk_attention_args *a, const problem *p, co
     results out;
     out.part = false;
 #if SPLIT_KEYS
-    const long batches = HAS_SEQUENCES ? 1 : a->batch, heads = (long)a->kv_heads * HEAD_RATIO;
+    const long batches = HAS_SEQUENCES ? 1 : a->batch, heads = out_heads(a);
     const long row = ((block->split * batches + p->batch) * heads + h) * a->length + p->row_base;
     out.o = work + a->parts_o + row * a->value_size;
     out.o_stride = a->value_size;
@@ -108,7 +108,7 @@ KERNEL(admixture_mixed)
     BEGIN_BUFFERS
     if (a.length == 0)
         return;
-    const int all = a.kv_heads * HEAD_RATIO;
+    const int all = out_heads(&a);
     const row_block block = row_block_of(&a, GROUP_ID, (all + HEADS - 1) / HEADS, offsets);
     const int h0 = block.h * HEADS, heads = min(HEADS, all - h0), first = block.first;
     const problem p = problem_of(&a, block.b, lengths, lengths_q, offsets, offsets_k);
@@ -148,12 +148,12 @@ KERNEL(admixture_mixed)
             if (!view_tile(&e, &walk, n, k0, &view))
                 continue;
             /* shared noise and a shared mixing are any head's */
-            x.modifiers = modifiers_of(&a, &p, 0, slopes);
+            x.modifiers = modifiers_of(&a, &p, 0, slopes, 0);
             x.mixing = mixing_of(&a, 0, mix, mix_weight, noise);
             for (int sub = view.begin; sub < view.end; ++sub)
                 hold_scores(&at, (uint)block.b * (uint)MIX_AFTER, sub);
             for (int head = 0; head < MIX_AFTER; ++head) {
-                x.modifiers = modifiers_of(&a, &p, head, slopes);
+                x.modifiers = modifiers_of(&a, &p, head, slopes, 0);
                 x.mixing = mixing_of(&a, head, mix, mix_weight, noise);
                 x.mixing.added = added_of(head, mix_offset);
                 if (HAS_BIAS)

@@ -80,7 +80,7 @@ static void expect_program(th_session *session, clmgk_attention_desc desc, size_
         th_set_shape(&desc, n, &random);
         set_heads(&desc, session->full ? th_pick(&random, 1, 3) : 1 + ((int64_t)desc.variant + (int64_t)first) % 3);
         if (desc.use_bias) /* of the shape before */
-            desc.bias_heads = th_chance(&random, 2) ? 1 : desc.heads;
+            desc.bias_heads = th_chance(&random, 2) ? 1 : th_softmax_heads(&desc);
         TH_PROBLEM problem = th_problem_make(&desc, th_random(&random));
         if (th_chance(&random, 2))
             th_accumulate_some(&problem, &random);
@@ -109,6 +109,28 @@ TH_TEST(hidden_layer)
         desc.shared_noise = n == 2;
         desc.gradients = th_all_gradients(&desc) & ~(uint32_t)(n % 2 == 1 ? CLMGK_GRADIENT_MIX : 0);
         expect_program(session, desc, 2 + n, 6, n == 0);
+    }
+}
+
+/* Of all gradients; of those that need no sum of P dP; of the one that needs only that; with modifiers. */
+TH_TEST(mixed_after_the_softmax)
+{
+    static const clmgk_variant kind[] = {CLMGK_VARIANT_GFISH,      CLMGK_VARIANT_HARD_FISH,
+                                         CLMGK_VARIANT_MISH,       CLMGK_VARIANT_HARD_MISH,
+                                         CLMGK_VARIANT_HARD_GFISH, CLMGK_VARIANT_TALKING_HEADS};
+    for (size_t n = 0; n < (session->full ? TH_COUNT(kind) : 3); n++) {
+        clmgk_attention_desc desc = mixed_desc(kind[n], n % 2 == 0 ? 2 : 5, 0, 0);
+        desc.mix_hidden = n == 4 ? 5 : 0;
+        desc.use_mix_hidden_offset = n == 4;
+        desc.use_sinks = desc.use_lse_low = n % 2 == 0;
+        desc.dropout = n % 3 == 2 ? 0.3 : 0.0;
+        desc.softcap = n == 0 ? 4.0 : 0.0;
+        desc.use_alibi = n == 2;
+        desc.use_bias = n == 0 || n == 3;
+        desc.dtype = th_dtypes[n / 2];
+        if (n == 1)
+            desc.gradients = CLMGK_GRADIENT_V | CLMGK_GRADIENT_MIX_AFTER;
+        expect_program(session, desc, n == 3 ? 5 : n, 6, true);
     }
 }
 

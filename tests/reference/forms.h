@@ -30,7 +30,7 @@ typedef enum parameter {
     STATE_C, /* the linear family's */
     STATE_Z,
     MIX_HIDDEN_OFFSET,
-    MIX_AFTER,
+    MIX_AFTER = CLMGK_REF_GRAD_MIX_AFTER,
     PARAMETERS
 } parameter;
 

@@ -37,6 +37,7 @@ static void add_traits(const clmgk_attention_desc *d, mgk_attention_traits *t)
     t->generalised = (of_variant & CLMGK_TRAIT_GENERALISED) != 0;
     t->hidden = (int)d->mix_hidden;
     t->after = (int)d->mix_after_heads;
+    t->head_ratio = (int)(d->heads / d->kv_heads);
 }
 
 static void set_flags(const mgk_attention_request *request, mgk_flags *flags)

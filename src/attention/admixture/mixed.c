@@ -55,20 +55,16 @@ static clmgk_status place(mixed_pass *x, const clmgk_attention_desc *d, mgk_step
     return CLMGK_OK;
 }
 
-static mgk_flags with_ratio(mgk_flags flags, const clmgk_attention_desc *d)
-{
-    flags.HEAD_RATIO = (int)(d->heads / d->kv_heads);
-    return flags;
-}
-
 /* Appends a kernel with a work-item for each of `work` elements. */
 static void add_rows(const mgk_attention_request *request, const char *name, const mgk_forward_args *args, int64_t work,
                      mgk_pass_plan *plan)
 {
     enum { ITEMS = 64 };
+    mgk_flags flags = mgk_attention_flags(request);
+    flags.HEAD_RATIO = request->traits.head_ratio;
     const mgk_attention_step step = {.file = "admixture/logs.cl",
                                      .name = name,
-                                     .flags = with_ratio(mgk_attention_flags(request), request->desc),
+                                     .flags = flags,
                                      .bind = bind_logs,
                                      .args = args,
                                      .args_bytes = sizeof(*args),
@@ -89,10 +85,9 @@ static void add_logs(const mixed_pass *x, const mgk_attention_request *request, 
 
 static void add_sums(const mixed_pass *x, const mgk_attention_request *request, mgk_pass_plan *plan)
 {
-    mgk_attention_step kernel = {.file = "admixture/mixed.cl",
-                                 .name = "admixture_mixed",
-                                 .flags = with_ratio(x->sums.flags, request->desc),
-                                 .bind = bind_mixed};
+    mgk_attention_step kernel = {
+        .file = "admixture/mixed.cl", .name = "admixture_mixed", .flags = x->sums.flags, .bind = bind_mixed};
+    kernel.flags.HEAD_RATIO = request->traits.head_ratio;
     kernel.flags.MIX_AFTER = request->traits.after;
     kernel.flags.HAS_LSE_LOW = true; /* the workspace has it in any case */
     plan->tunables = x->sums.tunables;

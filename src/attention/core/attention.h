@@ -15,6 +15,7 @@ typedef struct mgk_attention_traits {
     int products;                                      /* score products per key */
     int hidden;                                        /* hidden units of mixed heads; 0: no hidden layer */
     int after;                                         /* heads that are mixed after the softmax; 0: none */
+    int head_ratio;                                    /* H / G */
     bool noise, shared_noise, shared_mix, generalised; /* of it */
     bool gaussian;                                     /* the rest is the mixture family's, but for `modified` */
     bool shifted;
