@@ -40,7 +40,7 @@ clmgk_status mgk_formulas_of(const clmgk_attention_desc *desc, const clmgk_alloc
         .symbols = {captures, (size_t)count, desc->numbers, (size_t)mgk_count_numbers(desc)},
         .score = desc->score_mod,
         .mask = desc->mask_mod,
-        .gradients = desc->gradients / CLMGK_GRADIENT_CAPTURE_0};
+        .gradients = (desc->gradients & MGK_GRADIENTS_OF_TEXTS) / CLMGK_GRADIENT_CAPTURE_0};
     return mgk_formulas_make(allocator, &texts, formulas, error);
 }
 

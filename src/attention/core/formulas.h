@@ -6,6 +6,9 @@
 #include "clmgk/attention.h"
 #include "expression/expression.h"
 
+/* The gradients of captured arrays and numbers. */
+#define MGK_GRADIENTS_OF_TEXTS ((uint32_t)(2 * CLMGK_GRADIENT_NUMBERS - CLMGK_GRADIENT_CAPTURE_0))
+
 /* Whether the descriptor has one. */
 bool mgk_has_texts(const clmgk_attention_desc *desc);
 
