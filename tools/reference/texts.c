@@ -74,7 +74,8 @@ bool ref_texts_create(const clmgk_ref_problem *problem, bool single, ref_texts *
     const mgk_formula_texts given = {{captures, (size_t)count_captures(d), d->numbers, (size_t)count_numbers(d)},
                                      d->score_mod,
                                      d->mask_mod,
-                                     d->gradients / CLMGK_GRADIENT_CAPTURE_0};
+                                     (d->gradients & (uint32_t)(2 * CLMGK_GRADIENT_NUMBERS - 1)) /
+                                         CLMGK_GRADIENT_CAPTURE_0};
     if (mgk_formulas_make(NULL, &given, &texts->formulas, NULL) != CLMGK_OK) /* the descriptor is right: no memory */
         return false;
     texts->values = malloc(largest(&texts->formulas) * sizeof(double));
