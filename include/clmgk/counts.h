@@ -77,8 +77,8 @@ typedef struct clmgk_counts {
  *     width_out   width of the output projection's result; 0: no output projection
  *
  * Parameters are the projections' matrices, and the arrays prior, variance, shift, sinks, mix, mix_weight, mix_offset,
- * mix_hidden_offset and noise if the descriptor uses them. The descriptor's set of gradients has no effect. Errors:
- * those of clmgk_attention_validate, INVALID_VALUE (NULL, a negative width, struct_size).
+ * mix_hidden_offset, mix_after and noise if the descriptor uses them. The descriptor's set of gradients has no effect.
+ * Errors: those of clmgk_attention_validate, INVALID_VALUE (NULL, a negative width, struct_size).
  */
 CLMGK_API clmgk_status clmgk_count_attention(const clmgk_attention_desc *desc, int64_t width, int64_t width_k,
                                              int64_t width_out, clmgk_counts *counts, clmgk_error *error);

@@ -15,7 +15,8 @@ typedef struct problem {
     bool mixed, linear, generalised, noise, own_noise;
     double batch, heads, kv_heads, components, length, length_k, head_size, value_size, features;
     double hidden;              /* U; 0: no hidden layer */
-    double mixtures;            /* distinct mixings: 1 if all heads share one, else H */
+    double softmax_heads;       /* H, or the heads that are mixed after the softmax */
+    double mixtures;            /* distinct mixings: 1 if all heads share one, else as many as those */
     double query_heads;         /* of Q: M of mixed heads, else H */
     double key_heads, own_keys; /* heads of K; distinct keys: one for each head and shift, else the heads of K */
 } problem;
@@ -29,6 +30,7 @@ static problem measure(const clmgk_attention_desc *desc)
 {
     const bool mixed = has(desc, CLMGK_TRAIT_ADMIXTURE), noise = has(desc, CLMGK_TRAIT_NOISE);
     const double heads = (double)desc->heads, groups = (double)desc->kv_heads, components = (double)desc->components;
+    const double softmax_heads = (double)mgk_softmax_heads(desc);
     const bool one_mixture = has(desc, CLMGK_TRAIT_SHARED_MIX) && (!noise || desc->shared_noise);
     const double key_heads = mixed ? components : groups * (has(desc, CLMGK_TRAIT_KEYS) ? components : 1);
     return (problem){.desc = *desc,
@@ -47,7 +49,8 @@ static problem measure(const clmgk_attention_desc *desc)
                      .value_size = (double)desc->value_size,
                      .features = (double)desc->features,
                      .hidden = (double)desc->mix_hidden,
-                     .mixtures = one_mixture ? 1 : heads,
+                     .softmax_heads = softmax_heads,
+                     .mixtures = one_mixture ? 1 : softmax_heads,
                      .query_heads = mixed ? components : heads,
                      .key_heads = key_heads,
                      .own_keys = has(desc, CLMGK_TRAIT_SHIFT) ? heads * components : key_heads};
@@ -129,7 +132,7 @@ static void count_mixture_scores(const problem *p, clmgk_operations *forward, cl
 static void count_mixing(const problem *p, double pairs, clmgk_operations *forward, clmgk_operations *backward)
 {
     const double numbers = pairs * p->components, terms = numbers * p->mixtures;
-    const double noises = p->noise ? numbers * (p->own_noise ? p->heads : 1) : 0;
+    const double noises = p->noise ? numbers * (p->own_noise ? p->softmax_heads : 1) : 0;
     const double weights = p->desc.use_mix_weight ? terms : 0;
     const double results = p->linear ? terms : pairs * p->mixtures;
     forward->multiplications += terms + weights;
@@ -148,8 +151,8 @@ static void count_mixing(const problem *p, double pairs, clmgk_operations *forwa
 /* Mixing of M scores by U hidden units at each of `pairs` places. */
 static void count_hidden(const problem *p, double pairs, clmgk_operations *forward, clmgk_operations *backward)
 {
-    const double numbers = pairs * p->components, units = pairs * p->hidden, results = pairs * p->heads;
-    const double terms = units * p->components, unit_terms = units * p->heads;
+    const double numbers = pairs * p->components, units = pairs * p->hidden, results = pairs * p->softmax_heads;
+    const double terms = units * p->components, unit_terms = units * p->softmax_heads;
     const double noises = p->noise ? (p->own_noise ? terms : numbers) : 0;
     const double offsets = p->desc.use_mix_hidden_offset ? units : 0, added = p->desc.use_mix_offset ? results : 0;
     const double weights = p->desc.use_mix_weight ? unit_terms : 0;
@@ -165,6 +168,15 @@ static void count_hidden(const problem *p, double pairs, clmgk_operations *forwa
                            fmax(added - size_of(p, CLMGK_ARRAY_MIX_OFFSET), 0);
 }
 
+/* Mixing of weights after the softmax. */
+static void count_mixing_after(const problem *p, double pairs, clmgk_operations *forward, clmgk_operations *backward)
+{
+    const double terms = pairs * p->heads * p->softmax_heads;
+    add_products(forward, terms, pairs * p->heads);
+    add_products(backward, terms, pairs * p->mixtures);
+    add_products(backward, terms, size_of(p, CLMGK_ARRAY_MIX_AFTER));
+}
+
 static void count_admixture_scores(const problem *p, clmgk_operations *forward, clmgk_operations *backward)
 {
     const double pairs = p->batch * p->length * p->length_k, vector = p->components * p->head_size;
@@ -175,13 +187,16 @@ static void count_admixture_scores(const problem *p, clmgk_operations *forward, 
         count_hidden(p, pairs, forward, backward);
     else
         count_mixing(p, pairs, forward, backward);
+    if (p->desc.mix_after_heads > 0)
+        count_mixing_after(p, pairs, forward, backward);
 }
 
 static void count_values(const problem *p, clmgk_operations *forward, clmgk_operations *backward)
 {
     const double rows = p->batch * p->heads * p->length, terms = rows * p->length_k * p->value_size;
     add_products(forward, terms, rows * p->value_size);
-    add_products(backward, terms, p->batch * p->mixtures * p->length * p->length_k);
+    const double matrices = p->desc.mix_after_heads > 0 ? p->heads : p->mixtures;
+    add_products(backward, terms, p->batch * matrices * p->length * p->length_k);
     add_products(backward, terms, p->batch * p->kv_heads * p->length_k * p->value_size);
 }
 
@@ -254,9 +269,10 @@ static void count_states(const problem *p, clmgk_operations *forward, clmgk_oper
 /* Learned arrays of the attention. */
 static double count_parameters(const problem *p)
 {
-    static const clmgk_array learned[] = {CLMGK_ARRAY_PRIOR, CLMGK_ARRAY_VARIANCE,   CLMGK_ARRAY_SHIFT,
-                                          CLMGK_ARRAY_SINKS, CLMGK_ARRAY_MIX,        CLMGK_ARRAY_MIX_WEIGHT,
-                                          CLMGK_ARRAY_NOISE, CLMGK_ARRAY_MIX_OFFSET, CLMGK_ARRAY_MIX_HIDDEN_OFFSET};
+    static const clmgk_array learned[] = {CLMGK_ARRAY_PRIOR,    CLMGK_ARRAY_VARIANCE,   CLMGK_ARRAY_SHIFT,
+                                          CLMGK_ARRAY_SINKS,    CLMGK_ARRAY_MIX,        CLMGK_ARRAY_MIX_WEIGHT,
+                                          CLMGK_ARRAY_NOISE,    CLMGK_ARRAY_MIX_OFFSET, CLMGK_ARRAY_MIX_HIDDEN_OFFSET,
+                                          CLMGK_ARRAY_MIX_AFTER};
     double sum = 0;
     for (size_t i = 0; i < MGK_COUNT(learned); i++)
         sum += size_of(p, learned[i]);

@@ -151,6 +151,15 @@ TH_TEST(hidden_layer_of_mixed_heads)
     tl_expect(session, &problem, "hidden layer of mixed heads");
 }
 
+TH_TEST(heads_mixed_after_the_softmax)
+{
+    static const tl_case set = {.layer = {.use_bias = 1, .residual = 1, .norm = CLMGK_NORM_PRE},
+                                .attention = {.mix_after_heads = 3, .dropout = 0.3}};
+    TL_PROBLEM problem = make(CLMGK_VARIANT_HARD_FISH, CLMGK_DTYPE_F32, &set, 17);
+    assert_true((problem.attention.desc.gradients & CLMGK_GRADIENT_MIX_AFTER) != 0);
+    tl_expect(session, &problem, "heads mixed after the softmax");
+}
+
 /* Nothing to see: O is 0, its biases are not. */
 TH_TEST(no_keys)
 {

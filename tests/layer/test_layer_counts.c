@@ -151,7 +151,7 @@ typedef struct layer {
     double root; /* of D */
     uint32_t traits;
     int64_t *q, *k, *v, *o; /* tokens first */
-    int64_t *mix, *weight, *offset, *hidden_offset, *noise, *prior, *shift, *projection, *state_c, *state_z;
+    int64_t *mix, *weight, *offset, *hidden_offset, *after, *noise, *prior, *shift, *projection, *state_c, *state_z;
 } layer;
 
 static bool is(const layer *l, uint32_t trait)
@@ -306,7 +306,7 @@ static void mix_hidden(const layer *l, int64_t b, int64_t i, int64_t j, const in
             add_noise(l, b, u, i, j, scores, noisy);
         units[u] = hidden_unit(l, u, noisy);
     }
-    for (int64_t h = 0; h < l->H; h++)
+    for (int64_t h = 0; h < l->X; h++)
         logits[h * l->N * l->S] = hidden_weight(l, h, units);
 }
 
@@ -337,13 +337,29 @@ static int64_t *admixture_matrices(const layer *l)
     return a;
 }
 
+/* sum_a m_ha P_a [B,H,N,S], of the X matrices that are mixed after the softmax, as many or one for all */
+static int64_t *mix_matrices(const layer *l, const int64_t *a)
+{
+    const int64_t pairs = l->N * l->S, after = l->desc.mix_after_heads;
+    int64_t *const mixed = list_of(l->B * l->H * pairs);
+    for (int64_t n = 0; n < l->B * l->H * pairs; n++) {
+        const int64_t b = n / (l->H * pairs), h = n / pairs % l->H;
+        mixed[n] = NOTHING;
+        for (int64_t k = 0; k < after; k++)
+            mixed[n] = sum(l->t, mixed[n],
+                           mul(l->t, l->after[h * after + k], a[(b * l->X + (l->X == 1 ? 0 : k)) * pairs + n % pairs]));
+    }
+    return mixed;
+}
+
 static void sum_values(layer *l, const int64_t *a)
 {
+    const int64_t matrices = l->desc.mix_after_heads > 0 ? l->H : l->X;
     l->t->part = CLMGK_PART_VALUES;
     l->o = list_of(l->B * l->N * l->H * l->E);
     for (int64_t n = 0; n < l->B * l->N * l->H * l->E; n++) {
         const int64_t e = n % l->E, h = n / l->E % l->H, i = n / (l->E * l->H) % l->N, b = n / (l->E * l->H * l->N);
-        const int64_t *const row = a + ((b * l->X + (l->X == 1 ? 0 : h)) * l->N + i) * l->S;
+        const int64_t *const row = a + ((b * matrices + (matrices == 1 ? 0 : h)) * l->N + i) * l->S;
         l->o[n] = NOTHING;
         for (int64_t j = 0; j < l->S; j++)
             l->o[n] = sum(l->t, l->o[n], mul(l->t, row[j], l->v[((b * l->S + j) * l->G + key_head(l, h)) * l->E + e]));
@@ -512,7 +528,8 @@ static void take_parameters(layer *l)
                    {CLMGK_ARRAY_MIX_WEIGHT, &l->weight, 0.1},
                    {CLMGK_ARRAY_MIX_OFFSET, &l->offset, -1},
                    {CLMGK_ARRAY_NOISE, &l->noise, 0.01},
-                   {CLMGK_ARRAY_MIX_HIDDEN_OFFSET, &l->hidden_offset, -1}};
+                   {CLMGK_ARRAY_MIX_HIDDEN_OFFSET, &l->hidden_offset, -1},
+                   {CLMGK_ARRAY_MIX_AFTER, &l->after, -1}};
     for (size_t i = 0; i < TH_COUNT(learned); i++) {
         const int64_t count = clmgk_array_count(d, learned[i].array);
         *learned[i].list = count ? parameters(l->t, CLMGK_PART_SCORES, count, learned[i].low) : NULL;
@@ -565,6 +582,7 @@ static void check_outputs(const layer *l)
                                   [CLMGK_ARRAY_MIX_OFFSET] = values_of(l, l->offset, CLMGK_ARRAY_MIX_OFFSET),
                                   [CLMGK_ARRAY_MIX_HIDDEN_OFFSET] =
                                       values_of(l, l->hidden_offset, CLMGK_ARRAY_MIX_HIDDEN_OFFSET),
+                                  [CLMGK_ARRAY_MIX_AFTER] = values_of(l, l->after, CLMGK_ARRAY_MIX_AFTER),
                                   [CLMGK_ARRAY_NOISE] = values_of(l, l->noise, CLMGK_ARRAY_NOISE),
                                   [CLMGK_ARRAY_PROJECTION] = values_of(l, l->projection, CLMGK_ARRAY_PROJECTION),
                                   [CLMGK_ARRAY_STATE_C] = values_of(l, l->state_c, CLMGK_ARRAY_STATE_C),
@@ -612,7 +630,9 @@ static layer start(tape *t, const clmgk_attention_desc *resolved)
     l.M = resolved->components, l.N = resolved->length, l.S = resolved->length_k;
     l.D = resolved->head_size, l.E = resolved->value_size, l.F = resolved->features;
     l.root = sqrt((double)l.D);
-    l.X = is(&l, CLMGK_TRAIT_SHARED_MIX) && (!is(&l, CLMGK_TRAIT_NOISE) || resolved->shared_noise) ? 1 : l.H;
+    l.X = is(&l, CLMGK_TRAIT_SHARED_MIX) && (!is(&l, CLMGK_TRAIT_NOISE) || resolved->shared_noise)
+              ? 1
+              : th_softmax_heads(resolved);
     return l;
 }
 
@@ -638,7 +658,8 @@ static void project_inputs(layer *l, bool cross, bool apart)
 static void release(layer *l)
 {
     int64_t *const lists[] = {l->q,     l->k,     l->v,          l->o,       l->mix,     l->weight, l->offset,
-                              l->noise, l->prior, l->projection, l->state_c, l->state_z, l->shift,  l->hidden_offset};
+                              l->noise, l->prior, l->projection, l->state_c, l->state_z, l->shift,  l->hidden_offset,
+                              l->after};
     for (size_t i = 0; i < TH_COUNT(lists); i++)
         free(lists[i]);
     free(l->t->nodes);
@@ -676,7 +697,9 @@ static void check(const clmgk_attention_desc *desc, bool apart)
         free(psi);
     } else {
         int64_t *const a = is(&l, CLMGK_TRAIT_ADMIXTURE) ? admixture_matrices(&l) : mixture_matrices(&l);
-        sum_values(&l, a);
+        int64_t *const mixed = resolved.mix_after_heads > 0 ? mix_matrices(&l, a) : NULL;
+        sum_values(&l, mixed ? mixed : a);
+        free(mixed);
         free(a);
     }
     check_outputs(&l);
@@ -743,6 +766,19 @@ TH_HOST_TEST(hidden_layers_in_loops)
         desc.use_mix_offset = !(n & 2);
         desc.use_mix_hidden_offset = !(n & 4);
         desc.shared_noise = n & 8 && n & 1;
+        check(&desc, false);
+    }
+}
+
+/* Three heads before the mixing, two or four after it. */
+TH_HOST_TEST(mixing_after_the_softmax_in_loops)
+{
+    static const clmgk_variant variants[] = {CLMGK_VARIANT_HARD_FISH, CLMGK_VARIANT_HARD_MISH, CLMGK_VARIANT_GFISH};
+    for (size_t n = 0; n < TH_COUNT(variants) * 4; n++) {
+        clmgk_attention_desc desc = describe(variants[n / 4], n & 1 ? 2 : 4, n & 2);
+        desc.mix_after_heads = 3;
+        desc.mix_hidden = n >= 8 && n & 1 ? 5 : 0;
+        desc.use_mix_weight = desc.use_mix_offset = n >= 8;
         check(&desc, false);
     }
 }
