@@ -25,11 +25,20 @@ static twins make_twins(const clmgk_attention_desc *texts, const clmgk_attention
     return both;
 }
 
+/* With which one program serves problems of all sizes. */
+static clmgk_plan_options options_of(const th_session *session, clmgk_engine engine)
+{
+    for (size_t n = 0; n < session->engines; n++)
+        if (session->engine[n] == engine)
+            return th_options(session, n);
+    return th_options_of(engine, NULL);
+}
+
 /* Runs the texts' problem; compares its outputs with the other problem's reference, and its gradients, of which it may
  * have more, with its own. */
 static void expect_on(th_session *session, twins *both, clmgk_engine engine)
 {
-    const clmgk_plan_options options = th_options_of(engine, NULL);
+    const clmgk_plan_options options = options_of(session, engine);
     th_run_pass(session, &both->texts, TH_FORWARD, &options);
     TH_REF_ANSWER answer = th_solve(&both->plain);
     th_check(session, &both->texts, engine, &answer);
@@ -121,7 +130,7 @@ static void expect_half(th_session *session, clmgk_attention_desc plain, uint64_
     expect_alike(session, &both, false);
 }
 
-TH_TEST(gaussian_components)
+TH_FULL_TEST(gaussian_components)
 {
     clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_MGK, 33, 70);
     desc.gradients = all | CLMGK_GRADIENT_PRIOR;
@@ -233,7 +242,7 @@ static void expect_case(th_session *session, size_t n, clmgk_engine engine, clmg
     for (int c = 0; engine == CLMGK_ENGINE_LANE && c < 2; c++)
         if (x->captures[c].name != NULL && x->captures[c].type != CLMGK_CAPTURE_I32)
             desc.gradients |= (uint32_t)CLMGK_GRADIENT_CAPTURE_0 << c;
-    const clmgk_plan_options options = th_options_of(engine, NULL);
+    const clmgk_plan_options options = options_of(session, engine);
     th_expect_shapes(session, desc, &options, 7 * n, 0, count);
 }
 
