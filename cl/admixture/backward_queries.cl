@@ -74,7 +74,6 @@ FUNCTION real pair_delta(const pair_block *b, int sub, int u, int v)
     return b->delta[v];
 }
 
-#if HAS_DROPOUT
 FUNCTION void pair_keep(const pair_block *b, int sub, real (*keep)[BLOCK_ROWS])
 {
     KEYS_FOR(u)
@@ -82,7 +81,6 @@ FUNCTION void pair_keep(const pair_block *b, int sub, real (*keep)[BLOCK_ROWS])
             keep[u][v] = (real)(b->a->keep_scale);
     drop_weights(b->e, &b->x->modifiers, b->view, sub, keep);
 }
-#endif
 
 #if WANT_BIAS
 FUNCTION void bias_gradients(const pair_block *b, int sub, real (*grad)[BLOCK_ROWS])

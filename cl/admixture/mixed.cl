@@ -65,9 +65,8 @@ FUNCTION void hold_weights(const pair_block *b, int sub, int head, real *row_sum
     KEYS_FOR(u)
         ROWS_FOR(v)
             row_sum[v] += s[u][v];
-#if HAS_DROPOUT
-    drop_weights(b->e, &b->x->modifiers, b->view, sub, s);
-#endif
+    if (HAS_DROPOUT)
+        drop_weights(b->e, &b->x->modifiers, b->view, sub, s);
     pair_hold(b, SCORES + head, sub, s);
 }
 

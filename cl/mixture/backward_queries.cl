@@ -138,9 +138,8 @@ FUNCTION void sub_tile_gradients(const query_block *b, int sub, real (*sums)[BLO
     KEYS_FOR(u)
         ROWS_FOR(v)
             keep[u][v] = (real)(HAS_DROPOUT ? b->a->keep_scale : 1.0f);
-#if HAS_DROPOUT
-    drop_weights(&b->g->base, &b->x->modifiers, b->view, sub, keep);
-#endif
+    if (HAS_DROPOUT)
+        drop_weights(&b->g->base, &b->x->modifiers, b->view, sub, keep);
     const bool masked = sub < b->view->whole_begin || sub >= b->view->whole_end;
     if (WEIGHTS_FIRST)
         weights_first(b, b->view, masked, sub);

@@ -113,13 +113,12 @@ FUNCTION void score_product(engine *e, const scorer *x, const tile_view *view, i
             product[u][v] = product_start(&b, &n, r);
         }
     tile_product(e, view->panel, sub, 0, r, view->edge, product);
-#if TERMS_JOIN
-    KEYS_FOR(u)
-        ROWS_FOR(v) {
-            const entry n = entry_at(view->panel, sub, u, v);
-            product[u][v] = product_whole(&b, &n, r, product[u][v]);
-        }
-#endif
+    if (TERMS_JOIN)
+        KEYS_FOR(u)
+            ROWS_FOR(v) {
+                const entry n = entry_at(view->panel, sub, u, v);
+                product[u][v] = product_whole(&b, &n, r, product[u][v]);
+            }
 #if !EXACT_TWICE
     if (!lazy)
         score_put(e, r, sub, product);
