@@ -37,8 +37,7 @@ static void fill_grad_o(const clmgk_ref_problem *p, double *grad_o)
         }
 }
 
-/* The heads before the mixing, without values. */
-static clmgk_ref_problem heads_of(const clmgk_ref_problem *problem)
+clmgk_ref_problem ref_mixed_heads(const clmgk_ref_problem *problem)
 {
     clmgk_ref_problem heads = *problem;
     heads.desc.heads = problem->desc.mix_after_heads;
@@ -71,7 +70,8 @@ bool ref_mixed_create(const clmgk_ref_problem *problem, ref_mixed *m)
     const clmgk_attention_desc *const d = &problem->desc;
     const ref_family *const family = ref_family_of(d->variant);
     const size_t width = (size_t)(d->mix_after_heads * d->heads * d->value_size);
-    *m = (ref_mixed){.problem = problem, .heads = heads_of(problem), .at = {-1, -1, -1}, .plain_at = {-1, -1, -1}};
+    *m = (ref_mixed){
+        .problem = problem, .heads = ref_mixed_heads(problem), .at = {-1, -1, -1}, .plain_at = {-1, -1, -1}};
     m->memory = add_values(problem, &m->heads);
     m->o = calloc(2 * width + 1, sizeof(double));
     m->plain_o = calloc(width + 1, sizeof(float));
@@ -250,27 +250,6 @@ static void solve_row(ref_mixed *m, clmgk_ref_answer *answer, int64_t n, double 
     }
 }
 
-/* L of the heads before the mixing, with values of one feature, 0. */
-static bool solve_logs(const clmgk_ref_problem *problem, bool all, clmgk_ref_answer *answer)
-{
-    const clmgk_attention_desc *const d = &problem->desc;
-    const int64_t heads = d->mix_after_heads, rows = all ? d->batch * heads * d->length : answer->rows * heads;
-    clmgk_ref_problem logs = heads_of(problem);
-    logs.desc.value_size = 1;
-    int64_t *const row = calloc((size_t)rows + 1, sizeof(int64_t));
-    double *const zeros = calloc((size_t)(d->batch * d->length_k) + 1, sizeof(double));
-    answer->before = calloc(1, sizeof(*answer->before));
-    for (int64_t n = 0; row && n < rows; n++) {
-        const ref_row at = ref_row_of(d, all ? 0 : answer->row[n / heads]);
-        row[n] = all ? n : (at.b * heads + n % heads) * d->length + at.i;
-    }
-    logs.v = zeros;
-    const bool ok = row && zeros && answer->before && clmgk_ref_solve(&logs, rows, row, answer->before);
-    free(row);
-    free(zeros);
-    return ok;
-}
-
 bool ref_mixed_rows(const clmgk_ref_problem *problem, bool all, clmgk_ref_answer *answer)
 {
     const clmgk_attention_desc *const d = &problem->desc;
@@ -280,7 +259,7 @@ bool ref_mixed_rows(const clmgk_ref_problem *problem, bool all, clmgk_ref_answer
         return false;
     double *const room = calloc((size_t)(2 * m.heads.desc.value_size) + 1, sizeof(double));
     float *const plain = calloc((size_t)d->value_size + 1, sizeof(float));
-    bool ok = room && plain && solve_logs(problem, all, answer);
+    const bool ok = room && plain;
     for (int64_t n = 0; ok && !all && n < answer->rows; n++)
         solve_row(&m, answer, n, room, plain);
     for (int64_t n = 0; ok && all && n < lists * heads; n++) /* the heads of a row one after the other */
@@ -432,7 +411,7 @@ bool ref_mixed_plain_gradients(const clmgk_ref_problem *problem, const plain_sco
 
 bool ref_mixed_may_leave(const clmgk_ref_problem *problem, bool *may)
 {
-    clmgk_ref_problem heads = heads_of(problem);
+    clmgk_ref_problem heads = ref_mixed_heads(problem);
     double *const memory = add_values(problem, &heads);
     *may = memory && ref_gradients_may_leave(&heads);
     free(memory);

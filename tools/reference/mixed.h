@@ -26,6 +26,9 @@ typedef struct ref_mixed {
 bool ref_mixed_create(const clmgk_ref_problem *problem, ref_mixed *mixed);
 void ref_mixed_free(ref_mixed *mixed);
 
+/* The problem of the A heads, without values. */
+clmgk_ref_problem ref_mixed_heads(const clmgk_ref_problem *problem);
+
 /* O of row `at` of the H heads: exact, and by the plain formula. */
 void ref_mixed_output(ref_mixed *mixed, ref_row at, double *o);
 void ref_mixed_plain(ref_mixed *mixed, ref_row at, ref_way way, float *o);
@@ -33,7 +36,7 @@ void ref_mixed_plain(ref_mixed *mixed, ref_row at, ref_way way, float *o);
 /* Weights [S] of row `at`. */
 void ref_mixed_weights(ref_mixed *mixed, ref_row at, double *weights);
 
-/* The rows of an answer; of all rows, in order, if `all`. False: out of memory. */
+/* The rows of an answer, but for L (`before`); of all rows, in order, if `all`. False: out of memory. */
 bool ref_mixed_rows(const clmgk_ref_problem *problem, bool all, clmgk_ref_answer *answer);
 
 /* As exact_gradients and plain_gradients. */
@@ -42,7 +45,7 @@ bool ref_mixed_plain_gradients(const clmgk_ref_problem *problem, const plain_sco
                                const bool *lost, float *const values[]);
 bool ref_mixed_may_leave(const clmgk_ref_problem *problem, bool *may);
 
-/* bound.c: the range of O of a lost row, and whether O may be zero. */
+/* lost.c: the range of O of a lost row, and whether O may be zero. */
 void ref_fill_range(const exact_row *row, const double *o, double *low, double *high, bool *may_be_zero);
 
 #endif
