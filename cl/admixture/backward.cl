@@ -382,7 +382,7 @@ FUNCTION void value_heads(const key_block *b, int g0, int end_g)
             const int first = b->k0 + panel * PANEL_HELD;
             panel_tile m = {panel, first, g0, i0, entries, subs, edge_of(a, p, i0, first), false};
             const panel_rows rows = rows_of_panel(&walk, panel);
-            if (!panel_meets(&rows, i0, stop, &m.masked))
+            if (!panel_meets(&walk, &rows, panel, i0, stop, &m.masked))
                 continue;
             hold_tile(b, &m);
 #if MIX_AFTER > 0

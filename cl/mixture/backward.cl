@@ -123,8 +123,8 @@ FUNCTION void block_queries(const key_block *b)
             panel_tile m = {panel, first, i0, 0, stop - i0, edge_of(a, p, i0, first), factored, false};
             if (PANELS > 1)
                 rows = rows_of_panel(&walk, panel);
-            const bool meets = panel_meets(&rows, i0, stop, &m.masked);
-            if ((PANELS > 1 || ROWS_INSIDE) && !meets) /* else the walk has left out such tiles */
+            const bool meets = panel_meets(&walk, &rows, panel, i0, stop, &m.masked);
+            if ((PANELS > 1 || ROWS_INSIDE || MASK_MOD) && !meets) /* else the walk has left out such tiles */
                 continue;
             if (SUB_TILES > 1)
                 panel_entries(&walk, panel, i0, &m.begin, &m.end);

@@ -123,6 +123,7 @@ static clmgk_status print_all(const mgk_formula_texts *texts, mgk_formulas *f, c
     mgk_print_function(&f->code, "score_mod", true, f->score, "s");
     mgk_print_function(&f->code, "score_mod_slope", true, f->slope, texts->score ? zero : "mod_const(1.0f)");
     mgk_print_function(&f->code, "mask_mod", false, f->mask, "mod_const_int(-1)");
+    mgk_print_tile(&f->code, f->mask);
     for (size_t n = 0; n < texts->symbols.number_count && (texts->gradients >> MGK_CAPTURES & 1) != 0; ++n) {
         (void)snprintf(name, sizeof(name), "score_mod_by_number_%zu", n);
         mgk_print_function(&f->code, name, true, f->by_number[n], zero);

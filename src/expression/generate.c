@@ -4,15 +4,15 @@
 
 #include <string.h>
 
-/* The codes of an operation, of floats and of ints. */
-static const char *const codes[][2] = {
-#define OPERATION_CODES(name, count, floats, ints) {floats, ints},
+/* The codes of an operation: of floats, of ints, of ranges. */
+static const char *const codes[][3] = {
+#define OPERATION_CODES(name, count, floats, ints, ranges) {floats, ints, ranges},
     MGK_OPERATION_LIST(OPERATION_CODES)
 #undef OPERATION_CODES
 };
 
-static const char *const name_codes[] = {
-#define NAME_CODE(name, text, code, type) code,
+static const char *const name_codes[][2] = {
+#define NAME_CODE(name, text, code, range, type) {code, range},
     MGK_NAME_LIST(NAME_CODE)
 #undef NAME_CODE
 };
@@ -35,7 +35,7 @@ static void print_operand(mgk_text *text, const mgk_node *nodes, int32_t n)
     if (node->operation == MGK_CONSTANT)
         print_constant(text, node);
     else if (node->operation == MGK_NAME)
-        mgk_text_printf(text, "%s", name_codes[node->slot]);
+        mgk_text_printf(text, "%s", name_codes[node->slot][0]);
     else if (node->operation == MGK_NUMBER)
         mgk_text_printf(text, "mod_number(data, %u)", (unsigned)node->slot);
     else
@@ -53,18 +53,24 @@ static void print_read(mgk_text *text, const mgk_node *nodes, const mgk_node *no
     mgk_text_printf(text, "))");
 }
 
-static void print_operation(mgk_text *text, const mgk_node *nodes, const mgk_node *node)
+/* A code, with the arguments as `print` writes them. */
+static void print_code(mgk_text *text, const char *code, const mgk_node *nodes, const mgk_node *node,
+                       void (*print)(mgk_text *, const mgk_node *, int32_t))
 {
-    const char *code = codes[node->operation][node->from != MGK_FLOAT];
     while (*code != '\0') {
         const size_t plain = strcspn(code, "%");
         mgk_text_append(text, code, plain);
         code += plain;
         if (*code == '%') {
-            print_operand(text, nodes, node->arguments[code[1] - '0']);
+            print(text, nodes, node->arguments[code[1] - '0']);
             code += 2;
         }
     }
+}
+
+static void print_operation(mgk_text *text, const mgk_node *nodes, const mgk_node *node)
+{
+    print_code(text, codes[node->operation][node->from != MGK_FLOAT], nodes, node, print_operand);
 }
 
 static const char *type_code(mgk_type type)
@@ -121,5 +127,46 @@ void mgk_print_function(mgk_text *text, const char *name, bool score, const mgk_
         print_operand(text, nodes, last);
     else
         mgk_text_printf(text, "%s", otherwise);
+    mgk_text_printf(text, ";\n}\n");
+}
+
+/* ---- ranges ------------------------------------------------------------------------------------------------------ */
+
+/* Whether the operation has a range that depends on its arguments'. */
+static bool has_range(const mgk_node *node)
+{
+    return codes[node->operation][2][0] != '\0' && node->from != MGK_FLOAT && node->type != MGK_FLOAT;
+}
+
+static void print_range(mgk_text *text, const mgk_node *nodes, int32_t n)
+{
+    const mgk_node *const node = &nodes[n];
+    if (node->operation == MGK_CONSTANT && node->type != MGK_FLOAT)
+        mgk_text_printf(text, "range_of(%d, %d)", (int)node->value, (int)node->value);
+    else if (node->operation == MGK_NAME)
+        mgk_text_printf(text, "%s", name_codes[node->slot][1]);
+    else if (has_range(node))
+        mgk_text_printf(text, "t%d", (int)n);
+    else
+        mgk_text_printf(text, node->type == MGK_BOOL ? "range_either()" : "range_any()");
+}
+
+void mgk_print_tile(mgk_text *text, const mgk_expression *mask)
+{
+    const mgk_node *const nodes = mask ? mask->nodes : NULL;
+    const int32_t count = mask ? (int32_t)mask->count : 0;
+    mgk_text_printf(text, "FUNCTION mod_range mask_mod_tile(const struct mod_tile tile)\n{\n");
+    for (int32_t n = 0; n < count; ++n) {
+        if (!has_range(&nodes[n]))
+            continue;
+        mgk_text_printf(text, "    const mod_range t%d = ", (int)n);
+        print_code(text, codes[nodes[n].operation][2], nodes, &nodes[n], print_range);
+        mgk_text_printf(text, ";\n");
+    }
+    mgk_text_printf(text, "    return ");
+    if (nodes)
+        print_range(text, nodes, count - 1);
+    else
+        mgk_text_printf(text, "range_of(1, 1)");
     mgk_text_printf(text, ";\n}\n");
 }

@@ -60,7 +60,7 @@ static const char *const names[] = {
 };
 
 static const mgk_type name_types[] = {
-#define NAME_TYPE(name, text, code, type) type,
+#define NAME_TYPE(name, text, code, range, type) type,
     MGK_NAME_LIST(NAME_TYPE)
 #undef NAME_TYPE
 };

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranges of values. Those of ints are exact bounds; those of floats grow with each operation by more than any rounding
- * that OpenCL allows, and are everything where a function is not monotone or may be NaN.
+ * Ranges of values. Those of ints are exact bounds (cl/attention/ranges.clh); those of floats grow with each operation
+ * by more than any rounding that OpenCL allows, and are everything where a function is not monotone or may be NaN.
  */
 #include "expression/expression.h"
+
+#define FUNCTION static inline
+#include "attention/ranges.clh"
 
 #include <float.h>
 #include <math.h>
 
 static const mgk_range everything = {-INFINITY, INFINITY, true};
-static const mgk_range every_int = {INT32_MIN, INT32_MAX, false};
 static const mgk_range either = {0, 1, false};
 
 static mgk_range decided(bool value)
@@ -17,18 +19,12 @@ static mgk_range decided(bool value)
     return (mgk_range){value, value, false};
 }
 
-static bool is_point(mgk_range a)
-{
-    return a.low == a.high && !a.nan;
-}
-
 static mgk_range join(mgk_range a, mgk_range b)
 {
     return (mgk_range){a.low < b.low ? a.low : b.low, a.high > b.high ? a.high : b.high, a.nan || b.nan};
 }
 
-/* The range of a function's values at the corners of its arguments' ranges. Ints that overflow, and floats of which one
- * is NaN, may be anything. */
+/* The range of a function's values at the corners of its arguments' ranges. Where one is NaN, all may be. */
 static mgk_range corners(const mgk_node *node, mgk_range a, mgk_range b)
 {
     mgk_range range = {INFINITY, -INFINITY, a.nan || b.nan};
@@ -44,18 +40,36 @@ static mgk_range corners(const mgk_node *node, mgk_range a, mgk_range b)
 
 /* ---- ints -------------------------------------------------------------------------------------------------------- */
 
-static mgk_range limited(double low, double high)
+static mgk_range int_range(const mgk_node *node, mgk_range a, mgk_range b)
 {
-    return low < INT32_MIN || high > INT32_MAX ? every_int : (mgk_range){low, high, false};
-}
-
-static mgk_range multiply_ints(mgk_range a, mgk_range b)
-{
-    const double x[] = {a.low * b.low, a.low * b.high, a.high * b.low, a.high * b.high};
-    mgk_range range = {x[0], x[0], false};
-    for (int n = 1; n < 4; ++n)
-        range = join(range, (mgk_range){x[n], x[n], false});
-    return limited(range.low, range.high);
+    const mod_range x = {(mgk_i64)a.low, (mgk_i64)a.high}, y = {(mgk_i64)b.low, (mgk_i64)b.high};
+    mod_range range = range_any();
+    switch (node->operation) {
+    case MGK_ADD:
+        range = range_add(x, y);
+        break;
+    case MGK_SUBTRACT:
+        range = range_sub(x, y);
+        break;
+    case MGK_MULTIPLY:
+        range = range_mul(x, y);
+        break;
+    case MGK_DIVIDE:
+        range = range_div(x, y);
+        break;
+    case MGK_REMAINDER:
+        range = range_mod(x, y);
+        break;
+    case MGK_NEGATE:
+        range = range_neg(x);
+        break;
+    case MGK_ABS:
+        range = range_abs(x);
+        break;
+    default:
+        break;
+    }
+    return (mgk_range){(double)range.low, (double)range.high, false};
 }
 
 static double largest(mgk_range a)
@@ -63,47 +77,9 @@ static double largest(mgk_range a)
     return fmax(fabs(a.low), fabs(a.high));
 }
 
-/* A divisor of 0 gives 0; other divisors make a number no larger. */
-static mgk_range divide_ints(const mgk_node *node, mgk_range a, mgk_range b)
-{
-    if (b.low > 0 || (b.high < 0 && a.low > INT32_MIN))
-        return corners(node, a, b);
-    return limited(-largest(a), largest(a));
-}
-
-/* The sign is the dividend's. */
-static mgk_range remainder_ints(const mgk_node *node, mgk_range a, mgk_range b)
-{
-    const bool one_sign = a.low >= 0 || a.high <= 0;
-    if (is_point(b) && b.low != 0 && one_sign && trunc(a.low / b.low) == trunc(a.high / b.low))
-        return corners(node, a, b);
-    const double most = fmin(fmax(largest(b) - 1, 0), largest(a));
-    return (mgk_range){a.low < 0 ? -most : 0, a.high > 0 ? most : 0, false};
-}
-
 static mgk_range abs_range(mgk_range a)
 {
     return (mgk_range){a.low > 0 ? a.low : a.high < 0 ? -a.high : 0, largest(a), a.nan};
-}
-
-static mgk_range int_range(const mgk_node *node, mgk_range a, mgk_range b)
-{
-    switch (node->operation) {
-    case MGK_ADD:
-        return limited(a.low + b.low, a.high + b.high);
-    case MGK_SUBTRACT:
-        return limited(a.low - b.high, a.high - b.low);
-    case MGK_MULTIPLY:
-        return multiply_ints(a, b);
-    case MGK_DIVIDE:
-        return divide_ints(node, a, b);
-    case MGK_REMAINDER:
-        return remainder_ints(node, a, b);
-    case MGK_NEGATE:
-        return limited(-a.high, -a.low);
-    default: /* MGK_ABS */
-        return limited(abs_range(a).low, abs_range(a).high);
-    }
 }
 
 /* ---- floats ------------------------------------------------------------------------------------------------------ */

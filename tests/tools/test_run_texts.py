@@ -79,6 +79,22 @@ class Texts(RunTest):
         self.refuse(2, *words, "--grad-capture", "doc=dd.npy", words=["gradients: CAPTURE_1: expected score_mod, and floats"])
         self.refuse(2, *words, "--grad-number", "c=da.npy", words=["da.npy"])
 
+    def test_hidden_tiles_are_left_out(self):
+        """Tiles that the mask hides read nothing: a NaN in V there reaches no row, although its weight would be 0."""
+        for name, size in ("q", 8), ("k", 8), ("v", 6), ("g", 6):
+            self.save(name, self.normal(1, 2, 600, size))
+        words = [*self.texts(None, "i / 200 == j / 200 && i % 3 != 5", out=None), "--grad-out", "g.npy", "--check"]
+        self.accept(*words)
+        words[words.index("i / 200 == j / 200 && i % 3 != 5")] = "i / 200 == 2 - j / 200"  # the first tiles are hidden
+        self.accept(*words)
+        values = self.load("v.npy")
+        values[:, :, 500:] = np.nan
+        self.save("v", values)
+        self.accept(*self.texts(None, "i / 200 == j / 200 && i % 3 != 5"))
+        nan = np.isnan(self.load("o.npy")).any((0, 1, 3))
+        self.assertFalse(nan[:128].any())
+        self.assertTrue(nan[400:].all())
+
     def test_a_text_is_what_it_says(self):
         self.accept(*self.texts("2 * tanh(s / 2)", "j <= i + 2"))
         text = self.load("o.npy")
