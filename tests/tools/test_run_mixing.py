@@ -90,6 +90,25 @@ class Forward(MixingTest):
         expected = self.hidden_by_numpy(square, np.vstack([square, square[:1]]), np.zeros(3))[0]
         np.testing.assert_allclose(arrays["out"], expected[:, :3], atol=5e-6)
 
+    def test_mixing_after_the_softmax(self):
+        """m [H,A] gives both numbers of heads; L, p and c have A heads."""
+        mix, after = self.normal(5, 3), self.normal(2, 5)
+        self.save("p", mix)
+        self.save("m", after)
+        self.save("bias", self.normal(1, 5, 1, 7))
+        q, k, v = (self.arrays[name] for name in ("qx", "kx", "v"))
+        mixed = np.einsum("hk,bkij->bhij", mix, q @ k.swapaxes(-1, -2)) / np.sqrt(8.0)
+        weights = np.exp(mixed - mixed.max(-1, keepdims=True))
+        total = weights.sum(-1, keepdims=True)
+        expected = np.einsum("ha,baij->bhij", after, weights / total) @ v, np.log(total[..., 0]) + mixed.max(-1)
+        self.expect("hard-fish", expected, mix="p.npy", mix_after="m.npy")
+        self.save("g2", self.normal(2, 2, 5, 6))
+        result, arrays = self.run_for("hard-fish", ("out", "lse", "dmix_after"), mix="p.npy", mix_after="m.npy",
+                                      bias="bias.npy", alibi="0,0.5,1,0,2", grad_out="g2.npy")
+        self.assertEqual(arrays["dmix_after"].shape, (2, 5))
+        self.assertEqual((result["heads"], result["components"], result["mix_after_heads"]), (2, 3, 5))
+        self.assertEqual(result["flops"], 2 * (2 * 3 * 8 + 2 * 6) * 2 * 5 * 7)
+
     def test_lists_and_files(self):
         mix = self.arrays["mix"].astype(np.float32)
         text = ",".join(repr(float(value)) for value in mix.ravel())

@@ -109,9 +109,10 @@ static tool_exit check_forward(const tool_problem *problem, const clmgk_ref_prob
     const clmgk_ref_verdict verdict = clmgk_ref_check(&answer, values->of[CLMGK_ARRAY_O], values->of[CLMGK_ARRAY_LSE]);
     note(problem, CLMGK_ARRAY_O, (check_pair){values->of[CLMGK_ARRAY_O], answer.o},
          (clmgk_ref_error){verdict.error_o, answer.bound_o.bound}, answer.bound_o.max_abs, result);
+    const clmgk_ref_answer *const logs = answer.before ? answer.before : &answer;
     if (values->of[CLMGK_ARRAY_LSE])
-        note(problem, CLMGK_ARRAY_LSE, (check_pair){values->of[CLMGK_ARRAY_LSE], answer.lse},
-             (clmgk_ref_error){verdict.error_lse, answer.bound_lse.bound}, answer.bound_lse.max_abs, result);
+        note(problem, CLMGK_ARRAY_LSE, (check_pair){values->of[CLMGK_ARRAY_LSE], logs->lse},
+             (clmgk_ref_error){verdict.error_lse, logs->bound_lse.bound}, logs->bound_lse.max_abs, result);
     for (int64_t n = 0; n < answer.rows; n++)
         result->lost_rows += answer.lost[n].is;
     complain(result, verdict.message);

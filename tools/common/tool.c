@@ -198,12 +198,13 @@ json_t *tool_json_own_dtypes(const clmgk_attention_desc *desc)
 
 json_t *tool_json_sizes(const clmgk_attention_desc *desc)
 {
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:o*}", "batch", (json_int_t)desc->batch, "heads",
-                     (json_int_t)desc->heads, "kv_heads", (json_int_t)desc->kv_heads, "components",
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:o*, s:o*}", "batch", (json_int_t)desc->batch,
+                     "heads", (json_int_t)desc->heads, "kv_heads", (json_int_t)desc->kv_heads, "components",
                      (json_int_t)desc->components, "length", (json_int_t)desc->length, "length_k",
                      (json_int_t)desc->length_k, "head_size", (json_int_t)desc->head_size, "value_size",
                      (json_int_t)desc->value_size, "causal", (int)desc->causal, "mix_hidden",
-                     desc->mix_hidden > 0 ? json_integer((json_int_t)desc->mix_hidden) : NULL);
+                     desc->mix_hidden > 0 ? json_integer((json_int_t)desc->mix_hidden) : NULL, "mix_after_heads",
+                     desc->mix_after_heads > 0 ? json_integer((json_int_t)desc->mix_after_heads) : NULL);
 }
 
 json_t *tool_json_features(const clmgk_attention_desc *desc)

@@ -240,8 +240,8 @@ double tool_forward_flops(const clmgk_attention_desc *desc, const clmgk_host_arg
         const extent over = extent_of(desc, arrays, forward_chunk(plan));
         return 2.0 * linear_forward_products(desc, &over);
     }
-    return 2.0 * (tool_score_products(desc) + tool_value_products(desc)) *
-           (tool_visible_pairs(desc, arrays) / (double)desc->heads);
+    const double scores = (desc->mix_after_heads > 0 ? 2.0 : 1.0) * tool_score_products(desc);
+    return 2.0 * (scores + tool_value_products(desc)) * (tool_visible_pairs(desc, arrays) / (double)desc->heads);
 }
 
 double tool_backward_flops(const clmgk_attention_desc *desc, const clmgk_host_args *arrays, const clmgk_plan_info *plan)
@@ -250,5 +250,7 @@ double tool_backward_flops(const clmgk_attention_desc *desc, const clmgk_host_ar
         const extent over = extent_of(desc, arrays, backward_chunk(plan));
         return desc->gradients != 0 ? 2.0 * linear_backward_products(desc, &over) : 0.0;
     }
-    return 2.0 * backward_products(desc) * (tool_visible_pairs(desc, arrays) / (double)desc->heads);
+    const bool deltas = desc->mix_after_heads > 0 && desc->gradients & ~(CLMGK_GRADIENT_V | CLMGK_GRADIENT_MIX_AFTER);
+    const double more = deltas ? tool_score_products(desc) + tool_value_products(desc) : 0.0;
+    return 2.0 * (backward_products(desc) + more) * (tool_visible_pairs(desc, arrays) / (double)desc->heads);
 }

@@ -25,8 +25,8 @@ double tool_score_products(const clmgk_attention_desc *desc);
 double tool_value_products(const clmgk_attention_desc *desc);
 
 /*
- * Floating-point operations of the forward pass: 2 (P D + H E) for a query and a key that see each other. `arrays` are
- * those of tool_visible_pairs.
+ * Floating-point operations of the forward pass: 2 (P D + H E) for a query and a key that see each other; with mixing
+ * after the softmax, whose scores are computed twice, 2 (2 P D + H E). `arrays` are those of tool_visible_pairs.
  *
  * Linear family: for each head, 2 W (E + 1) for a key, which the state C and z takes, and for a query, which reads it;
  * causal by chunks, 2 (W + E) for a query and a key that it sees in its own chunk; by steps, which give each query a
@@ -38,7 +38,8 @@ double tool_forward_flops(const clmgk_attention_desc *desc, const clmgk_host_arg
 
 /*
  * The same of the backward pass of the descriptor's gradients: the scores once more (P D) and dO . V (H E, where
- * more than dV is wanted), then dV (H E), dQ (P D), dK and the shift's (P D together).
+ * more than dV is wanted), then dV (H E), dQ (P D), dK and the shift's (P D together). With mixing after the softmax
+ * P D + H E more, for sum_j P dP, where more than dV and the mixing's gradient is wanted.
  *
  * Linear family: the state again and the features' gradient of the queries from it, as forward, where the gradient of
  * anything on the queries' side is wanted; the queries' sum, 2 W (E + 1) for a query, where that of anything on the

@@ -36,6 +36,9 @@
       "w [H,U] with p [U,M] makes a hidden layer of U units")                                                          \
     X(MIX_OFFSET, "mix-offset", "A", "c [H]: gfish, hard-gfish; default 0")                                            \
     X(MIX_HIDDEN_OFFSET, "mix-hidden-offset", "A", "b [U] of the hidden layer; needs --mix-weight; default 0")         \
+    X(MIX_AFTER, "mix-after", "F",                                                                                     \
+      "m [H,A]: mixes the weights of A heads after their softmax, in all variants with mixed\n"                        \
+      "heads but the linear ones; p, w, c, L, sinks, slopes and the bias then have A heads")                           \
     X(NOISE, "noise", "A", "sigma [M]: fish, mish, gfish, lfish, lmish, lgfish, required")                             \
     X(PROJECTION, "projection", "F", "[R,D]: favor, required")
 
@@ -57,6 +60,7 @@
     X(GRAD_MIX_WEIGHT, "dmix-weight", "F", "writes the mixing weights' gradient; [H,M] by default")                    \
     X(GRAD_MIX_OFFSET, "dmix-offset", "F", "writes the mixing offsets' gradient; [H] by default")                      \
     X(GRAD_MIX_HIDDEN_OFFSET, "dmix-hidden-offset", "F", "writes the hidden offsets' gradient; [U] by default")        \
+    X(GRAD_MIX_AFTER, "dmix-after", "F", "writes the gradient of the mixing after the softmax")                        \
     X(GRAD_NOISE, "dnoise", "F", "writes the gradient of the noise's sigma")                                           \
     X(RESPONSIBILITIES, "responsibilities", "F",                                                                       \
       "writes gamma [B,H,M,N,S], the share of each component in its key's weight (small N S only)")                    \
@@ -68,8 +72,6 @@
 
 /* Arrays that other options stand for, or none does: labels. */
 #define TOOL_LABEL_LIST(X)                                                                                             \
-    X(MIX_AFTER, "mix-after", "F", NULL)                                                                               \
-    X(GRAD_MIX_AFTER, "dmix-after", "F", NULL)                                                                         \
     X(STATE_C, "state-in.c", "F", NULL)                                                                                \
     X(STATE_Z, "state-in.z", "F", NULL)                                                                                \
     X(STATE_M, "state-in.m", "F", NULL)                                                                                \

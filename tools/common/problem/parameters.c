@@ -68,7 +68,8 @@ static tool_exit describe_bias(const tool_problem_arguments *arguments, tool_pro
         return tool_fail(error, TOOL_BAD_INPUT,
                          "--%s %s: has shape %s, where axis 0 is %" PRId64 "; expected a divisor of B = %" PRId64,
                          file->option, file->path, npy_shape_text(4, shape).text, shape[0], desc->batch);
-    TOOL_TRY(expect_full_or_one(file, 1, "H", desc->heads, error));
+    const bool after = desc->mix_after_heads > 0;
+    TOOL_TRY(expect_full_or_one(file, 1, after ? "A" : "H", after ? desc->mix_after_heads : desc->heads, error));
     TOOL_TRY(expect_full_or_one(file, 2, "N", desc->length, error));
     TOOL_TRY(expect_full_or_one(file, 3, "S", desc->length_k, error));
     desc->bias_batch = shape[0];

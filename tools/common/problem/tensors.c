@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "input.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 file_axes tensors_file_axes(const char *axes, bool tokens_first)
@@ -64,7 +65,8 @@ static tool_exit describe_q(const tool_problem_arguments *arguments, tool_proble
     desc->dtype_o = arguments->dtype_o;
     desc->precision = arguments->precision;
     if (clmgk_variant_traits(arguments->variant) & CLMGK_TRAIT_SQUARE)
-        input_set_size(problem, 'H', input_size(problem, 'M'), tool_array_option(CLMGK_ARRAY_Q));
+        input_set_size(problem, arguments->file[CLMGK_ARRAY_MIX_AFTER] ? 'A' : 'H', input_size(problem, 'M'),
+                       tool_array_option(CLMGK_ARRAY_Q));
     return TOOL_DONE;
 }
 
@@ -126,33 +128,41 @@ static bool is_hidden(const tool_problem_arguments *arguments, const tool_proble
     return weight->axes == 2 && weight->shape[1] == rows && !plain;
 }
 
-/* p and w, of which one or the other has an axis H. */
+/* p and w, of which one or the other has an axis of heads, of which there are A where weights are mixed after the
+ * softmax. */
 static tool_exit describe_weighted(const tool_problem_arguments *arguments, tool_problem *problem, tool_error *error)
 {
     TOOL_TRY(input_open(arguments, problem, CLMGK_ARRAY_MIX, error));
     TOOL_TRY(input_open(arguments, problem, CLMGK_ARRAY_MIX_WEIGHT, error));
-    const bool hidden = is_hidden(arguments, problem);
-    TOOL_TRY(input_expect(problem, CLMGK_ARRAY_MIX, hidden ? "UM" : "HM", error));
-    TOOL_TRY(input_expect(problem, CLMGK_ARRAY_MIX_WEIGHT, hidden ? "HU" : "HM", error));
+    const bool hidden = is_hidden(arguments, problem), after = arguments->file[CLMGK_ARRAY_MIX_AFTER] != NULL;
+    const char *const own = after ? "AM" : "HM";
+    TOOL_TRY(input_expect(problem, CLMGK_ARRAY_MIX, hidden ? "UM" : own, error));
+    TOOL_TRY(input_expect(problem, CLMGK_ARRAY_MIX_WEIGHT, !hidden ? own : after ? "AU" : "HU", error));
     TOOL_TRY(input_read(problem, CLMGK_ARRAY_MIX, error));
     return input_read(problem, CLMGK_ARRAY_MIX_WEIGHT, error);
 }
 
-/* p or w, which gives H; where p is the same for all heads, --heads, dO or V does. */
+/* m gives H and A; else p or w gives H, or where p is the same for all heads, --heads, dO or V does. */
 static tool_exit describe_mix(const tool_problem_arguments *arguments, tool_problem *problem, tool_error *error)
 {
     const bool shared = (clmgk_variant_traits(arguments->variant) & CLMGK_TRAIT_SHARED_MIX) != 0;
+    const bool after = arguments->file[CLMGK_ARRAY_MIX_AFTER] != NULL;
+    if (after)
+        TOOL_TRY(input_take(arguments, problem, CLMGK_ARRAY_MIX_AFTER, "HA", error));
     if (arguments->file[CLMGK_ARRAY_MIX_WEIGHT])
         TOOL_TRY(describe_weighted(arguments, problem, error));
     else
-        TOOL_TRY(input_take(arguments, problem, CLMGK_ARRAY_MIX, shared ? "M" : "HM", error));
+        TOOL_TRY(input_take(arguments, problem, CLMGK_ARRAY_MIX, shared ? "M" : after ? "AM" : "HM", error));
     if (arguments->file[CLMGK_ARRAY_GRAD_MIX_HIDDEN_OFFSET] && input_size(problem, 'U') == 0)
         return tool_fail(error, TOOL_BAD_INPUT,
                          "--%s: expected a hidden layer with it, --mix [U,M] and --mix-weight [H,U]",
                          tool_array_option(CLMGK_ARRAY_GRAD_MIX_HIDDEN_OFFSET));
+    if (after && arguments->heads && arguments->heads != input_size(problem, 'H'))
+        return tool_fail(error, TOOL_BAD_INPUT, "--heads %" PRId64 ": expected H = %" PRId64 " as in --%s",
+                         arguments->heads, input_size(problem, 'H'), tool_array_option(CLMGK_ARRAY_MIX_AFTER));
     if (arguments->heads)
         input_set_size(problem, 'H', arguments->heads, "heads");
-    return shared && !arguments->heads && arguments->file[CLMGK_ARRAY_GRAD_O]
+    return shared && !after && !arguments->heads && arguments->file[CLMGK_ARRAY_GRAD_O]
                ? describe_grad_o(arguments, problem, error)
                : TOOL_DONE;
 }
@@ -211,5 +221,6 @@ tool_exit tensors_describe(const tool_problem_arguments *arguments, tool_problem
     desc->head_size = input_size(problem, 'D');
     desc->value_size = input_size(problem, 'E');
     desc->mix_hidden = input_size(problem, 'U');
+    desc->mix_after_heads = input_size(problem, 'A');
     return TOOL_DONE;
 }
