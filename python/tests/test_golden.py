@@ -11,14 +11,15 @@ from conftest import FULL
 
 GOLDEN = pathlib.Path(__file__).resolve().parents[2] / "tests" / "golden"
 # Arguments that no other test passes; --full takes all cases.
-QUICK = ("authors-mgk-soft-em-lengths", "fish-noise-packed", "gfish-hidden-noise", "hard-gfish", "lhard-fish-state",
+QUICK = ("authors-mgk-soft-em-lengths", "fish-noise-packed", "gfish-hidden-noise", "gfish-mixed-after-dropout", "hard-gfish", "lhard-fish-state",
          "mgk-responsibilities", "softmax-alibi")
 CASES = sorted(path.parent.name for path in GOLDEN.glob("*/case.json"))
 STORAGE = ("q", "k", "v", "grad_o")
 DTYPES = {"f32": np.float32, "f16": np.float16}
 GRADIENTS = {"--dq": "q", "--dk": "k", "--dv": "v", "--dprior": "prior", "--dvariance": "variance", "--dshift": "shift",
              "--dbias": "bias", "--dsinks": "sinks", "--dmix": "mix", "--dmix-weight": "mix_weight",
-             "--dmix-offset": "mix_offset", "--dmix-hidden-offset": "mix_hidden_offset", "--dnoise": "noise"}
+             "--dmix-offset": "mix_offset", "--dmix-hidden-offset": "mix_hidden_offset", "--dmix-after": "mix_after",
+             "--dnoise": "noise"}
 STATISTICS = {"--new-prior": "new_prior", "--responsibilities": "responsibilities", "--nll": "nll"}
 RENAMED = {"grad_out": "grad_o", "causal_align": "alignment", "alibi": "slopes"}
 

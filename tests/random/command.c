@@ -20,6 +20,10 @@ const char *rd_axes_of(const clmgk_attention_desc *desc, th_name name)
                                                  [TH_GRAD_NEW_STATE_Z] = "bm-f-"};
     static const char *const shared[TH_ARRAYS] = {[TH_MIX] = "--m--"};
     static const char *const hidden[TH_ARRAYS] = {[TH_MIX] = "-um--", [TH_MIX_WEIGHT] = "-hu--"};
+    static const char *const after[TH_ARRAYS] = {
+        [TH_BIAS] = "ba-ns",       [TH_SLOPES] = "-a---",     [TH_SINKS] = "-a---",     [TH_MIX] = "-am--",
+        [TH_MIX_WEIGHT] = "-am--", [TH_MIX_OFFSET] = "-a---", [TH_MIX_AFTER] = "-ha--", [TH_GRAD_LSE] = "ba-n-"};
+    static const char *const hidden_after[TH_ARRAYS] = {[TH_MIX] = "-um--", [TH_MIX_WEIGHT] = "-au--"};
     static const char *const mgk[TH_ARRAYS] = {[TH_K] = "bgmsd"};
     static const char *const axes[TH_ARRAYS] = {
         [TH_Q] = "bh-nd",
@@ -54,6 +58,10 @@ const char *rd_axes_of(const clmgk_attention_desc *desc, th_name name)
         return mixed[name];
     if ((traits & CLMGK_TRAIT_SHARED_MIX) != 0 && shared[name])
         return shared[name];
+    if (desc->mix_hidden > 0 && desc->mix_after_heads > 0 && hidden_after[name])
+        return hidden_after[name];
+    if (desc->mix_after_heads > 0 && after[name])
+        return after[name];
     if (desc->mix_hidden > 0 && hidden[name])
         return hidden[name];
     if ((traits & CLMGK_TRAIT_KEYS) != 0 && mgk[name])

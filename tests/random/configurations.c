@@ -73,6 +73,11 @@ static const rd_configuration listed[] = {
     {LANE, .ratio = 2,
      .desc = {V(GFISH), SIZES(16, 16), .components = 2, HIDDEN(5), .use_mix_weight = 1, SINKS, SOFTCAP, ALL}},
     {SIMT, .ratio = 1, .desc = {V(HARD_GFISH), SIZES(16, 16), .components = 3, F16, HIDDEN(3), BIAS, DROPOUT, ALL}},
+    /* mixing after the softmax */
+    {LANE, .ratio = 2,
+     .desc = {V(FISH), SIZES(16, 16), .components = 2, .mix_after_heads = 3, BIAS, SINKS, DROPOUT, ALL}},
+    {SIMT, .ratio = 1,
+     .desc = {V(HARD_GFISH), SIZES(16, 16), .components = 3, .mix_after_heads = 2, ALIBI, PACKED, ALL}},
 };
 
 /* Linear family. */
@@ -249,6 +254,16 @@ static void draw_hidden(clmgk_attention_desc *d, uint64_t *state)
     d->use_mix_hidden_offset = !th_chance(state, 3);
 }
 
+/* Of all variants of the family but the one that ties numbers of heads. */
+static void draw_after(clmgk_attention_desc *d, uint64_t *state)
+{
+    const uint32_t traits = clmgk_variant_traits(d->variant);
+    if ((traits & CLMGK_TRAIT_ADMIXTURE) == 0 || (traits & (CLMGK_TRAIT_LINEAR | CLMGK_TRAIT_SQUARE)) != 0)
+        return;
+    if (th_chance(state, 3))
+        d->mix_after_heads = th_pick(state, 1, 6);
+}
+
 /* Types of K, V and O, each Q's or another. */
 static void draw_types(clmgk_attention_desc *d, uint64_t *state)
 {
@@ -302,6 +317,7 @@ static rd_configuration random_configuration(uint64_t seed, uint64_t index)
     if (th_chance(&state, 4))
         allow_bf16(&out);
     draw_hidden(d, &state);
+    draw_after(d, &state);
     return out;
 }
 
@@ -339,7 +355,7 @@ static rd_configuration random_matrix_configuration(uint64_t seed, uint64_t inde
     uint64_t state = seed ^ index;
     const bool forward = d->gradients == 0 && d->statistics == 0;
     out.engine = CLMGK_ENGINE_MATRIX;
-    d->mix_hidden = d->use_mix_hidden_offset = 0; /* another engine's */
+    d->mix_hidden = d->use_mix_hidden_offset = d->mix_after_heads = 0; /* another engine's */
     d->dtype = th_chance(&state, 2) ? CLMGK_DTYPE_F16 : CLMGK_DTYPE_BF16;
     d->dtype_k = forward && th_chance(&state, 3) ? CLMGK_STORAGE_F16 : CLMGK_STORAGE_AS_Q;
     d->dtype_o = d->dtype_v = th_chance(&state, 3) ? CLMGK_STORAGE_F16 : CLMGK_STORAGE_AS_Q;
@@ -407,6 +423,7 @@ static void suit_amx(rd_configuration *out, uint64_t *state)
     d->head_size = th_chance(state, 2) ? 32 : 64;
     d->value_size = th_chance(state, 2) ? 32 : 64;
     d->precision = CLMGK_PRECISION_EXACT;
+    d->mix_after_heads = 0; /* its kernels use no tiles */
     if (types == ROUNDED) {
         allow_bf16(out);
         return;

@@ -115,7 +115,7 @@ static void draw_modifiers(clmgk_attention_desc *d, uint64_t *state)
     if (d->use_bias) {
         d->bias_batch = th_chance(state, 2) ? 1 : d->batch;
         if (d->bias_heads == 0)
-            d->bias_heads = th_chance(state, 3) ? 1 : d->heads;
+            d->bias_heads = th_chance(state, 3) ? 1 : th_softmax_heads(d);
     }
     if (d->dropout > 0.0)
         d->dropout = probabilities[th_pick(state, 0, 3)];
@@ -212,13 +212,14 @@ static void set_layouts(const rd_case *c, clmgk_attention_desc *d)
     const int64_t q[4] = {d->batch, mixed ? d->components : d->heads, 1, d->length};
     const int64_t k[4] = {d->batch, mixed ? d->components : d->kv_heads, components, d->length_k};
     const int64_t v[4] = {d->batch, d->kv_heads, 1, d->length_k}, o[4] = {d->batch, d->heads, 1, d->length};
+    const int64_t lse[4] = {d->batch, th_softmax_heads(d), 1, d->length};
     const struct {
         clmgk_layout *layout;
         const int64_t *shape;
         int64_t innermost;
     } arrays[] = {{&d->q, q, d->head_size},      {&d->k, k, d->head_size},       {&d->v, v, d->value_size},
                   {&d->o, o, d->value_size},     {&d->grad_o, o, d->value_size}, {&d->grad_q, q, d->head_size},
-                  {&d->grad_k, k, d->head_size}, {&d->grad_v, v, d->value_size}, {&d->lse, o, 1}};
+                  {&d->grad_k, k, d->head_size}, {&d->grad_v, v, d->value_size}, {&d->lse, lse, 1}};
     for (size_t n = 0; n < TH_COUNT(arrays) && c->layout != RD_DENSE; n++) {
         const int number = c->layout - RD_PERMUTED + 5 * (int)n;
         if (c->layout >= RD_PERMUTED)

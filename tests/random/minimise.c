@@ -8,7 +8,7 @@
 /* ---- a smaller problem with the values of a larger one ----------------------------------------------------------- */
 
 /* The axes of arrays, by their symbols. */
-static const char axes_of_arrays[] = "bhgmunsdet";
+static const char axes_of_arrays[] = "bhgmuansdet";
 enum { AXES = sizeof(axes_of_arrays) - 1 };
 
 /* Where a problem's axes begin in those of the problem that it was cut from. */
@@ -107,9 +107,10 @@ static bool try_case(search *x, rd_case smaller, origin *begin)
 /* The size of an axis that is no head's. */
 static int64_t *size_of(clmgk_attention_desc *desc, char axis)
 {
-    static const char axes[] = "bmunsdet";
-    int64_t *const sizes[] = {&desc->batch,    &desc->components, &desc->mix_hidden, &desc->length,
-                              &desc->length_k, &desc->head_size,  &desc->value_size, &desc->sequences};
+    static const char axes[] = "bmuansdet";
+    int64_t *const sizes[] = {&desc->batch,           &desc->components, &desc->mix_hidden,
+                              &desc->mix_after_heads, &desc->length,     &desc->length_k,
+                              &desc->head_size,       &desc->value_size, &desc->sequences};
     return sizes[strchr(axes, axis) - axes];
 }
 
@@ -121,7 +122,7 @@ static void fit(clmgk_attention_desc *desc)
     if (desc->use_bias && desc->bias_batch != 1)
         desc->bias_batch = desc->batch;
     if (desc->use_bias && desc->bias_heads != 1)
-        desc->bias_heads = desc->heads;
+        desc->bias_heads = th_softmax_heads(desc);
     if (desc->sequences > 0 && !desc->use_offsets_k)
         desc->length_k = desc->length;
 }
@@ -420,6 +421,7 @@ int rd_minimise(th_session *session, rd_case *c, uint64_t wrong, const rd_fault 
     for (bool more = true; more && !is_over(&x);) {
         more = shrink_axis(&x, 'm');
         more = shrink_axis(&x, 'u') || more;
+        more = shrink_axis(&x, 'a') || more;
         more = drop_masks(&x) || more;
         more = shrink_sizes(&x) || more;
         more = drop_options(&x) || more;

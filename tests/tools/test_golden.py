@@ -21,8 +21,8 @@ REFERENCE = pathlib.Path(os.environ["CLMGK_GOLDEN_VALUES"])
 CASES = sorted(path.parent for path in GOLDEN.glob("*/case.json"))
 # What other tests hold against the reference, the programs take here as they find it: of each kind some, on one engine;
 # and the authors' values, which have no L.
-LANE = ("softmax-dropout", "mgk-tokens-first", "mgk-nll", "fish-noise-packed", "linear-causal-state",
-        "mgk-mixed-types") + tuple(
+LANE = ("softmax-dropout", "mgk-tokens-first", "mgk-nll", "fish-noise-packed", "gfish-mixed-after-dropout",
+        "linear-causal-state", "mgk-mixed-types") + tuple(
     folder.name for folder in CASES if folder.name.startswith("authors-"))
 LANE_FORWARD = ("softmax-no-keys", "talking-heads-masked", "linear-favor-large")
 SIMT_FORWARD = ("softmax-f16-cache", "softmax-packed", "mgk-hard-prior", "gfish-noise", "lfish-noise")
