@@ -375,17 +375,24 @@ void mgk_plan_begin(clmgk_plan *plan, clmgk_context *context, const clmgk_attent
     plan->limits.local = context->facts.info.local_memory_bytes;
 }
 
+/* Those without gradients, and with: the kernels of a plan that has no gradients serve plans that have them. */
+enum { FORMULAS = 2 };
+
 clmgk_status mgk_plan_read_texts(clmgk_plan *plan, clmgk_error *error)
 {
     const clmgk_attention_desc *const d = &plan->desc;
     if (!mgk_has_texts(d))
         return CLMGK_OK;
     const clmgk_allocator *const allocator = &plan->context->allocator;
-    plan->formulas = mgk_alloc(allocator, 1, sizeof(*plan->formulas));
+    clmgk_attention_desc without = *d;
+    without.gradients = 0;
+    plan->formulas = mgk_alloc(allocator, FORMULAS, sizeof(*plan->formulas));
     if (plan->formulas == NULL)
         return mgk_fail_memory(error, "a plan's formulas");
-    MGK_TRY(mgk_formulas_of(d, allocator, plan->formulas, error));
-    plan->mods.code = plan->formulas->code.data;
+    MGK_TRY(mgk_formulas_of(&without, allocator, &plan->formulas[0], error));
+    MGK_TRY(mgk_formulas_of(d, allocator, &plan->formulas[1], error));
+    plan->mods.code = plan->formulas[0].code.data;
+    plan->mods.gradient_code = plan->formulas[1].code.data;
     int64_t gradients = 0;
     for (int c = 0; c < mgk_count_captures(d); ++c) {
         mgk_capture *const capture = &plan->mods.capture[c];
@@ -402,8 +409,8 @@ clmgk_status mgk_plan_read_texts(clmgk_plan *plan, clmgk_error *error)
 void mgk_plan_end(clmgk_plan *plan)
 {
     mgk_plan_free_passes(plan);
-    if (plan->formulas != NULL)
-        mgk_formulas_free(plan->formulas);
+    for (int n = 0; plan->formulas != NULL && n < FORMULAS; ++n)
+        mgk_formulas_free(&plan->formulas[n]);
     mgk_free(&plan->context->allocator, plan->formulas);
 }
 

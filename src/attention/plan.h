@@ -40,7 +40,7 @@ struct clmgk_plan {
     clmgk_attention_desc desc; /* resolved */
     mgk_plan_array array[CLMGK_ARRAYS];
     const mgk_family *family;
-    struct mgk_formulas *formulas; /* of the descriptor's texts; NULL: it has none */
+    struct mgk_formulas *formulas; /* of the descriptor's texts: without gradients, and with; NULL: it has none */
     mgk_mod_texts mods;
     bool untuned; /* ignore tuned values, which do not work here */
     mgk_attempt attempt;

@@ -114,6 +114,8 @@ TH_TEST(programs)
     TWINS both = softmax_twins(60, 60, "let x = s/c;\n c*tanh( x ) - slope[h]*abs( j-i-(S-N) )");
     const size_t built = session->built;
     expect_on(session, &both, CLMGK_ENGINE_LANE);
+    both.texts.desc.gradients = 0;
+    expect_on(session, &both, CLMGK_ENGINE_LANE);
     assert_int_equal(session->built, built);
 }
 

@@ -394,7 +394,7 @@ static int print_plan(const char *name, clmgk_attention_desc desc, clmgk_pass pa
 {
     clmgk_error error = {0};
     const mgk_parameters defaults = {.text = NULL};
-    const mgk_mod_texts texts = {.code = ""};
+    const mgk_mod_texts texts = {.code = "", .gradient_code = ""};
     mgk_pass_plan plan = {.mods = &texts};
     clmgk_status status = clmgk_attention_validate(&desc, &desc, &error);
     if (status == CLMGK_OK)

@@ -215,7 +215,8 @@ mgk_step *mgk_attention_add(const mgk_attention_step *step, mgk_pass_plan *plan)
     if (step->bind != NULL)
         step->bind(&step->flags, step->args, step->args_bytes, kernel);
     if (step->block != NULL && (step->flags.SCORE_MOD || step->flags.MASK_MOD)) {
-        kernel->mods = plan->mods->code;
+        const bool gradients = step->flags.WANT_NUMBERS > 0 || step->flags.WANT_READS;
+        kernel->mods = gradients ? plan->mods->gradient_code : plan->mods->code;
         mgk_step_append(kernel, plan->mods->capture, (size_t)step->flags.MOD_CAPTURES * sizeof(mgk_capture));
     }
     return kernel;

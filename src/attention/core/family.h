@@ -32,7 +32,8 @@ typedef void mgk_binding(const mgk_flags *flags, const void *args, size_t args_b
 
 /* A descriptor's score and mask, as kernels get them. */
 typedef struct mgk_mod_texts {
-    const char *code; /* OpenCL C of cl/attention/mods_text.clh */
+    const char *code;          /* OpenCL C of cl/attention/mods_text.clh */
+    const char *gradient_code; /* of the kernel that computes gradients of numbers and captured arrays */
     mgk_capture capture[CLMGK_MAX_CAPTURES];
 } mgk_mod_texts;
 
