@@ -25,6 +25,8 @@ IMAGE = {"image_size": 16, "patch_size": 4, "num_channels": 2}
 # Each: the class, its configuration, and what it takes.
 MODELS = {
     "bert": (hf.BertForMaskedLM, hf.BertConfig(**TEXT), "text"),
+    "distilbert": (hf.DistilBertForMaskedLM,
+                   hf.DistilBertConfig(vocab_size=60, dim=32, n_layers=2, n_heads=4, hidden_dim=48, pad_token_id=0), "text"),
     "gpt2": (hf.GPT2LMHeadModel, hf.GPT2Config(vocab_size=60, n_embd=32, n_layer=2, n_head=4, eos_token_id=None, pad_token_id=0),
              "causal"),
     "llama": (hf.LlamaForCausalLM, hf.LlamaConfig(**GROUPED), "causal"),
@@ -301,7 +303,16 @@ def quantised():
         assert "clmgk" not in model.model.layers[0].self_attn._modules
 
 
+def fixed_heads():
+    config = hf.OPTConfig(vocab_size=60, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, ffn_dim=48,
+                          word_embed_proj_dim=32)
+    ch.replace(hf.OPTForCausalLM(config), "mgk")(torch.ones(1, 3, dtype=torch.int64))
+
+
 @pytest.mark.parametrize("exception, words, function", [
+    (NotImplementedError, "expected (4, 8): the model's module has a fixed number of heads", fixed_heads),
+    (NotImplementedError, "Olmo2Attention: q_norm normalises all heads together",
+     lambda: ch.replace(hf.Olmo2ForCausalLM(hf.Olmo2Config(**TEXT)), "mgk")),
     (NotImplementedError, "output_attentions: the weights are not stored", lambda: attend(output_attentions=True)),
     (NotImplementedError, "cu_seq_lens_q: packed sequences without a mask", lambda: attend(cu_seq_lens_q=torch.tensor([0, 3]))),
     (TypeError, "unexpected argument 'feature'", lambda: ch.replace(new("llama"), "mgk", feature="exp")),

@@ -17,7 +17,7 @@ from ._attention import NAME
 
 _Model = TypeVar("_Model", bound=nn.Module)
 _SIZES = ("head_dim", "attention_head_size", "key_value_proj_dim")
-_QUERIES, _KEYS = ("q_proj", "query", "q"), ("k_proj", "key", "k")
+_QUERIES, _KEYS = ("q_proj", "query", "q", "q_lin"), ("k_proj", "key", "k", "k_lin")
 _BLOOM = ("transformers.models.bloom.modeling_bloom", "BloomAttention")
 _NOISE = 0.1  # of copied heads, in standard deviations of their weights: equal ones would learn alike
 
@@ -25,8 +25,10 @@ _NOISE = 0.1  # of copied heads, in standard deviations of their weights: equal 
 class Swapped(nn.Module):
     """A variant in the place of a module's softmax: its parameters, and the changes of a call."""
 
-    def __init__(self, variant: str, heads: int, size: int, components: int, options: dict[str, Any], like: Tensor) -> None:
+    def __init__(self, variant: str, heads: int, size: int, components: int, options: dict[str, Any], like: Tensor,
+                 taken: tuple[int, int]) -> None:
         super().__init__()
+        self._taken = taken  # heads of queries and keys
         self.components, self._options, traits = components, {"variant": variant, **options}, traits_of(variant)
         self._has_keys, self._is_mixed = bool(traits & lib.CLMGK_TRAIT_KEYS), bool(traits & lib.CLMGK_TRAIT_ADMIXTURE)
         shapes = parameter_shapes(traits, heads, components, size, options.get("mix_hidden", 0))
@@ -39,6 +41,9 @@ class Swapped(nn.Module):
 
     def forward(self, query: Tensor, key: Tensor, options: dict[str, Any]) -> tuple[Tensor, Tensor, dict[str, Any]]:
         """Query, key and options of a call of `clmgk.torch.attention`, from those of softmax."""
+        if (query.shape[1], key.shape[1]) != self._taken:
+            raise NotImplementedError(f"{query.shape[1]} heads of queries and {key.shape[1]} of keys: expected {self._taken}: "
+                                      f"the model's module has a fixed number of heads, and replace does not serve it")
         options = {**options, **self._options, **usable_parameters(dict(self.named_parameters()))}
         scale = options.pop("scale") if self._is_mixed else None  # a score of the mixture is divided by √D
         if scale is not None:
@@ -181,7 +186,8 @@ def replace(model: _Model, variant: str = "softmax", components: int | None = No
     ------
     NotImplementedError
         A linear variant; a model whose attention neither calls transformers' AttentionInterface nor is Bloom's; a module
-        whose projections are in another form. The model is not changed.
+        whose projections are in another form. The model is not changed. Also raised by a call of the model, if a module of it
+        splits queries or keys into a fixed number of heads.
     ValueError, TypeError
         A value is not legal, or does not suit the variant; the model was swapped before.
     """
@@ -223,11 +229,17 @@ def _prepared(module: nn.Module, variant: str, components: int | None, options: 
         keys = queries * of.groups // of.heads
     elif traits & lib.CLMGK_TRAIT_KEYS:
         keys = keys.repeat_interleave(count)
+    changes = len(queries) != of.heads or len(keys) != of.groups
+    for name, child in module.named_children() if changes else ():
+        weight = getattr(child, "weight", None)
+        if isinstance(weight, Tensor) and weight.shape != (of.size,) \
+                and weight.shape in ((of.heads * of.size,), (of.groups * of.size,)):
+            raise NotImplementedError(f"{type(module).__name__}: {name} normalises all heads together: their number is fixed")
 
     def make() -> Swapped:
-        if len(queries) != of.heads or len(keys) != of.groups:
+        if changes:
             of.take(queries, keys)
-        swapped = Swapped(variant, of.heads, of.size, count, options, of.weight)
+        swapped = Swapped(variant, of.heads, of.size, count, options, of.weight, (len(queries), len(keys)))
         return swapped.train(module.training)
 
     return make
