@@ -14,7 +14,7 @@ name=python
 build=()
 if [[ ${1:-} == --full ]]; then
     export CLMGK_TEST_FULL=1
-    packages+=(mypy pocl-binary-distribution torch 'transformers>=5.24')
+    packages+=(attn-gym mypy pocl-binary-distribution torch 'transformers>=5.24')
     name="python-full"
 else
     # The library and the program of clmgk.analyze are not compiled a second time.

@@ -249,14 +249,20 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     if query.shape[-1] == 0:  # all scores are 0, with any scale
         query, key, scale = nn.functional.pad(query, (0, 1)), nn.functional.pad(key, (0, 1)), 1.0
     lead, (q, k, v) = _heads_first((query, key, value), enable_gqa)
-    if scale is not None:
-        scale = _real("scale", scale)
-        q = q if scale > 0 else -q if scale < 0 else q * 0  # exact in every type
-        options["scale"] = abs(scale) if scale else 1.0
+    q, scaled = take_scale(q, scale)
+    options.update(scaled)
     if attn_mask is not None:
         options["bias"] = as_bias(check_mask("attn_mask", attn_mask, (*lead, query.shape[-2], key.shape[-2])), lead)
     o: Tensor = attention(q, k, v, **options)
     return o.reshape(*lead, *o.shape[-2:])[..., :value_size]
+
+
+def take_scale(q: Tensor, scale: float | None) -> tuple[Tensor, dict[str, Any]]:
+    """The queries and options for a factor of the scores, which may be 0 or negative."""
+    if scale is None:
+        return q, {}
+    scale = _real("scale", scale)
+    return (q if scale > 0 else -q if scale < 0 else q * 0), {"scale": abs(scale) or 1.0}  # exact in every type
 
 
 def _real(name: str, value: Any) -> float:
