@@ -33,7 +33,7 @@
     X(PASS, "pass", "NAME", "forward (default), backward (apart from its forward pass), or both")                      \
     X(GRADIENTS, "gradients", "A,...",                                                                                 \
       "gradients of the backward pass: q, k, v, prior, variance, shift, bias, sinks, mix,\n"                           \
-      "mix-weight, mix-offset, mix-hidden-offset, noise, state-c, state-z or all, each for the\n"                      \
+      "mix-weight, mix-offset, mix-hidden-offset, mix-after, noise, state-c, state-z or all, each for the\n"           \
       "variants that have it. Default: q, k, v, shift, mix")                                                           \
     BENCH_DTYPE_OPTIONS(X)                                                                                             \
     X(SECONDS, "seconds", "X",                                                                                         \
