@@ -42,8 +42,11 @@ PROBLEMS = {
                            dict(mix=normal(4, 2), mix_weight=normal(4, 2), mix_offset=normal(4))),
     "hidden": lambda: (normal(1, 2, 7, 16), normal(1, 2, 9, 16), normal(1, 4, 9, 16),
                        dict(mix=normal(5, 2), mix_weight=normal(4, 5), mix_offset=normal(4), mix_hidden_offset=normal(5))),
+    "after": lambda: (normal(1, 2, 7, 16), normal(1, 2, 9, 16), normal(1, 2, 9, 16),
+                      dict(mix=normal(3, 2), mix_after=normal(4, 3), sinks=normal(3), bias=normal(1, 3, 7, 9))),
 }
-FORMS = {"grouped": dict(variant="softmax"), "hidden": dict(variant="hard-gfish", mix_hidden=5)}
+FORMS = {"grouped": dict(variant="softmax"), "hidden": dict(variant="hard-gfish", mix_hidden=5),
+         "after": dict(variant="hard-fish")}
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -100,7 +103,8 @@ def test_variants_of_rows_that_a_huge_number_masks(name):
     extras = {n: t for n, t in extras.items() if n != "sinks"} | {"bias": torch.full((1, 1, 7, 9), HUGE[1])}
     o = ct.attention(q, k, v, **FORMS.get(name, {"variant": name}), **extras)
     grad_o = torch.randn_like(o)
-    of_heads = (grad_o.sum(2, keepdim=True) / 9).unflatten(1, (v.shape[1], -1)).sum(2)
+    weight = extras["mix_after"].sum(1)[:, None, None] if "mix_after" in extras else 1.0  # of all heads before the mixing
+    of_heads = ((grad_o * weight).sum(2, keepdim=True) / 9).unflatten(1, (v.shape[1], -1)).sum(2)
     close(torch.autograd.grad(o, v, grad_o)[0], of_heads.expand_as(v))
 
 

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 import clmgk  # noqa: E402
 import clmgk.torch as ct  # noqa: E402
+import formulas  # noqa: E402
 from tensors import close, normal  # noqa: E402
 
 
@@ -251,6 +252,20 @@ def test_favor():
 # ---- variants
 
 
+
+
+def test_mixing_after_the_softmax():
+    """Every parameter gets a gradient; masks of heads have those before the mixing."""
+    module = ct.MultiheadAttention(32, 4, batch_first=True, variant="hard-fish", components=2, mix_after=3)
+    assert "mix_after=3" in repr(module) and (module.mix.shape, module.mix_after.shape) == ((3, 2), (4, 3))
+    x = normal(2, 7, 32)
+    module(x, x, x, attn_mask=normal(6, 7, 7))[0].square().sum().backward()
+    assert all(parameter.grad.abs().max() > 0 for parameter in module.parameters())
+    q, k, v = module._project((x, x, x))
+    o = formulas.attention(q, k, v, variant="hard-fish", mix=module.mix, mix_after=module.mix_after)[0]
+    close(module(x, x, x)[0], module.out_proj(o.transpose(1, 2).flatten(2)))
+    with pytest.raises(ValueError, match="mix_after_heads: 3: expected 0 with variant softmax"):
+        ct.MultiheadAttention(32, 4, mix_after=3)
 
 
 @pytest.mark.parametrize("variant", ["gaussian", "mgk", "smgk", "fish", "hard-mish", "hard-gfish", "talking-heads", "lgfish"])

@@ -16,16 +16,18 @@ from ._linear import linear_attention
 from ._operators import cpu_context
 
 # Parameters and buffers that PyTorch's module does not have.
-_EXTRAS = ("key_weight", "key_bias", "prior", "shift", "mix", "mix_weight", "mix_offset", "mix_hidden_offset", "noise",
-           "projection")
+_EXTRAS = ("key_weight", "key_bias", "prior", "shift", "mix", "mix_weight", "mix_offset", "mix_hidden_offset", "mix_after",
+           "noise", "projection")
 # Values that ``repr`` leaves out.
-_DEFAULTS = {"score": "default", "estep": "soft", "softcap": 0.0, "guard": 0.0, "mix_hidden": 0, "components": 1, "dropout": 0.0,
-             "add_bias_kv": False, "add_zero_attn": False, "batch_first": False}
+_DEFAULTS = {"score": "default", "estep": "soft", "softcap": 0.0, "guard": 0.0, "mix_hidden": 0, "mix_after": 0,
+             "components": 1, "dropout": 0.0, "add_bias_kv": False, "add_zero_attn": False, "batch_first": False}
 
 
-def parameter_shapes(traits: int, heads: int, count: int, size: int, hidden: int) -> dict[str, tuple[int, ...]]:
-    """Shapes of a variant's parameters, by name, for H heads of D numbers, M components and U hidden units."""
-    shapes: dict[str, tuple[int, ...]] = {}
+def parameter_shapes(traits: int, heads: int, count: int, size: int, hidden: int, after: int = 0) -> dict[str, tuple[int, ...]]:
+    """Shapes of a variant's parameters, by name, for H heads of D numbers, M components, U hidden units, and A heads that are
+    mixed after the softmax."""
+    shapes: dict[str, tuple[int, ...]] = {"mix_after": (heads, after)} if after else {}
+    heads = after or heads
     if traits & (lib.CLMGK_TRAIT_KEYS | lib.CLMGK_TRAIT_SHIFT):
         shapes["prior"] = (heads, count)
     if traits & lib.CLMGK_TRAIT_SHIFT:
@@ -46,7 +48,7 @@ def parameter_shapes(traits: int, heads: int, count: int, size: int, hidden: int
 def initialise(module: nn.Module, is_linear: bool) -> None:
     """Draws initial values of a variant's parameters, which the module has under their names."""
     found: dict[str, Tensor | None] = {name: getattr(module, name, None) for name in _EXTRAS[2:-1]}
-    prior, shift, mix, weight, offset, hidden_offset, noise = found.values()
+    prior, shift, mix, weight, offset, hidden_offset, after, noise = found.values()
     for zero in (offset, hidden_offset):
         if zero is not None:
             nn.init.zeros_(zero)
@@ -65,6 +67,8 @@ def initialise(module: nn.Module, is_linear: bool) -> None:
             mix.copy_(torch.softmax(nn.init.normal_(mix), -1))
     elif mix is not None:
         nn.init.normal_(mix, std=mix.shape[-1] ** -0.5)
+    if after is not None:
+        nn.init.normal_(after, std=after.shape[-1] ** -0.5)
 
 
 def usable_parameters(given: Mapping[str, Tensor | None]) -> dict[str, Any]:
@@ -105,9 +109,12 @@ class MultiheadAttention(nn.MultiheadAttention):
         As in ``clmgk.attention``.
     components : int, optional
         M: keys per position ("mgk", "smgk"; default 2), global heads of the variants with mixed heads (default
-        num_heads).
+        num_heads, or mix_after).
     score, estep, softcap, mix_hidden
         As in ``clmgk.attention``.
+    mix_after : int
+        A > 0: variants with mixed heads mix the weights of A heads after their softmax (``clmgk.attention``), by a parameter
+        of this name, [num_heads,A]; an attn_mask of heads then has A of them. 0: no mixing after the softmax.
     feature, feature_order, guard
         Of the linear variants, as in ``clmgk.linear_attention``.
     features : int, optional
@@ -130,13 +137,14 @@ class MultiheadAttention(nn.MultiheadAttention):
     mix_weight: nn.Parameter | None
     mix_offset: nn.Parameter | None
     mix_hidden_offset: nn.Parameter | None
+    mix_after: nn.Parameter | None
     noise: nn.Parameter | None
     projection: Tensor | None
 
     def __init__(self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True, add_bias_kv: bool = False,
                  add_zero_attn: bool = False, kdim: int | None = None, vdim: int | None = None, batch_first: bool = False,
                  device: Any = None, dtype: Any = None, *, variant: str = "softmax", components: int | None = None,
-                 score: str = "default", estep: str = "soft", softcap: float = 0.0, mix_hidden: int = 0,
+                 score: str = "default", estep: str = "soft", softcap: float = 0.0, mix_hidden: int = 0, mix_after: int = 0,
                  feature: str | None = None, feature_order: int | None = None, features: int | None = None, guard: float = 0.0) -> None:
         nn.Module.__init__(self)  # the class in between would make its own parameters
         # TransformerEncoderLayer then calls forward() instead of PyTorch's own kernel for softmax.
@@ -150,7 +158,8 @@ class MultiheadAttention(nn.MultiheadAttention):
         mixed = bool(traits & lib.CLMGK_TRAIT_ADMIXTURE)
         has_components = bool(traits & (lib.CLMGK_TRAIT_KEYS | lib.CLMGK_TRAIT_SHIFT))
         self.embed_dim, self.num_heads, self.head_dim = embed_dim, num_heads, embed_dim // num_heads
-        self.components = components if components is not None else num_heads if mixed else 2 if has_components else 1
+        self._softmax_heads = mix_after or num_heads
+        self.components = components if components is not None else self._softmax_heads if mixed else 2 if has_components else 1
         self.kdim, self.vdim = kdim or embed_dim, vdim or embed_dim
         self.dropout, self.batch_first, self.variant = dropout, batch_first, variant
         self._is_linear, self._has_keys = bool(traits & lib.CLMGK_TRAIT_LINEAR), bool(traits & lib.CLMGK_TRAIT_KEYS)
@@ -158,7 +167,7 @@ class MultiheadAttention(nn.MultiheadAttention):
                  "feature": feature, "feature_order": feature_order, "guard": guard}
         if feature == "favor" and features is None:
             features = self.head_dim
-        self._check(given, features)
+        self._check({**given, "mix_after_heads": mix_after}, features)
         names = ("variant", "feature", "feature_order", "guard") if self._is_linear \
             else ("variant", "score", "estep", "softcap", "mix_hidden")
         self._options: dict[str, Any] = {name: given[name] for name in names if given[name] is not None}
@@ -183,7 +192,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         self.out_proj = nn.modules.linear.NonDynamicallyQuantizableLinear(embed_dim, embed_dim, bias=bias, **made)
         self.bias_k, self.bias_v = (new(1, 1, width), new(1, 1, embed_dim)) if add_bias_kv else (None, None)
         self._added_keys = int(add_bias_kv) + int(add_zero_attn)
-        self._add_extras(traits, bias, new)
+        self._add_extras(traits, bias, mix_after, new)
         rows = features if self._is_linear and feature == "favor" else None
         self.register_buffer("projection", None if rows is None else torch.empty(rows, self.head_dim, device=device))
         self.reset_parameters()
@@ -198,9 +207,10 @@ class MultiheadAttention(nn.MultiheadAttention):
                    "components": self.components, "head_size": self.head_dim, "length": 1}
         validate({name: value for name, value in options.items() if value is not None})
 
-    def _add_extras(self, traits: int, bias: bool, new: Any) -> None:
+    def _add_extras(self, traits: int, bias: bool, mix_after: int, new: Any) -> None:
         """The parameters of the variant."""
-        shapes = parameter_shapes(traits, self.num_heads, self.components, self.head_dim, self._options.get("mix_hidden", 0))
+        shapes = parameter_shapes(traits, self.num_heads, self.components, self.head_dim, self._options.get("mix_hidden", 0),
+                                  mix_after)
         if traits & lib.CLMGK_TRAIT_KEYS and self.components > 1:
             shapes["key_weight"] = ((self.components - 1) * self.embed_dim, self.kdim)
             if bias:
@@ -228,7 +238,8 @@ class MultiheadAttention(nn.MultiheadAttention):
 
     def extra_repr(self) -> str:
         """The part of ``repr`` in parentheses: sizes, the variant, and options with another value than the default."""
-        given = {**self._options, "components": self.components, "dropout": self.dropout,
+        after = 0 if self.mix_after is None else self.mix_after.shape[1]
+        given = {**self._options, "mix_after": after, "components": self.components, "dropout": self.dropout,
                  "add_bias_kv": self.bias_k is not None, "add_zero_attn": self.add_zero_attn, "batch_first": self.batch_first}
         shown = [f"{name}={value!r}" for name, value in given.items() if value != _DEFAULTS.get(name)]
         return ", ".join([str(self.embed_dim), str(self.num_heads), *shown])
@@ -290,9 +301,9 @@ class MultiheadAttention(nn.MultiheadAttention):
         if attn_mask is not None and not is_causal:
             if self._is_linear:
                 raise ValueError(f"attn_mask: given, but variant {self.variant!r} takes is_causal=True in its place, or none")
-            mask = _exact("attn_mask", attn_mask, ((length, length_k), (batch * self.num_heads, length, length_k)))
+            mask = _exact("attn_mask", attn_mask, ((length, length_k), (batch * self._softmax_heads, length, length_k)))
             bias = as_bias(_visible(mask), ())
-            biases.append(bias.unflatten(1, (batch, self.num_heads)).squeeze(0) if bias.shape[1] != 1 else bias)
+            biases.append(bias.unflatten(1, (batch, self._softmax_heads)).squeeze(0) if bias.shape[1] != 1 else bias)
         if biases:
             masks["bias"] = sum(biases[1:], biases[0])
         added = self._added_keys
