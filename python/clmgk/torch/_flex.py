@@ -35,7 +35,7 @@ def create_block_mask(mask_mod: Mask, B: Optional[int], H: Optional[int], Q_LEN:
     ----------
     mask_mod : callable
         mask_mod(b, h, q_idx, kv_idx): whether a query sees a key. It runs when the mask is made, and for other numbers of
-        batches or heads when they come; what it reads by then counts, but for the values of captured tensors.
+        batches or heads when they come: a change of what it reads needs a new mask.
     B, H : int or None
         Batches and query heads; None or 1: any.
     Q_LEN, KV_LEN : int
