@@ -11,7 +11,7 @@ OPTIONS = (
     "repeat device json help version engine parameters backward-parameters window offsets offsets-k bias alibi sinks "
     "softcap dropout seed grad-out grad-lse dq dk dv dprior dvariance dshift dbias dsinks new-prior nll "
     "responsibilities counts mix mix-weight mix-offset noise shared-noise heads dmix dmix-weight dmix-offset "
-    "mix-hidden-offset dmix-hidden-offset dnoise score-mod mask-mod capture number grad-capture grad-number feature feature-order projection guard state-in state-out").split()
+    "mix-hidden-offset dmix-hidden-offset mix-after dmix-after dnoise score-mod mask-mod capture number grad-capture grad-number feature feature-order projection guard state-in state-out").split()
 
 
 class Usage(RunTest):
@@ -111,6 +111,7 @@ class Usage(RunTest):
         for option, value, variants in (
             ("noise", "1,1,1", NOISY), ("shared-noise", True, NOISY), ("mix-weight", "mix.npy", GENERALISED),
             ("mix-offset", "1,1,1,1", GENERALISED), ("mix-hidden-offset", "1,1,1,1", GENERALISED), ("heads", "4", SHARED_MIX), ("mix", "mix.npy", ADMIXTURES),
+            ("mix-after", "mix.npy", ADMIXTURES),
         ):
             for variant in ("softmax", "gaussian", "mgk", "smgk") + ADMIXTURES:
                 if variant not in variants:
@@ -161,6 +162,8 @@ class Usage(RunTest):
                 self.refuse_run(f"--{option} needs --{needs}", **{option: "x.npy", "grad-out": "g.npy"})
         self.refuse_run("--offsets-k needs --offsets", **{"offsets-k": "x.npy"})
         self.refuse_run("--mix-hidden-offset needs --mix-weight", variant="gfish", mix_hidden_offset="0,0,0,0")
+        self.refuse_run("--dmix-after needs --mix-after", variant="gfish", dmix_after="x.npy", grad_out="g.npy")
+        self.refuse_run("--mix-after does not apply to lfish", variant="lfish", mix_after="mix.npy")
         self.refuse_run("--dmix-hidden-offset", "a hidden layer", variant="gfish", dmix_hidden_offset="x.npy",
                         grad_out="g.npy")
         for variant in ("softmax", "hard-fish"):
