@@ -355,7 +355,8 @@ static rd_configuration random_matrix_configuration(uint64_t seed, uint64_t inde
     uint64_t state = seed ^ index;
     const bool forward = d->gradients == 0 && d->statistics == 0;
     out.engine = CLMGK_ENGINE_MATRIX;
-    d->mix_hidden = d->use_mix_hidden_offset = d->mix_after_heads = 0; /* another engine's */
+    d->mix_hidden = d->mix_after_heads = 0; /* another engine's */
+    d->use_mix_hidden_offset = 0;
     d->dtype = th_chance(&state, 2) ? CLMGK_DTYPE_F16 : CLMGK_DTYPE_BF16;
     d->dtype_k = forward && th_chance(&state, 3) ? CLMGK_STORAGE_F16 : CLMGK_STORAGE_AS_Q;
     d->dtype_o = d->dtype_v = th_chance(&state, 3) ? CLMGK_STORAGE_F16 : CLMGK_STORAGE_AS_Q;
