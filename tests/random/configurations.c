@@ -73,11 +73,6 @@ static const rd_configuration listed[] = {
     {LANE, .ratio = 2,
      .desc = {V(GFISH), SIZES(16, 16), .components = 2, HIDDEN(5), .use_mix_weight = 1, SINKS, SOFTCAP, ALL}},
     {SIMT, .ratio = 1, .desc = {V(HARD_GFISH), SIZES(16, 16), .components = 3, F16, HIDDEN(3), BIAS, DROPOUT, ALL}},
-    /* mixing after the softmax */
-    {LANE, .ratio = 2,
-     .desc = {V(FISH), SIZES(16, 16), .components = 2, .mix_after_heads = 3, BIAS, SINKS, DROPOUT, ALL}},
-    {SIMT, .ratio = 1,
-     .desc = {V(HARD_GFISH), SIZES(16, 16), .components = 3, .mix_after_heads = 2, ALIBI, PACKED, ALL}},
 };
 
 /* Linear family. */
