@@ -119,7 +119,7 @@ static void print_sums(mgk_formulas *f)
 static clmgk_status print_all(const mgk_formula_texts *texts, mgk_formulas *f, clmgk_error *error)
 {
     const char *const zero = "mod_const(0.0f)";
-    char name[40];
+    char name[48];
     mgk_print_function(&f->code, "score_mod", true, f->score, "s");
     mgk_print_function(&f->code, "score_mod_slope", true, f->slope, texts->score ? zero : "mod_const(1.0f)");
     mgk_print_function(&f->code, "mask_mod", false, f->mask, "mod_const_int(-1)");
