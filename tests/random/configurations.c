@@ -50,7 +50,7 @@ static const rd_configuration listed[] = {
      .desc = {V(SMGK), SIZES(16, 16), .components = 3, DOT, BF16, PRIOR, VARIANCE, BIAS, ALIBI, DROPOUT, PACKED, ALL}},
     {SIMT, .desc = {V(SMGK), SIZES(16, 8), .components = 2, HARD, VARIANCE, SINKS, STATISTICS, ALL}},
     {LANE, .few = 4, .splits = 4, .desc = {V(SMGK), SIZES(8, 16), .components = 2, PRIOR, BIAS, SINKS}},
-    {LANE, .ratio = 1, .desc = {V(FISH), SIZES(16, 16), .components = 2, BIAS, SINKS, ALL}},
+    {LANE, .ratio = 1, .desc = {V(FISH), SIZES(16, 16), .components = 2, .mix_after_heads = 3, BIAS, SINKS, ALL}},
     {LANE, .ratio = 2, .desc = {V(HARD_FISH), SIZES(32, 16), .components = 3, F16, ALIBI, SOFTCAP, DROPOUT, ALL}},
     {LANE, .ratio = 3, .desc = {V(MISH), SIZES(16, 16), .components = 2, SINKS, PACKED, ALL}},
     {SIMT, .ratio = 2,
@@ -62,7 +62,8 @@ static const rd_configuration listed[] = {
      .desc = {V(HARD_GFISH), SIZES(16, 16), .components = 3, BF16, .use_mix_weight = 1, ALIBI, SINKS, ALL}},
     {LANE, .ratio = 1, .desc = {V(TALKING_HEADS), SIZES(16, 16), .components = 2, BIAS, ALIBI, DROPOUT, PACKED, ALL}},
     {SIMT, .ratio = 1,
-     .desc = {V(FISH), SIZES(16, 16), .components = 2, .shared_noise = 1, BIAS, .bias_length_k = 1, ALIBI, DROPOUT,
+     .desc = {V(FISH), SIZES(16, 16), .components = 2, .mix_after_heads = 2, .shared_noise = 1, BIAS,
+              .bias_length_k = 1, ALIBI, DROPOUT,
               .gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_BIAS | CLMGK_GRADIENT_MIX | CLMGK_GRADIENT_NOISE}},
     /* several types */
     {LANE, .few = 4, .splits = 4, .desc = {V(SOFTMAX), SIZES(16, 16), KEYS(F16), VALUES(F16)}},

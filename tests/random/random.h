@@ -89,9 +89,9 @@ void rd_case_free(rd_case *c);
 /* Makes random arrays for the case's descriptor. False: the descriptor is invalid. */
 bool rd_make_problem(rd_case *c, uint64_t seed);
 
-/* Scales, zeros, ties, hidden keys, finite masks, huge scores, lengths beyond the keys (clmgk-run refuses these), NaN
- * where lengths and packing hide it. */
-void rd_spoil_values(th_problem *problem, uint64_t *state);
+/* Scales, zeros, ties, hidden keys, finite masks, huge scores, lengths beyond the keys (clmgk-run refuses these), and,
+ * if rows of tokens are `apart`, NaN where lengths and packing hide it. */
+void rd_spoil_values(th_problem *problem, bool apart, uint64_t *state);
 
 /* ---- compare.c -------------------------------------------------------------------------------------------------- */
 

@@ -215,7 +215,7 @@ static void poison(th_problem *problem)
     }
 }
 
-void rd_spoil_values(th_problem *problem, uint64_t *state)
+void rd_spoil_values(th_problem *problem, bool apart, uint64_t *state)
 {
     static const th_name rows[] = {TH_Q, TH_K, TH_V, TH_GRAD_O};
     scale_arrays(problem, state);
@@ -241,6 +241,6 @@ void rd_spoil_values(th_problem *problem, uint64_t *state)
     if (problem->desc.alignment == CLMGK_ALIGN_LENGTHS && th_chance(state, 3))
         overfill(problem, state);
     make_huge(problem, state); /* late, so that the other draws stay as they are */
-    if (th_chance(state, 2))
+    if (th_chance(state, 2) && apart)
         poison(problem);
 }
