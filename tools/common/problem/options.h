@@ -119,6 +119,26 @@ enum {
 };
 enum { CLMGK_ARRAY_LIST(TOOL_NEEDS_LINE, TOOL_GRAD_NEEDS_LINE, TOOL_NEEDS_LINE) };
 
+/* Rows 1 to 7, or 1 to 15, of an option that may be given again. */
+#define TOOL_AGAIN_7(X, option, name, value)                                                                           \
+    X(option##_1, name, value, NULL)                                                                                   \
+    X(option##_2, name, value, NULL)                                                                                   \
+    X(option##_3, name, value, NULL)                                                                                   \
+    X(option##_4, name, value, NULL)                                                                                   \
+    X(option##_5, name, value, NULL)                                                                                   \
+    X(option##_6, name, value, NULL)                                                                                   \
+    X(option##_7, name, value, NULL)
+#define TOOL_AGAIN_15(X, option, name, value)                                                                          \
+    TOOL_AGAIN_7(X, option, name, value)                                                                               \
+    X(option##_8, name, value, NULL)                                                                                   \
+    X(option##_9, name, value, NULL)                                                                                   \
+    X(option##_10, name, value, NULL)                                                                                  \
+    X(option##_11, name, value, NULL)                                                                                  \
+    X(option##_12, name, value, NULL)                                                                                  \
+    X(option##_13, name, value, NULL)                                                                                  \
+    X(option##_14, name, value, NULL)                                                                                  \
+    X(option##_15, name, value, NULL)
+
 /* X(NAME, option, argument, help) */
 #define TOOL_PROBLEM_OPTIONS(X)                                                                                        \
     X(LAYOUT, "layout", "ORDER",                                                                                       \
@@ -146,29 +166,9 @@ enum { CLMGK_ARRAY_LIST(TOOL_NEEDS_LINE, TOOL_GRAD_NEEDS_LINE, TOOL_NEEDS_LINE) 
     X(MASK_MOD, "mask-mod", "TEXT", "a condition that hides a pair where it is false, as 'j <= i'")                    \
     X(CAPTURE_0, "capture", "NAME=F",                                                                                  \
       "an array that these texts read, of floats or ints; given again for each, up to 8")                              \
-    X(CAPTURE_1, "capture", "NAME=F", NULL)                                                                            \
-    X(CAPTURE_2, "capture", "NAME=F", NULL)                                                                            \
-    X(CAPTURE_3, "capture", "NAME=F", NULL)                                                                            \
-    X(CAPTURE_4, "capture", "NAME=F", NULL)                                                                            \
-    X(CAPTURE_5, "capture", "NAME=F", NULL)                                                                            \
-    X(CAPTURE_6, "capture", "NAME=F", NULL)                                                                            \
-    X(CAPTURE_7, "capture", "NAME=F", NULL)                                                                            \
+    TOOL_AGAIN_7(X, CAPTURE, "capture", "NAME=F")                                                                      \
     X(NUMBER_0, "number", "NAME=X", "a number in these texts, a float; given again for each, up to 16")                \
-    X(NUMBER_1, "number", "NAME=X", NULL)                                                                              \
-    X(NUMBER_2, "number", "NAME=X", NULL)                                                                              \
-    X(NUMBER_3, "number", "NAME=X", NULL)                                                                              \
-    X(NUMBER_4, "number", "NAME=X", NULL)                                                                              \
-    X(NUMBER_5, "number", "NAME=X", NULL)                                                                              \
-    X(NUMBER_6, "number", "NAME=X", NULL)                                                                              \
-    X(NUMBER_7, "number", "NAME=X", NULL)                                                                              \
-    X(NUMBER_8, "number", "NAME=X", NULL)                                                                              \
-    X(NUMBER_9, "number", "NAME=X", NULL)                                                                              \
-    X(NUMBER_10, "number", "NAME=X", NULL)                                                                             \
-    X(NUMBER_11, "number", "NAME=X", NULL)                                                                             \
-    X(NUMBER_12, "number", "NAME=X", NULL)                                                                             \
-    X(NUMBER_13, "number", "NAME=X", NULL)                                                                             \
-    X(NUMBER_14, "number", "NAME=X", NULL)                                                                             \
-    X(NUMBER_15, "number", "NAME=X", NULL)                                                                             \
+    TOOL_AGAIN_15(X, NUMBER, "number", "NAME=X")                                                                       \
     X(DROPOUT, "dropout", "P", "drops weights with probability P, 0 <= P < 1")                                         \
     X(SEED, "seed", "U64", "seed of dropout and noise; default 0")                                                     \
     X(DTYPE, "dtype", "TYPE",                                                                                          \
@@ -182,29 +182,9 @@ enum { CLMGK_ARRAY_LIST(TOOL_NEEDS_LINE, TOOL_GRAD_NEEDS_LINE, TOOL_NEEDS_LINE) 
     X(DTYPE_O, "dtype-o", "TYPE", "storage of O and its gradient; default: as --dtype")                                \
     X(GRAD_CAPTURE_0, "grad-capture", "NAME=F",                                                                        \
       "writes the gradient of a captured array of floats; given again for each")                                       \
-    X(GRAD_CAPTURE_1, "grad-capture", "NAME=F", NULL)                                                                  \
-    X(GRAD_CAPTURE_2, "grad-capture", "NAME=F", NULL)                                                                  \
-    X(GRAD_CAPTURE_3, "grad-capture", "NAME=F", NULL)                                                                  \
-    X(GRAD_CAPTURE_4, "grad-capture", "NAME=F", NULL)                                                                  \
-    X(GRAD_CAPTURE_5, "grad-capture", "NAME=F", NULL)                                                                  \
-    X(GRAD_CAPTURE_6, "grad-capture", "NAME=F", NULL)                                                                  \
-    X(GRAD_CAPTURE_7, "grad-capture", "NAME=F", NULL)                                                                  \
+    TOOL_AGAIN_7(X, GRAD_CAPTURE, "grad-capture", "NAME=F")                                                            \
     X(GRAD_NUMBER_0, "grad-number", "NAME=F", "writes the gradient of a number, [1]; given again for each")            \
-    X(GRAD_NUMBER_1, "grad-number", "NAME=F", NULL)                                                                    \
-    X(GRAD_NUMBER_2, "grad-number", "NAME=F", NULL)                                                                    \
-    X(GRAD_NUMBER_3, "grad-number", "NAME=F", NULL)                                                                    \
-    X(GRAD_NUMBER_4, "grad-number", "NAME=F", NULL)                                                                    \
-    X(GRAD_NUMBER_5, "grad-number", "NAME=F", NULL)                                                                    \
-    X(GRAD_NUMBER_6, "grad-number", "NAME=F", NULL)                                                                    \
-    X(GRAD_NUMBER_7, "grad-number", "NAME=F", NULL)                                                                    \
-    X(GRAD_NUMBER_8, "grad-number", "NAME=F", NULL)                                                                    \
-    X(GRAD_NUMBER_9, "grad-number", "NAME=F", NULL)                                                                    \
-    X(GRAD_NUMBER_10, "grad-number", "NAME=F", NULL)                                                                   \
-    X(GRAD_NUMBER_11, "grad-number", "NAME=F", NULL)                                                                   \
-    X(GRAD_NUMBER_12, "grad-number", "NAME=F", NULL)                                                                   \
-    X(GRAD_NUMBER_13, "grad-number", "NAME=F", NULL)                                                                   \
-    X(GRAD_NUMBER_14, "grad-number", "NAME=F", NULL)                                                                   \
-    X(GRAD_NUMBER_15, "grad-number", "NAME=F", NULL)                                                                   \
+    TOOL_AGAIN_15(X, GRAD_NUMBER, "grad-number", "NAME=F")                                                             \
     X(PRECISION, "precision", "NAME",                                                                                  \
       "exact (default), or the least precision of products of f32 or f16 arrays that\n"                                \
       "may be used for speed: tf32 or bf16")
