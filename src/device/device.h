@@ -59,6 +59,7 @@ typedef struct mgk_device_facts {
     bool x86_amx;                /* the same: it has tile registers that multiply bf16 numbers, and rounds to bf16 */
     bool x86_amx_f16;            /* the same: they multiply f16 numbers, too */
     bool x86_dots;               /* the same: it has none, but multiplies pairs of bf16 numbers faster than floats */
+    bool local_is_global;        /* local memory is ordinary memory: CL_DEVICE_LOCAL_MEM_TYPE */
     uint64_t work_item_limit;    /* CL_DEVICE_MAX_WORK_ITEM_SIZES[0] */
     mgk_sub_group sub_group;     /* zero unless a plan sets it from mgk_context_sub_group */
     mgk_matrix_unit matrix_unit; /* the same, from mgk_context_matrix_unit */

@@ -171,6 +171,14 @@ static clmgk_status query_usable(cl_device_id device, bool *usable, clmgk_error 
     return CLMGK_OK;
 }
 
+static clmgk_status query_local_type(cl_device_id device, bool *is_global, clmgk_error *error)
+{
+    cl_device_local_mem_type type = CL_NONE;
+    MGK_TRY(query_value(device, CL_DEVICE_LOCAL_MEM_TYPE, &type, sizeof(type), error));
+    *is_global = type == CL_GLOBAL;
+    return CLMGK_OK;
+}
+
 static clmgk_status query_work_item_limit(cl_device_id device, uint64_t *limit, clmgk_error *error)
 {
     size_t limits[16] = {0};
@@ -318,6 +326,7 @@ clmgk_status mgk_device_get_facts(cl_device_id device, mgk_device_facts *facts, 
     MGK_TRY(query_texts(device, &found, error));
     MGK_TRY(query_numbers(device, info, error));
     MGK_TRY(query_usable(device, &found.usable, error));
+    MGK_TRY(query_local_type(device, &found.local_is_global, error));
     MGK_TRY(query_work_item_limit(device, &found.work_item_limit, error));
     MGK_TRY(find_platform(info->platform_id, &info->platform_index, error));
     MGK_TRY(find_device(info->platform_id, device, &info->device_index, error));

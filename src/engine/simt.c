@@ -21,6 +21,12 @@ static int64_t key_terms(const mgk_footprint *f)
     return !f->forward && f->apart_terms > f->tile.terms ? f->apart_terms : f->tile.terms;
 }
 
+/* True if tiles are read where they lie. Tiles of the linear family are computed, not read: they have no such form. */
+static bool is_direct(const mgk_footprint *f, const mgk_tunables *p)
+{
+    return f->scores > 0 && mgk_tunable_get(p, MGK_NAMED(direct)) != 0;
+}
+
 /* Layout: cl/engine/simt/block.clh, backward.clh. */
 static uint64_t local_bytes_of(const mgk_footprint *f, const mgk_tunables *p)
 {
@@ -30,8 +36,9 @@ static uint64_t local_bytes_of(const mgk_footprint *f, const mgk_tunables *p)
     const int64_t products = mgk_tunable_get(p, MGK_NAMED(features)) * (rows + keys) + PADS;
     const int64_t values =
         2 * (int64_t)mgk_tunable_get(p, MGK_NAMED(values)) * (f->forward ? f->value_size : f->widest);
-    const int64_t work = keys * rows > products ? keys * rows : products;
-    const int64_t floats = (products > values ? products : values) + work + keys * key_terms(f);
+    const bool direct = is_direct(f, p);
+    const int64_t work = direct || keys * rows > products ? keys * rows : products;
+    const int64_t floats = (direct ? 0 : products > values ? products : values) + work + keys * key_terms(f);
     return (uint64_t)floats * sizeof(float) + 64;
 }
 
@@ -296,6 +303,7 @@ static const char *const *shrink_order(const mgk_footprint *f)
 
 static void choose_with(const mgk_footprint *f, const mgk_device_facts *facts, const block_form *form, mgk_tunables *p)
 {
+    mgk_tunable_default(p, MGK_NAMED(direct), facts->local_is_global && !is_cpu(facts));
     choose_threads(f, facts, p);
     mgk_tunable_default(p, MGK_NAMED(features), at_most(chunk_of(facts, p, MGK_NAMED(features)), f->narrowest));
     mgk_tunable_default(p, MGK_NAMED(values), chunk_of(facts, p, MGK_NAMED(values)));
@@ -413,6 +421,7 @@ static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, m
     block->compiler = compiler_of(facts, block->registers);
     block->flags = (mgk_flags){.KERNEL_CALLS = facts->runtime == MGK_RUNTIME_POCL,
                                .FEW_ROWS = few,
+                               .DIRECT_TILES = few == 0 && is_direct(f, p),
                                .WHOLE_CHUNKS = mgk_gpu_of(facts) == MGK_GPU_NVIDIA,
                                .ANY_GROUP_SIZE = block->registers > 0,
                                .SHUFFLE = facts->sub_group.shuffle,

@@ -219,6 +219,15 @@ static const linear_problem linears[] = {
     {"lgfish2-64", CLMGK_VARIANT_LGFISH, CLMGK_FEATURE_ELU1, CLMGK_DTYPE_F32, 2, 64, true, true, false},
 };
 
+/* On a small GPU whose local memory is ordinary memory. */
+static const problem directs[] = {
+    {"softmax-direct-64", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, 1, 64, 64, false, false, false, CLMGK_PASS_FORWARD,
+     false},
+    {"mgk2-direct-64", CLMGK_VARIANT_MGK, CLMGK_DTYPE_F16, 2, 64, 64, false, false, true, CLMGK_PASS_BACKWARD, false},
+    {"hard-fish2-direct-32", CLMGK_VARIANT_HARD_FISH, CLMGK_DTYPE_BF16, 2, 32, 32, false, false, false,
+     CLMGK_PASS_FORWARD, false},
+};
+
 /* Enough heads for all units: a work-group of the lane engine has all keys of its rows. */
 static const problem batches[] = {
     {"softmax-batch-64", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, 1, 64, 64, false, false, false, CLMGK_PASS_BACKWARD,
@@ -310,6 +319,16 @@ static mgk_device_facts facts_with_ptx(int unit)
     mgk_device_facts facts = facts_of(CLMGK_DEVICE_GPU, "NVIDIA Corporation");
     facts.sub_group = (mgk_sub_group){.size = WARP, .shuffle = SHUFFLE_PTX};
     facts.matrix_unit = (mgk_matrix_unit){.known = true, .unit = unit};
+    return facts;
+}
+
+static mgk_device_facts small_facts(void)
+{
+    mgk_device_facts facts = facts_of(CLMGK_DEVICE_GPU, "");
+    facts.info.compute_units = 8;
+    facts.info.local_memory_bytes = UINT64_C(32) << 10;
+    facts.info.max_work_group = facts.work_item_limit = 64;
+    facts.local_is_global = true;
     return facts;
 }
 
@@ -649,7 +668,7 @@ int main(int count, char **arguments)
     const mgk_device_facts gpu = facts_of(CLMGK_DEVICE_GPU, "Advanced Micro Devices, Inc.");
     const mgk_device_facts nvidia = facts_of(CLMGK_DEVICE_GPU, "NVIDIA Corporation");
     const mgk_device_facts intel = facts_of(CLMGK_DEVICE_GPU, "Intel(R) Corporation");
-    const mgk_device_facts cpu = facts_of(CLMGK_DEVICE_CPU, "");
+    const mgk_device_facts cpu = facts_of(CLMGK_DEVICE_CPU, ""), small = small_facts();
     int failed = 0;
     for (size_t i = 0; i < MGK_COUNT(problems); ++i) {
         failed |= print(&problems[i], 1, 4096, CLMGK_ENGINE_SIMT, &gpu);
@@ -657,6 +676,8 @@ int main(int count, char **arguments)
         failed |= print(&problems[i], 1, 4096, CLMGK_ENGINE_SIMT, &intel);
         failed |= print(&problems[i], 1, 4096, CLMGK_ENGINE_LANE, &cpu);
     }
+    for (size_t i = 0; i < MGK_COUNT(directs); ++i)
+        failed |= print(&directs[i], 1, 4096, CLMGK_ENGINE_SIMT, &small);
     for (size_t i = 0; i < MGK_COUNT(batches); ++i)
         failed |= print(&batches[i], 64, 4096, CLMGK_ENGINE_LANE, &cpu);
     failed |= print_windows(&cpu);

@@ -28,6 +28,8 @@ LANE_FORWARD = ("softmax-no-keys", "talking-heads-masked", "linear-favor-large")
 SIMT_FORWARD = ("softmax-f16-cache", "softmax-packed", "mgk-hard-prior", "gfish-noise", "lfish-noise")
 OPTIMISED = ("softmax-half", "fish-noise")
 MATRIX_FORWARD = ("talking-heads-masked",)  # its units are emulated, and compile slowly
+LAYER = "OPENCL_LAYERS" in os.environ  # a pretended device (tests/layers), which may refuse a case, with the reason
+MOST_REFUSED = 4
 
 
 class Case:
@@ -84,6 +86,10 @@ class Golden(unittest.TestCase):
         self.assertLessEqual(error, bound)
 
     def judge(self, case, engine, target, done):
+        self.assertEqual(" layer: active" in done.stderr, LAYER, done.stderr)
+        if LAYER and done.returncode == 2 and f"engine {engine}: " in done.stderr:
+            self.refused.append(case.folder.name)
+            return
         self.assertEqual(done.returncode, 0, done.stderr)
         result = json.loads(done.stdout)
         self.assertEqual(result["engine"], engine)
@@ -102,9 +108,11 @@ class Golden(unittest.TestCase):
             target.mkdir()
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:  # compilers take one thread each
             runs = [pool.submit(case.run, engine, target, environment) for case, target in zip(cases, targets)]
+        self.refused = []
         for case, target, done in zip(cases, targets, runs):
             with self.subTest(case=case.folder.name, engine=engine):
                 self.judge(case, engine, target, done.result())
+        self.assertLessEqual(len(self.refused), MOST_REFUSED, self.refused)
 
     def test_there_are_cases(self):
         self.assertGreater(len(CASES), 100)
@@ -155,6 +163,7 @@ class Golden(unittest.TestCase):
             cases = [Case(GOLDEN / name, gradients=False) for name in SIMT_FORWARD]
         self.run_engine("simt", cases)
 
+    @unittest.skipIf(LAYER, "the emulation's work-groups are larger than the pretended devices'")
     def test_matrix_engine(self):
         """In 16 bits, half of the cases in each type, against the reference: the expected values are of f32 arrays."""
         cases = [Case(folder) for folder in CASES]

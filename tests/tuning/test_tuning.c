@@ -143,7 +143,8 @@ TH_HOST_TEST(tables_are_sound)
 
 TH_HOST_TEST(sets_are_checked)
 {
-    static const char good[] = "row-threads=8,key-threads=16,rows=2,keys=2,features=16,values=16,splits=1,split-from=0";
+    static const char good[] =
+        "row-threads=8,key-threads=16,rows=2,keys=2,features=16,values=16,direct=0,splits=1,split-from=0";
     assert_string_equal(clmgk_tunable_constraint("simt", 0), "(key_threads * keys) % values == 0");
     assert_non_null(strstr(clmgk_tunable_constraint("simt", 1), "<= 65536"));
     assert_null(clmgk_tunable_constraint("simt", 2));
@@ -152,21 +153,23 @@ TH_HOST_TEST(sets_are_checked)
     th_expect_ok(clmgk_tunable_check("simt", good, &th_error));
     /* the most that a GPU's defaults take; 512 work-items with few registers; many registers with 256 */
     static const char *const fit[] = {
-        "row-threads=8,key-threads=16,rows=4,keys=4,features=16,values=16,splits=1,split-from=0",
-        "row-threads=32,key-threads=16,rows=2,keys=4,features=16,values=16,splits=1,split-from=0",
-        "row-threads=16,key-threads=16,rows=8,keys=8,features=16,values=16,splits=1,split-from=0",
+        "row-threads=8,key-threads=16,rows=4,keys=4,features=16,values=16,direct=0,splits=1,split-from=0",
+        "row-threads=32,key-threads=16,rows=2,keys=4,features=16,values=16,direct=0,splits=1,split-from=0",
+        "row-threads=16,key-threads=16,rows=8,keys=8,features=16,values=16,direct=0,splits=1,split-from=0",
     };
     for (size_t i = 0; i < TH_COUNT(fit); i++)
         th_expect_ok(clmgk_tunable_check("simt", fit[i], &th_error));
     static const struct {
         const char *text, *words;
     } bad[] = {
-        {"row-threads=8,key-threads=2,rows=2,keys=2,features=16,values=16,splits=1,split-from=0",
+        {"row-threads=8,key-threads=2,rows=2,keys=2,features=16,values=16,direct=0,splits=1,split-from=0",
          "key-threads=2,keys=2,values=16"},
-        {"row-threads=8,key-threads=16,rows=2,keys=2,features=16,values=16,split-from=0", "splits"},
+        {"row-threads=8,key-threads=16,rows=2,keys=2,features=16,values=16,direct=0,split-from=0", "splits"},
         /* 512 x 168 registers */
-        {"row-threads=32,key-threads=16,rows=4,keys=4,features=16,values=16,splits=1,split-from=0", "<= 65536"},
-        {"row-threads=7,key-threads=16,rows=2,keys=2,features=16,values=16,splits=1,split-from=0", "row-threads=7"},
+        {"row-threads=32,key-threads=16,rows=4,keys=4,features=16,values=16,direct=0,splits=1,split-from=0",
+         "<= 65536"},
+        {"row-threads=7,key-threads=16,rows=2,keys=2,features=16,values=16,direct=0,splits=1,split-from=0",
+         "row-threads=7"},
         {"lanes=8", "\"lanes=8\": expected name=value with a name of \"simt\": row-threads, key-threads"},
         {"row-threads", "row-threads"},
         {"row-threads=", "row-threads="},

@@ -13,6 +13,7 @@
     T(keys, "keys", "KEYS_PER_THREAD", 2, 4, "keys of a work-item", 1, 2, 4, 8)                                        \
     T(features, "features", "FEATURE_CHUNK", 32, 16, "features staged at a time", 8, 16, 32)                           \
     T(values, "values", "VALUE_CHUNK", 16, 16, "keys of values staged at a time", 2, 4, 8, 16)                         \
+    T(direct, "direct", NULL, 0, 0, "1: tiles are read where they lie, not copied to local memory", 0, 1)              \
     T(splits, "splits", NULL, 0, 0, "ranges of keys that work-groups share out", 1, 2, 4, 8, 16, 32, 64, 128)          \
     T(split_from, "split-from", NULL, 0, 0,                                                                            \
       "first block of rows that splits concern: 0 the first, 1 the second, 2 the first one behind whole waves", 0, 1,  \
