@@ -409,6 +409,7 @@ clmgk_status mgk_plan_read_texts(clmgk_plan *plan, clmgk_error *error)
 void mgk_plan_end(clmgk_plan *plan)
 {
     mgk_plan_free_passes(plan);
+    mgk_constants_free(plan->context, &plan->mods.captures);
     for (int n = 0; plan->formulas != NULL && n < FORMULAS; ++n)
         mgk_formulas_free(&plan->formulas[n]);
     mgk_free(&plan->context->allocator, plan->formulas);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plans on memory and streams of CUDA. Calls take the same way as OpenCL's, with addresses in the place of buffers. */
 #include "clmgk/cuda.h"
+#include "attention/core/formulas.h"
 #include "attention/plan.h"
 
 #include <inttypes.h>
@@ -16,6 +17,9 @@ clmgk_status clmgk_get_cuda_device_info(int32_t number, clmgk_device_info *info,
 
 static clmgk_status prepare_passes(clmgk_plan *plan, mgk_cuda *cuda, clmgk_error *error)
 {
+    if (mgk_count_captures(&plan->desc) > 0)
+        MGK_TRY(mgk_constants_prepare_cuda(plan->context, plan->mods.capture, sizeof(plan->mods.capture),
+                                           &plan->mods.captures, error));
     for (int i = 0; i < CLMGK_PASSES; ++i)
         if (plan->pass[i] != NULL)
             MGK_TRY(mgk_steps_prepare_cuda(cuda, &plan->pass[i]->plan.steps, error));

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plans: build the programs of the chosen passes, prepare kernels, describe the choice. */
 #include "attention/plan.h"
+#include "attention/core/formulas.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -202,6 +203,14 @@ static void list_arrays(clmgk_plan *plan)
     }
 }
 
+static clmgk_status make_captures(clmgk_plan *plan, clmgk_error *error)
+{
+    mgk_mod_texts *const mods = &plan->mods;
+    return mgk_count_captures(&plan->desc) > 0
+               ? mgk_constants_make(plan->context, mods->capture, sizeof(mods->capture), &mods->captures, error)
+               : CLMGK_OK;
+}
+
 clmgk_status mgk_plan_make(clmgk_context *context, const clmgk_attention_desc *resolved,
                            const clmgk_plan_options *options, mgk_attempt *attempt, clmgk_plan **out,
                            clmgk_error *error)
@@ -216,6 +225,7 @@ clmgk_status mgk_plan_make(clmgk_context *context, const clmgk_attention_desc *r
     clmgk_status status;
     list_arrays(plan);
     MGK_TRY_GOTO(status, mgk_plan_read_texts(plan, error), fail);
+    MGK_TRY_GOTO(status, make_captures(plan, error), fail);
     status = make_passes(plan, options, error);
     attempt->unit = plan->unit;
     if (status != CLMGK_OK)

@@ -170,22 +170,37 @@ void mgk_cuda_leave(const mgk_cuda *cuda)
     (void)cuda->driver.context_pop(&ignored);
 }
 
+clmgk_status mgk_cuda_make_memory(const mgk_cuda *cuda, const void *data, size_t bytes, cl_mem *memory,
+                                  clmgk_error *error)
+{
+    mgk_cuda_pointer made = 0;
+    CUDA_TRY(&cuda->driver, memory_allocate, &made, bytes);
+    const int code = data != NULL ? cuda->driver.memory_write(made, data, bytes) : MGK_CUDA_SUCCESS;
+    if (code != MGK_CUDA_SUCCESS)
+        (void)cuda->driver.memory_free(made);
+    else
+        *memory = mgk_cuda_memory_at(made);
+    return mgk_cuda_check(&cuda->driver, code, "CUDA's memory_write", error);
+}
+
+void mgk_cuda_free_memory(const mgk_cuda *cuda, cl_mem memory)
+{
+    (void)cuda->driver.memory_free(mgk_cuda_address_of(memory));
+}
+
 static clmgk_status make_stand_in(mgk_cuda *cuda, clmgk_error *error)
 {
-    mgk_cuda_pointer memory = 0;
     MGK_TRY(mgk_cuda_enter(cuda, error));
-    const int code = cuda->driver.memory_allocate(&memory, MGK_STAND_IN_BYTES);
+    const clmgk_status status = mgk_cuda_make_memory(cuda, NULL, MGK_STAND_IN_BYTES, &cuda->stand_in, error);
     mgk_cuda_leave(cuda);
-    MGK_TRY(mgk_cuda_check(&cuda->driver, code, "CUDA's memory_allocate", error));
-    cuda->stand_in = mgk_cuda_memory_at(memory);
-    return CLMGK_OK;
+    return status;
 }
 
 /* Releases the objects that `open_device` has made. */
 static void close_device(const clmgk_allocator *allocator, mgk_cuda *cuda)
 {
     if (cuda->stand_in != NULL && mgk_cuda_enter(cuda, NULL) == CLMGK_OK) {
-        (void)cuda->driver.memory_free(mgk_cuda_address_of(cuda->stand_in));
+        mgk_cuda_free_memory(cuda, cuda->stand_in);
         mgk_cuda_leave(cuda);
     }
     if (cuda->context != NULL)

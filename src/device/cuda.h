@@ -57,6 +57,11 @@ clmgk_status mgk_cuda_get_function(mgk_cuda *cuda, mgk_program *program, const c
 /* Unloads a program, if it was loaded, after all work of the device. Needs no current context. */
 void mgk_cuda_unload(mgk_program *program);
 
+/* Memory of the library's own, with a copy of `data`; NULL: with any values. */
+clmgk_status mgk_cuda_make_memory(const mgk_cuda *cuda, const void *data, size_t bytes, cl_mem *memory,
+                                  clmgk_error *error);
+void mgk_cuda_free_memory(const mgk_cuda *cuda, cl_mem memory);
+
 /* Memory that is bound in place of a launch's missing arrays. */
 const cl_mem *mgk_cuda_stand_in(const mgk_cuda *cuda);
 

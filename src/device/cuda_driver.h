@@ -40,6 +40,7 @@ enum { MGK_CUDA_MAX_REGISTERS = 0, MGK_CUDA_ERROR_LOG = 5, MGK_CUDA_ERROR_LOG_SI
     F(function_attribute, "cuFuncGetAttribute", (int *value, int attribute, mgk_cuda_function function))               \
     F(memory_allocate, "cuMemAlloc_v2", (mgk_cuda_pointer * memory, size_t bytes))                                     \
     F(memory_free, "cuMemFree_v2", (mgk_cuda_pointer memory))                                                          \
+    F(memory_write, "cuMemcpyHtoD_v2", (mgk_cuda_pointer to, const void *from, size_t bytes))                          \
     F(pointer_attribute, "cuPointerGetAttribute", (void *value, int attribute, mgk_cuda_pointer pointer))              \
     F(launch, "cuLaunchKernel",                                                                                        \
       (mgk_cuda_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,                \

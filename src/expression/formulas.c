@@ -110,7 +110,7 @@ static void print_sums(mgk_formulas *f)
     for (size_t k = 0; k < f->read_count; ++k)
         mgk_text_printf(
             &f->code,
-            "    mod_scatter(tables + data.args->capture[%u].gradient, score_mod_place_%zu(s, pair, data),\n"
+            "    mod_scatter(tables + data.captures[%u].gradient, score_mod_place_%zu(s, pair, data),\n"
             "                mod_part(ds, score_mod_by_read_%zu(s, pair, data)));\n",
             (unsigned)f->reads[k].capture, k, k);
     mgk_text_printf(&f->code, "}\n");

@@ -45,7 +45,7 @@ static void print_operand(mgk_text *text, const mgk_node *nodes, int32_t n)
 static void print_read(mgk_text *text, const mgk_node *nodes, const mgk_node *node)
 {
     const unsigned slot = (unsigned)node->slot;
-    mgk_text_printf(text, "mod_gather_%u(data.c%u, mod_at_%d(&data.args->capture[%u]", slot, slot, node->count, slot);
+    mgk_text_printf(text, "mod_gather_%u(data.c%u, mod_at_%d(data.captures + %u", slot, slot, node->count, slot);
     for (int a = 0; a < node->count; ++a) {
         mgk_text_printf(text, ", ");
         print_operand(text, nodes, node->arguments[a]);
@@ -104,7 +104,7 @@ void mgk_print_place(mgk_text *text, const char *name, const mgk_expression *exp
                     "{\n",
                     name);
     print_variables(text, nodes, last);
-    mgk_text_printf(text, "    return mod_dense_%d(&data.args->capture[%u]", read->count, (unsigned)read->slot);
+    mgk_text_printf(text, "    return mod_dense_%d(data.captures + %u", read->count, (unsigned)read->slot);
     for (int a = 0; a < read->count; ++a) {
         mgk_text_printf(text, ", ");
         print_operand(text, nodes, read->arguments[a]);

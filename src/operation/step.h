@@ -13,6 +13,23 @@
 #define MGK_MAX_STEPS    32
 #define MGK_CALL_BUFFERS 80
 
+/* Read-only memory of an operation's own, which its kernels take among a call's buffers, as number MGK_CALL_CONSTANTS.
+ */
+typedef struct mgk_constants {
+    cl_mem memory;
+    cl_mem in_cuda; /* NULL: not prepared; guarded by the context's monitor until the steps are prepared */
+} mgk_constants;
+#define MGK_CALL_CONSTANTS MGK_CALL_BUFFERS
+
+clmgk_status mgk_constants_make(const clmgk_context *context, const void *data, size_t bytes, mgk_constants *constants,
+                                clmgk_error *error);
+
+/* Before the steps are prepared; the device is the thread's current one. */
+clmgk_status mgk_constants_prepare_cuda(clmgk_context *context, const void *data, size_t bytes,
+                                        mgk_constants *constants, clmgk_error *error);
+
+void mgk_constants_free(clmgk_context *context, mgk_constants *constants);
+
 /* A call: its buffers, in the operation's order (never NULL; memory NULL: not given), and its numbers. */
 typedef struct mgk_call {
     const clmgk_buffer *buffers[MGK_CALL_BUFFERS]; /* offsets in elements; of the workspace in floats */
@@ -49,6 +66,7 @@ typedef struct mgk_step {
     size_t args_bytes;
     size_t buffers;                    /* that the kernel takes; mgk_step_check limits them */
     unsigned char buffer[MGK_BUFFERS]; /* their numbers in a call, in the order of the kernel's arguments */
+    const mgk_constants *constants;    /* the operation's; NULL: none */
 
     mgk_program *program; /* steps may share one */
     cl_kernel kernel;
@@ -73,9 +91,6 @@ typedef struct mgk_step_buffer {
 
 /* Sets the step's arguments, and those buffers of the kernel's list that the kernel takes. */
 void mgk_step_bind(mgk_step *step, const void *args, size_t args_bytes, const mgk_step_buffer *list, size_t count);
-
-/* Appends to the step's arguments, which may then be too many: mgk_step_check. */
-void mgk_step_append(mgk_step *step, const void *args, size_t bytes);
 
 /* UNSUPPORTED, with the reason, if the step's arguments exceed what OpenCL guarantees. */
 clmgk_status mgk_step_check(const mgk_step *step, clmgk_error *error);

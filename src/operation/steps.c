@@ -66,13 +66,6 @@ void mgk_step_bind(mgk_step *step, const void *args, size_t args_bytes, const mg
     }
 }
 
-void mgk_step_append(mgk_step *step, const void *args, size_t bytes)
-{
-    if (step->args_bytes + bytes <= sizeof(step->args))
-        memcpy(step->args + step->args_bytes, args, bytes);
-    step->args_bytes += bytes;
-}
-
 /* Kernels count work-groups in 32 bits, and so do drivers. */
 static clmgk_status check_groups(const mgk_step *step, clmgk_error *error)
 {
@@ -101,15 +94,23 @@ clmgk_status mgk_step_check(const mgk_step *step, clmgk_error *error)
 
 /* ---- launches ----------------------------------------------------------------------------------------------- */
 
+/* A buffer of a kernel. */
+static clmgk_buffer buffer_of(const mgk_step *step, const mgk_call *call, size_t i)
+{
+    if (step->buffer[i] != MGK_CALL_CONSTANTS)
+        return *call->buffers[step->buffer[i]];
+    return (clmgk_buffer){call->cuda != NULL ? step->constants->in_cuda : step->constants->memory, 0};
+}
+
 /* The call's part of a kernel's arguments. */
 static mgk_bound bound_of(const mgk_step *step, const mgk_call *call)
 {
     mgk_bound bound = {
         .seed_low = (mgk_u32)call->seed, .seed_high = (mgk_u32)(call->seed >> 32), .parts = (mgk_i32)call->parts};
     for (size_t i = 0; i < step->buffers; ++i) {
-        const clmgk_buffer *const buffer = call->buffers[step->buffer[i]];
-        bound.given |= (mgk_u32)(buffer->memory != NULL) << i;
-        bound.aligned |= (mgk_u32)(buffer->offset % MGK_ALIGNED == 0) << i;
+        const clmgk_buffer buffer = buffer_of(step, call, i);
+        bound.given |= (mgk_u32)(buffer.memory != NULL) << i;
+        bound.aligned |= (mgk_u32)(buffer.offset % MGK_ALIGNED == 0) << i;
         bound.added |= (mgk_u32)(step->buffer[i] < 64 ? call->added >> step->buffer[i] & 1u : 0) << i;
     }
     return bound;
@@ -125,15 +126,17 @@ static clmgk_status launch(const mgk_step *step, mgk_cuda_function function, con
     enum { FIRST = 2 }; /* the first buffer's argument */
     unsigned char bytes[MGK_ARGUMENT_BYTES];
     mgk_i64 starts[MGK_BUFFERS];
+    cl_mem memory[MGK_BUFFERS];
     mgk_kernel_arg list[FIRST + MGK_BUFFERS];
     memcpy(bytes, args, step->args_bytes);
     memcpy(bytes, &bound, sizeof(bound));
     list[0] = (mgk_kernel_arg){step->args_bytes, bytes};
     list[1] = (mgk_kernel_arg){step->buffers * sizeof(starts[0]), starts};
     for (size_t i = 0; i < step->buffers; ++i) {
-        const clmgk_buffer *const buffer = call->buffers[step->buffer[i]];
-        starts[i] = (mgk_i64)buffer->offset;
-        list[FIRST + i] = (mgk_kernel_arg){sizeof(cl_mem), buffer->memory != NULL ? &buffer->memory : stand_in};
+        const clmgk_buffer buffer = buffer_of(step, call, i);
+        starts[i] = (mgk_i64)buffer.offset;
+        memory[i] = buffer.memory != NULL ? buffer.memory : *stand_in;
+        list[FIRST + i] = (mgk_kernel_arg){sizeof(cl_mem), &memory[i]};
     }
     if (call->cuda != NULL)
         return mgk_cuda_launch(call->cuda, function, grid, FIRST + step->buffers, list, error);

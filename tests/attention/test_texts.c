@@ -262,6 +262,77 @@ TH_FULL_TEST(all_texts)
     }
 }
 
+/* ---- as many arrays as a score can have -------------------------------------------------------------------------- */
+
+static void take_most_arrays(clmgk_attention_desc *desc)
+{
+    static const char *const captures[CLMGK_MAX_CAPTURES] = {"t", "u", "v", "w", "x", "y", "z", "d"};
+    static const char *const numbers[CLMGK_MAX_NUMBERS] = {"n0", "n1", "n2",  "n3",  "n4",  "n5",  "n6",  "n7",
+                                                           "n8", "n9", "n10", "n11", "n12", "n13", "n14", "n15"};
+    desc->score_mod =
+        "s * n0 + t[h] * n1 + u[b, i] * n2 + v[j] * n3 + w[h, i - j + 9] * n4 + x[d[i, j]] * n5 + y[g] * n6 +"
+        "z[0, 0, h, j] * (n7 + n8 * n9 + n10 - n11 + n12 * n13) + n14 * tanh(s) * n15";
+    desc->mask_mod = "(i + 2 * j) % 5 != 3";
+    for (int c = 0; c < CLMGK_MAX_CAPTURES; c++)
+        desc->captures[c] = (clmgk_capture){.name = captures[c], .axes = 1, .shape = {5}};
+    desc->captures[1] = (clmgk_capture){.name = "u", .axes = 2, .shape = {2, 40}};
+    desc->captures[3] = (clmgk_capture){.name = "w", .axes = 2, .shape = {2, 20}, .strided = 1, .strides = {1, 3}};
+    desc->captures[6] = (clmgk_capture){.name = "z", .axes = 4, .shape = {1, 1, 2, 60}};
+    desc->captures[7] = (clmgk_capture){.name = "d", .type = CLMGK_CAPTURE_I32, .axes = 2, .shape = {40, 80}};
+    for (int n = 0; n < CLMGK_MAX_NUMBERS; n++)
+        desc->numbers[n] = numbers[n];
+    desc->gradients |= all | CLMGK_GRADIENT_NUMBERS;
+}
+
+static void want_arrays(clmgk_attention_desc *desc)
+{
+    for (int c = 0; c < CLMGK_MAX_CAPTURES - 1; c++)
+        desc->gradients |= (uint32_t)CLMGK_GRADIENT_CAPTURE_0 << c;
+}
+
+TH_TEST(most_arrays)
+{
+    clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 33, 70);
+    take_most_arrays(&desc);
+    want_arrays(&desc);
+    const clmgk_plan_options options = options_of(session, CLMGK_ENGINE_LANE);
+    th_expect_shapes(session, desc, &options, 3, 0, 2);
+}
+
+/* Together with all other arrays they fit the arguments of every kernel. */
+TH_TEST(most_arguments)
+{
+    static const clmgk_variant variants[] = {CLMGK_VARIANT_SOFTMAX, CLMGK_VARIANT_MGK,       CLMGK_VARIANT_SMGK,
+                                             CLMGK_VARIANT_FISH,    CLMGK_VARIANT_HARD_FISH, CLMGK_VARIANT_GFISH};
+    static const clmgk_engine engines[] = {CLMGK_ENGINE_LANE, CLMGK_ENGINE_SIMT};
+    for (size_t n = 0; n < TH_COUNT(variants) * TH_COUNT(engines) * 2; n++) {
+        const clmgk_engine engine = engines[n / 2 % TH_COUNT(engines)];
+        clmgk_attention_desc desc = th_small_desc(variants[n / 2 / TH_COUNT(engines)], 33, 70);
+        take_most_arrays(&desc);
+        if (engine == CLMGK_ENGINE_LANE)
+            want_arrays(&desc);
+        desc.use_bias = desc.use_alibi = desc.use_sinks = desc.use_lse_low = 1;
+        desc.gradients |= CLMGK_GRADIENT_BIAS | CLMGK_GRADIENT_SINKS;
+        if (n % 2 == 0) {
+            desc.batch = 1;
+            desc.sequences = 3;
+            desc.use_offsets_k = 1;
+        } else {
+            desc.use_lengths = desc.use_lengths_q = 1;
+        }
+        if (desc.variant == CLMGK_VARIANT_MGK || desc.variant == CLMGK_VARIANT_SMGK) {
+            desc.variance_shape = CLMGK_VARIANCE_HM;
+            desc.prior_shape = CLMGK_PRIOR_HM;
+            desc.gradients |= CLMGK_GRADIENT_VARIANCE | CLMGK_GRADIENT_PRIOR;
+            desc.statistics = CLMGK_STATISTIC_RESPONSIBILITIES;
+        }
+        desc.use_mix_weight = desc.use_mix_offset = desc.variant == CLMGK_VARIANT_GFISH;
+        clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
+        options.engine = engine;
+        th_expect_ok(clmgk_attention_supported(session->context, &desc, &options, &th_error));
+    }
+}
+
 /* ---- statistics -------------------------------------------------------------------------------------------------- */
 
 TH_TEST(responsibilities)

@@ -180,6 +180,8 @@ static clmgk_attention_desc mixture(void)
                                  .length_k = 50,
                                  .head_size = 16,
                                  .prior_shape = CLMGK_PRIOR_HM,
+                                 .score_mod = "s + 0.1 * t[h, j]",
+                                 .captures = {{.name = "t", .axes = 2, .shape = {2, 50}}},
                                  .use_lengths = 1,
                                  .gradients = CLMGK_GRADIENT_V | CLMGK_GRADIENT_PRIOR,
                                  .statistics = CLMGK_STATISTIC_COUNTS,
@@ -595,6 +597,7 @@ CUDA_TEST(failing_calls)
         {"cuDevicePrimaryCtxRetain", "CUDA's context_retain: ", FAILURE, CLMGK_ERROR_CUDA},
         {"cuCtxPushCurrent_v2", "CUDA's context_push: ", FAILURE, CLMGK_ERROR_CUDA},
         {"cuMemAlloc_v2", "CUDA's memory_allocate: ", 2, CLMGK_ERROR_OUT_OF_DEVICE_MEMORY},
+        {"cuMemcpyHtoD_v2", "CUDA's memory_write: ", FAILURE, CLMGK_ERROR_CUDA},
         {"cuModuleLoadDataEx", "CUDA's driver does not take the program: ", FAILURE, CLMGK_ERROR_COMPILE},
         {"cuModuleLoadDataEx", "CUDA's driver does not take the program: ", 2, CLMGK_ERROR_OUT_OF_DEVICE_MEMORY},
         {"cuModuleGetFunction", "CUDA's module_function: ", FAILURE, CLMGK_ERROR_CUDA},
@@ -615,13 +618,15 @@ CUDA_TEST(no_memory_on_the_host)
     NEEDS(self->cuda != NULL);
     enum { LEAST = 10, MOST = 1000 };
     const clmgk_attention_desc desc = mixture();
-    clmgk_plan *const plan = plan_of(self, &desc);
+    clmgk_plan *const keeper = plan_of(self, &desc); /* of the compiled programs */
     clmgk_status status = CLMGK_ERROR_OUT_OF_HOST_MEMORY;
     int count = 0;
     for (; status != CLMGK_OK && count < MOST; count++) {
+        clmgk_plan *const plan = plan_of(self, &desc);
         self->allocations_left = count;
         status = clmgk_plan_prepare_cuda(plan, &th_error);
         self->allocations_left = -1;
+        clmgk_plan_release(plan);
         if (status != CLMGK_OK) {
             th_expect_error(status, CLMGK_ERROR_OUT_OF_HOST_MEMORY, "");
             close_cuda(self);
@@ -629,7 +634,7 @@ CUDA_TEST(no_memory_on_the_host)
     }
     th_expect_ok(status);
     assert_true(count > LEAST);
-    clmgk_plan_release(plan);
+    clmgk_plan_release(keeper);
 }
 
 /* What CUDA's assembler says is a part of the reason, and so are kernels that it can't launch. */
@@ -640,6 +645,7 @@ CUDA_TEST(programs_that_cuda_does_not_take)
     clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
     clmgk_plan *plan = NULL;
     desc.gradients = desc.statistics = desc.combine = 0;
+    desc.score_mod = desc.captures[0].name = NULL;
     options.engine = CLMGK_ENGINE_MATRIX;
     options.parameters = "unit=1"; /* wgmma's programs are edited from a copy */
     th_expect_ok(clmgk_plan_create(self->context, &desc, &options, &plan, &th_error));

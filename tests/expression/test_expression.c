@@ -379,7 +379,7 @@ TH_HOST_TEST(test_printed_code)
                         "    const mod_int t4 = mod_sub_int(pair.i, pair.j);\n"
                         "    const mod_int t6 = mod_max_int(t4, mod_const_int(0));\n"
                         "    const mod_int t8 = mod_min_int(t6, mod_const_int(3));\n"
-                        "    const mod_float t9 = mod_gather_0(data.c0, mod_at_2(&data.args->capture[0], "
+                        "    const mod_float t9 = mod_gather_0(data.c0, mod_at_2(data.captures + 0, "
                         "mod_const_int(pair.h), t8));\n"
                         "    const mod_float t11 = t9 * mod_number(data, 0);\n"
                         "    const mod_float t12 = s + t11;\n"

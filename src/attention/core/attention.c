@@ -217,7 +217,7 @@ mgk_step *mgk_attention_add(const mgk_attention_step *step, mgk_pass_plan *plan)
     if (step->block != NULL && (step->flags.SCORE_MOD || step->flags.MASK_MOD)) {
         const bool gradients = step->flags.WANT_NUMBERS > 0 || step->flags.WANT_READS;
         kernel->mods = gradients ? plan->mods->gradient_code : plan->mods->code;
-        mgk_step_append(kernel, plan->mods->capture, (size_t)step->flags.MOD_CAPTURES * sizeof(mgk_capture));
+        kernel->constants = &plan->mods->captures;
     }
     return kernel;
 }
@@ -305,8 +305,7 @@ static void set_mod_flags(const clmgk_attention_desc *d, mgk_flags *flags)
                           &flags->CAPTURE_TYPE_6, &flags->CAPTURE_TYPE_7};
     _Static_assert(MGK_COUNT(types) == CLMGK_MAX_CAPTURES, "a flag for each captured array");
     flags->MASK_MOD = d->mask_mod != NULL;
-    flags->MOD_CAPTURES = mgk_count_captures(d);
-    for (int c = 0; c < flags->MOD_CAPTURES; ++c)
+    for (int c = 0; c < mgk_count_captures(d); ++c)
         *types[c] = 1 + (int)d->captures[c].type;
 }
 

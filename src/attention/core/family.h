@@ -15,6 +15,9 @@
 _Static_assert((int)CLMGK_ARRAYS <= MGK_CALL_BUFFERS, "arrays of a call");
 _Static_assert((int)CLMGK_ARRAY_GRAD_NUMBERS < 64, "gradients, which may be added to their arrays");
 
+/* The table of captured arrays, a buffer of the plan. */
+enum { CLMGK_ARRAY_CAPTURES = MGK_CALL_CONSTANTS };
+
 /* A line of a kernel's list of buffers, for `flags` in scope. */
 #define MGK_BUFFER(NAME, name, type, needed) {CLMGK_ARRAY_##NAME, needed},
 
@@ -35,6 +38,7 @@ typedef struct mgk_mod_texts {
     const char *code;          /* OpenCL C of cl/attention/mods_text.clh */
     const char *gradient_code; /* of the kernel that computes gradients of numbers and captured arrays */
     mgk_capture capture[CLMGK_MAX_CAPTURES];
+    mgk_constants captures; /* the same, on the device */
 } mgk_mod_texts;
 
 /* A pass; 0 steps: the plan can't do it. */
