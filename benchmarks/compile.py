@@ -1,19 +1,23 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What compiling costs: whole processes of clmgk-run on a small problem, with empty caches, again with full ones, and
-with empty caches and a folder of programs made ahead (clmgk-tune --programs).
+with empty caches and a folder of programs made ahead (clmgk-tune --programs). First an empty kernel of the default
+platform, which shows what no library can avoid.
 
     compile.py [--bin DIR] [--before DIR] [--runs N] [--json FILE]
 
 Processor seconds (user and system) and wall seconds, of N cold runs with a warm and a shipped one after each. --before:
-the programs of an older build, in turn with those of --bin. Needs NumPy.
+the programs of an older build, in turn with those of --bin. --empty: only the empty kernel, once, here. Needs NumPy.
 """
 import argparse
+import ctypes
+import ctypes.util
 import json
 import os
 import pathlib
 import platform
 import re
+import resource
 import statistics
 import subprocess
 import sys
@@ -56,6 +60,57 @@ def command_of(program, variant, size, passes, folder):
         gradients = ("dq", "dk", "dv", "dmix") if mixed else ("dq", "dk", "dv")  # of clmgk-tune's plans
         words += [word for name in gradients for word in (f"--{name}", folder / f"{name}.npy")]
     return words
+
+
+def processor_seconds():
+    return sum(usage.ru_utime + usage.ru_stime for usage in map(resource.getrusage, (resource.RUSAGE_SELF,
+                                                                                     resource.RUSAGE_CHILDREN)))
+
+
+def run_empty():
+    """Compiles and runs an empty kernel on the first device of the first platform that has one. Prints the processor
+    seconds of its parts."""
+    cl = ctypes.CDLL(ctypes.util.find_library("OpenCL"))
+    create = {name: getattr(cl, name) for name in ("clCreateContext", "clCreateCommandQueue", "clCreateKernel",
+                                                   "clCreateProgramWithSource")}
+    for function in create.values():
+        function.restype = ctypes.c_void_p
+    pointer, code, everything = ctypes.c_void_p, ctypes.c_int(), ctypes.c_uint64(0xFFFFFFFF)
+    start = processor_seconds()
+    count, device = ctypes.c_uint(), pointer()
+    cl.clGetPlatformIDs(0, None, ctypes.byref(count))
+    platforms = (pointer * count.value)()
+    cl.clGetPlatformIDs(count, platforms, None)
+    next(p for p in platforms if cl.clGetDeviceIDs(pointer(p), everything, 1, ctypes.byref(device), None) == 0)
+    context = pointer(create["clCreateContext"](None, 1, ctypes.byref(device), None, None, ctypes.byref(code)))
+    queue = pointer(create["clCreateCommandQueue"](context, device, ctypes.c_uint64(0), ctypes.byref(code)))
+    opened = processor_seconds()
+    text = ctypes.c_char_p(b"__kernel void empty(void) {}")
+    program = pointer(create["clCreateProgramWithSource"](context, 1, ctypes.byref(text), None, ctypes.byref(code)))
+    failed = cl.clBuildProgram(program, 1, ctypes.byref(device), b"-cl-std=CL1.2", None, None)
+    built = processor_seconds()
+    kernel = pointer(create["clCreateKernel"](program, b"empty", ctypes.byref(code)))
+    one = ctypes.c_size_t(1)
+    failed |= cl.clEnqueueNDRangeKernel(queue, kernel, 1, None, ctypes.byref(one), ctypes.byref(one), 0, None, None)
+    failed |= cl.clFinish(queue)
+    if failed:
+        sys.exit("compile.py: the empty kernel failed")
+    print(json.dumps({"drivers_s": opened - start, "build_s": built - opened,
+                      "first_run_s": processor_seconds() - built}))
+
+
+def empty_kernel(runs):
+    """The parts of an empty kernel's processor seconds in processes with empty caches."""
+    found = []
+    for _ in range(runs):
+        with tempfile.TemporaryDirectory() as name:
+            done = subprocess.run([sys.executable, __file__, "--empty"], capture_output=True, text=True, check=True,
+                                  env=with_caches(pathlib.Path(name) / "caches"))
+        found.append(json.loads(done.stdout))
+    parts = {part: spread([run[part] for run in found]) for part in found[0]}
+    print("empty kernel" + "".join(f"   {part[:-2].replace('_', ' ')} {of['median']:.2f} s" for part, of in parts.items()),
+          flush=True)
+    return parts
 
 
 def timed(command, environment):
@@ -140,12 +195,15 @@ def main():
     parser.add_argument("--before", type=pathlib.Path)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--empty", action="store_true")
     options = parser.parse_args()
+    if options.empty:
+        return run_empty()
     version, device = device_of(options.bin)
     builds = {"now": options.bin} | ({"before": options.before} if options.before else {})
     found = {"clmgk": version, "cpu": cpu_name(), "device": device, "runs": options.runs,
              "problem": {"batch": 1, "heads": HEADS, "components": COMPONENTS, "length": LENGTH},
-             "cases": list(measure(builds, options.runs))}
+             "empty_kernel": empty_kernel(options.runs), "cases": list(measure(builds, options.runs))}
     if options.json:
         options.json.write_text(json.dumps(found, indent=1) + "\n")
 

@@ -135,7 +135,8 @@ class Opened:
 
     def __init__(self, native: Any) -> None:
         self.native = native
-        weakref.finalize(self, _close, native)
+        # Not at the interpreter's end: PoCL takes 0.1 s to free its compiler's memory piece by piece.
+        weakref.finalize(self, _close, native).atexit = False
         drain_at_exit()
 
 

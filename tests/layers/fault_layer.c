@@ -9,9 +9,12 @@
 #include "fault_state.h"
 #include "layer.h"
 
+#include <string.h>
+
 const char layer_name[] = "fault layer";
 
 static fault_state state = {.kind = "OpenCL calls"};
+static fault_state contexts = {.kind = "OpenCL contexts"}; /* live: made, released or not */
 
 fault_state *fault_layer_state(void);
 fault_state *fault_layer_state(void)
@@ -29,6 +32,13 @@ static cl_int made(cl_int code, const void *object)
     if (code == CL_SUCCESS && object != NULL)
         atomic_fetch_add(&state.live, 1);
     return code;
+}
+
+/* `function` has made an object. */
+static void created(const char *function, cl_int code, const void *object)
+{
+    if (made(code, object) == CL_SUCCESS && strcmp(function, "clCreateContext") == 0)
+        atomic_fetch_add(&contexts.live, 1);
 }
 
 static cl_int made_event(cl_int code, const cl_event *event)
@@ -170,7 +180,7 @@ static cl_int dropped(cl_int code)
     {                                                                                                                  \
         cl_int code = due(#function);                                                                                  \
         const type object = code != CL_SUCCESS ? NULL : layer_next.function arguments;                                 \
-        (void)made(code, object);                                                                                      \
+        created(#function, code, object);                                                                              \
         if (errcode_ret != NULL)                                                                                       \
             *errcode_ret = code;                                                                                       \
         return object;                                                                                                 \
@@ -243,4 +253,5 @@ void layer_install(cl_icd_dispatch *table)
 static void __attribute__((destructor)) report(void)
 {
     fault_report(&state);
+    fault_report(&contexts);
 }

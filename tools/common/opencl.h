@@ -22,7 +22,7 @@ tool_exit tool_device_open_info(const clmgk_device_info *info, tool_device *devi
 tool_exit tool_list_devices(const char *selector, bool all, clmgk_device_info **infos, size_t *count,
                             tool_error *error);
 
-/* Releases what `device` holds; a zeroed one holds nothing. */
+/* Releases what `device` holds, except its OpenCL context; a zeroed one holds nothing. */
 void tool_device_close(tool_device *device);
 
 /* A pass of a plan, timed on the host's clock from the enqueue to the end of clFinish. */
