@@ -236,7 +236,7 @@ FUNCTION void add_deltas(const query_block *b, int h)
 
 /* Where the block's batch finds its results: element 0 of its rows. */
 typedef struct query_results {
-    __global q_element *grad_q;
+    __global grad_q_element *grad_q;
     __global float *mix_rows; /* of component 0 */
 } query_results;
 

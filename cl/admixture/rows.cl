@@ -52,7 +52,7 @@ __kernel void admixture_rows_finish(KERNEL_PARAMETERS)
     const long b = x / a.length / COMPONENTS, k = x / a.length % COMPONENTS, i = x % a.length;
     __global const float *const product = work + a.region[MGK_REGION_QUERY] + x * HEAD_SIZE;
     __global const q_element *const query = q + b * a.q.batch + k * a.q.head + i * a.q.token;
-    __global q_element *const out = grad_q + b * a.grad_q.batch + k * a.grad_q.head + i * a.grad_q.token;
+    __global grad_q_element *const out = grad_q + b * a.grad_q.batch + k * a.grad_q.head + i * a.grad_q.token;
     const float scale = a.scale * NATS_PER_UNIT * (SHARED_MIX ? mix[k] : 1.0f);
     float row = 0.0f;
     for (int d = 0; d < a.head_size; ++d) {

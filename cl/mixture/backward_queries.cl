@@ -186,7 +186,7 @@ FUNCTION void tile_gradients(const query_block *b)
 
 /* Where the block's (b, h) finds its results: element 0 of its rows. */
 typedef struct query_results {
-    __global q_element *grad_q;
+    __global grad_q_element *grad_q;
     __global float *bias, *row_sums, *delta; /* regions; row_sums: of component 0 */
     __global const float *grad_lse, *shift;  /* grad_lse: 0 where it is not given */
 } query_results;

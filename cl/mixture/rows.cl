@@ -144,7 +144,7 @@ __kernel void mixture_rows_finish(KERNEL_PARAMETERS)
         return;
     const row_place at = row_of(&a, x);
     __global const q_element *const query = row_query(&a, &at, q);
-    __global q_element *const out = grad_q + at.b * a.grad_q.batch + at.h * a.grad_q.head + at.i * a.grad_q.token;
+    __global grad_q_element *const out = grad_q + at.b * a.grad_q.batch + at.h * a.grad_q.head + at.i * a.grad_q.token;
     __global const float *const product = work + a.region[MGK_REGION_QUERY] + x * HEAD_SIZE;
 
     float own = 0.0f;

@@ -73,7 +73,7 @@ typedef struct clmgk_attention_desc {
     size_t struct_size; /* sizeof(clmgk_attention_desc); CLMGK_ATTENTION_DESC_INIT sets it */
 
     clmgk_variant variant;
-    clmgk_dtype dtype; /* storage type of Q and dQ, and by default of K, V, O and their gradients: dtype_k below */
+    clmgk_dtype dtype; /* storage type of Q, and by default of K, V, O and all gradients: dtype_k, dtype_grad_q below */
     clmgk_score score; /* MGK and SMGK: any; other variants accept only DEFAULT and their own score */
     clmgk_estep estep;
 
@@ -169,7 +169,7 @@ typedef struct clmgk_attention_desc {
      * in the linear family. */
     int32_t use_lse_low;
 
-    /* Storage types of K and dK, of V and dV, and of O and dO, if they differ from Q's: for example a cache of keys and
+    /* Storage types of K, of V, and of O and dO, if they differ from Q's: for example a cache of keys and
      * values in f16 for queries in f32. All arithmetic is in f32, whatever the types. */
     clmgk_storage dtype_k;
     clmgk_storage dtype_v;
@@ -212,6 +212,13 @@ typedef struct clmgk_attention_desc {
      * slopes, sinks and the bias are those of the A heads, and dropout and noise are drawn for them. G divides H as
      * without. 0: O_h = P_h V_h. The linear forms and the engine MATRIX have none; combine must be 0. */
     int64_t mix_after_heads;
+
+    /* Storage types of dQ, dK and dV, if they differ from those of Q, K and V; 0: their array's. Gradients in f32 of
+     * arrays in 16 bits can be added up over calls or devices without rounding each part. The type says how a result is
+     * stored, not how it is computed. */
+    clmgk_storage dtype_grad_q;
+    clmgk_storage dtype_grad_k;
+    clmgk_storage dtype_grad_v;
 } clmgk_attention_desc;
 
 #define CLMGK_ATTENTION_DESC_INIT CLMGK_INIT(clmgk_attention_desc)

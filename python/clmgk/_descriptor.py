@@ -99,6 +99,9 @@ class Descriptor(TypedDict, total=False):
     captures: Sequence[Capture]
     numbers: Sequence[str]
     mix_after_heads: int
+    dtype_grad_q: str
+    dtype_grad_k: str
+    dtype_grad_v: str
 
 
 # Enumerations of C without a table of names.

@@ -38,7 +38,8 @@ FROM_ARRAYS = {"dtype", "dtype_k", "dtype_v", "dtype_o", "batch", "kv_heads", "c
                "use_mix_offset", "use_mix_hidden_offset", "mix_after_heads", "features", "use_state", "use_new_state"}
 # Fields that stand for a function of their own, or its argument.
 FUNCTIONS = {"gradients", "statistics", "combine"}
-PLANS_ALONE = {"use_lse_low"}  # for rows whose weights need more than f32's L: the functions return one L
+# For rows whose weights need more than f32's L, where the functions return one L; gradients to be added up.
+PLANS_ALONE = {"use_lse_low", "dtype_grad_q", "dtype_grad_k", "dtype_grad_v"}
 
 
 @pytest.mark.parametrize("name", OFFERED)

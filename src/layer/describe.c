@@ -140,8 +140,10 @@ static clmgk_status check_outer_fields(clmgk_attention_desc *a, clmgk_error *err
                         a->gradients);
     a->gradients &= ~(uint32_t)INNER_GRADIENTS;
     if (!mgk_has_one_type(a))
-        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
-                        "attention.dtype_k, dtype_v, dtype_o: expected 0: a layer's arrays have one type");
+        return mgk_fail(
+            error, CLMGK_ERROR_UNSUPPORTED,
+            "attention.dtype_k, dtype_v, dtype_o, dtype_grad_q, dtype_grad_k, dtype_grad_v: expected 0: a layer's"
+            " arrays have one type");
     if (a->statistics != 0 || a->combine != 0)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "attention.%s: %" PRIu32 ": expected 0 within a layer",
                         a->statistics != 0 ? "statistics" : "combine",

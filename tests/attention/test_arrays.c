@@ -77,6 +77,12 @@ TH_HOST_TEST(types_of_arrays)
     assert_non_null(strstr(mgk_attention_key(&desc, CLMGK_PASS_FORWARD).exact, " k=f32 v=f16"));
     desc.dtype_k = desc.dtype_v = CLMGK_STORAGE_BF16; /* Q's type, named */
     assert_null(strstr(mgk_attention_key(&desc, CLMGK_PASS_FORWARD).exact, " k="));
+    desc.dtype_grad_q = CLMGK_STORAGE_F32;
+    desc.dtype_grad_v = CLMGK_STORAGE_F16;
+    assert_int_equal(clmgk_array_dtype(&desc, CLMGK_ARRAY_GRAD_Q), CLMGK_DTYPE_F32);
+    assert_int_equal(clmgk_array_dtype(&desc, CLMGK_ARRAY_GRAD_K), CLMGK_DTYPE_BF16);
+    assert_int_equal(clmgk_array_dtype(&desc, CLMGK_ARRAY_GRAD_V), CLMGK_DTYPE_F16);
+    assert_int_equal(clmgk_array_dtype(&desc, CLMGK_ARRAY_Q), CLMGK_DTYPE_BF16);
     desc.dtype_o = (clmgk_storage)(1 + CLMGK_DTYPES);
     th_expect_refusal(clmgk_attention_validate(&desc, NULL, &th_error), CLMGK_ERROR_INVALID_VALUE, "dtype_o", "4");
 }

@@ -170,6 +170,31 @@ TH_TEST(storage_types)
     }
 }
 
+/* Gradients in f32 of arrays in bf16: they have f32's bound beyond the arrays' rounding, unlike gradients in bf16. In
+ * the full tier also of f16, with dQ alone in f32, and on every engine. */
+TH_TEST(gradients_of_their_own_types)
+{
+    for (size_t n = 0; n < (session->full ? 8 : 1); n++) {
+        clmgk_attention_desc desc = th_small_desc(n / 2 % 2 == 0 ? CLMGK_VARIANT_SOFTMAX : CLMGK_VARIANT_MGK, 50, 70);
+        desc.dtype = n % 2 == 0 ? CLMGK_DTYPE_BF16 : CLMGK_DTYPE_F16;
+        desc.dtype_grad_q = CLMGK_STORAGE_F32;
+        desc.dtype_grad_k = n < 4 ? CLMGK_STORAGE_F32 : CLMGK_STORAGE_AS_Q;
+        desc.dtype_grad_v = n < 4 ? CLMGK_STORAGE_F32 : CLMGK_STORAGE_BF16;
+        desc.gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V;
+        TH_PROBLEM problem = th_problem_make(&desc, n);
+        uint64_t random = n;
+        if (n % 2 == 1)
+            th_accumulate_some(&problem, &random);
+        th_expect_gradients(session, &problem, session->full);
+        bool rounded = true; /* all numbers of dQ are those of bf16 */
+        for (size_t i = 0; i < problem.array[TH_GRAD_Q].count; i++) {
+            const double x = problem.array[TH_GRAD_Q].values[i];
+            rounded = rounded && clmgk_ref_rounded(desc.dtype, (float)x) == (float)x;
+        }
+        assert_false(rounded);
+    }
+}
+
 /* Gaussian scores, where the products for dQ and dK nearly cancel what the rows and keys add themselves: f16, bf16. */
 TH_FULL_TEST(far_from_the_origin)
 {

@@ -7,7 +7,7 @@ from program_test import ADMIXTURES, GENERALISED, NOISY, QUICK, SHARED_MIX, RunT
 
 LABELS = "state-in.c state-out.m denominator dstate-in.z capture.0 grad-capture.7 numbers grad-numbers".split()  # of arrays, in results
 OPTIONS = (
-    "variant q k v layout out lse score estep prior variance shift causal causal-align lengths lengths-q dtype dtype-k dtype-v dtype-o precision check "
+    "variant q k v layout out lse score estep prior variance shift causal causal-align lengths lengths-q dtype dtype-k dtype-v dtype-o dtype-grad precision check "
     "repeat device json help version engine parameters backward-parameters window offsets offsets-k bias alibi sinks "
     "softcap dropout seed grad-out grad-lse dq dk dv dprior dvariance dshift dbias dsinks new-prior nll "
     "responsibilities counts mix mix-weight mix-offset noise shared-noise heads dmix dmix-weight dmix-offset "
@@ -206,7 +206,7 @@ class Usage(RunTest):
 
     def test_bad_values(self):
         for option, value in (
-            ("layout", "nbhd"), ("layout", ""), ("dtype", "f64"), ("dtype", "F32"), ("dtype_k", "f64"), ("dtype_v", ""), ("dtype_o", "q"), ("precision", "f32"), ("precision", ""), ("engine", "fast"),
+            ("layout", "nbhd"), ("layout", ""), ("dtype", "f64"), ("dtype", "F32"), ("dtype_k", "f64"), ("dtype_v", ""), ("dtype_o", "q"), ("dtype_grad", "f8"), ("precision", "f32"), ("precision", ""), ("engine", "fast"),
             ("repeat", "0"), ("repeat", "-1"), ("repeat", "1.5"), ("repeat", ""), ("repeat", "3x"),
             ("repeat", "99999999999999999999"), ("causal_align", "middle"), ("causal_align", "lengths"),
             ("estep", "medium"), ("window", ""), ("window", "3"), ("window", "3,"), ("window", ",3"),

@@ -248,6 +248,10 @@ static json_t *make_json(const run_arguments *arguments, const tool_problem *pro
     json_object_set_new(root, "estep", tool_json_text(clmgk_estep_name(desc->estep)));
     json_object_set_new(root, "dtype", tool_json_text(clmgk_dtype_name(desc->dtype)));
     root = tool_json_merge(root, tool_json_own_dtypes(desc));
+    const clmgk_storage of_gradients = arguments->problem.dtype_grad;
+    json_object_set_new(
+        root, "dtype_grad",
+        tool_json_text(of_gradients == CLMGK_STORAGE_AS_Q ? NULL : clmgk_dtype_name((clmgk_dtype)(of_gradients - 1))));
     json_object_set_new(root, "precision_used", tool_json_text(clmgk_precision_name(info->precision)));
     json_object_set_new(root, "engine", tool_json_text(clmgk_engine_name(info->engine)));
     json_object_set_new(root, "engine_reason", tool_json_text(info->engine_reason));

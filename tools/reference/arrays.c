@@ -32,14 +32,17 @@ clmgk_dtype clmgk_ref_type_of(const clmgk_attention_desc *desc, clmgk_array arra
 {
     switch (array) {
     case CLMGK_ARRAY_Q:
-    case CLMGK_ARRAY_GRAD_Q:
         return desc->dtype;
+    case CLMGK_ARRAY_GRAD_Q:
+        return dtype_of(desc, desc->dtype_grad_q);
     case CLMGK_ARRAY_K:
-    case CLMGK_ARRAY_GRAD_K:
         return dtype_of(desc, desc->dtype_k);
+    case CLMGK_ARRAY_GRAD_K:
+        return dtype_of(desc, desc->dtype_grad_k != CLMGK_STORAGE_AS_Q ? desc->dtype_grad_k : desc->dtype_k);
     case CLMGK_ARRAY_V:
-    case CLMGK_ARRAY_GRAD_V:
         return dtype_of(desc, desc->dtype_v);
+    case CLMGK_ARRAY_GRAD_V:
+        return dtype_of(desc, desc->dtype_grad_v != CLMGK_STORAGE_AS_Q ? desc->dtype_grad_v : desc->dtype_v);
     case CLMGK_ARRAY_O:
     case CLMGK_ARRAY_GRAD_O:
         return dtype_of(desc, desc->dtype_o);

@@ -181,16 +181,26 @@ const clmgk_capture *mgk_capture_of(const clmgk_attention_desc *desc, clmgk_arra
     return number >= 0 && number < CLMGK_MAX_CAPTURES ? &desc->captures[number] : NULL;
 }
 
+/* A gradient's own type, or its array's. */
+static clmgk_storage gradient_storage(clmgk_storage own, clmgk_storage array)
+{
+    return own != CLMGK_STORAGE_AS_Q ? own : array;
+}
+
 /* The type of a STORAGE array, if it may differ from Q's. */
 static clmgk_storage storage_of(const clmgk_attention_desc *desc, clmgk_array array)
 {
     switch (array) {
+    case CLMGK_ARRAY_GRAD_Q:
+        return desc->dtype_grad_q;
     case CLMGK_ARRAY_K:
-    case CLMGK_ARRAY_GRAD_K:
         return desc->dtype_k;
+    case CLMGK_ARRAY_GRAD_K:
+        return gradient_storage(desc->dtype_grad_k, desc->dtype_k);
     case CLMGK_ARRAY_V:
-    case CLMGK_ARRAY_GRAD_V:
         return desc->dtype_v;
+    case CLMGK_ARRAY_GRAD_V:
+        return gradient_storage(desc->dtype_grad_v, desc->dtype_v);
     case CLMGK_ARRAY_O:
     case CLMGK_ARRAY_GRAD_O:
     case CLMGK_ARRAY_PARTS_O:
@@ -212,8 +222,12 @@ clmgk_dtype mgk_array_dtype(const clmgk_attention_desc *desc, clmgk_array array)
 
 bool mgk_has_one_type(const clmgk_attention_desc *desc)
 {
-    return mgk_array_dtype(desc, CLMGK_ARRAY_K) == desc->dtype && mgk_array_dtype(desc, CLMGK_ARRAY_V) == desc->dtype &&
-           mgk_array_dtype(desc, CLMGK_ARRAY_O) == desc->dtype;
+    static const clmgk_array arrays[] = {CLMGK_ARRAY_K,      CLMGK_ARRAY_V,      CLMGK_ARRAY_O,
+                                         CLMGK_ARRAY_GRAD_Q, CLMGK_ARRAY_GRAD_K, CLMGK_ARRAY_GRAD_V};
+    for (size_t i = 0; i < MGK_COUNT(arrays); ++i)
+        if (mgk_array_dtype(desc, arrays[i]) != desc->dtype)
+            return false;
+    return true;
 }
 
 size_t mgk_array_element_size(const clmgk_attention_desc *desc, clmgk_array array)

@@ -34,7 +34,7 @@ const clmgk_capture *mgk_capture_of(const clmgk_attention_desc *desc, clmgk_arra
 /* The number of the score's and mask's numbers. */
 int mgk_count_numbers(const clmgk_attention_desc *desc);
 
-/* Whether Q, K, V and O have the same type. */
+/* Whether Q, K, V, O and their gradients have the same type. */
 bool mgk_has_one_type(const clmgk_attention_desc *desc);
 
 /* Reads a resolved descriptor of the caller's version; false if it is none. */

@@ -34,10 +34,25 @@ size_t mgk_backward_items(int64_t count)
     return (size_t)((count + MGK_BACKWARD_ITEMS - 1) / MGK_BACKWARD_ITEMS * MGK_BACKWARD_ITEMS);
 }
 
+/* The flag of a gradient's type. */
+static int gradient_type(const clmgk_attention_desc *d, clmgk_array gradient, clmgk_array array)
+{
+    const clmgk_dtype type = mgk_array_dtype(d, gradient);
+    return type == mgk_array_dtype(d, array) ? 0 : 1 + (int)type;
+}
+
+void mgk_backward_set_types(const clmgk_attention_desc *desc, mgk_flags *flags)
+{
+    flags->GRAD_TYPE_Q = gradient_type(desc, CLMGK_ARRAY_GRAD_Q, CLMGK_ARRAY_Q);
+    flags->GRAD_TYPE_K = gradient_type(desc, CLMGK_ARRAY_GRAD_K, CLMGK_ARRAY_K);
+    flags->GRAD_TYPE_V = gradient_type(desc, CLMGK_ARRAY_GRAD_V, CLMGK_ARRAY_V);
+}
+
 mgk_flags mgk_backward_rows_flags(const mgk_backward *x)
 {
     const mgk_backward_wants *const w = &x->want;
     mgk_flags flags = mgk_attention_flags(x->request);
+    mgk_backward_set_types(x->request->desc, &flags);
     flags.WANT_Q = mgk_wants(w, CLMGK_GRADIENT_Q);
     flags.WANT_SINKS = mgk_wants(w, CLMGK_GRADIENT_SINKS);
     flags.WANT_BIAS_ROWS = mgk_wants(w, CLMGK_GRADIENT_BIAS) && !w->bias_full && x->request->desc->bias_length > 1;
@@ -102,6 +117,7 @@ mgk_flags mgk_backward_main_flags(const mgk_backward *x)
     const clmgk_attention_desc *const d = x->request->desc;
     const mgk_backward_wants *const w = &x->want;
     mgk_flags flags = mgk_attention_block_flags(x->request, &x->block);
+    mgk_backward_set_types(d, &flags);
     flags.WANT_Q = mgk_wants(w, CLMGK_GRADIENT_Q);
     flags.WANT_K = mgk_wants(w, CLMGK_GRADIENT_K);
     flags.WANT_V = mgk_wants(w, CLMGK_GRADIENT_V);

@@ -50,6 +50,9 @@ size_t mgk_backward_items(int64_t count);
 /* The flags of the kernels of rows (dQ, dsinks, the rows of a bias gradient) and of the kernel of keys, but for the
  * family's own WANT_. */
 mgk_flags mgk_backward_rows_flags(const mgk_backward *pass);
+
+/* Sets the flags of the gradients' storage types. */
+void mgk_backward_set_types(const clmgk_attention_desc *desc, mgk_flags *flags);
 mgk_flags mgk_backward_main_flags(const mgk_backward *pass);
 
 /* Sets the flags of the gradients of a user's score, in the kernel of keys. */

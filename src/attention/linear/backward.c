@@ -38,6 +38,7 @@ static void set_wants(linear_backward *x)
     const clmgk_attention_desc *const d = x->pass.request->desc;
     mgk_flags *const flags = &x->pass.flags;
     x->want = mgk_backward_wants_of(d);
+    mgk_backward_set_types(d, flags);
     flags->WANT_Q = wants(x, CLMGK_GRADIENT_Q);
     flags->WANT_K = wants(x, CLMGK_GRADIENT_K);
     flags->WANT_V = wants(x, CLMGK_GRADIENT_V);

@@ -277,6 +277,7 @@ static tool_exit parse_modifiers(const char *const *values, tool_problem_argumen
     TOOL_TRY(tool_parse_storage("dtype-k", values[TOOL_OPTION_DTYPE_K], &arguments->dtype_k, error));
     TOOL_TRY(tool_parse_storage("dtype-v", values[TOOL_OPTION_DTYPE_V], &arguments->dtype_v, error));
     TOOL_TRY(tool_parse_storage("dtype-o", values[TOOL_OPTION_DTYPE_O], &arguments->dtype_o, error));
+    TOOL_TRY(tool_parse_storage("dtype-grad", values[TOOL_OPTION_DTYPE_GRAD], &arguments->dtype_grad, error));
     return tool_parse_precision("precision", values[TOOL_OPTION_PRECISION], &arguments->precision, error);
 }
 

@@ -174,12 +174,13 @@ enum { CLMGK_ARRAY_LIST(TOOL_NEEDS_LINE, TOOL_GRAD_NEEDS_LINE, TOOL_NEEDS_LINE) 
     X(DTYPE, "dtype", "TYPE",                                                                                          \
       "storage of Q on the device:" TOOL_DTYPE_NAMES "; default f16 if Q is float16,\n"                                \
       "else f32")                                                                                                      \
-    X(DTYPE_K, "dtype-k", "TYPE", "storage of K and its gradient; default: as --dtype")                                \
-    X(DTYPE_V, "dtype-v", "TYPE", "storage of V and its gradient; default: as --dtype")
+    X(DTYPE_K, "dtype-k", "TYPE", "storage of K, and of dK without --dtype-grad; default: as --dtype")                 \
+    X(DTYPE_V, "dtype-v", "TYPE", "storage of V, and of dV without --dtype-grad; default: as --dtype")
 
 /* The same for programs that compute O; a label in others. */
 #define TOOL_O_OPTIONS(X)                                                                                              \
     X(DTYPE_O, "dtype-o", "TYPE", "storage of O and its gradient; default: as --dtype")                                \
+    X(DTYPE_GRAD, "dtype-grad", "TYPE", "storage of dQ, dK and dV; default: each as its array")                        \
     X(GRAD_CAPTURE_0, "grad-capture", "NAME=F",                                                                        \
       "writes the gradient of a captured array of floats; given again for each")                                       \
     TOOL_AGAIN_7(X, GRAD_CAPTURE, "grad-capture", "NAME=F")                                                            \

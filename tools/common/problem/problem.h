@@ -44,7 +44,7 @@ typedef struct tool_problem_arguments {
     clmgk_alignment alignment;
     clmgk_dtype dtype; /* where has_dtype */
     bool has_dtype;
-    clmgk_storage dtype_k, dtype_v, dtype_o;
+    clmgk_storage dtype_k, dtype_v, dtype_o, dtype_grad;
     clmgk_precision precision;
     bool causal;
     bool has_window;

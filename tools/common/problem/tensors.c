@@ -63,6 +63,7 @@ static tool_exit describe_q(const tool_problem_arguments *arguments, tool_proble
     desc->dtype_k = arguments->dtype_k;
     desc->dtype_v = arguments->dtype_v;
     desc->dtype_o = arguments->dtype_o;
+    desc->dtype_grad_q = desc->dtype_grad_k = desc->dtype_grad_v = arguments->dtype_grad;
     desc->precision = arguments->precision;
     if (clmgk_variant_traits(arguments->variant) & CLMGK_TRAIT_SQUARE)
         input_set_size(problem, arguments->file[CLMGK_ARRAY_MIX_AFTER] ? 'A' : 'H', input_size(problem, 'M'),
