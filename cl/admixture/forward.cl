@@ -96,11 +96,11 @@ KERNEL(admixture_forward)
     if (first >= p.rows)
         return;
     q += p.batch * a.q.batch + p.row_base * a.q.token;
-    k += p.batch * a.k.batch + p.key_base * a.k.token;
+    k += p.cache * a.k.batch + p.key_base * a.k.token;
     const int readers = a.heads / a.kv_heads, g0 = h0 / readers;
     const value_heads groups = {readers, h0 - g0 * readers};
     if (!LOGS_ALONE)
-        v += p.batch * a.v.batch + g0 * a.v.head + p.key_base * a.v.token;
+        v += p.cache * a.v.batch + g0 * a.v.head + p.key_base * a.v.token;
 
     ENGINE_DECLARE(e, PRODUCTS)
     const mod_data data = MOD_DATA;

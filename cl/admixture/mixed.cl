@@ -114,10 +114,10 @@ KERNEL(admixture_mixed)
     if (first >= p.rows)
         return;
     q += p.batch * a.q.batch + p.row_base * a.q.token;
-    k += p.batch * a.k.batch + p.key_base * a.k.token;
+    k += p.cache * a.k.batch + p.key_base * a.k.token;
     const int g0 = h0 / HEAD_RATIO;
     const value_heads groups = {HEAD_RATIO, h0 - g0 * HEAD_RATIO};
-    v += p.batch * a.v.batch + g0 * a.v.head + p.key_base * a.v.token;
+    v += p.cache * a.v.batch + g0 * a.v.head + p.key_base * a.v.token;
     __global const float *const log_rows = work + a.parts_lse + p.batch * MIX_AFTER * a.length + p.row_base;
     __global const float *const low_rows = work + a.parts_low + p.batch * MIX_AFTER * a.length + p.row_base;
 

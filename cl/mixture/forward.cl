@@ -325,8 +325,8 @@ KERNEL(mixture_forward)
         return;
     const long g = (long)h * a.kv_heads / a.heads;
     const row_arrays at = {q + p.batch * a.q.batch + h * a.q.head + p.row_base * a.q.token,
-                           k + p.batch * a.k.batch + g * a.k.head + p.key_base * a.k.token,
-                           DENSITY ? 0 : v + p.batch * a.v.batch + g * a.v.head + p.key_base * a.v.token,
+                           k + p.cache * a.k.batch + g * a.k.head + p.key_base * a.k.token,
+                           DENSITY ? 0 : v + p.cache * a.v.batch + g * a.v.head + p.key_base * a.v.token,
                            prior + h * a.prior.head + p.key_base * a.prior.token,
                            shift + (long)h * COMPONENTS * a.head_size};
 

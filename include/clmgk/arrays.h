@@ -33,13 +33,13 @@
 #define CLMGK_ARRAY_LIST(A, G, S)                                                                                      \
     A(Q, q, STORAGE, IN, ANY, "rrr-", query_axes(d), true)                                                             \
     A(K, k, STORAGE, IN, ANY, "rrr-", key_axes(d), true)                                                               \
-    A(V, v, STORAGE, IN, ANY, "rr--", "BGSE", true)                                                                    \
+    A(V, v, STORAGE, IN, ANY, "rr--", value_axes(d), true)                                                             \
     A(O, o, STORAGE, OUT, ANY, "rr-r", "BHNE", true)                                                                   \
     A(LSE, lse, F32, OUT, ANY, "or-o", row_axes(d), !linear(d))                                                        \
     A(PRIOR, prior, F32, IN, NOT_NEGATIVE, "rrr-", prior_axes(d), d->prior_shape != CLMGK_PRIOR_UNIFORM)               \
     A(VARIANCE, variance, F32, IN, POSITIVE, "rrr-", variance_axes(d), d->variance_shape != CLMGK_VARIANCE_NUMBER)     \
     A(SHIFT, shift, F32, IN, ANY, "rrr-", "HMD", has_trait(d, CLMGK_TRAIT_SHIFT))                                      \
-    A(LENGTHS, lengths, I32, IN, LENGTHS, "rrr-", "B", d->use_lengths)                                                 \
+    A(LENGTHS, lengths, I32, IN, LENGTHS, "rrr-", cache_axis(d), d->use_lengths)                                       \
     A(LENGTHS_Q, lengths_q, I32, IN, LENGTHS, "rrr-", "B", d->use_lengths_q)                                           \
     A(OFFSETS, offsets, I32, IN, OFFSETS, "rrr-", "t", d->sequences > 0)                                               \
     A(OFFSETS_K, offsets_k, I32, IN, OFFSETS, "rrr-", "t", d->use_offsets_k)                                           \
@@ -66,7 +66,7 @@
     A(GRAD_NEW_STATE_Z, grad_new_state_z, F32, IN, ANY, "-o--", total_axes(d), linear(d) && d->use_new_state)          \
     G(Q, q, STORAGE, 1, query_axes(d), true)                                                                           \
     G(K, k, STORAGE, 2, key_axes(d), true)                                                                             \
-    G(V, v, STORAGE, 4, "BGSE", true)                                                                                  \
+    G(V, v, STORAGE, 4, value_axes(d), true)                                                                           \
     G(PRIOR, prior, F32, 8, prior_axes(d), has_trait(d, CLMGK_TRAIT_PRIOR))                                            \
     G(VARIANCE, variance, F32, 16, variance_axes(d), !has_trait(d, CLMGK_TRAIT_ADMIXTURE) && !linear(d))               \
     G(SHIFT, shift, F32, 32, "HMD", has_trait(d, CLMGK_TRAIT_SHIFT))                                                   \

@@ -116,7 +116,13 @@ typedef struct clmgk_attention_desc {
     /* Packed sequences: T = sequences > 0. The batch is 1. The axes N and S hold T sequences back to back; sequence t
      * consists of rows offsets[t] .. offsets[t+1] - 1. A row sees only keys of its own sequence. Positions i and j, and
      * N and S in the formulas of alignment and window, count within the sequence. The random numbers use t as b. Bias
-     * and a prior [H,M,S] index the packed axes. Not allowed with use_lengths or use_lengths_q. */
+     * and a prior [H,M,S] index the packed axes. Not allowed with use_lengths_q.
+     *
+     * With use_lengths each sequence has a cache of its own: K is [T,G,S,D] (MGK [T,G,M,S,D], admixture variants
+     * [T,M,S,D]) and V [T,G,S,E], their layouts' `batch` the stride of T; sequence t has the keys 0 .. lengths[t] - 1
+     * of its cache, and S is the room of each. Prefill and decoding may be mixed: a sequence may have any number of
+     * queries and of keys, also 0. Bias and prior then index the keys of a cache. The softmax families only, for
+     * inference: UNSUPPORTED with gradients or statistics; use_offsets_k must be 0. */
     int64_t sequences;
     int32_t use_offsets_k; /* 1: keys have their own offsets (offsets_k); 0: keys use `offsets` (needs N = S) */
 
@@ -363,7 +369,7 @@ CLMGK_API size_t clmgk_plan_workspace_size(const clmgk_plan *plan);
  *   prior           pi, shape prior_shape: required unless UNIFORM
  *   variance        sigma^2, shape variance_shape: required unless NUMBER
  *   shift           b [H,M,D]: required for SMGK and SMLK
- *   lengths         int32 [B]: required with use_lengths
+ *   lengths         int32 [B], packed sequences [T]: required with use_lengths
  *   lengths_q       int32 [B]: required with use_lengths_q
  *   offsets         int32 [T+1]: required with sequences > 0; first 0, last N, ascending
  *   offsets_k       int32 [T+1]: required with use_offsets_k; first 0, last S, ascending

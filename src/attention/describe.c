@@ -248,7 +248,26 @@ static clmgk_status resolve_window(clmgk_attention_desc *d, clmgk_error *error)
     return resolve_window_side("window_right", &d->window_right, error);
 }
 
-/* Packed sequences have lengths and alignment of their own. */
+/* Packed queries over a cache of keys and values for each sequence, of which the call's lengths are in use. */
+static clmgk_status check_caches(const clmgk_attention_desc *d, clmgk_error *error)
+{
+    if (d->use_offsets_k)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                        "use_offsets_k: 1: expected 0 with sequences = %" PRId64
+                        " and use_lengths = 1, which give each sequence a cache of its own",
+                        d->sequences);
+    if (mgk_has_trait(d, CLMGK_TRAIT_LINEAR))
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                        "use_lengths: 1: expected 0 with packed sequences and variant %s, which has no cache of keys",
+                        clmgk_variant_name(d->variant));
+    if (d->gradients != 0 || d->statistics != 0)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                        "%s: expected 0 with packed sequences and use_lengths = 1: caches are for inference",
+                        d->gradients != 0 ? "gradients" : "statistics");
+    return CLMGK_OK;
+}
+
+/* Packed sequences have an alignment of their own, and lengths, too, unless they have caches. */
 static clmgk_status check_sequences(const clmgk_attention_desc *d, clmgk_error *error)
 {
     MGK_TRY(check_count("sequences", d->sequences, 0, error));
@@ -260,9 +279,10 @@ static clmgk_status check_sequences(const clmgk_attention_desc *d, clmgk_error *
         return mgk_fail(error, CLMGK_ERROR_INVALID_SHAPE,
                         "batch: %" PRId64 ": expected 1 with packed sequences (sequences = %" PRId64 ")", d->batch,
                         d->sequences);
-    if (d->use_lengths || d->use_lengths_q)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: 1: expected 0 with packed sequences",
-                        d->use_lengths ? "use_lengths" : "use_lengths_q");
+    if (d->use_lengths_q)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "use_lengths_q: 1: expected 0 with packed sequences");
+    if (d->use_lengths)
+        return check_caches(d, error);
     if (!d->use_offsets_k && d->length != d->length_k)
         return mgk_fail(error, CLMGK_ERROR_INVALID_SHAPE,
                         "length_k: %" PRId64 ": expected length = %" PRId64
@@ -500,7 +520,7 @@ static clmgk_status check_extents(const clmgk_attention_desc *d, clmgk_error *er
 {
     const int64_t heads = d->heads > mgk_softmax_heads(d) ? d->heads : mgk_softmax_heads(d);
     const int64_t rows[] = {d->batch, heads, d->components, d->length, 64};
-    const int64_t keys[] = {d->batch, heads, d->components, d->length_k, 64};
+    const int64_t keys[] = {mgk_has_caches(d) ? d->sequences : d->batch, heads, d->components, d->length_k, 64};
     const int64_t states[] = {d->batch, d->heads, d->components, d->features, d->value_size, 1 << 16};
     if (!fits(rows, MGK_COUNT(rows)) || !fits(keys, MGK_COUNT(keys)))
         return mgk_fail(error, CLMGK_ERROR_OVERFLOW, "batch * heads * components * %s does not fit in 64 bits",

@@ -153,7 +153,7 @@ static clmgk_status check_values(const host_call *call, clmgk_array array, clmgk
         return CLMGK_OK;
     switch (clmgk_array_get_info(array)->values) {
     case CLMGK_VALUES_LENGTHS:
-        return check_lengths(clmgk_array_name(array), call->pointer[array], desc->batch, axis, error);
+        return check_lengths(clmgk_array_name(array), call->pointer[array], mgk_array_count(desc, array), axis, error);
     case CLMGK_VALUES_OFFSETS:
         return check_offsets(clmgk_array_name(array), call->pointer[array], desc->sequences, axis, error);
     default:

@@ -71,8 +71,9 @@ static void shrink_lengths(const clmgk_plan *plan, clmgk_attention_desc *small)
     small->sequences = least_of(desc->sequences, SEQUENCES);
     const int64_t sequences = most_of(small->sequences, 1);
     small->length = sequences * least_of(mgk_attention_rows(desc), 2 * rows + rows / 4 + 3);
-    small->length_k = sequences * least_of(mgk_attention_keys(desc), 3 * keys + keys / 4 + 5);
-    if (desc->sequences > 0 && !desc->use_offsets_k)
+    small->length_k =
+        (mgk_has_caches(desc) ? 1 : sequences) * least_of(mgk_attention_keys(desc), 3 * keys + keys / 4 + 5);
+    if (desc->sequences > 0 && !desc->use_offsets_k && !desc->use_lengths)
         small->length_k = small->length;
     set_mask(small, rows, keys);
 }

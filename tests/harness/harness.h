@@ -419,6 +419,7 @@ bool th_try_pass(th_session *session, th_problem *problem, th_pass pass, const c
 /* The problem for the reference. `integers` holds arrays that it points to, until th_reference_free. */
 typedef struct th_reference {
     clmgk_ref_problem problem;
+    clmgk_ref_gathered gathered;
     int32_t *integers[TH_ARRAYS];
 } th_reference;
 th_reference th_reference_of(const th_problem *problem);

@@ -148,8 +148,9 @@ static void shape_arrays(th_problem *problem)
     const bool mixed = has_trait(d, CLMGK_TRAIT_ADMIXTURE);
     const int64_t heads = th_softmax_heads(d);
     set_shape(&a[TH_Q], d->batch, mixed ? d->components : d->heads, 1, d->length, d->head_size);
-    set_shape(&a[TH_K], d->batch, mixed ? d->components : d->kv_heads, key_components, d->length_k, d->head_size);
-    set_shape(&a[TH_V], d->batch, d->kv_heads, 1, d->length_k, d->value_size);
+    const int64_t caches = d->sequences > 0 && d->use_lengths ? d->sequences : d->batch;
+    set_shape(&a[TH_K], caches, mixed ? d->components : d->kv_heads, key_components, d->length_k, d->head_size);
+    set_shape(&a[TH_V], caches, d->kv_heads, 1, d->length_k, d->value_size);
     set_shape(&a[TH_O], d->batch, d->heads, 1, d->length, d->value_size);
     set_shape(&a[TH_LSE], d->batch, heads, 1, d->length, 1);
     set_shape(&a[TH_LSE_LOW], d->batch, heads, 1, d->length, 1);
@@ -163,7 +164,7 @@ static void shape_arrays(th_problem *problem)
               d->prior_shape == CLMGK_PRIOR_HMS ? d->length_k : 1, 1);
     set_shape(&a[TH_VARIANCE], 1, d->variance_shape == CLMGK_VARIANCE_HM ? d->heads : 1, d->components, 1, 1);
     set_shape(&a[TH_SHIFT], 1, d->heads, d->components, 1, d->head_size);
-    set_shape(&a[TH_LENGTHS], d->batch, 1, 1, 1, 1);
+    set_shape(&a[TH_LENGTHS], caches, 1, 1, 1, 1);
     set_shape(&a[TH_LENGTHS_Q], d->batch, 1, 1, 1, 1);
     set_shape(&a[TH_OFFSETS], d->sequences + 1, 1, 1, 1, 1);
     set_shape(&a[TH_OFFSETS_K], d->sequences + 1, 1, 1, 1, 1);

@@ -389,6 +389,8 @@ th_reference th_reference_of(const th_problem *problem)
 #undef I32
 #undef BYTE
 #undef FIELD
+    assert_true(clmgk_ref_gather(&out.problem, &out.gathered));
+    out.problem = out.gathered.problem;
     return out;
 }
 
@@ -396,6 +398,7 @@ void th_reference_free(th_reference *reference)
 {
     for (size_t name = 0; name < TH_ARRAYS; name++)
         free(reference->integers[name]);
+    clmgk_ref_gathered_free(&reference->gathered);
     *reference = (th_reference){0};
 }
 

@@ -251,6 +251,16 @@ class Packed(RunTest):
             self.save(name, self.normal(*shape))
         self.refuse_run("--q q.npy", "B = 1", offsets="good.npy")
 
+    def test_caches(self):
+        self.save("k", self.normal(3, 2, 9, 8))
+        self.save("v", self.normal(3, 2, 9, 8))
+        self.save("good", np.array([0, 1, 1, 6]))
+        self.accept_run(offsets="good.npy", lengths="9,3,5", causal=True, check=True)
+        self.refuse_run("--offsets two.npy", "T + 1 = 4 as in --k", offsets=self.save("two", np.array([0, 2, 6])),
+                        lengths="9,3")
+        self.refuse_run("--lengths 9,3:", "T = 3", offsets="good.npy", lengths="9,3")
+        self.refuse_run("--lengths 9,10,3:", "element 1 is 10", offsets="good.npy", lengths="9,10,3")
+
     def test_alignment_of_lengths(self):
         self.refuse_run("--causal-align lengths needs --lengths", offsets="good.npy", causal_align="lengths")
 

@@ -170,10 +170,11 @@ class Usage(RunTest):
             self.refuse_run("--seed needs --dropout or --noise", variant=variant, seed="1")
 
     def test_options_that_exclude_each_other(self):
-        for option in ("lengths", "lengths-q"):
-            with self.subTest(option=option):
-                self.refuse_run(f"--{option} does not apply to packed sequences", offsets="o.npy",
-                                **{option: "lengths.npy"})
+        self.refuse_run("--lengths-q does not apply to packed sequences", offsets="o.npy", lengths_q="lengths.npy")
+        self.refuse_run("--lengths does not apply to packed sequences", variant="linear", offsets="o.npy",
+                        lengths="lengths.npy")
+        self.refuse_run("--offsets-k does not apply to caches of keys", offsets="o.npy", offsets_k="o.npy",
+                        lengths="lengths.npy")
 
     def test_an_alignment_of_nothing(self):
         self.refuse_run("--causal-align top-left: expected --causal, --window or --alibi", causal_align="top-left")

@@ -168,12 +168,16 @@ tool_exit run_check(const tool_problem *problem, const run_execution *execution,
                     tool_error *error)
 {
     check_values values = {{0}};
+    clmgk_ref_gathered gathered = {.problem = {.seed = 0}};
     tool_exit status = TOOL_DONE;
     *result = (run_check_result){.ok = true};
     TOOL_TRY_GOTO(status, gather_all(problem, execution, &values, error), done);
     clmgk_ref_problem reference = {.desc = problem->desc, .seed = problem->seed};
     reference.desc.precision = execution->info.precision;
     clmgk_ref_set_arrays(&reference, values.of);
+    if (!clmgk_ref_gather(&reference, &gathered))
+        TOOL_TRY_GOTO(status, tool_fail_memory(error, "--check"), done);
+    reference = gathered.problem;
     result->reads_outside = clmgk_ref_reads_outside(&reference);
     if (result->reads_outside < 0)
         TOOL_TRY_GOTO(status, tool_fail_memory(error, "--check"), done);
@@ -189,5 +193,6 @@ done:
         if (!is_integers(array))
             free(values.of[array]);
     }
+    clmgk_ref_gathered_free(&gathered);
     return status;
 }

@@ -42,6 +42,13 @@ static double count_pairs(const clmgk_attention_desc *desc, int64_t start, int64
     return ends - (left ? sum_clamped(start - desc->window_left, rows, keys) : 0);
 }
 
+/* Keys of packed sequence t: of its cache, or on the axis. */
+static int64_t keys_of(const clmgk_attention_desc *desc, const clmgk_host_args *arrays, int64_t t)
+{
+    const int32_t *const offsets = desc->use_offsets_k ? arrays->offsets_k : arrays->offsets;
+    return desc->use_lengths ? clamp(arrays->lengths[t], 0, desc->length_k) : (int64_t)offsets[t + 1] - offsets[t];
+}
+
 /* Where the tokens of batch b end, from which the diagonal is counted; a length may exceed the keys. */
 static int64_t end_of(const clmgk_attention_desc *desc, const clmgk_host_args *arrays, int64_t b)
 {
@@ -52,11 +59,10 @@ static int64_t end_of(const clmgk_attention_desc *desc, const clmgk_host_args *a
 /* Pairs of a head of batch b; without packing, its sequence is the whole axes. */
 static double batch_pairs(const clmgk_attention_desc *desc, const clmgk_host_args *arrays, int64_t b)
 {
-    const int32_t *const of_keys = arrays && desc->use_offsets_k ? arrays->offsets_k : arrays ? arrays->offsets : NULL;
     double pairs = 0;
     for (int64_t t = 0; t < desc->sequences; t++) {
         const int64_t rows = (int64_t)arrays->offsets[t + 1] - arrays->offsets[t];
-        const int64_t keys = (int64_t)of_keys[t + 1] - of_keys[t];
+        const int64_t keys = keys_of(desc, arrays, t);
         pairs += count_pairs(desc, desc->alignment == CLMGK_ALIGN_TOP_LEFT ? 0 : keys - rows, rows, keys);
     }
     if (desc->sequences > 0)
@@ -159,10 +165,9 @@ static void add_sequence(const clmgk_attention_desc *desc, int64_t shift, int64_
 
 static extent extent_of(const clmgk_attention_desc *desc, const clmgk_host_args *arrays, int64_t chunk)
 {
-    const int32_t *const of_keys = arrays && desc->use_offsets_k ? arrays->offsets_k : arrays ? arrays->offsets : NULL;
     extent sum = {0, 0, 0};
     for (int64_t t = 0; t < desc->sequences; t++) {
-        const int64_t keys = (int64_t)of_keys[t + 1] - of_keys[t];
+        const int64_t keys = keys_of(desc, arrays, t);
         const int64_t rows = (int64_t)arrays->offsets[t + 1] - arrays->offsets[t];
         add_sequence(desc, keys - rows, rows, keys, chunk, &sum);
     }

@@ -40,11 +40,30 @@ static const char *query_axes(const clmgk_attention_desc *d)
     return has_trait(d, CLMGK_TRAIT_ADMIXTURE) ? "BMND" : "BHND";
 }
 
+bool mgk_has_caches(const clmgk_attention_desc *d)
+{
+    return d->sequences > 0 && d->use_lengths;
+}
+
 static const char *key_axes(const clmgk_attention_desc *d)
 {
+    const bool caches = mgk_has_caches(d);
     if (has_trait(d, CLMGK_TRAIT_ADMIXTURE))
-        return "BMSD";
-    return has_trait(d, CLMGK_TRAIT_KEYS) ? "BGMSD" : "BGSD";
+        return caches ? "TMSD" : "BMSD";
+    if (has_trait(d, CLMGK_TRAIT_KEYS))
+        return caches ? "TGMSD" : "BGMSD";
+    return caches ? "TGSD" : "BGSD";
+}
+
+static const char *value_axes(const clmgk_attention_desc *d)
+{
+    return mgk_has_caches(d) ? "TGSE" : "BGSE";
+}
+
+/* Problems with a length of keys each. */
+static const char *cache_axis(const clmgk_attention_desc *d)
+{
+    return mgk_has_caches(d) ? "T" : "B";
 }
 
 /* A uniform prior counts as [M]. */

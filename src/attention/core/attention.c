@@ -224,7 +224,13 @@ mgk_step *mgk_attention_add(const mgk_attention_step *step, mgk_pass_plan *plan)
 
 int64_t mgk_attention_keys(const clmgk_attention_desc *d)
 {
-    return d->sequences > 0 ? (d->length_k + d->sequences - 1) / d->sequences : d->length_k;
+    return d->sequences > 0 && !mgk_has_caches(d) ? (d->length_k + d->sequences - 1) / d->sequences : d->length_k;
+}
+
+/* Keys of all problems of a batch, or of all packed sequences. */
+static int64_t all_keys(const clmgk_attention_desc *d)
+{
+    return mgk_has_caches(d) ? d->length_k * d->sequences : d->length_k;
 }
 
 /* The part of all pairs of a row and a key that the causal mask and the window leave, roughly. */
@@ -243,9 +249,9 @@ static int64_t most_splits(const clmgk_attention_desc *d)
 {
     const int64_t row = d->heads * d->length * (d->value_size + 2);
     const int64_t arrays = d->heads * d->length * (d->head_size + d->value_size) +
-                           d->kv_heads * d->length_k * (d->head_size + d->value_size);
+                           d->kv_heads * all_keys(d) * (d->head_size + d->value_size);
     int64_t splits = 1;
-    while (splits < MGK_WAVES_MOST && 2 * splits * row <= arrays && 2 * splits * d->length <= d->length + d->length_k)
+    while (splits < MGK_WAVES_MOST && 2 * splits * row <= arrays && 2 * splits * d->length <= d->length + all_keys(d))
         splits *= 2;
     return splits;
 }
@@ -354,11 +360,13 @@ static int splits_by_count(const mgk_attention_request *request, int64_t heads, 
     const int64_t least = block->tile * (block->few_rows > 0 && block->threads > 1 ? 1 : TILES_EACH);
     const clmgk_attention_desc *const d = request->desc;
     const int64_t units = request->facts->info.compute_units;
-    const int64_t groups = busy_groups_of(d, heads, rows), keys = d->length_k / mgk_attention_problems(d);
-    const int64_t longest = d->sequences > 0 ? keys : d->length_k;
+    const int64_t groups = busy_groups_of(d, heads, rows);
+    const int64_t longest = mgk_has_caches(d)  ? d->length_k
+                            : d->sequences > 0 ? d->length_k / d->sequences
+                                               : d->length_k;
     int64_t splits = 1;
     while (splits < MGK_WAVES_MOST && groups * splits < 4 * units && longest >= 2 * splits * least &&
-           2 * splits * d->length <= d->length + d->length_k)
+           2 * splits * d->length <= d->length + all_keys(d))
         splits *= 2;
     return (int)splits;
 }
@@ -467,7 +475,7 @@ clmgk_status mgk_attention_check_splits(const mgk_tunables *tunables, const clmg
                                         int64_t rows, clmgk_error *error)
 {
     if (mgk_attention_splits_tuned(tunables) &&
-        (double)parts * (double)d->length > (double)rows * (double)(d->length + d->length_k))
+        (double)parts * (double)d->length > (double)rows * (double)(d->length + all_keys(d)))
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
                         "parameters: splits=%d: expected fewer: their workspace would be larger than the arrays",
                         mgk_tunable_get(tunables, MGK_NAMED(splits)));

@@ -11,14 +11,16 @@ static int64_t heads_of(const mgk_attention_request *request)
 }
 
 /* Dot scores have no such terms, and few rows sum norms where they read the keys. One block alone would wait for
- * another kernel in vain. The workspace stays below the size of the arrays: the terms are not larger than K. */
+ * another kernel in vain. The workspace stays below the size of the arrays: the terms are not larger than K. Of caches
+ * most keys may not be in use. */
 bool mgk_mixture_has_key_terms(const mgk_attention_request *request, const mgk_block *block)
 {
     const clmgk_attention_desc *const d = request->desc;
     const mgk_attention_traits *const t = &request->traits;
     const int64_t blocks = (mgk_attention_rows(d) + block->rows - 1) / block->rows * (d->heads / heads_of(request));
     const bool fits = !t->shifted || t->components * d->heads <= d->kv_heads * d->head_size;
-    return request->engine->key_terms_once && t->gaussian && block->few_rows == 0 && blocks > 1 && fits;
+    return request->engine->key_terms_once && t->gaussian && block->few_rows == 0 && blocks > 1 && fits &&
+           !mgk_has_caches(d);
 }
 
 /* The flags that the kernel reads: other plans share the program. */

@@ -125,9 +125,9 @@ static const struct {
     {TOOL_OPTION_ARRAYS + CLMGK_ARRAY_GRAD_MIX_AFTER, TOOL_OPTION_ARRAYS + CLMGK_ARRAY_MIX_AFTER},
 };
 
-/* Options that packed sequences exclude. */
-static const size_t not_packed[] = {TOOL_OPTION_ARRAYS + CLMGK_ARRAY_LENGTHS,
-                                    TOOL_OPTION_ARRAYS + CLMGK_ARRAY_LENGTHS_Q, TOOL_OPTION_STATE_IN};
+/* Options that packed sequences exclude; key lengths give each of them a cache, which the linear family has not. */
+static const size_t not_packed[] = {TOOL_OPTION_ARRAYS + CLMGK_ARRAY_LENGTHS_Q, TOOL_OPTION_STATE_IN,
+                                    TOOL_OPTION_ARRAYS + CLMGK_ARRAY_LENGTHS};
 
 /* Options that mean nothing with another feature map. */
 static const struct {
@@ -157,9 +157,11 @@ static tool_exit require_companion(const char *const *values, size_t option, siz
                : TOOL_DONE;
 }
 
-static tool_exit check_companions(const char *const *values, tool_error *error)
+static tool_exit check_companions(const char *const *values, clmgk_variant variant, tool_error *error)
 {
-    const size_t offsets = TOOL_OPTION_ARRAYS + CLMGK_ARRAY_OFFSETS;
+    const size_t offsets = TOOL_OPTION_ARRAYS + CLMGK_ARRAY_OFFSETS, lengths = TOOL_OPTION_ARRAYS + CLMGK_ARRAY_LENGTHS;
+    const size_t offsets_k = TOOL_OPTION_ARRAYS + CLMGK_ARRAY_OFFSETS_K;
+    const bool linear = (clmgk_variant_traits(variant) & CLMGK_TRAIT_LINEAR) != 0;
     for (int array = 0; array < (int)TOOL_FILES; array++) {
         if (clmgk_array_get_info((clmgk_array)array)->gradient)
             TOOL_TRY(require_companion(values, TOOL_OPTION_ARRAYS + (size_t)array,
@@ -169,11 +171,14 @@ static tool_exit check_companions(const char *const *values, tool_error *error)
         TOOL_TRY(require_companion(values, companion_rules[i].option, companion_rules[i].needs, error));
     if (values[TOOL_OPTION_SEED] && !values[TOOL_OPTION_DROPOUT] && !values[TOOL_OPTION_ARRAYS + CLMGK_ARRAY_NOISE])
         return tool_fail(error, TOOL_BAD_INPUT, "--seed needs --dropout or --noise");
-    for (size_t i = 0; i < TOOL_COUNT(not_packed); i++) {
+    for (size_t i = 0; i < TOOL_COUNT(not_packed) - (linear ? 0 : 1); i++) {
         if (values[not_packed[i]] && values[offsets])
             return tool_fail(error, TOOL_BAD_INPUT, "--%s does not apply to packed sequences (--%s)",
                              options[not_packed[i]].name, options[offsets].name);
     }
+    if (values[offsets_k] && values[lengths])
+        return tool_fail(error, TOOL_BAD_INPUT, "--%s does not apply to caches of keys (--%s with --%s)",
+                         options[offsets_k].name, options[lengths].name, options[offsets].name);
     return TOOL_DONE;
 }
 
@@ -191,7 +196,7 @@ static tool_exit check_options(const char *const *values, clmgk_variant variant,
         if (values[option] && !applies(&rules[option_of_base(option)], variant))
             return tool_fail(error, TOOL_BAD_INPUT, "--%s does not apply to %s", options[option].name, name);
     }
-    return check_companions(values, error);
+    return check_companions(values, variant, error);
 }
 
 static tool_exit check_score(const char *const *values, const tool_problem_arguments *arguments, tool_error *error)

@@ -17,11 +17,12 @@
     X(PRIOR, "prior", "A", "[M], [H,M] or [H,M,S]: gaussian, mgk, smgk, mlk, smlk; default 1/M")                       \
     X(VARIANCE, "variance", "A", "sigma^2: one number, [M] or [H,M]: softmax, gaussian, mgk, smgk; default sqrt(D)")   \
     X(SHIFT, "shift", "F", "b [H,M,D]: smgk, smlk, required; its second axis is M")                                    \
-    X(LENGTHS, "lengths", "F", "key lengths: integers [B] from 0 to S; or a list, 7,3")                                \
+    X(LENGTHS, "lengths", "F", "key lengths: integers [B] from 0 to S; or a list, 7,3; with --offsets [T]")            \
     X(LENGTHS_Q, "lengths-q", "F", "query lengths: integers [B] from 0 to N; or a list")                               \
     X(OFFSETS, "offsets", "F",                                                                                         \
       "packed sequences: integers [T+1], from 0 to N, ascending; B is 1, and the axes N\n"                             \
-      "and S hold T sequences back to back; not with lengths")                                                         \
+      "and S hold T sequences back to back; with --lengths, --k and --v are caches, T in the\n"                        \
+      "place of B, of which so many keys are in use")                                                                  \
     X(OFFSETS_K, "offsets-k", "F", "offsets of the keys, from 0 to S; default: --offsets")                             \
     X(BIAS, "bias", "F",                                                                                               \
       "added to the scaled scores: [B,H,N,S]; any axis may be 1, the first any divisor of\n"                           \
