@@ -466,7 +466,10 @@ KERNEL(admixture_backward)
     at.slopes = slopes;
     at.data = &data;
     at.numbers = work + a.region[MGK_REGION_NUMBERS] + work_group_of(&a, &share) * WANT_NUMBERS;
-    at.tables = work + a.region[MGK_REGION_READS] + work_group_of(&a, &share) * a.table_floats;
+#if WANT_READS > 0
+    at.reads = reads_of_group(work + a.region[MGK_REGION_READS] + work_group_of(&a, &share) * a.reads_floats,
+                              a.reads_floats, BLOCK_STREAMED * BLOCK_HELD);
+#endif
     at.work = work;
     at.grad_bias =
         a.bias_copies == 0 ? grad_bias : work + a.region[MGK_REGION_BIAS] + chunk * (a.bias_batches * a.bias.batch);

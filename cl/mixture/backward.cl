@@ -73,8 +73,9 @@
 #include "mixture/key_results.clh"
 
 /* 1: the kernel knows that a work-group has one block of keys: so it is with QUERIES_APART, but for sequences that are
- * longer than the average. It saves registers in NVIDIA's compiler and costs some in AMD's. */
-#define ONE_BLOCK (QUERIES_APART && WHOLE_CHUNKS && !HAS_SEQUENCES)
+ * longer than the average, and sums of which there are few. It saves registers in NVIDIA's compiler and costs some in
+ * AMD's. */
+#define ONE_BLOCK (QUERIES_APART && WHOLE_CHUNKS && !HAS_SEQUENCES && WANT_READS == 0)
 
 /* All tiles of queries that meet the block of keys. */
 FUNCTION void block_queries(const key_block *b)
@@ -311,7 +312,10 @@ KERNEL(mixture_backward)
 #endif
     places at;
     at.numbers = work + a.region[MGK_REGION_NUMBERS] + work_group_of(&a, &share) * WANT_NUMBERS;
-    at.tables = work + a.region[MGK_REGION_READS] + work_group_of(&a, &share) * a.table_floats;
+#if WANT_READS > 0
+    at.reads = reads_of_group(work + a.region[MGK_REGION_READS] + work_group_of(&a, &share) * a.reads_floats,
+                              a.reads_floats, READ_ENTRIES);
+#endif
     const places arrays = {.q = q,
                            .k = k,
                            .v = v,

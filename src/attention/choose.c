@@ -393,6 +393,7 @@ clmgk_status mgk_plan_read_texts(clmgk_plan *plan, clmgk_error *error)
     MGK_TRY(mgk_formulas_of(d, allocator, &plan->formulas[1], error));
     plan->mods.code = plan->formulas[0].code.data;
     plan->mods.gradient_code = plan->formulas[1].code.data;
+    plan->mods.reads = (int)plan->formulas[1].read_count;
     int64_t gradients = 0;
     for (int c = 0; c < mgk_count_captures(d); ++c) {
         mgk_capture *const capture = &plan->mods.capture[c];

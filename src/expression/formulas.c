@@ -106,13 +106,12 @@ static void print_sums(mgk_formulas *f)
     for (int n = 0; n < MGK_NUMBERS; ++n)
         if (f->by_number[n])
             mgk_text_printf(&f->code, "    sums[%d] += mod_part(ds, score_mod_by_number_%d(s, pair, data));\n", n, n);
-    mgk_text_printf(&f->code, "}\nFUNCTION void score_mod_add_reads(" PARAMETERS "__global float *tables)\n{\n");
+    mgk_text_printf(&f->code, "}\nFUNCTION void score_mod_add_reads(" PARAMETERS "const mod_sums sums)\n{\n");
     for (size_t k = 0; k < f->read_count; ++k)
-        mgk_text_printf(
-            &f->code,
-            "    mod_scatter(tables + data.captures[%u].gradient, score_mod_place_%zu(s, pair, data),\n"
-            "                mod_part(ds, score_mod_by_read_%zu(s, pair, data)));\n",
-            (unsigned)f->reads[k].capture, k, k);
+        mgk_text_printf(&f->code,
+                        "    mod_scatter(sums, data.captures + %u, %zu, score_mod_place_%zu(s, pair, data),\n"
+                        "                mod_part(ds, score_mod_by_read_%zu(s, pair, data)));\n",
+                        (unsigned)f->reads[k].capture, k, k, k);
     mgk_text_printf(&f->code, "}\n");
 }
 

@@ -61,7 +61,7 @@ static const uint32_t all = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT
 
 /* ---- softmax ----------------------------------------------------------------------------------------------------- */
 
-static const char score[] = "c * tanh(s / c) - slope[h] * abs(j - i - (S - N))";
+static const char score[] = "c * tanh(s / c) - slope[h, (i + j) % 3] * abs(j - i - (S - N))";
 static const char mask[] = "let d = j - i - (S - N); d >= -30 && d <= 12 && (i % 3 == 0 || (i + j) % 5 != 0)";
 
 static bool is_seen(int64_t i, int64_t j)
@@ -83,15 +83,16 @@ static twins softmax_twins(int64_t length, int64_t length_k, const char *score_t
     plain.window_right = 12;
     texts.score_mod = score_text;
     texts.mask_mod = mask;
-    texts.captures[0] = (clmgk_capture){.name = "slope", .axes = 1, .shape = {plain.heads}};
+    texts.captures[0] = (clmgk_capture){.name = "slope", .axes = 2, .shape = {plain.heads, 3}};
     texts.numbers[0] = "c";
-    texts.gradients |= CLMGK_GRADIENT_NUMBERS;
+    texts.gradients |= CLMGK_GRADIENT_NUMBERS | CLMGK_GRADIENT_CAPTURE_0;
     twins both = make_twins(&texts, &plain, (uint64_t)length);
     th_set(&both.texts, TH_NUMBERS, 0, 0, 0, 0, 0, 2.0);
     for (int64_t h = 0; h < plain.heads; h++) {
         const double slope = 0.1 * (double)(h + 1);
         th_set(&both.plain, TH_SLOPES, 0, h, 0, 0, 0, slope);
-        th_set(&both.texts, TH_CAPTURE_0, h, 0, 0, 0, 0, slope);
+        for (int64_t n = 0; n < 3; n++)
+            th_set(&both.texts, TH_CAPTURE_0, h, n, 0, 0, 0, slope);
     }
     for (int64_t i = 0; i < length; i++)
         for (int64_t j = 0; j < length_k; j++)
@@ -111,7 +112,7 @@ TH_TEST(softmax)
 /* Programs depend on a text's formula, not on sizes, values, or how it is written. */
 TH_TEST(programs)
 {
-    TWINS both = softmax_twins(60, 60, "let x = s/c;\n c*tanh( x ) - slope[h]*abs( j-i-(S-N) )");
+    TWINS both = softmax_twins(60, 60, "let x = s/c;\n c*tanh( x ) - slope[h,(i+j)%3]*abs( j-i-(S-N) )");
     const size_t built = session->built;
     expect_on(session, &both, CLMGK_ENGINE_LANE);
     both.texts.desc.gradients = 0;
@@ -241,7 +242,7 @@ static void expect_case(th_session *session, size_t n, clmgk_engine engine, clmg
     desc.gradients |= x->variant == CLMGK_VARIANT_MGK ? CLMGK_GRADIENT_VARIANCE | CLMGK_GRADIENT_PRIOR : 0;
     desc.gradients |= x->variant == CLMGK_VARIANT_SMGK ? CLMGK_GRADIENT_SHIFT : 0;
     desc.gradients |= x->number != NULL ? CLMGK_GRADIENT_NUMBERS : 0;
-    for (int c = 0; engine == CLMGK_ENGINE_LANE && c < 2; c++)
+    for (int c = 0; c < 2; c++)
         if (x->captures[c].name != NULL && x->captures[c].type != CLMGK_CAPTURE_I32)
             desc.gradients |= (uint32_t)CLMGK_GRADIENT_CAPTURE_0 << c;
     const clmgk_plan_options options = options_of(session, engine);
@@ -309,8 +310,7 @@ TH_TEST(most_arguments)
         const clmgk_engine engine = engines[n / 2 % TH_COUNT(engines)];
         clmgk_attention_desc desc = th_small_desc(variants[n / 2 / TH_COUNT(engines)], 33, 70);
         take_most_arrays(&desc);
-        if (engine == CLMGK_ENGINE_LANE)
-            want_arrays(&desc);
+        want_arrays(&desc);
         desc.use_bias = desc.use_alibi = desc.use_sinks = desc.use_lse_low = 1;
         desc.gradients |= CLMGK_GRADIENT_BIAS | CLMGK_GRADIENT_SINKS;
         if (n % 2 == 0) {
@@ -363,6 +363,4 @@ TH_TEST(refusals)
     desc.score_mod = "s * a[h]";
     desc.captures[0] = (clmgk_capture){.name = "a", .axes = 1, .shape = {desc.heads}};
     expect_refusal(session, &desc, CLMGK_ENGINE_MATRIX, "engine matrix");
-    desc.gradients = CLMGK_GRADIENT_CAPTURE_0;
-    expect_refusal(session, &desc, CLMGK_ENGINE_SIMT, "gradients of captured arrays");
 }

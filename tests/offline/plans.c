@@ -350,7 +350,7 @@ static uint32_t gradients_of(const problem *p)
     if ((traits & CLMGK_TRAIT_NOISE) != 0)
         set |= CLMGK_GRADIENT_NOISE;
     if (strstr(p->name, NAME_OF_TEXTS) != NULL)
-        set |= CLMGK_GRADIENT_NUMBERS;
+        set |= CLMGK_GRADIENT_NUMBERS | CLMGK_GRADIENT_CAPTURE_0;
     if (p->modified)
         set |= CLMGK_GRADIENT_BIAS | CLMGK_GRADIENT_SINKS;
     return set;
@@ -413,7 +413,7 @@ static int print_plan(const char *name, clmgk_attention_desc desc, clmgk_pass pa
 {
     clmgk_error error = {0};
     const mgk_parameters defaults = {.text = NULL};
-    const mgk_mod_texts texts = {.code = "", .gradient_code = ""};
+    const mgk_mod_texts texts = {.code = "", .gradient_code = "", .reads = 1};
     mgk_pass_plan plan = {.mods = &texts};
     clmgk_status status = clmgk_attention_validate(&desc, &desc, &error);
     if (status == CLMGK_OK)

@@ -121,7 +121,7 @@ static bool has_keys(const mgk_backward *x)
 {
     const mgk_flags *const flags = &x->flags;
     return flags->WANT_Q || flags->WANT_K || flags->WANT_V || flags->WANT_BIAS || SUMS > 0 || UNIT_SUMS > 0 ||
-           flags->WANT_NUMBERS > 0 || flags->WANT_READS || flags->WANT_MIX_AFTER;
+           flags->WANT_NUMBERS > 0 || flags->WANT_READS > 0 || flags->WANT_MIX_AFTER;
 }
 
 static void clear_wants(mgk_flags *flags)
@@ -129,7 +129,7 @@ static void clear_wants(mgk_flags *flags)
     flags->WANT_Q = flags->WANT_K = flags->WANT_BIAS = false;
     flags->WANT_MIX = flags->WANT_MIX_WEIGHT = flags->WANT_MIX_OFFSET = flags->WANT_NOISE = false;
     flags->WANT_MIX_HIDDEN_OFFSET = flags->WANT_MIX_AFTER = false;
-    flags->WANT_NUMBERS = 0;
+    flags->WANT_NUMBERS = flags->WANT_READS = 0;
 }
 
 /* The kernel of keys; on a GPU once for dV and once for all else, which is no more work: without the accumulators of dV
@@ -251,7 +251,6 @@ static clmgk_status prepare(mgk_backward *x, clmgk_error *error)
     const clmgk_attention_desc *const d = x->request->desc;
     const mgk_attention_traits *const t = &x->request->traits;
     const mgk_footprint footprint = footprint_of(x->request);
-    MGK_TRY(mgk_backward_check_texts(x, error));
     MGK_TRY(mgk_attention_fit(x->request, &footprint, &x->plan->tunables, &x->block, error));
     const mgk_forward_args args = mgk_admixture_args_of(x->request);
     mgk_backward_args_begin(x, &args);
@@ -259,6 +258,7 @@ static clmgk_status prepare(mgk_backward *x, clmgk_error *error)
     x->flags = main_flags(x);
     x->has_keys = has_keys(x);
     x->tasks = mgk_attention_problems(d);
+    x->scores = 1;
     x->copy_floats = x->flags.WANT_Q ? query_rows(d) * t->head_size : 0;
     x->array_bytes = 8 * d->batch *
                      (d->components * (d->length + d->length_k) * d->head_size +

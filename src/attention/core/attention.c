@@ -215,7 +215,7 @@ mgk_step *mgk_attention_add(const mgk_attention_step *step, mgk_pass_plan *plan)
     if (step->bind != NULL)
         step->bind(&step->flags, step->args, step->args_bytes, kernel);
     if (step->block != NULL && (step->flags.SCORE_MOD || step->flags.MASK_MOD)) {
-        const bool gradients = step->flags.WANT_NUMBERS > 0 || step->flags.WANT_READS;
+        const bool gradients = step->flags.WANT_NUMBERS > 0 || step->flags.WANT_READS > 0;
         kernel->mods = gradients ? plan->mods->gradient_code : plan->mods->code;
         kernel->constants = &plan->mods->captures;
     }

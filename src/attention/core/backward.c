@@ -130,16 +130,7 @@ mgk_flags mgk_backward_main_flags(const mgk_backward *x)
 void mgk_backward_want_texts(const mgk_backward *x, mgk_flags *flags)
 {
     flags->WANT_NUMBERS = (int)x->want.numbers;
-    flags->WANT_READS = x->want.table_floats > 0;
-}
-
-clmgk_status mgk_backward_check_texts(const mgk_backward *x, clmgk_error *error)
-{
-    const mgk_engine *const engine = x->request->engine;
-    return x->want.table_floats == 0 || engine->private_tiles
-               ? CLMGK_OK
-               : mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "engine %s: it does not compute gradients of captured arrays",
-                          clmgk_engine_name(engine->value));
+    flags->WANT_READS = x->want.table_floats > 0 ? x->plan->mods->reads : 0;
 }
 
 void mgk_backward_args_begin(mgk_backward *x, const mgk_forward_args *args)
@@ -207,19 +198,59 @@ static int64_t bias_count(const clmgk_attention_desc *d)
     return d->bias_batch * d->bias_heads * d->bias_length * d->bias_length_k;
 }
 
+/* Floats of a work-group's sums of the gradients of captured arrays. Where its work-items compute a tile together, the
+ * parts of a sub-tile's pairs follow, two numbers each: no more than a tile's. */
+static int64_t reads_floats(const mgk_backward *x)
+{
+    const int64_t tables = x->want.table_floats;
+    if (tables == 0 || x->request->engine->private_tiles)
+        return tables;
+    return (tables + 1) / 2 * 2 + 2 * x->plan->mods->reads * x->scores * x->block.rows * x->block.tile;
+}
+
+/* A part has the number of its element. */
+static clmgk_status check_reads(const mgk_backward *x, clmgk_error *error)
+{
+    return x->want.table_floats <= INT32_MAX || x->request->engine->private_tiles
+               ? CLMGK_OK
+               : mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                          "captures: gradients of %" PRId64 " elements: expected at most %" PRId32 " on engine %s",
+                          x->want.table_floats, INT32_MAX, clmgk_engine_name(x->request->engine->value));
+}
+
+/* Work-groups at most that have their own sums: a constant, because sums must not depend on the number of compute
+ * units. */
+#define MOST_COPIES 512
+
+/* Whether so many copies are small beside the call's arrays. */
+static bool may_copy(const mgk_backward *x, int64_t copies, int64_t floats)
+{
+    return copies == 1 || (copies <= MOST_COPIES && copies * floats * 4 <= x->array_bytes / 2);
+}
+
 /* Lists of tasks: one per task, unless tasks add to the same gradients, of a bias or of captured arrays: then limited
  * by the copies of them. */
 static int64_t choose_chunks(const mgk_backward *x)
 {
     const clmgk_attention_desc *const d = x->request->desc;
     const int64_t biases = x->want.bias_full && x->want.bias_shared ? bias_count(d) : 0;
-    const int64_t copy = biases + x->want.table_floats;
+    const int64_t copy = biases + x->args.reads_floats;
     if (copy == 0)
         return x->tasks;
-    int64_t chunks = 512; /* a constant, because these sums must not depend on the number of compute units */
-    while (chunks > 1 && chunks * copy * 4 > x->array_bytes / 2)
+    int64_t chunks = MOST_COPIES;
+    while (!may_copy(x, chunks, copy))
         chunks /= 2;
     return chunks < x->tasks ? chunks : x->tasks;
+}
+
+/* Work-groups for a list's keys where another kernel makes the sums over keys: one for each block, unless they have
+ * sums of their own. */
+static int64_t splits_apart(const mgk_backward *x)
+{
+    int64_t splits = key_blocks(x);
+    while (x->want.table_floats > 0 && !may_copy(x, x->args.chunks * splits, x->args.reads_floats) && splits > 1)
+        splits = (splits + 1) / 2;
+    return splits;
 }
 
 /* Values tuned for another shape may exceed the limit of the workspace. */
@@ -246,12 +277,13 @@ clmgk_status mgk_backward_share(mgk_backward *x, clmgk_error *error)
     if (x->queries_apart || x->want.table_floats > 0 ||
         (mgk_wants(&x->want, CLMGK_GRADIENT_BIAS) && !x->want.bias_full && d->bias_length > 1))
         p->value[mgk_tunable_index(p, MGK_NAMED(splits))] = 1;
-    x->args.splits = x->queries_apart ? (mgk_i32)key_blocks(x) : mgk_tunable_get(p, MGK_NAMED(splits));
+    x->args.reads_floats = reads_floats(x);
     x->args.chunks = (mgk_i32)choose_chunks(x);
+    x->args.splits = x->queries_apart ? (mgk_i32)splits_apart(x) : mgk_tunable_get(p, MGK_NAMED(splits));
     /* splits of a list own different keys */
     const bool copies = x->want.bias_full && x->want.bias_shared && x->args.chunks > 1;
     x->args.bias_copies = copies ? x->args.chunks : 0;
-    return x->queries_apart ? CLMGK_OK : check_splits(x, error);
+    return x->queries_apart ? check_reads(x, error) : check_splits(x, error);
 }
 
 /* Work-groups of the kernel of keys. */
@@ -280,9 +312,8 @@ void mgk_backward_place(mgk_backward *x)
         region[MGK_REGION_BIAS] = mgk_steps_region(&x->plan->steps, bias_count(d) * x->args.bias_copies);
     if (w->numbers > 0)
         region[MGK_REGION_NUMBERS] = mgk_steps_region(&x->plan->steps, groups_of(x) * w->numbers);
-    x->args.table_floats = w->table_floats;
     if (w->table_floats > 0)
-        region[MGK_REGION_READS] = mgk_steps_region(&x->plan->steps, groups_of(x) * w->table_floats);
+        region[MGK_REGION_READS] = mgk_steps_region(&x->plan->steps, groups_of(x) * x->args.reads_floats);
     if (mgk_wants(w, CLMGK_GRADIENT_SINKS))
         region[MGK_REGION_SINKS] = mgk_steps_region(&x->plan->steps, rows);
 }
@@ -384,7 +415,7 @@ void mgk_backward_begin_sums(mgk_backward *x)
         mgk_backward_add_zeros(x, CLMGK_ARRAY_WORKSPACE, x->args.region[MGK_REGION_NUMBERS], groups_of(x) * w->numbers);
     if (w->table_floats > 0)
         mgk_backward_add_zeros(x, CLMGK_ARRAY_WORKSPACE, x->args.region[MGK_REGION_READS],
-                               groups_of(x) * w->table_floats);
+                               groups_of(x) * x->args.reads_floats);
     if (x->want.bias_full && x->args.bias_copies == 0)
         mgk_backward_add_zeros(x, CLMGK_ARRAY_GRAD_BIAS, 0, bias_count(x->request->desc));
     else if (x->want.bias_full)
@@ -416,7 +447,7 @@ static void add_text_gradients(mgk_backward *x)
     for (int c = 0; c < CLMGK_MAX_CAPTURES; ++c)
         if ((w->gradients & (uint32_t)CLMGK_GRADIENT_CAPTURE_0 << c) != 0)
             add_copies(x, (clmgk_array)(CLMGK_ARRAY_GRAD_CAPTURE_0 + c),
-                       region[MGK_REGION_READS] + x->plan->mods->capture[c].gradient, w->table_floats);
+                       region[MGK_REGION_READS] + x->plan->mods->capture[c].gradient, x->args.reads_floats);
 }
 
 void mgk_backward_finish(mgk_backward *x)

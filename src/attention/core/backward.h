@@ -38,6 +38,7 @@ typedef struct mgk_backward {
     int64_t tasks;       /* number of tasks: a work-group processes a list of tasks for its keys */
     int64_t copy_floats; /* of a copy of dQ; 0: not requested */
     int64_t array_bytes; /* f32 bytes of a call's larger inputs and outputs */
+    int64_t scores;      /* of a pair: each reads captured arrays */
     bool queries_apart;  /* another kernel makes all sums over keys: each block of keys has a work-group of its own */
     bool has_keys;       /* the pass needs the kernel of keys */
     bool rows_private;   /* no other kernel or block of keys needs what the kernel of keys knows of a row */
@@ -77,7 +78,7 @@ void mgk_backward_args_begin(mgk_backward *pass, const mgk_forward_args *args);
 bool mgk_backward_keeps_busy(const mgk_attention_request *request, int64_t tasks);
 
 /* Sets splits, chunks and copies of the bias gradient in args, for the parameters in plan->tunables. UNSUPPORTED:
- * values tuned for another shape would make the workspace larger than the arrays. */
+ * values tuned for another shape would make the workspace larger than the arrays, or captured arrays are too large. */
 clmgk_status mgk_backward_share(mgk_backward *pass, clmgk_error *error);
 
 /* Places the regions of every family: rows, copies of dQ, bias, sinks. */
@@ -92,9 +93,6 @@ void mgk_backward_add_reduction(mgk_backward *pass, clmgk_array out, bool by_var
 
 /* Adds a step that clears `count` elements from number `first` on, unless results are added to the array's values. */
 void mgk_backward_add_zeros(mgk_backward *pass, clmgk_array out, mgk_i64 first, int64_t count);
-
-/* UNSUPPORTED where the engine does not compute gradients that are wanted of captured arrays. */
-clmgk_status mgk_backward_check_texts(const mgk_backward *pass, clmgk_error *error);
 
 /* Steps before the main kernel, which clear sums of the gradients of the bias and of a user's score, and after it, for
  * these gradients and the sinks'. */

@@ -37,6 +37,7 @@ typedef void mgk_binding(const mgk_flags *flags, const void *args, size_t args_b
 typedef struct mgk_mod_texts {
     const char *code;          /* OpenCL C of cl/attention/mods_text.clh */
     const char *gradient_code; /* of the kernel that computes gradients of numbers and captured arrays */
+    int reads;                 /* of captured arrays with gradients, in that kernel */
     mgk_capture capture[CLMGK_MAX_CAPTURES];
     mgk_constants captures; /* the same, on the device */
 } mgk_mod_texts;

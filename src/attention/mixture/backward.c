@@ -88,7 +88,7 @@ static bool has_keys(const mgk_backward *x)
     return !x->queries_apart || (x->want.gradients & of_keys) != 0 ||
            (mgk_wants(&x->want, CLMGK_GRADIENT_SHIFT) && x->request->traits.gaussian) ||
            (mgk_wants(&x->want, CLMGK_GRADIENT_BIAS) && !mgk_backward_rows_flags(x).WANT_BIAS_ROWS) ||
-           x->want.numbers > 0;
+           x->want.numbers > 0 || x->want.table_floats > 0;
 }
 
 /* True if the terms of keys are computed once: blocks of the kernel of queries share them. The kernel of keys, which
@@ -303,7 +303,6 @@ static void place_regions(mgk_backward *x)
 static clmgk_status prepare(mgk_backward *x, clmgk_error *error)
 {
     const mgk_footprint footprint = footprint_of(x->request);
-    MGK_TRY(mgk_backward_check_texts(x, error));
     MGK_TRY(mgk_attention_fit(x->request, &footprint, &x->plan->tunables, &x->block, error));
     const clmgk_attention_desc *const d = x->request->desc;
     const mgk_attention_traits *const t = &x->request->traits;
@@ -314,6 +313,7 @@ static clmgk_status prepare(mgk_backward *x, clmgk_error *error)
     x->has_keys = has_keys(x);
     x->flags = main_flags(x);
     x->tasks = tasks_of(d);
+    x->scores = t->components;
     x->copy_floats = mgk_wants(&x->want, CLMGK_GRADIENT_Q) ? rows * t->head_size : 0;
     x->array_bytes =
         8 * (rows * (d->head_size + d->value_size) + keys * ((int64_t)t->products * d->head_size + d->value_size));
