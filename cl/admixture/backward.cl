@@ -200,6 +200,9 @@ FUNCTION void head_begin(const key_block *b, int h)
     const places *const at = b->at;
     head *const x = b->x;
     x->scorer.modifiers = modifiers_of(a, p, h, at->slopes, at->data);
+#if MIX_AFTER > 0
+    x->scorer.modifiers.g = 0;
+#endif
     x->scorer.mixing = mixing_of(a, h, at->mix, at->mix_weight, at->noise);
     x->scorer.mixing.added = added_of(h, at->mix_offset);
     if (HAS_BIAS)

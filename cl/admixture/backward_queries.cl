@@ -193,6 +193,9 @@ FUNCTION void head_begin(const query_block *b, scorer *x, const key_walk *walk, 
 {
     const mgk_attention_args *const a = b->a;
     x->modifiers = modifiers_of(a, b->p, h, at->slopes, at->data);
+#if MIX_AFTER > 0
+    x->modifiers.g = 0;
+#endif
     x->mixing = mixing_of(a, h, at->mix, at->mix_weight, at->noise);
     x->mixing.added = added_of(h, at->mix_offset);
     if (HAS_BIAS)

@@ -122,6 +122,7 @@ KERNEL(admixture_mixed)
     __global const float *const low_rows = work + a.parts_low + p.batch * MIX_AFTER * a.length + p.row_base;
 
     ENGINE_DECLARE(e, PRODUCTS)
+    const mod_data data = MOD_DATA;
     scorer x;
     real row_sum[PANELS][BLOCK_ROWS]; /* of P, over keys and heads: 0 where none is seen */
     x.hidden = mix_hidden_offset;
@@ -147,12 +148,13 @@ KERNEL(admixture_mixed)
             if (!view_tile(&e, &walk, n, k0, &view))
                 continue;
             /* shared noise and a shared mixing are any head's */
-            x.modifiers = modifiers_of(&a, &p, 0, slopes, 0);
+            x.modifiers = modifiers_of(&a, &p, 0, slopes, &data);
             x.mixing = mixing_of(&a, 0, mix, mix_weight, noise);
             for (int sub = view.begin; sub < view.end; ++sub)
                 hold_scores(&at, (uint)block.b * (uint)MIX_AFTER, sub);
             for (int head = 0; head < MIX_AFTER; ++head) {
-                x.modifiers = modifiers_of(&a, &p, head, slopes, 0);
+                x.modifiers = modifiers_of(&a, &p, head, slopes, &data);
+                x.modifiers.g = 0;
                 x.mixing = mixing_of(&a, head, mix, mix_weight, noise);
                 x.mixing.added = added_of(head, mix_offset);
                 if (HAS_BIAS)

@@ -563,7 +563,7 @@ CLMGK_API clmgk_status clmgk_enqueue_backward(clmgk_plan *plan, cl_command_queue
  *     N_r(j) = sum gamma_ijr over b and i (and j for [H,M], and h for [M])
  *     new pi_r(j) = N_r(j) / sum_r' N_r'(j), or the given pi where that sum is 0
  *     nll = -(1/N) sum_i log( (1/S) sum_jr pi_r(j) N(q_i; k_jr, sigma_r^2 I) ), over rows and their visible keys
- *           (gaussian scores only; of the bias only -inf counts; ALiBi and sinks are ignored)
+ *           (gaussian scores only; of the bias only -inf counts; ALiBi, sinks and score_mod are ignored)
  */
 
 /* Enqueues the statistics of a plan whose descriptor has `statistics`. Otherwise like clmgk_enqueue_forward. */

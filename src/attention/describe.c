@@ -118,9 +118,6 @@ static clmgk_status check_after(const clmgk_attention_desc *d, clmgk_error *erro
                         "combine: 1: expected 0 with mix_after_heads = %" PRId64
                         ": O sums weights of several heads, each relative to an L of its own",
                         d->mix_after_heads);
-    if (d->mix_after_heads > 0 && (d->score_mod != NULL || d->mask_mod != NULL))
-        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "%s: expected none with mix_after_heads = %" PRId64,
-                        d->score_mod != NULL ? "score_mod" : "mask_mod", d->mix_after_heads);
     if (d->mix_after_heads == 0 && mixed && !linear && (d->gradients & CLMGK_GRADIENT_MIX_AFTER) != 0)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
                         "gradients: MIX_AFTER: expected mix_after_heads > 0 with this gradient");
@@ -406,9 +403,6 @@ static clmgk_status check_outputs(const clmgk_attention_desc *d, clmgk_error *er
 {
     MGK_TRY(check_gradients(d, error));
     MGK_TRY(check_set("statistics", d->statistics, CLMGK_STATISTIC_ALL, error));
-    if ((d->statistics & CLMGK_STATISTIC_NLL) != 0 && mgk_has_texts(d))
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
-                        "statistics: NLL: expected no score_mod and no mask_mod, which make no likelihood");
     if ((d->statistics & CLMGK_STATISTIC_NLL) != 0 && d->score != CLMGK_SCORE_GAUSSIAN)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "statistics: NLL: expected gaussian scores");
     return CLMGK_OK;

@@ -178,6 +178,31 @@ TH_TEST(mixed_heads)
     expect_alike(session, &both, false);
 }
 
+/* Heads before the mixing have texts: h counts them, and g is 0. */
+static void expect_mixed_after(th_session *session, clmgk_engine engine)
+{
+    clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_HARD_FISH, 33, 70);
+    desc.mix_after_heads = 3;
+    desc.score_mod = "c * tanh(s / c) + t[h + g, clamp(i - j, -5, 5) + 5]";
+    desc.mask_mod = "(i + j + h) % 4 != 2";
+    desc.captures[0] = (clmgk_capture){.name = "t", .axes = 2, .shape = {3, 11}};
+    desc.numbers[0] = "c";
+    desc.gradients =
+        all | CLMGK_GRADIENT_MIX | CLMGK_GRADIENT_MIX_AFTER | CLMGK_GRADIENT_NUMBERS | CLMGK_GRADIENT_CAPTURE_0;
+    const clmgk_plan_options options = options_of(session, engine);
+    th_expect_shapes(session, desc, &options, 11, 0, 3);
+}
+
+TH_TEST(mixed_after)
+{
+    expect_mixed_after(session, CLMGK_ENGINE_LANE);
+}
+
+TH_FULL_TEST(mixed_after_by_groups)
+{
+    expect_mixed_after(session, CLMGK_ENGINE_SIMT);
+}
+
 /* ---- against the reference ----------------------------------------------------------------------------------------
  */
 
@@ -341,7 +366,7 @@ TH_TEST(responsibilities)
     desc.prior_shape = CLMGK_PRIOR_HM;
     desc.score_mod = "s + 0.1 * abs(s) * r";
     desc.mask_mod = "i % 4 != 1 && (i + j) % 3 != 0";
-    desc.statistics = CLMGK_STATISTIC_RESPONSIBILITIES | CLMGK_STATISTIC_COUNTS;
+    desc.statistics = CLMGK_STATISTIC_RESPONSIBILITIES | CLMGK_STATISTIC_COUNTS | CLMGK_STATISTIC_NLL;
     TH_PROBLEM problem = th_problem_make(&desc, 1);
     th_expect_statistics(session, &problem, false);
 }

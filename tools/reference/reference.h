@@ -83,8 +83,7 @@ bool clmgk_ref_row(const clmgk_ref_problem *problem, int64_t row, double *o, dou
 typedef struct clmgk_ref_weight_rows {
     double *weights;          /* what values are multiplied by: with dropout, kept weights are larger */
     double *responsibilities; /* [rows,M,S]; NULL: not wanted; mixture family */
-    double *log_likelihood; /* [rows]: log p(q_i), NaN for a row without keys and with texts; NULL: not wanted; mixture
-                             family */
+    double *log_likelihood;   /* [rows]: log p(q_i), NaN for a row without keys; NULL: not wanted; mixture family */
 } clmgk_ref_weight_rows;
 
 /* Fills the rows row[rows]; V is not read. Neighbours of one head share its work. False: out of memory. */

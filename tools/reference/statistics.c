@@ -238,12 +238,13 @@ static void fill_gamma(const ref_plain *row, int64_t j, int64_t step, float *gam
 /* log p(q_i) */
 static void fill_likelihood(plain_head *head, int64_t i)
 {
-    const ref_plain *const row = &head->row;
+    ref_plain *const row = &head->row;
     const clmgk_ref_problem *const p = row->problem;
     int64_t keys = 0, count = 0;
     float largest = -INFINITY;
     for (int64_t j = row->span.first; j < row->span.end; j++) {
-        const bool visible = !ref_hidden(p, row->at, j);
+        const ref_pair pair = {row->at, &row->span, j, 0, 0.0};
+        const bool visible = !ref_hidden(p, row->at, j) && !ref_text_hides(&row->texts, &pair);
         keys += visible;
         for (int64_t r = 0; visible && r < p->desc.components; r++) {
             const float term = logf((float)ref_prior(p, row->at.h, j, r)) + (float)log_normal(p, row->at.h, r) +

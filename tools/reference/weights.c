@@ -53,8 +53,7 @@ bool clmgk_ref_weights(const clmgk_ref_problem *problem, int64_t rows, const int
         copy_weights(&exact, out->weights + n * keys);
         if (out->responsibilities)
             copy_responsibilities(&exact, out->responsibilities + n * desc->components * keys);
-        const bool texts = desc->score_mod || desc->mask_mod; /* make no likelihood */
-        if (out->log_likelihood && (texts || !exact_log_likelihood(&exact, &out->log_likelihood[n])))
+        if (out->log_likelihood && !exact_log_likelihood(&exact, &out->log_likelihood[n]))
             out->log_likelihood[n] = (double)NAN;
     }
     exact_row_free(&exact);

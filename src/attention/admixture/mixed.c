@@ -106,7 +106,7 @@ clmgk_status mgk_admixture_plan_mixed(const mgk_attention_request *request, mgk_
     MGK_TRY(mgk_forward_begin(&softmax, &of_logs, &x.logs, error));
     MGK_TRY(mgk_forward_begin(request, &of_sums, &x.sums, error));
     x.of_logs = x.of_sums = mgk_admixture_args_of(&softmax);
-    x.of_logs.kv_heads = x.of_logs.heads; /* reads none */
+    x.of_logs.kv_heads = 1; /* reads none: g of a text is 0 */
     MGK_TRY(place(&x, d, &plan->steps, error));
     add_logs(&x, &softmax, plan);
     add_rows(request, "admixture_logs", &x.of_logs, d->batch * d->mix_after_heads * d->length, plan);

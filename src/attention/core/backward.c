@@ -205,7 +205,7 @@ static int64_t reads_floats(const mgk_backward *x)
     const int64_t tables = x->want.table_floats;
     if (tables == 0 || x->request->engine->private_tiles)
         return tables;
-    return (tables + 1) / 2 * 2 + 2 * x->plan->mods->reads * x->scores * x->block.rows * x->block.tile;
+    return (tables + 1) / 2 * 2 + INT64_C(2) * x->plan->mods->reads * x->scores * x->block.rows * x->block.tile;
 }
 
 /* A part has the number of its element. */

@@ -70,13 +70,16 @@ clmgk_status mgk_mixture_plan_forward(const mgk_attention_request *request, mgk_
 }
 
 /* The descriptor of the mixture's density: uses the given prior even with the hard E-step, and no modifiers except a
- * bias that hides keys. */
+ * bias and a mask that hide keys. */
 static void make_density(const mgk_attention_request *request, clmgk_attention_desc *d, mgk_attention_request *density)
 {
     *d = *request->desc;
     d->estep = CLMGK_ESTEP_SOFT;
     d->use_alibi = d->use_sinks = 0;
     d->softcap = d->dropout = 0.0;
+    d->score_mod = NULL;
+    if (d->mask_mod == NULL)
+        d->captures[0].name = d->numbers[0] = NULL;
     *density = *request;
     density->desc = d;
     density->traits.hard = false;
