@@ -148,9 +148,6 @@ static clmgk_status check_outer_fields(clmgk_attention_desc *a, clmgk_error *err
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "attention.%s: %" PRIu32 ": expected 0 within a layer",
                         a->statistics != 0 ? "statistics" : "combine",
                         a->statistics != 0 ? a->statistics : (uint32_t)a->combine);
-    if (a->score_mod != NULL || a->mask_mod != NULL)
-        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "attention.%s: expected NULL within a layer",
-                        a->score_mod != NULL ? "score_mod" : "mask_mod");
     return CLMGK_OK;
 }
 

@@ -54,6 +54,10 @@ uint32_t th_all_gradients(const clmgk_attention_desc *desc)
         set |= CLMGK_GRADIENT_BIAS;
     if (desc->use_sinks)
         set |= CLMGK_GRADIENT_SINKS;
+    for (int c = 0; desc->score_mod && c < CLMGK_MAX_CAPTURES && desc->captures[c].name; c++)
+        set |= desc->captures[c].type == CLMGK_CAPTURE_I32 ? 0 : (uint32_t)CLMGK_GRADIENT_CAPTURE_0 << c;
+    if (desc->score_mod && desc->numbers[0])
+        set |= CLMGK_GRADIENT_NUMBERS;
     return set;
 }
 
