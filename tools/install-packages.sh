@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs the Debian packages that are missing: tools/install-packages.sh build|test
-#   build  packages to build and run the library and its programs
-#   test   also packages for the tests: other compilers, other OpenCL implementations, offline compilers
+# Installs the Debian packages that are missing: tools/install-packages.sh build|test|release
+#   build    packages to build and run the library and its programs
+#   test     also packages for the tests: other compilers, other OpenCL implementations, offline compilers
+#   release  packages for tools/release.sh: also Debian's tools, a compiler for 64-bit Arm
 # Needs no network if nothing is missing, else root or sudo.
 set -euo pipefail
 
@@ -13,6 +14,10 @@ test=("${build[@]}" g++ make git libcmocka-dev python3 python3-numpy python3-mat
     libdnnl-dev
     mesa-opencl-icd oclgrind
     clang-19 rocm-device-libs intel-opencl-icd)
+release=("${build[@]}" git python3-venv python3-dev dpkg-dev file)
+if [[ $(uname -m) == x86_64 ]]; then
+    release+=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user)
+fi
 
 # Bit code for NVIDIA: libclc-19 can't be installed beside the libclc-15 of Mesa, so it is unpacked into a cache.
 libclc_dir=${XDG_CACHE_HOME:-$HOME/.cache}/clmgk-test/libclc-19
@@ -66,8 +71,9 @@ test)
     install_missing "${test[@]}"
     unpack_libclc
     ;;
+release) install_missing "${release[@]}" ;;
 *)
-    echo "usage: install-packages.sh build|test" >&2
+    echo "usage: install-packages.sh build|test|release" >&2
     exit 2
     ;;
 esac

@@ -3,7 +3,7 @@
 # Installs missing packages, builds into build/ (other compilers and sanitizers: build-*/), and runs all checks.
 #   tools/test.sh          the checks that every change must pass: within 15 minutes on 2 cores
 #   tools/test.sh --full   also all long checks: every compiler with every sanitizer, all shapes, optimised programs,
-#                          Oclgrind sweeps, Clang's static analyzer, the mutation run
+#                          Oclgrind sweeps, Clang's static analyzer, the mutation run, the files of a release
 # All stages run, even after failures; the output ends with CTest's summary of the main build.
 # shellcheck disable=SC2317 # stages are called through stage()
 set -euo pipefail
@@ -109,6 +109,7 @@ if [[ $full -eq 1 ]]; then
         stage "$preset" check_preset "$preset" -L quick
     done
     stage mutations tests/mutations/run.py
+    stage release tools/release.sh build/release
 else
     stage python python/test.sh
     export CLMGK_FAULT_STEP=96

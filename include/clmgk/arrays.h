@@ -10,12 +10,15 @@
  *                                                          the field grad_field; CLMGK_GRADIENT_NAME = bit
  *     S(NAME, field, bit, axes)                            a statistic, f32: CLMGK_ARRAY_NAME; CLMGK_STATISTIC_NAME
  *
- *     ELEMENT   element type: STORAGE (the descriptor's type for the array: clmgk_array_dtype), CAPTURE (the type of
- * the captured array: clmgk_capture), F32, I32 or BYTE ACCESS    IN, or OUT if some pass writes the array VALUES legal
- * values of an input, which the calls on host arrays check: ANY, FINITE, NOT_NEGATIVE (and finite), POSITIVE (and
- * finite), NOT_RAISED (no +inf, no NaN), LENGTHS (0 .. size of the axis), OFFSETS (ascending from 0 to the size of the
- * axis) passes    a letter for each clmgk_pass: r required, o optional, - absent axes      the array's axes, in the
- * letters of clmgk_shape has       whether descriptor d uses the array
+ *     ELEMENT   element type: STORAGE (the descriptor's type for the array: clmgk_array_dtype), CAPTURE (the
+ *               captured array's type: clmgk_capture), F32, I32 or BYTE
+ *     ACCESS    IN, or OUT if some pass writes the array
+ *     VALUES    legal values of an input, which the calls on host arrays check: ANY, FINITE, NOT_NEGATIVE (and
+ *               finite), POSITIVE (and finite), NOT_RAISED (no +inf, no NaN), LENGTHS (0 .. size of the axis),
+ *               OFFSETS (ascending from 0 to the size of the axis)
+ *     passes    a letter for each clmgk_pass: r required, o optional, - absent
+ *     axes      the array's axes, in the letters of clmgk_shape
+ *     has       whether descriptor d uses the array
  *
  * axes and has are expressions that only the library evaluates.
  *
