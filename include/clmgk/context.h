@@ -212,6 +212,24 @@ typedef struct clmgk_matrix_unit_info {
 CLMGK_API clmgk_status clmgk_context_get_matrix_unit(clmgk_context *context, clmgk_matrix_unit_info *info,
                                                      clmgk_error *error);
 
+/*
+ * The first use of a device that nobody has tried: all but CPUs and NVIDIA's GPUs. Before a plan takes an engine for
+ * the first time, for each family of variants (mixture, admixture, linear), a small problem runs on it, forward and
+ * backward, and its results are compared with stored ones. If they are wrong, plans take another engine, unless their
+ * options name it (clmgk_plan_info.engine_reason). The program cache keeps the verdict for the next process.
+ */
+typedef struct clmgk_first_use_info {
+    size_t struct_size;  /* sizeof(clmgk_first_use_info); CLMGK_FIRST_USE_INFO_INIT sets it */
+    char verdicts[1024]; /* "mixture: simt right; admixture: not used yet; ..."; empty: the device has been tried */
+} clmgk_first_use_info;
+
+#define CLMGK_FIRST_USE_INFO_INIT CLMGK_INIT(clmgk_first_use_info)
+
+/* The verdicts so far, of the context and of the program cache. Runs nothing. Errors: INVALID_VALUE (NULL,
+ * struct_size), OUT_OF_HOST_MEMORY. */
+CLMGK_API clmgk_status clmgk_context_get_first_use(clmgk_context *context, clmgk_first_use_info *info,
+                                                   clmgk_error *error);
+
 /* Who keeps compiled programs from one process to the next. DRIVER applies to PoCL 3 and later on CPUs, unless
  * POCL_KERNEL_CACHE=0 is set or PoCL's cache folder is not writable. (The library does not ask PoCL for binaries,
  * because PoCL would compile everything a second time.) */

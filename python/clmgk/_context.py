@@ -234,6 +234,13 @@ class Context:
         call(lib.clmgk_context_get_matrix_unit, self._opened.native.clmgk, info)
         return MatrixUnit(text(info.name), text(info.reason))
 
+    @property
+    def first_use(self) -> str:
+        """The verdicts of the first use of a device that nobody has tried, "mixture: simt right; ..."; "": it has been tried."""
+        info = initialised("clmgk_first_use_info")
+        call(lib.clmgk_context_get_first_use, self._opened.native.clmgk, info)
+        return text(info.verdicts)
+
     def save_programs(self, folder: str | os.PathLike[str]) -> int:
         """Writes the compiled programs of all plans on this context to a folder, for the argument `program_dir`.
 

@@ -57,6 +57,7 @@ def test_contexts_options(tmp_path):
     context = clmgk.Context(no_amx=True, cache_dir=tmp_path, cache_max_bytes=1 << 20)
     units = ("amx", "amx-fp16", "avx512-bf16")
     assert context.matrix_unit.name not in units
+    assert isinstance(context.first_use, str) and (context.device.device_class != "cpu" or context.first_use == "")
     assert context.device.matrix_unit not in units or "switched off" in context.matrix_unit.reason
     q = np.ones((1, 1, 5, 16), np.float32)
     with clmgk.Plan(device=context, length=5, head_size=16, precision="tf32") as plan:

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Makes a plan for a caller, with the newest matrix unit whose programs compile, run, and are right. */
-#include "attention/plan.h"
+#include "attention/first_use.h"
 
 /* Makes the plan and verifies it. */
 static clmgk_status make(clmgk_context *context, const clmgk_attention_desc *resolved,
@@ -57,7 +57,14 @@ clmgk_status clmgk_plan_create(clmgk_context *context, const clmgk_attention_des
     if (context != NULL && out == NULL)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "out: NULL: expected room for the plan");
     MGK_TRY(read(context, desc, options, &resolved, &chosen, error));
-    return make_on_some_unit(context, &resolved, &chosen, out, error);
+    MGK_TRY(make_on_some_unit(context, &resolved, &chosen, out, error));
+    /* each turn leaves out one engine more */
+    while (chosen.engine == CLMGK_ENGINE_AUTO && !mgk_first_use_passes(*out)) {
+        clmgk_plan_release(*out);
+        *out = NULL;
+        MGK_TRY(make_on_some_unit(context, &resolved, &chosen, out, error));
+    }
+    return CLMGK_OK;
 }
 
 clmgk_status clmgk_attention_supported(clmgk_context *context, const clmgk_attention_desc *desc,

@@ -143,6 +143,13 @@ clmgk_status mgk_device_has_extension(cl_device_id device, const char *name, boo
 
 typedef struct mgk_program mgk_program;
 
+/* A verdict on an engine's kernels of a family, on a device that nobody has tried (attention/first_use.c). */
+typedef struct mgk_verdict {
+    enum { MGK_VERDICT_UNREAD, MGK_VERDICT_NONE, MGK_VERDICT_RIGHT, MGK_VERDICT_WRONG } known;
+    char wrong[256]; /* the reason */
+} mgk_verdict;
+enum { MGK_VERDICTS = 9 };
+
 struct clmgk_context {
     clmgk_allocator allocator;
     cl_context context;
@@ -157,8 +164,8 @@ struct clmgk_context {
     struct mgk_tuning *tuning;   /* tuned values (tuning/database.h); NULL: ignored */
     cl_mem stand_in;             /* bound in place of a launch's missing arrays */
 
-    /* Guards `references`, `programs`, `sub_group`, `matrix_unit`, `cuda` and saving. Signalled when a program of the
-     * list was built, or failed and left the list. */
+    /* Guards `references`, `programs`, `sub_group`, `matrix_unit`, `cuda`, `verdicts` and saving. Signalled when a
+     * program of the list was built, or failed and left the list. */
     mgk_monitor monitor;
     int references;
     mgk_program *programs; /* made or released last first; some are kept though no plan has them */
@@ -166,6 +173,7 @@ struct clmgk_context {
     mgk_sub_group sub_group;
     mgk_matrix_unit matrix_unit[MGK_MATRIX_UNITS]; /* facts of each; of unit 0 nothing */
     struct mgk_cuda *cuda;                         /* the device in CUDA (device/cuda.h); NULL: not opened */
+    mgk_verdict verdicts[MGK_VERDICTS];            /* of each family, of each engine */
 };
 
 /* Bytes of a stand-in. */

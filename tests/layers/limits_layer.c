@@ -3,7 +3,7 @@
  * Limits layer: the device pretends to be a small one, and refuses what a small one would refuse. CLMGK_TEST_LIMITS is
  * a list of words:
  *
- *     gpu             the device is a GPU
+ *     gpu             the device is a GPU, of a maker that nobody knows
  *     local=BYTES     local memory of a work-group; more is an error at the launch
  *     local-is-global local memory is ordinary memory, as on Mali
  *     group=ITEMS     work-items of a work-group; more is an error at the launch
@@ -11,6 +11,7 @@
  *     no-fp64         no double: kernels that name it do not compile
  *     no-fp16         no half but in memory: kernels that name its extension do not compile
  *     no-sub-groups   none of their extensions, and their functions do not compile
+ *     wrong           kernels of the engine SIMT give wrong numbers
  *     flush           denormal numbers are 0, in results (on CPUs where PoCL does that) and by the device's word
  */
 #include "layer.h"
@@ -24,7 +25,7 @@ const char layer_name[] = "limits layer";
 
 static struct {
     cl_ulong local, group, buffer; /* 0: the device's own */
-    cl_ulong gpu, local_is_global, no_fp64, no_fp16, no_sub_groups, flush;
+    cl_ulong gpu, local_is_global, no_fp64, no_fp16, no_sub_groups, wrong, flush;
 } limits;
 
 static const struct {
@@ -38,6 +39,7 @@ static const struct {
              {"no-fp64", &limits.no_fp64},
              {"no-fp16", &limits.no_fp16},
              {"no-sub-groups", &limits.no_sub_groups},
+             {"wrong", &limits.wrong},
              {"flush", &limits.flush}};
 
 /* Takes a word, up to a comma. */
@@ -144,6 +146,7 @@ static cl_int item_sizes(cl_device_id device, size_t size, void *value, size_t *
 static cl_int CL_API_CALL limited_clGetDeviceInfo(cl_device_id device, cl_device_info name, size_t size, void *value,
                                                   size_t *size_out)
 {
+    static const char nobody[] = "nobody";
     static const cl_device_type gpu = CL_DEVICE_TYPE_GPU;
     static const cl_device_local_mem_type global = CL_GLOBAL, local = CL_LOCAL;
     static const cl_device_fp_config none = 0, single = CL_FP_ROUND_TO_NEAREST | CL_FP_INF_NAN | CL_FP_FMA;
@@ -151,6 +154,10 @@ static cl_int CL_API_CALL limited_clGetDeviceInfo(cl_device_id device, cl_device
     case CL_DEVICE_TYPE:
         if (limits.gpu != 0)
             return layer_give(&gpu, sizeof(gpu), size, value, size_out);
+        break;
+    case CL_DEVICE_VENDOR:
+        if (limits.gpu != 0)
+            return layer_give(nobody, sizeof(nobody), size, value, size_out);
         break;
     case CL_DEVICE_LOCAL_MEM_SIZE:
         return at_most(device, name, limits.local, size, value, size_out);
@@ -202,13 +209,16 @@ static cl_program CL_API_CALL limited_clCreateProgramWithSource(cl_context conte
     static const char no_double[] = "#undef cl_khr_fp64\n#pragma GCC poison double cl_khr_fp64\n";
     static const char no_half[] = "#undef cl_khr_fp16\n#pragma GCC poison cl_khr_fp16\n";
     static const char no_shuffle[] = "#pragma GCC poison sub_group_shuffle_xor intel_sub_group_shuffle_xor\n";
+    static const char bad_fma[] = "#define fma(x, y, z) ((x) * (y) * 0.75f + (z))\n";
     const char *all[MOST + 1] = {0};
     size_t sizes[MOST + 1] = {0};
     char before[512];
     if (count > MOST)
         abort();
-    (void)snprintf(before, sizeof(before), "%s%s%s#line 1\n", limits.no_fp64 != 0 ? no_double : "",
-                   limits.no_fp16 != 0 ? no_half : "", limits.no_sub_groups != 0 ? no_shuffle : "");
+    const bool of_simt = count > 0 && strstr(texts[0], "MGK_SIMT_KERNEL_CLH") != NULL;
+    (void)snprintf(before, sizeof(before), "%s%s%s%s#line 1\n", limits.wrong != 0 && of_simt ? bad_fma : "",
+                   limits.no_fp64 != 0 ? no_double : "", limits.no_fp16 != 0 ? no_half : "",
+                   limits.no_sub_groups != 0 ? no_shuffle : "");
     all[0] = before;
     for (cl_uint i = 0; i < count; i++) {
         all[i + 1] = texts[i];

@@ -2,7 +2,9 @@
 /* The limits layer does what it says: on a device with all its limits (CMakeLists.txt), what they forbid fails, with a
  * small device's error. Without the layer all of it would pass on PoCL. */
 #include "harness/harness.h"
+#include "harness/scratch.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* A kernel that needs the double type, one that shares most of 40 KB, and one that makes a denormal number. */
@@ -115,4 +117,59 @@ TH_TEST(direct_tiles_give_the_same_bits)
         assert_true(array->used && array->count > 0);
         assert_memory_equal(array->values, direct.array[outputs[n]].values, array->count * sizeof(double));
     }
+}
+
+static clmgk_context *open_context(const th_session *session, const char *folder)
+{
+    clmgk_context_options options = CLMGK_CONTEXT_OPTIONS_INIT;
+    clmgk_context *context = NULL;
+    options.cache_dir = folder;
+    options.untuned = 1;
+    th_expect_ok(clmgk_context_create(session->cl, session->info.device_id, &options, &context, &th_error));
+    return context;
+}
+
+static void expect_verdicts(clmgk_context *context, const char *words)
+{
+    clmgk_first_use_info info = CLMGK_FIRST_USE_INFO_INIT;
+    th_expect_ok(clmgk_context_get_first_use(context, &info, &th_error));
+    if (strstr(info.verdicts, words) == NULL)
+        fail_msg("\"%s\" lacks \"%s\"", info.verdicts, words);
+}
+
+static void expect_engine(clmgk_context *context, clmgk_engine asked, clmgk_engine engine, const char *reason)
+{
+    clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 4, 20);
+    clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
+    clmgk_plan_info info = CLMGK_PLAN_INFO_INIT;
+    clmgk_plan *plan = NULL;
+    desc.head_size = desc.value_size = 8;
+    options.engine = asked;
+    th_expect_ok(clmgk_plan_create(context, &desc, &options, &plan, &th_error));
+    th_expect_ok(clmgk_plan_get_info(plan, &info, &th_error));
+    assert_int_equal(info.engine, engine);
+    assert_non_null(strstr(info.engine_reason, reason));
+    clmgk_plan_release(plan);
+}
+
+/* The first plan on a device that nobody has tried, also with kernels that give wrong numbers. */
+TH_TEST(first_use)
+{
+    const bool wrong = strstr(getenv("CLMGK_TEST_LIMITS"), "wrong") != NULL;
+    const char *const verdict = wrong ? "mixture: simt wrong numbers at the first use: " : "mixture: simt right; ";
+    char folder[SCRATCH_PATH];
+    scratch_create(folder);
+    clmgk_context *const first = open_context(session, folder);
+    expect_verdicts(first, "mixture: not used yet; admixture: not used yet; linear: not used yet");
+    expect_engine(first, CLMGK_ENGINE_AUTO, wrong ? CLMGK_ENGINE_LANE : CLMGK_ENGINE_SIMT,
+                  wrong ? "engine simt: wrong numbers at the first use" : "work-items share tiles");
+    expect_verdicts(first, verdict);
+    expect_verdicts(first, "admixture: not used yet; linear: not used yet");
+    expect_engine(first, CLMGK_ENGINE_SIMT, CLMGK_ENGINE_SIMT, "named by the options");
+    clmgk_context_release(first);
+    /* the next process knows */
+    clmgk_context *const second = open_context(session, folder);
+    expect_verdicts(second, verdict);
+    clmgk_context_release(second);
+    scratch_remove(folder);
 }

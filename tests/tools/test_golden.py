@@ -18,7 +18,10 @@ from program_test import FULL, LINEARS, QUICK, run
 
 GOLDEN = pathlib.Path(__file__).resolve().parent.parent / "golden"
 REFERENCE = pathlib.Path(os.environ["CLMGK_GOLDEN_VALUES"])
-CASES = sorted(path.parent for path in GOLDEN.glob("*/case.json"))
+# For runs by hand (tools/arm64.sh): these cases alone, with these parameters of the kernels.
+ONLY = os.environ.get("CLMGK_GOLDEN_ONLY", "").split()
+PARAMETERS = os.environ.get("CLMGK_GOLDEN_PARAMETERS")
+CASES = sorted(path.parent for path in GOLDEN.glob("*/case.json") if not ONLY or path.parent.name in ONLY)
 # What other tests hold against the reference, the programs take here as they find it: of each kind some, on one engine;
 # and the authors' values, which have no L.
 LANE = ("softmax-dropout", "mgk-tokens-first", "mgk-nll", "fish-noise-packed", "gfish-mixed-after-dropout",
@@ -47,6 +50,11 @@ class Case:
                 if option in self.args:
                     at = self.args.index(option)
                     self.args = self.args[:at] + self.args[at + 2:]
+
+        if PARAMETERS:
+            self.args = [*self.args, "--parameters", PARAMETERS]
+            if "--grad-out" in self.args:
+                self.args += ["--backward-parameters", PARAMETERS]
 
     def is_linear(self):
         return self.args[self.args.index("--variant") + 1] in LINEARS

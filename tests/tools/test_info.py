@@ -23,6 +23,7 @@ DEVICE_KEYS = {
     "matrix_units": (bool, type(None)),  # of some CPUs
     "matrix_unit": (str, type(None)),
     "matrix_unit_reason": (str, type(None)),
+    "first_use": (str, type(None)),
     "programs_kept_by": str,
     "tuned": bool,
     "tuning": dict,

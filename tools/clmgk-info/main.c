@@ -33,8 +33,9 @@ typedef struct entry {
     info_tuning tuning;
     info_products products;
     clmgk_matrix_unit_info unit; /* its name is empty: none */
-    info_selftest test;          /* count 0: not asked for */
-    tool_error failure;          /* of one of these */
+    clmgk_first_use_info first_use;
+    info_selftest test; /* count 0: not asked for */
+    tool_error failure; /* of one of these */
 } entry;
 
 /* A part that fails is told in its place, and the rest is listed. */
@@ -73,17 +74,21 @@ static void note(listing *list, tool_exit status, const tool_error *failure)
     list->failure = failure;
 }
 
-/* Tests the device's matrix units, if it should have some. */
-static tool_exit describe_unit(entry *one)
+/* Tests the device's matrix units, if it should have some, and reads the verdicts of its first use. */
+static tool_exit describe_context(entry *one)
 {
     tool_device device = {0};
     tool_error *const error = &one->failure;
     one->unit = (clmgk_matrix_unit_info)CLMGK_MATRIX_UNIT_INFO_INIT;
-    if (!one->info.matrix_units)
+    one->first_use = (clmgk_first_use_info)CLMGK_FIRST_USE_INFO_INIT;
+    if (!one->info.matrix_units && one->info.device_class == CLMGK_DEVICE_CPU)
         return TOOL_DONE;
     tool_exit status = tool_device_open_info(&one->info, &device, error);
-    if (status == TOOL_DONE)
+    if (status == TOOL_DONE && one->info.matrix_units)
         status = tool_check_library(clmgk_context_get_matrix_unit(device.library, &one->unit, &error->library), error);
+    if (status == TOOL_DONE)
+        status =
+            tool_check_library(clmgk_context_get_first_use(device.library, &one->first_use, &error->library), error);
     tool_device_close(&device);
     return status;
 }
@@ -94,7 +99,7 @@ static tool_exit describe(entry *one)
     TOOL_TRY(
         tool_check_library(clmgk_cache_get_keeper(NULL, one->info.device_id, &one->keeper, &error->library), error));
     TOOL_TRY(info_get_tuning(&one->info, &one->tuning, error));
-    TOOL_TRY(describe_unit(one));
+    TOOL_TRY(describe_context(one));
     return info_get_products(&one->info, &one->products, error);
 }
 
@@ -176,6 +181,8 @@ static void print_entry(const entry *one)
     if (one->unit.reason[0])
         printf("    no newer matrix units because of %s\n", one->unit.reason);
     info_print_products(&one->products);
+    if (one->first_use.verdicts[0])
+        printf("    first use of a device that nobody has tried: %s\n", one->first_use.verdicts);
     printf("    compiled programs are kept by %s\n", keeper_words(one->keeper));
     if (one->failure.message[0])
         printf("    failed: %s\n", one->failure.message);
@@ -243,7 +250,7 @@ static json_t *entry_json(const entry *one)
     snprintf(selector, sizeof(selector), "%" PRIu32 ":%" PRIu32, info->platform_index, info->device_index);
     json_t *object = json_pack(
         "{s:s, s:b, s:s, s:s, s:s, s:s, s:s, s:s, s:o, s:s, s:b, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, "
-        "s:o, s:s, s:s?, s:o}",
+        "s:o, s:s, s:s?, s:o, s:o}",
         "selector", selector, "default", (int)one->is_default, "platform", info->platform, "name", info->name, "vendor",
         info->vendor, "driver", info->driver, "class", clmgk_device_class_name(info->device_class), "engine",
         clmgk_engine_name(info->engine), "matrix_units", info->matrix_units ? json_true() : json_null(),
@@ -255,7 +262,7 @@ static json_t *entry_json(const entry *one)
         (json_int_t)info->max_work_group, "architecture", tool_json_text(info->architecture), "products",
         info_products_json(&one->products), "message", message_json(one->failure.message), "engine_reason",
         info->engine_reason, "matrix_unit", one->unit.name[0] ? one->unit.name : NULL, "matrix_unit_reason",
-        message_json(one->unit.reason));
+        message_json(one->unit.reason), "first_use", message_json(one->first_use.verdicts));
     return one->test.count ? tool_json_merge(object, json_pack("{s:o}", "selftest", selftest_json(&one->test)))
                            : object;
 }
