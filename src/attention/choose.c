@@ -4,7 +4,8 @@
  * pass must round its scores as the forward pass does. An engine that can't do one of them is left out for all.
  */
 #include "attention/core/formulas.h"
-#include "attention/first_use.h"
+#include "attention/plan.h"
+#include "attention/verdicts.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -288,7 +289,7 @@ static engine_list list_engines(const clmgk_plan *plan)
     for (size_t i = 0; i < MGK_ENGINES; ++i) {
         clmgk_error wrong;
         list.refused[i] = list.ranked[i].engine == plan->attempt.left_out;
-        if (!mgk_first_use_allows(plan->context, plan->family, list.ranked[i].engine->value, &wrong))
+        if (!mgk_verdict_allows(plan->context, plan->family, list.ranked[i].engine->value, &wrong))
             refuse(&list, i, wrong.message);
     }
     return list;

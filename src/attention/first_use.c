@@ -2,15 +2,10 @@
 #include "attention/first_use.h"
 
 #include "attention/first_use_values.h"
-#include "device/program_cache.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-
-#define PLACE(name) PLACE_##name,
-enum { CLMGK_FAMILY_LIST(PLACE) FAMILIES };
-_Static_assert(FAMILIES *MGK_ENGINES <= MGK_VERDICTS, "a context has a verdict for each family and engine");
 
 const clmgk_array mgk_first_use_outputs[MGK_FIRST_USE_COUNT] = {
 #define OUTPUT(name) CLMGK_ARRAY_##name,
@@ -22,7 +17,7 @@ const clmgk_array mgk_first_use_outputs[MGK_FIRST_USE_COUNT] = {
 clmgk_attention_desc mgk_first_use_problem(int family)
 {
     static const clmgk_variant variants[] = {CLMGK_VARIANT_MGK, CLMGK_VARIANT_HARD_FISH, CLMGK_VARIANT_LINEAR};
-    _Static_assert(MGK_COUNT(variants) == FAMILIES, "a problem for each family");
+    _Static_assert(MGK_COUNT(variants) == MGK_FAMILIES, "a problem for each family");
     clmgk_attention_desc desc = CLMGK_ATTENTION_DESC_INIT;
     desc.variant = variants[family];
     desc.components = desc.variant == CLMGK_VARIANT_LINEAR ? 1 : 2;
@@ -198,144 +193,20 @@ static clmgk_status try_engine(clmgk_context *context, int family, clmgk_engine 
     return status;
 }
 
-/* ---- verdicts --------------------------------------------------------------------------------------------------- */
-
-/* CPUs, through implementations that the tests run on, and NVIDIA's GPUs. */
-static bool is_tried(const mgk_device_facts *facts)
-{
-    return facts->runtime == MGK_RUNTIME_NVIDIA ||
-           (facts->runtime != MGK_RUNTIME_OTHER && facts->info.device_class == CLMGK_DEVICE_CPU);
-}
-
-#define NAME(name) #name,
-static const char *const families[] = {CLMGK_FAMILY_LIST(NAME)};
-
-static int number_of(const mgk_family *family)
-{
-    int number = 0;
-    while (strcmp(families[number], family->name) != 0)
-        ++number;
-    return number;
-}
-
-static void key_of(const clmgk_context *context, int family, clmgk_engine engine, mgk_text *key)
-{
-    const clmgk_device_info *const info = &context->facts.info;
-    mgk_text_printf(key, "first use\n%s\n%s\n%s\n%s\n%s\n%d\n%s", clmgk_version(), info->platform, info->name,
-                    info->driver, context->facts.platform_version, family, clmgk_engine_name(engine));
-}
-
-/* The cache holds a verdict's text; an empty one, which it cannot hold, is this. */
-#define RIGHT "right"
-
-static mgk_cache cache_of(const clmgk_context *context)
-{
-    return (mgk_cache){
-        .allocator = &context->allocator, .path = context->cache_path, .max_bytes = context->cache_max_bytes};
-}
-
-static mgk_verdict verdict_on_disk(const clmgk_context *context, int family, clmgk_engine engine)
-{
-    mgk_verdict verdict = {.known = MGK_VERDICT_NONE};
-    mgk_text key = {.allocator = &context->allocator};
-    const mgk_cache cache = cache_of(context);
-    char *entry = NULL;
-    const char *text = NULL;
-    size_t length = 0;
-    key_of(context, family, engine, &key);
-    if (!key.failed && mgk_cache_get(&cache, key.data, &entry, &text, &length)) {
-        (void)snprintf(verdict.wrong, sizeof(verdict.wrong), "%.*s", (int)length, text);
-        verdict.known = strcmp(verdict.wrong, RIGHT) == 0 ? MGK_VERDICT_RIGHT : MGK_VERDICT_WRONG;
-        mgk_free(&context->allocator, entry);
-    }
-    mgk_text_free(&key);
-    return verdict;
-}
-
-/* Nobody hears of a failure: the next process tries the engine again. */
-static void keep_on_disk(const clmgk_context *context, int family, clmgk_engine engine, const mgk_verdict *verdict)
-{
-    mgk_text key = {.allocator = &context->allocator};
-    const mgk_cache cache = cache_of(context);
-    const char *const text = verdict->known == MGK_VERDICT_WRONG ? verdict->wrong : RIGHT;
-    key_of(context, family, engine, &key);
-    if (!key.failed)
-        (void)mgk_cache_put(&cache, key.data, text, strlen(text), NULL);
-    mgk_text_free(&key);
-}
-
-static mgk_verdict verdict_of(clmgk_context *context, int family, clmgk_engine engine)
-{
-    mgk_verdict *const own = &context->verdicts[family * MGK_ENGINES + (int)engine - 1];
-    mgk_verdict verdict;
-    mgk_monitor_copy(&context->monitor, &verdict, own, sizeof(verdict));
-    if (verdict.known == MGK_VERDICT_UNREAD) {
-        verdict = is_tried(&context->facts) ? (mgk_verdict){.known = MGK_VERDICT_RIGHT}
-                                            : verdict_on_disk(context, family, engine);
-        mgk_monitor_copy(&context->monitor, own, &verdict, sizeof(verdict));
-    }
-    return verdict;
-}
-
-bool mgk_first_use_allows(clmgk_context *context, const mgk_family *family, clmgk_engine engine, clmgk_error *reason)
-{
-    if (is_tried(&context->facts))
-        return true;
-    const mgk_verdict verdict = verdict_of(context, number_of(family), engine);
-    if (verdict.known == MGK_VERDICT_WRONG)
-        (void)mgk_fail(reason, CLMGK_ERROR_UNSUPPORTED, "engine %s: %s", clmgk_engine_name(engine), verdict.wrong);
-    return verdict.known != MGK_VERDICT_WRONG;
-}
+/* ---- the verdict ------------------------------------------------------------------------------------------------ */
 
 bool mgk_first_use_passes(const clmgk_plan *plan)
 {
     clmgk_context *const context = plan->context;
-    if (is_tried(&context->facts) || plan->pass[CLMGK_PASS_FORWARD] == NULL)
+    if (mgk_device_is_tried(&context->facts) || plan->pass[CLMGK_PASS_FORWARD] == NULL)
         return true;
     const clmgk_engine engine = plan->pass[CLMGK_PASS_FORWARD]->engine;
-    const int family = number_of(plan->family);
-    mgk_verdict verdict = verdict_of(context, family, engine);
+    const int family = mgk_family_number(plan->family);
+    mgk_verdict verdict = mgk_verdict_get(context, family, engine);
     if (verdict.known == MGK_VERDICT_NONE &&
         try_engine(context, family, engine, verdict.wrong, sizeof(verdict.wrong)) == CLMGK_OK) {
         verdict.known = verdict.wrong[0] != '\0' ? MGK_VERDICT_WRONG : MGK_VERDICT_RIGHT;
-        mgk_monitor_copy(&context->monitor, &context->verdicts[family * MGK_ENGINES + (int)engine - 1], &verdict,
-                         sizeof(verdict));
-        keep_on_disk(context, family, engine, &verdict);
+        mgk_verdict_keep(context, family, engine, &verdict);
     }
     return verdict.known != MGK_VERDICT_WRONG;
-}
-
-/* ---- what is known ---------------------------------------------------------------------------------------------- */
-
-static void describe(clmgk_context *context, mgk_text *text)
-{
-    for (int family = 0; family < FAMILIES; ++family) {
-        const size_t begin = text->length;
-        for (int engine = 1; engine <= MGK_ENGINES; ++engine) {
-            const mgk_verdict verdict = verdict_of(context, family, (clmgk_engine)engine);
-            if (verdict.known >= MGK_VERDICT_RIGHT)
-                mgk_text_printf(text, "%s%s: %s %s", text->length == 0 ? "" : "; ", families[family],
-                                clmgk_engine_name((clmgk_engine)engine),
-                                verdict.known == MGK_VERDICT_RIGHT ? RIGHT : verdict.wrong);
-        }
-        if (text->length == begin)
-            mgk_text_printf(text, "%s%s: not used yet", begin == 0 ? "" : "; ", families[family]);
-    }
-}
-
-clmgk_status clmgk_context_get_first_use(clmgk_context *context, clmgk_first_use_info *info, clmgk_error *error)
-{
-    clmgk_first_use_info found = CLMGK_FIRST_USE_INFO_INIT;
-    if (context == NULL)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "context: NULL: expected a context");
-    MGK_TRY(mgk_struct_room(info, "info", MGK_SIZE_WITH(clmgk_first_use_info, verdicts), error));
-    mgk_text text = {.allocator = &context->allocator};
-    if (!is_tried(&context->facts))
-        describe(context, &text);
-    if (text.failed)
-        return mgk_fail_memory(error, "the verdicts on a device");
-    (void)snprintf(found.verdicts, sizeof(found.verdicts), "%s", text.data != NULL ? text.data : "");
-    mgk_text_free(&text);
-    mgk_struct_write(info, 0, &found, sizeof(found));
-    return CLMGK_OK;
 }

@@ -8,6 +8,7 @@
 #define MGK_FIRST_USE_H
 
 #include "attention/plan.h"
+#include "attention/verdicts.h"
 
 /* Outputs that are compared, and how many numbers of each: at equal distances, from the first on. */
 #define MGK_FIRST_USE_OUTPUTS(X) X(O) X(LSE) X(GRAD_Q) X(GRAD_K) X(GRAD_V)
@@ -31,9 +32,6 @@ int64_t mgk_first_use_index(int64_t count, int sample);
 
 /* Stored, and all 0 where the family has no such output. */
 const float *mgk_first_use_expected(int family, int output);
-
-/* False, with the reason, if the verdict on an engine's kernels of a family is known, and it is wrong. Runs nothing. */
-bool mgk_first_use_allows(clmgk_context *context, const mgk_family *family, clmgk_engine engine, clmgk_error *reason);
 
 /* False if the engine of the plan gives wrong numbers. The first call for the plan's family and engine tries it, on a
  * device that nobody has tried. A trial that fails to run gives no verdict. */
