@@ -126,7 +126,7 @@ FUNCTION void add_unit_sums(const key_block *b, const panel_tile *m, const int n
     for (int sub = 0; sub < m->subs; ++sub) {
         real eps[BLOCK_STREAMED][BLOCK_HELD];
         if (HAS_UNIT_NOISE)
-            pair_noise(&at, (uint)b->p->b * (uint)b->a->heads + (SHARED_NOISE ? 0u : (uint)n), sub, eps);
+            pair_noise(&at, random_batch(b->a, b->p->b) + (SHARED_NOISE ? 0u : (uint)n), sub, eps);
         STREAMED_FOR(u)
             HELD_FOR(v) {
                 const real part = slot_get(b->g, GRAD_SLOT + n, sub, u, v);
@@ -478,7 +478,8 @@ KERNEL(admixture_backward)
         a.bias_copies == 0 ? grad_bias : work + a.region[MGK_REGION_BIAS] + chunk * (a.bias_batches * a.bias.batch);
 
     for (int task = task_begin; task < task_end; ++task) {
-        const problem p = problem_of(&a, task, lengths, lengths_q, offsets, offsets_k);
+        const problem p =
+            placed(&a, problem_of(&a, task, lengths, lengths_q, offsets, offsets_k), positions, positions_k);
         const int keys = HAS_SEQUENCES ? p.keys : a.length_k;
         at.q = q + p.batch * a.q.batch + p.row_base * a.q.token;
         at.k = k + p.batch * a.k.batch + p.key_base * a.k.token;

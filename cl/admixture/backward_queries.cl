@@ -275,7 +275,8 @@ KERNEL(admixture_backward_queries)
         return;
     const row_block block = row_block_of(&a, GROUP_ID, 1, offsets);
     const int first = block.first;
-    const problem p = problem_of(&a, block.b, lengths, lengths_q, offsets, offsets_k);
+    const problem p =
+        placed(&a, problem_of(&a, block.b, lengths, lengths_q, offsets, offsets_k), positions, positions_k);
     if (first >= p.rows)
         return;
     q += p.batch * a.q.batch + p.row_base * a.q.token;
@@ -311,7 +312,7 @@ KERNEL(admixture_backward_queries)
         x.mixing = mixing_of(&a, 0, mix, mix_weight, noise);
         x.hidden = mix_hidden_offset;
         const pair_block any_head = {&g, e, &x, &view, &a, 0, 0, 0, 0};
-        hold_scores(&any_head, (uint)block.b * (uint)a.heads, 0);
+        hold_scores(&any_head, random_batch(&a, block.b), 0);
         clear_gradients(&any_head, 0);
 #if MIX_AFTER > 0
         for (int h = 0; h < a.heads; ++h) {

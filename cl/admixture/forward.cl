@@ -92,7 +92,8 @@ KERNEL(admixture_forward)
         return;
     const row_block block = row_block_of(&a, GROUP_ID, (a.heads + HEADS - 1) / HEADS, offsets);
     const int h0 = block.h * HEADS, heads = min(HEADS, a.heads - h0), first = block.first;
-    const problem p = problem_of(&a, block.b, lengths, lengths_q, offsets, offsets_k);
+    const problem p =
+        placed(&a, problem_of(&a, block.b, lengths, lengths_q, offsets, offsets_k), positions, positions_k);
     if (first >= p.rows)
         return;
     q += p.batch * a.q.batch + p.row_base * a.q.token;
@@ -107,7 +108,7 @@ KERNEL(admixture_forward)
     scorer x[HEADS];
     real row_max[PANELS * HEADS][BLOCK_ROWS], row_sum[PANELS * HEADS][BLOCK_ROWS];
     real rounded[SUMS_ROUNDED ? PANELS * HEADS : 1][BLOCK_ROWS]; /* sums of rounded weights; else unused */
-    const uint noise_head = (uint)block.b * (uint)a.heads;
+    const uint noise_head = random_batch(&a, block.b);
 
     HEADS_FOR(h) {
         if (h >= heads)

@@ -110,7 +110,8 @@ KERNEL(admixture_mixed)
     const int all = out_heads(&a);
     const row_block block = row_block_of(&a, GROUP_ID, (all + HEADS - 1) / HEADS, offsets);
     const int h0 = block.h * HEADS, heads = min(HEADS, all - h0), first = block.first;
-    const problem p = problem_of(&a, block.b, lengths, lengths_q, offsets, offsets_k);
+    const problem p =
+        placed(&a, problem_of(&a, block.b, lengths, lengths_q, offsets, offsets_k), positions, positions_k);
     if (first >= p.rows)
         return;
     q += p.batch * a.q.batch + p.row_base * a.q.token;
@@ -151,7 +152,7 @@ KERNEL(admixture_mixed)
             x.modifiers = modifiers_of(&a, &p, 0, slopes, &data);
             x.mixing = mixing_of(&a, 0, mix, mix_weight, noise);
             for (int sub = view.begin; sub < view.end; ++sub)
-                hold_scores(&at, (uint)block.b * (uint)MIX_AFTER, sub);
+                hold_scores(&at, random_batch(&a, block.b), sub);
             for (int head = 0; head < MIX_AFTER; ++head) {
                 x.modifiers = modifiers_of(&a, &p, head, slopes, &data);
                 x.modifiers.g = 0;

@@ -125,7 +125,7 @@ FUNCTION void block_queries(const key_block *b)
             if (PANELS > 1)
                 rows = rows_of_panel(&walk, panel);
             const bool meets = panel_meets(&walk, &rows, panel, i0, stop, &m.masked);
-            if ((PANELS > 1 || ROWS_INSIDE || MASK_MOD) && !meets) /* else the walk has left out such tiles */
+            if ((PANELS > 1 || ROWS_INSIDE || PAIRS_MASKED) && !meets) /* else the walk has left out such tiles */
                 continue;
             if (SUB_TILES > 1)
                 panel_entries(&walk, panel, i0, &m.begin, &m.end);
@@ -335,7 +335,8 @@ KERNEL(mixture_backward)
                            .gamma = gamma};
 
     for (int number = task_begin; number < task_end; ++number) {
-        const problem p = problem_of(&a, number / a.kv_heads, lengths, lengths_q, offsets, offsets_k);
+        const problem p = placed(&a, problem_of(&a, number / a.kv_heads, lengths, lengths_q, offsets, offsets_k),
+                                 positions, positions_k);
         const int keys = HAS_SEQUENCES ? p.keys : a.length_k;
         const key_task task = {&a, &p, &arrays, share, number % a.kv_heads, keys};
         /* with ROWS_INSIDE the first block finishes queries that see nothing */

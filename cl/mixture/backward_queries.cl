@@ -270,7 +270,8 @@ KERNEL(mixture_backward_queries)
         return;
     const row_block block = row_block_of(&a, GROUP_ID, a.heads, offsets);
     const int h = block.h, first = block.first;
-    const problem p = problem_of(&a, block.b, lengths, lengths_q, offsets, offsets_k);
+    const problem p =
+        placed(&a, problem_of(&a, block.b, lengths, lengths_q, offsets, offsets_k), positions, positions_k);
     if (first >= p.rows)
         return;
     const long kv_head = (long)h * a.kv_heads / a.heads, bh = p.batch * a.heads + h;

@@ -320,7 +320,8 @@ KERNEL(mixture_forward)
         return;
     const row_block block = row_block_of(&a, GROUP_ID, a.heads, offsets);
     const int h = block.h, first = block.first;
-    const problem p = problem_of(&a, block.b, lengths, lengths_q, offsets, offsets_k);
+    const problem p =
+        placed(&a, problem_of(&a, block.b, lengths, lengths_q, offsets, offsets_k), positions, positions_k);
     if (first >= p.rows)
         return;
     const long g = (long)h * a.kv_heads / a.heads;

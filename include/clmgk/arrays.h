@@ -15,7 +15,7 @@
  *     ACCESS    IN, or OUT if some pass writes the array
  *     VALUES    legal values of an input, which the calls on host arrays check: ANY, FINITE, NOT_NEGATIVE (and
  *               finite), POSITIVE (and finite), NOT_RAISED (no +inf, no NaN), LENGTHS (0 .. size of the axis),
- *               OFFSETS (ascending from 0 to the size of the axis)
+ *               OFFSETS (ascending from 0 to the size of the axis), POSITIONS (0 .. 2^30 - 1)
  *     passes    a letter for each clmgk_pass: r required, o optional, - absent
  *     axes      the array's axes, in the letters of clmgk_shape
  *     has       whether descriptor d uses the array
@@ -106,6 +106,8 @@
     A(CAPTURE_6, capture_6, CAPTURE, IN, ANY, "rrr-", capture_axes(d, 6), d->captures[6].name != NULL)                 \
     A(CAPTURE_7, capture_7, CAPTURE, IN, ANY, "rrr-", capture_axes(d, 7), d->captures[7].name != NULL)                 \
     A(NUMBERS, numbers, F32, IN, ANY, "rrr-", "#", d->numbers[0] != NULL)                                              \
+    A(POSITIONS, positions, I32, IN, POSITIONS, "rrr-", "BN", !linear(d) && d->use_positions)                          \
+    A(POSITIONS_K, positions_k, I32, IN, POSITIONS, "rrr-", "BS", !linear(d) && d->use_positions)                      \
     A(PARTS_O, parts_o, STORAGE, IN, ANY, "---r", "BHNE", d->combine)                                                  \
     A(PARTS_LSE, parts_lse, F32, IN, ANY, "---r", "BHN", d->combine)                                                   \
     A(WORKSPACE, workspace, BYTE, OUT, ANY, "oooo", "", true)
@@ -122,6 +124,7 @@
     X(MIX_OFFSET, use_mix_offset)                                                                                      \
     X(MIX_HIDDEN_OFFSET, use_mix_hidden_offset)                                                                        \
     X(LSE_LOW, use_lse_low)                                                                                            \
+    X(POSITIONS, use_positions)                                                                                        \
     X(STATE_C, use_state)                                                                                              \
     X(NEW_STATE_C, use_new_state)
 
@@ -170,7 +173,8 @@ typedef enum clmgk_values {
     CLMGK_VALUES_POSITIVE,
     CLMGK_VALUES_NOT_RAISED,
     CLMGK_VALUES_LENGTHS,
-    CLMGK_VALUES_OFFSETS
+    CLMGK_VALUES_OFFSETS,
+    CLMGK_VALUES_POSITIONS
 } clmgk_values;
 
 /* A line of CLMGK_ARRAY_LIST. */

@@ -225,6 +225,22 @@ typedef struct clmgk_attention_desc {
     clmgk_storage dtype_grad_q;
     clmgk_storage dtype_grad_k;
     clmgk_storage dtype_grad_v;
+
+    /* 1: queries and keys have positions of their own, in the arrays positions and positions_k: numbers 0 .. 2^30 - 1
+     * in any order, also equal ones. They take the places of the indices i and j, and the query's position that of its
+     * diagonal d(i), in causal masks, windows, ALiBi, score_mod, mask_mod, dropout and noise; `alignment` is not read.
+     * So a sequence may be permuted, or cut into pieces that stand anywhere: each row gives what it gave in order, if
+     * its keys and positions moved with their tokens. Lengths, offsets, a bias and a prior [H,M,S] go by index as
+     * without. Tiles of keys that the positions of a block of queries hide as a whole are not computed. Not in the
+     * linear family, whose sums go in the order of the keys; UNSUPPORTED: the engine MATRIX. */
+    int32_t use_positions;
+
+    /* Coordinates of the random numbers of dropout and noise, where a call has a part of the batches or heads: b and h
+     * are first_batch + b and first_head + h of all_heads heads; 0 of all_heads: of the heads of the call. (Packed
+     * sequences count as batches.) So the parts have the numbers of the whole. */
+    int64_t first_batch;
+    int64_t first_head;
+    int64_t all_heads;
 } clmgk_attention_desc;
 
 #define CLMGK_ATTENTION_DESC_INIT CLMGK_INIT(clmgk_attention_desc)
@@ -371,6 +387,7 @@ CLMGK_API size_t clmgk_plan_workspace_size(const clmgk_plan *plan);
  *   shift           b [H,M,D]: required for SMGK and SMLK
  *   lengths         int32 [B], packed sequences [T]: required with use_lengths
  *   lengths_q       int32 [B]: required with use_lengths_q
+ *   positions       int32 [B,N] and positions_k int32 [B,S]: required with use_positions
  *   offsets         int32 [T+1]: required with sequences > 0; first 0, last N, ascending
  *   offsets_k       int32 [T+1]: required with use_offsets_k; first 0, last S, ascending
  *   bias            [bias_batch,bias_heads,bias_length,bias_length_k]: required with use_bias
@@ -434,9 +451,10 @@ CLMGK_API size_t clmgk_plan_workspace_size(const clmgk_plan *plan);
  *
  * What lengths and packing hide is never used. What other masks hide has a weight of 0, which leaves a NaN or an
  * infinity NaN. If K or V has one at key j, O and L may be NaN of rows from which a bias of -inf hides j, and of rows
- * from which causality or the window hides it, but which would see it if they were moved by at most 2048 positions;
- * no other row that does not see j is reached. With causality, a window or a bias, any element of a gradient may be NaN
- * if such a row is reached, or if Q, dO or dL has a NaN or an infinity in a row that lengths and packing leave.
+ * from which causality or the window hides it, but which would see it if they were moved by at most 2048 positions
+ * (with use_positions: of all rows of its batch or sequence); no other row that does not see j is reached. With
+ * causality, a window or a bias, any element of a gradient may be NaN if such a row is reached, or if Q, dO or dL has a
+ * NaN or an infinity in a row that lengths and packing leave.
  *
  * Only the diagonal of alignment LENGTHS uses lengths beyond S (up to 2^29, or S if that is more): then the last
  * lengths[b] - S tokens are not among the keys, but every row keeps its position among all tokens.

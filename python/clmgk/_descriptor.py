@@ -102,6 +102,10 @@ class Descriptor(TypedDict, total=False):
     dtype_grad_q: str
     dtype_grad_k: str
     dtype_grad_v: str
+    use_positions: bool
+    first_batch: int
+    first_head: int
+    all_heads: int
 
 
 # Enumerations of C without a table of names.

@@ -84,6 +84,9 @@ def attention(q: Array, k: Array, v: Array, *, return_lse: bool = False, out: Ar
         Numbers of keys and queries of each batch; the others are padding.
     offsets, offsets_k : array [T+1] of int, optional
         Packed sequences: where each begins along N (and S), and the end. The batch is 1.
+    positions, positions_k : array [B,N] and [B,S] of int, optional
+        Positions of the queries and of the keys, 0 or more, in any order: they take the place of indices in causal masks,
+        windows, slopes, score_mod, mask_mod, dropout and noise, so a sequence may be permuted. Both or none.
     bias : array [B,H,N,S], or any axis 1 or missing, optional
         Is added to the scores; -inf hides a key. An array of bool is a mask: True takes part. Axes that are repeated by
         strides of 0 (``numpy.broadcast_to``) count as axes of size 1.

@@ -33,6 +33,8 @@ class Options(TypedDict, total=False):
     lengths_q: ArrayLike | None
     offsets: ArrayLike | None
     offsets_k: ArrayLike | None
+    positions: ArrayLike | None
+    positions_k: ArrayLike | None
     bias: ArrayLike | None
     slopes: ArrayLike | None
     sinks: ArrayLike | None
@@ -100,12 +102,13 @@ def head_source(options: Mapping[str, Any], arrays: Mapping[str, Any]) -> str:
 
 
 # Options that are arrays of numbers: f32, but these.
-_INTEGERS = frozenset(("lengths", "lengths_q", "offsets", "offsets_k"))
-_PARAMETERS = frozenset(("prior", "variance", "shift", "lengths", "lengths_q", "offsets", "offsets_k", "bias", "slopes",
-                         "sinks", "mix", "mix_weight", "mix_offset", "mix_hidden_offset", "mix_after", "noise",
+_INTEGERS = frozenset(("lengths", "lengths_q", "offsets", "offsets_k", "positions", "positions_k"))
+_PARAMETERS = frozenset(("prior", "variance", "shift", "lengths", "lengths_q", "offsets", "offsets_k", "positions",
+                         "positions_k", "bias", "slopes", "sinks", "mix", "mix_weight", "mix_offset", "mix_hidden_offset", "mix_after", "noise",
                          "projection"))
 # Fields of the descriptor that arrays switch on.
-_SWITCHES = {"lengths": "use_lengths", "lengths_q": "use_lengths_q", "offsets_k": "use_offsets_k", "bias": "use_bias",
+_SWITCHES = {"lengths": "use_lengths", "lengths_q": "use_lengths_q", "offsets_k": "use_offsets_k", "positions": "use_positions",
+             "positions_k": "use_positions", "bias": "use_bias",
              "slopes": "use_alibi", "sinks": "use_sinks", "mix_weight": "use_mix_weight", "mix_offset": "use_mix_offset",
              "mix_hidden_offset": "use_mix_hidden_offset", "state_c": "use_state"}
 

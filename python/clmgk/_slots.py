@@ -78,7 +78,10 @@ def _value_check(name: str, values: int, end: int) -> Callable[[Array], None] | 
         return None
     if values == lib.CLMGK_VALUES_OFFSETS:
         return lambda array: _check_ascending(name, array, end)
-    low, high, words = (0, end, f"0 to {end}") if values == lib.CLMGK_VALUES_LENGTHS else _RANGES[values]
+    if values == lib.CLMGK_VALUES_POSITIONS:
+        end = 2**30 - 1
+    whole = values in (lib.CLMGK_VALUES_LENGTHS, lib.CLMGK_VALUES_POSITIONS)
+    low, high, words = (0, end, f"0 to {end}") if whole else _RANGES[values]
     return lambda array: check_range(name, array, low, high, words)
 
 

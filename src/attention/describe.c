@@ -257,6 +257,10 @@ static clmgk_status check_caches(const clmgk_attention_desc *d, clmgk_error *err
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
                         "use_lengths: 1: expected 0 with packed sequences and variant %s, which has no cache of keys",
                         clmgk_variant_name(d->variant));
+    if (d->use_positions)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                        "use_positions: 1: expected 0 with packed sequences and use_lengths = 1, whose caches are in"
+                        " order");
     if (d->gradients != 0 || d->statistics != 0)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
                         "%s: expected 0 with packed sequences and use_lengths = 1: caches are for inference",
@@ -345,6 +349,21 @@ static clmgk_status check_softcap(const clmgk_attention_desc *d, clmgk_error *er
     return CLMGK_OK;
 }
 
+/* Of random numbers. */
+static clmgk_status resolve_coordinates(clmgk_attention_desc *d, clmgk_error *error)
+{
+    const int64_t heads = mgk_softmax_heads(d);
+    MGK_TRY(check_count("first_batch", d->first_batch, 0, error));
+    MGK_TRY(check_count("first_head", d->first_head, 0, error));
+    set_default(&d->all_heads, d->first_head + heads);
+    MGK_TRY(check_count("all_heads", d->all_heads, 0, error));
+    if (d->all_heads < d->first_head + heads)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                        "all_heads: %" PRId64 ": expected at least %" PRId64 ": first_head and the heads of the call",
+                        d->all_heads, d->first_head + heads);
+    return CLMGK_OK;
+}
+
 static clmgk_status check_dropout(const clmgk_attention_desc *d, clmgk_error *error)
 {
     if (d->dropout >= 0.0 && d->dropout < 1.0)
@@ -403,6 +422,10 @@ static clmgk_status check_outputs(const clmgk_attention_desc *d, clmgk_error *er
 {
     MGK_TRY(check_gradients(d, error));
     MGK_TRY(check_set("statistics", d->statistics, CLMGK_STATISTIC_ALL, error));
+    if ((d->statistics & CLMGK_STATISTIC_NLL) != 0 && d->use_positions)
+        return mgk_fail(
+            error, CLMGK_ERROR_UNSUPPORTED,
+            "statistics: NLL: expected use_positions = 0: the number of a row's keys is taken from indices");
     if ((d->statistics & CLMGK_STATISTIC_NLL) != 0 && d->score != CLMGK_SCORE_GAUSSIAN)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "statistics: NLL: expected gaussian scores");
     return CLMGK_OK;
@@ -553,6 +576,7 @@ clmgk_status mgk_attention_resolve(const clmgk_attention_desc *desc, clmgk_atten
     MGK_TRY(resolve_bias(&d, error));
     MGK_TRY(check_softcap(&d, error));
     MGK_TRY(check_dropout(&d, error));
+    MGK_TRY(resolve_coordinates(&d, error));
     MGK_TRY(check_set("gradients", d.gradients, CLMGK_GRADIENT_ALL, error));
     MGK_TRY(mgk_resolve_texts(&d, error));
     MGK_TRY(check_outputs(&d, error));

@@ -156,6 +156,9 @@ static clmgk_status check_values(const host_call *call, clmgk_array array, clmgk
         return check_lengths(clmgk_array_name(array), call->pointer[array], mgk_array_count(desc, array), axis, error);
     case CLMGK_VALUES_OFFSETS:
         return check_offsets(clmgk_array_name(array), call->pointer[array], desc->sequences, axis, error);
+    case CLMGK_VALUES_POSITIONS:
+        return check_lengths(clmgk_array_name(array), call->pointer[array], mgk_array_count(desc, array),
+                             MGK_MOST_POSITION, error);
     default:
         return check_floats(call, array, error);
     }

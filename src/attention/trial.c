@@ -88,14 +88,17 @@ static float draw(trial_run *run, clmgk_array array, int64_t i)
 static void draw_whole_numbers(trial_run *run, clmgk_array array, int64_t count)
 {
     const clmgk_attention_desc *const desc = &run->plan[0]->desc;
-    const bool of_keys = array == CLMGK_ARRAY_LENGTHS || array == CLMGK_ARRAY_OFFSETS_K;
+    const bool of_keys =
+        array == CLMGK_ARRAY_LENGTHS || array == CLMGK_ARRAY_OFFSETS_K || array == CLMGK_ARRAY_POSITIONS_K;
     const bool lengths = clmgk_array_get_info(array)->values == CLMGK_VALUES_LENGTHS;
+    const bool positions = clmgk_array_get_info(array)->values == CLMGK_VALUES_POSITIONS;
     const int64_t axis = of_keys ? desc->length_k : desc->length;
     int32_t *const numbers = run->host[0];
     for (int64_t i = 0; i < count; ++i)
         numbers[i] =
-            (int32_t)(lengths ? axis - pick(run, axis / 2 + 1)
-                              : axis * i / (count - 1) - (i > 0 && i + 1 < count ? pick(run, axis / count) : 0));
+            (int32_t)(positions ? pick(run, axis)
+                      : lengths ? axis - pick(run, axis / 2 + 1)
+                                : axis * i / (count - 1) - (i > 0 && i + 1 < count ? pick(run, axis / count) : 0));
 }
 
 /* ---- arrays on the device --------------------------------------------------------------------------------------- */

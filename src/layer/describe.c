@@ -148,6 +148,8 @@ static clmgk_status check_outer_fields(clmgk_attention_desc *a, clmgk_error *err
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "attention.%s: %" PRIu32 ": expected 0 within a layer",
                         a->statistics != 0 ? "statistics" : "combine",
                         a->statistics != 0 ? a->statistics : (uint32_t)a->combine);
+    if (a->use_positions)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "attention.use_positions: 1: expected 0 within a layer");
     return CLMGK_OK;
 }
 

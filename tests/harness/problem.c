@@ -168,6 +168,8 @@ static void shape_arrays(th_problem *problem)
     set_shape(&a[TH_LENGTHS_Q], d->batch, 1, 1, 1, 1);
     set_shape(&a[TH_OFFSETS], d->sequences + 1, 1, 1, 1, 1);
     set_shape(&a[TH_OFFSETS_K], d->sequences + 1, 1, 1, 1, 1);
+    set_shape(&a[TH_POSITIONS], d->batch, d->length, 1, 1, 1);
+    set_shape(&a[TH_POSITIONS_K], d->batch, d->length_k, 1, 1, 1);
     set_shape(&a[TH_BIAS], d->bias_batch, d->bias_heads, 1, d->bias_length, d->bias_length_k);
     set_shape(&a[TH_SLOPES], 1, heads, 1, 1, 1);
     set_shape(&a[TH_SINKS], 1, heads, 1, 1, 1);
@@ -209,6 +211,9 @@ static bool is_used(const clmgk_attention_desc *desc, th_name name)
         return desc->sequences > 0;
     case TH_OFFSETS_K:
         return desc->use_offsets_k != 0;
+    case TH_POSITIONS:
+    case TH_POSITIONS_K:
+        return desc->use_positions != 0;
     case TH_BIAS:
         return desc->use_bias != 0;
     case TH_SLOPES:
@@ -274,7 +279,7 @@ bool th_is_gradient(th_name name)
 
 bool th_is_input(th_name name)
 {
-    return (name <= TH_STATE_M && name != TH_O && name != TH_LSE) || (name >= TH_CAPTURE_0 && name <= TH_NUMBERS);
+    return (name <= TH_STATE_M && name != TH_O && name != TH_LSE) || (name >= TH_CAPTURE_0 && name <= TH_POSITIONS_K);
 }
 
 bool th_is_output(th_name name)
@@ -301,6 +306,9 @@ static double random_value(const clmgk_attention_desc *desc, th_name name, uint6
     case TH_OFFSETS:
     case TH_LENGTHS_Q:
         return floor(th_uniform(state) * (double)(desc->length + 1));
+    case TH_POSITIONS:
+    case TH_POSITIONS_K:
+        return floor(th_uniform(state) * (double)(desc->length_k + 1));
     case TH_BIAS:
         return th_random(state) % 8 == 0 ? (double)-INFINITY : th_normal(state);
     case TH_SLOPES:

@@ -116,7 +116,7 @@ static bool takes_part(th_pass pass, size_t name)
     case TH_FORWARD:
         return th_is_input(name) || th_is_output(name);
     case TH_BACKWARD:
-        return name == TH_LSE_LOW || (name >= TH_CAPTURE_0 && name <= TH_NUMBERS) ||
+        return name == TH_LSE_LOW || (name >= TH_CAPTURE_0 && name <= TH_POSITIONS_K) ||
                (name <= TH_GRAD_MIX_AFTER && !(name >= TH_NEW_STATE_C && name <= TH_NEW_STATE_M));
     case TH_STATISTICS:
         return (th_is_input(name) && name != TH_V) || (name >= TH_RESPONSIBILITIES && name <= TH_NLL);

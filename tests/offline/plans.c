@@ -389,8 +389,10 @@ static void ask(const problem *p, clmgk_attention_desc *desc)
     desc->use_bias = desc->use_alibi = desc->use_sinks = desc->use_lse_low = p->modified;
     desc->dropout = p->modified ? 0.1 : 0.0;
     desc->softcap = p->modified && (mixed || p->variant == CLMGK_VARIANT_SOFTMAX) ? 30.0 : 0.0;
-    if (strstr(p->name, NAME_OF_TEXTS) != NULL)
+    if (strstr(p->name, NAME_OF_TEXTS) != NULL) {
         set_texts(desc);
+        desc->use_positions = 1;
+    }
 }
 
 /* The engine, with the maker of the GPU: defaults and options depend on it. */
@@ -440,6 +442,8 @@ static clmgk_attention_desc desc_of(const mixed_problem *x, int64_t batch)
     desc.dtype_k = x->dtype_k;
     desc.dtype_v = x->dtype_v;
     desc.dtype_o = x->dtype_o;
+    if (x->dtype_k != CLMGK_STORAGE_AS_Q)
+        desc.dtype_grad_q = desc.dtype_grad_k = desc.dtype_grad_v = CLMGK_STORAGE_F32;
     desc.components = p->components;
     desc.head_size = p->head_size;
     desc.value_size = p->value_size;

@@ -33,6 +33,8 @@ const char *rd_axes_of(const clmgk_attention_desc *desc, th_name name)
         [TH_SHIFT] = "-hm-d",
         [TH_LENGTHS] = "b----",
         [TH_LENGTHS_Q] = "b----",
+        [TH_POSITIONS] = "bn---",
+        [TH_POSITIONS_K] = "bs---",
         [TH_OFFSETS] = "t----",
         [TH_BIAS] = "bh-ns",
         [TH_OFFSETS_K] = "t----",

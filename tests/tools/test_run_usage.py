@@ -8,7 +8,7 @@ from program_test import ADMIXTURES, GENERALISED, NOISY, QUICK, SHARED_MIX, RunT
 LABELS = "state-in.c state-out.m denominator dstate-in.z capture.0 grad-capture.7 numbers grad-numbers".split()  # of arrays, in results
 OPTIONS = (
     "variant q k v layout out lse score estep prior variance shift causal causal-align lengths lengths-q dtype dtype-k dtype-v dtype-o dtype-grad precision check "
-    "repeat device json help version engine parameters backward-parameters window offsets offsets-k bias alibi sinks "
+    "repeat device json help version engine parameters backward-parameters window offsets offsets-k positions positions-k bias alibi sinks "
     "softcap dropout seed grad-out grad-lse dq dk dv dprior dvariance dshift dbias dsinks new-prior nll "
     "responsibilities counts mix mix-weight mix-offset noise shared-noise heads dmix dmix-weight dmix-offset "
     "mix-hidden-offset dmix-hidden-offset mix-after dmix-after dnoise score-mod mask-mod capture number grad-capture grad-number feature feature-order projection guard state-in state-out").split()
@@ -161,6 +161,8 @@ class Usage(RunTest):
             with self.subTest(option=option):
                 self.refuse_run(f"--{option} needs --{needs}", **{option: "x.npy", "grad-out": "g.npy"})
         self.refuse_run("--offsets-k needs --offsets", **{"offsets-k": "x.npy"})
+        self.refuse_run("--positions needs --positions-k", positions="x.npy")
+        self.refuse_run("--positions-k needs --positions", **{"positions-k": "x.npy"})
         self.refuse_run("--mix-hidden-offset needs --mix-weight", variant="gfish", mix_hidden_offset="0,0,0,0")
         self.refuse_run("--dmix-after needs --mix-after", variant="gfish", dmix_after="x.npy", grad_out="g.npy")
         self.refuse_run("--mix-after does not apply to lfish", variant="lfish", mix_after="mix.npy")

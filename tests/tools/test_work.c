@@ -10,6 +10,8 @@ static double counted(const clmgk_attention_desc *desc, const clmgk_host_args *a
     const clmgk_ref_problem problem = {.desc = *desc,
                                        .lengths = arrays->lengths,
                                        .lengths_q = arrays->lengths_q,
+                                       .positions = arrays->positions,
+                                       .positions_k = arrays->positions_k,
                                        .offsets = arrays->offsets,
                                        .offsets_k = arrays->offsets_k};
     int64_t pairs = 0;
@@ -65,6 +67,17 @@ TH_HOST_TEST(pairs_of_packed_sequences)
         desc.alignment = n / 2 ? CLMGK_ALIGN_TOP_LEFT : CLMGK_ALIGN_BOTTOM_RIGHT;
         check_windows(&desc, &arrays);
     }
+}
+
+TH_HOST_TEST(pairs_of_positions)
+{
+    static const int32_t offsets[] = {0, 2, 9}, positions[] = {8, 0, 3, 1, 7, 4, 2, 6, 20};
+    const clmgk_host_args arrays = {
+        .struct_size = sizeof(arrays), .offsets = offsets, .positions = positions, .positions_k = positions};
+    clmgk_attention_desc desc = th_sized_desc(CLMGK_VARIANT_SOFTMAX, (th_sizes){.batch = 1, .heads = 3, .length = 9});
+    desc.use_positions = 1;
+    for (desc.sequences = 0; desc.sequences <= 2; desc.sequences += 2)
+        check_windows(&desc, &arrays);
 }
 
 /* Counted row by row, this would take a minute. */

@@ -140,6 +140,8 @@ static void count_work(const tool_problem *problem, run_execution *execution)
     arrays.lengths_q = problem->slot[CLMGK_ARRAY_LENGTHS_Q].host;
     arrays.offsets = problem->slot[CLMGK_ARRAY_OFFSETS].host;
     arrays.offsets_k = problem->slot[CLMGK_ARRAY_OFFSETS_K].host;
+    arrays.positions = problem->slot[CLMGK_ARRAY_POSITIONS].host;
+    arrays.positions_k = problem->slot[CLMGK_ARRAY_POSITIONS_K].host;
     execution->forward_flops = tool_forward_flops(&problem->desc, &arrays, &execution->info);
     execution->backward_flops = tool_backward_flops(&problem->desc, &arrays, &execution->info);
 }

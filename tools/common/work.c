@@ -56,6 +56,27 @@ static int64_t end_of(const clmgk_attention_desc *desc, const clmgk_host_args *a
                                                                        : desc->length_k;
 }
 
+/* The first key of a packed sequence on the axis. */
+static int64_t first_key_of(const clmgk_attention_desc *desc, const clmgk_host_args *arrays, int64_t t)
+{
+    return (desc->use_offsets_k ? arrays->offsets_k : arrays->offsets)[t];
+}
+
+/* Pairs whose distance the window allows, of `rows` queries and `keys` keys at these positions. */
+static double placed_pairs(const clmgk_attention_desc *desc, const int32_t *query, int64_t rows, const int32_t *key,
+                           int64_t keys)
+{
+    const int64_t right = desc->causal                                  ? 0
+                          : desc->use_window && desc->window_right >= 0 ? desc->window_right
+                                                                        : INT32_MAX;
+    const int64_t left = desc->use_window && desc->window_left >= 0 ? desc->window_left : INT32_MAX;
+    int64_t pairs = 0;
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < keys; j++)
+            pairs += (int64_t)key[j] - query[i] <= right && (int64_t)query[i] - key[j] <= left;
+    return (double)pairs;
+}
+
 /* Pairs of a head of batch b; without packing, its sequence is the whole axes. */
 static double batch_pairs(const clmgk_attention_desc *desc, const clmgk_host_args *arrays, int64_t b)
 {
@@ -63,19 +84,25 @@ static double batch_pairs(const clmgk_attention_desc *desc, const clmgk_host_arg
     for (int64_t t = 0; t < desc->sequences; t++) {
         const int64_t rows = (int64_t)arrays->offsets[t + 1] - arrays->offsets[t];
         const int64_t keys = keys_of(desc, arrays, t);
-        pairs += count_pairs(desc, desc->alignment == CLMGK_ALIGN_TOP_LEFT ? 0 : keys - rows, rows, keys);
+        pairs += desc->use_positions
+                     ? placed_pairs(desc, arrays->positions + arrays->offsets[t], rows,
+                                    arrays->positions_k + first_key_of(desc, arrays, t), keys)
+                     : count_pairs(desc, desc->alignment == CLMGK_ALIGN_TOP_LEFT ? 0 : keys - rows, rows, keys);
     }
     if (desc->sequences > 0)
         return pairs;
     const int64_t keys = desc->use_lengths ? clamp(arrays->lengths[b], 0, desc->length_k) : desc->length_k;
     const int64_t rows = desc->use_lengths_q ? clamp(arrays->lengths_q[b], 0, desc->length) : desc->length;
+    if (desc->use_positions)
+        return placed_pairs(desc, arrays->positions + b * desc->length, rows, arrays->positions_k + b * desc->length_k,
+                            keys);
     const int64_t last_key = end_of(desc, arrays, b);
     return count_pairs(desc, desc->alignment == CLMGK_ALIGN_TOP_LEFT ? 0 : last_key - desc->length, rows, keys);
 }
 
 double tool_visible_pairs(const clmgk_attention_desc *desc, const clmgk_host_args *arrays)
 {
-    if (!desc->use_lengths && !desc->use_lengths_q)
+    if (!desc->use_lengths && !desc->use_lengths_q && !desc->use_positions)
         return batch_pairs(desc, arrays, 0) * (double)desc->batch * (double)desc->heads;
     double pairs = 0;
     for (int64_t b = 0; b < desc->batch; b++)

@@ -81,7 +81,8 @@ ref_span ref_span_of(const clmgk_ref_problem *problem, int64_t b, int64_t i)
     if (!seq.found || (desc->use_lengths_q && i >= problem->lengths_q[b]))
         return (ref_span){.absent = true};
 
-    ref_span span = {.sequence = seq.number,
+    ref_span span = {.batch = b,
+                     .sequence = seq.number,
                      .position = i - seq.first_row,
                      .origin = seq.first_key,
                      .queries = seq.rows,
@@ -89,16 +90,40 @@ ref_span ref_span_of(const clmgk_ref_problem *problem, int64_t b, int64_t i)
     span.diagonal = diagonal(problem, &seq, b, span.position);
     span.end = desc->use_lengths ? ref_key_limit(problem, b) : seq.keys;
     span.limit = span.end + seq.first_key;
-    narrow(desc, span.diagonal, &span.first, &span.end);
+    if (desc->use_positions)
+        span.position = span.diagonal = problem->positions[b * desc->length + i];
+    else
+        narrow(desc, span.diagonal, &span.first, &span.end);
     span.first += seq.first_key;
     span.end += seq.first_key;
     return span;
 }
 
+int64_t ref_key_position(const clmgk_ref_problem *problem, const ref_span *span, int64_t j)
+{
+    const clmgk_attention_desc *const desc = &problem->desc;
+    return desc->use_positions ? problem->positions_k[span->batch * desc->length_k + j] : j - span->origin;
+}
+
+/* Whether positions hide key j of the span: where keys are in order, none of the span's are. */
+static bool hides(const clmgk_ref_problem *problem, const ref_span *span, int64_t j)
+{
+    const clmgk_attention_desc *const desc = &problem->desc;
+    if (!desc->use_positions)
+        return false;
+    const int64_t distance = ref_key_position(problem, span, j) - span->position;
+    return (desc->causal && distance > 0) ||
+           (desc->use_window && desc->window_right >= 0 && distance > desc->window_right) ||
+           (desc->use_window && desc->window_left >= 0 && -distance > desc->window_left);
+}
+
 int64_t clmgk_ref_visible_keys(const clmgk_ref_problem *problem, int64_t b, int64_t i)
 {
     const ref_span span = ref_span_of(problem, b, i);
-    return span.end - span.first;
+    int64_t hidden = 0;
+    for (int64_t j = span.first; problem->desc.use_positions && j < span.end; j++)
+        hidden += hides(problem, &span, j);
+    return span.end - span.first - hidden;
 }
 
 bool clmgk_ref_visible(const clmgk_ref_problem *problem, int64_t b, int64_t h, int64_t i, int64_t j)
@@ -146,12 +171,13 @@ double ref_bias(const clmgk_ref_problem *problem, ref_row row, int64_t j)
 
 bool ref_hidden(const clmgk_ref_problem *problem, ref_row row, int64_t j)
 {
-    return ref_bias(problem, row, j) == -(double)INFINITY;
+    const ref_span span = problem->desc.use_positions ? ref_span_of(problem, row.b, row.i) : (ref_span){0};
+    return hides(problem, &span, j) || ref_bias(problem, row, j) == -(double)INFINITY;
 }
 
 double ref_penalty(const clmgk_ref_problem *problem, int64_t h, const ref_span *span, int64_t j)
 {
     if (!problem->desc.use_alibi)
         return 0.0;
-    return problem->slopes[h] * fabs((double)(j - span->origin - span->diagonal));
+    return problem->slopes[h] * fabs((double)(ref_key_position(problem, span, j) - span->diagonal));
 }

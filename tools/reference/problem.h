@@ -146,13 +146,14 @@ static inline double ref_deviation(const clmgk_ref_problem *p, int64_t k)
 /* The keys that row i of batch b sees, apart from the bias, and the row's position in its sequence. */
 typedef struct ref_span {
     bool absent;      /* beyond lengths_q, or in no sequence: L is -inf even with a sink */
+    int64_t batch;    /* of the arrays */
     int64_t sequence; /* b of the random numbers: the batch, or the packed sequence */
-    int64_t position; /* i from the first row of the sequence */
+    int64_t position; /* i from the first row of the sequence, or the row's position */
     int64_t origin;   /* first key of the sequence */
     int64_t queries;  /* N and S of the sequence */
     int64_t keys;
     int64_t diagonal;   /* d(i), counted from the origin */
-    int64_t first, end; /* it sees keys first .. end - 1 */
+    int64_t first, end; /* it sees keys first .. end - 1, of which positions and a bias may hide some: ref_hidden */
     int64_t limit;      /* end of the sequence's keys, of which causality and window hide some */
 } ref_span;
 
@@ -172,7 +173,10 @@ int64_t ref_bias_count(const clmgk_attention_desc *desc);
 int64_t ref_bias_index(const clmgk_attention_desc *desc, ref_row row, int64_t j);
 double ref_bias(const clmgk_ref_problem *problem, ref_row row, int64_t j);
 
-/* Whether the bias hides key j. */
+/* Position of key j: from the first of its sequence, or that of its token. */
+int64_t ref_key_position(const clmgk_ref_problem *problem, const ref_span *span, int64_t j);
+
+/* Whether positions or the bias hide key j of those of the row's span. */
 bool ref_hidden(const clmgk_ref_problem *problem, ref_row row, int64_t j);
 
 /* ALiBi: slope_h |j - d(i)|, or 0. */

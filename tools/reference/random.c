@@ -34,9 +34,10 @@ enum { STREAM_DROPOUT = 0, STREAM_NOISE = 1 };
 static int64_t draw(const clmgk_ref_problem *problem, int64_t h, const ref_span *span, int64_t j, uint32_t stream,
                     uint32_t words[4])
 {
-    const int64_t position = j - span->origin;
+    const clmgk_attention_desc *const desc = &problem->desc;
+    const int64_t position = ref_key_position(problem, span, j), batch = desc->first_batch + span->sequence;
     const uint32_t counter[4] = {(uint32_t)(position / 4), (uint32_t)span->position,
-                                 (uint32_t)(span->sequence * ref_softmax_heads(&problem->desc) + h), stream};
+                                 (uint32_t)(batch * desc->all_heads + h), stream};
     const uint32_t key[2] = {(uint32_t)problem->seed, (uint32_t)(problem->seed >> 32U)};
     clmgk_ref_philox(counter, key, words);
     return position % 4;
@@ -50,7 +51,7 @@ double ref_kept(const clmgk_ref_problem *problem, int64_t h, const ref_span *spa
     if (desc->dropout == 0.0)
         return 1.0;
     uint32_t words[4];
-    const int64_t index = draw(problem, h, span, j, STREAM_DROPOUT, words);
+    const int64_t index = draw(problem, desc->first_head + h, span, j, STREAM_DROPOUT, words);
     const double threshold = floor(ldexp(desc->dropout, 32));
     return (double)words[index] < threshold ? 0.0 : 1.0 / (1.0 - desc->dropout);
 }
@@ -72,9 +73,11 @@ typedef struct normal_pair {
 static normal_pair draw_pair(const clmgk_ref_problem *problem, int64_t h, const ref_span *span, int64_t j)
 {
     uint32_t words[4];
-    const int64_t index = draw(problem, problem->desc.shared_noise ? 0 : h, span, j, STREAM_NOISE, words);
-    const int64_t first = index / 2 * 2;
-    return (normal_pair){words[first], words[first + 1], index % 2 == 1};
+    const clmgk_attention_desc *const desc = &problem->desc;
+    const int64_t first = desc->mix_hidden > 0 ? 0 : desc->first_head; /* hidden units are not heads */
+    const int64_t index = draw(problem, desc->shared_noise ? 0 : first + h, span, j, STREAM_NOISE, words);
+    const int64_t pair = index / 2 * 2;
+    return (normal_pair){words[pair], words[pair + 1], index % 2 == 1};
 }
 
 /* sqrt(-2 ln u) cos(2 pi v) or sin(2 pi v), with u = (w + 1/2) / 2^32 of the first word and v of the second: exact

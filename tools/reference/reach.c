@@ -44,7 +44,7 @@ bool ref_row_may_leave(const clmgk_ref_problem *problem, ref_row at)
     if (!ref_texts_create(problem, false, &texts))
         return false;
     for (int64_t j = span.origin; !span.absent && !may && j < span.limit; j++) {
-        const bool near = span.first - REACH <= j && j < span.end + REACH;
+        const bool near = problem->desc.use_positions || (span.first - REACH <= j && j < span.end + REACH);
         const bool seen = span.first <= j && j < span.end && !ref_hidden(problem, at, j) &&
                           !ref_text_hides(&texts, &(ref_pair){at, &span, j, 0, 0.0});
         may = seen ? problem->v && is_large(problem, at, j, (double)(span.end - span.first))

@@ -100,7 +100,7 @@ static double evaluate(ref_texts *texts, const mgk_expression *expression, const
     const clmgk_attention_desc *const d = &texts->problem->desc;
     const double names[MGK_NAMES] = {[MGK_NAME_SCORE] = pair->s,
                                      [MGK_NAME_ROW] = (double)pair->span->position,
-                                     [MGK_NAME_KEY] = (double)(pair->j - pair->span->origin),
+                                     [MGK_NAME_KEY] = (double)ref_key_position(texts->problem, pair->span, pair->j),
                                      [MGK_NAME_BATCH] = (double)pair->span->sequence,
                                      [MGK_NAME_HEAD] = (double)pair->at.h,
                                      [MGK_NAME_KV_HEAD] = (double)ref_kv_head(d, pair->at.h),

@@ -40,8 +40,8 @@ def _call(storage: dict[str, Array], extras: dict[str, Array], options: dict[str
 _FAMILY = Family(
     "attention", variant="softmax", saved=("o", "lse", "lse_low"),
     upstream={"o": "grad_o", "lse": "grad_lse", "lse_low": None},
-    extras=("prior", "variance", "shift", "lengths", "lengths_q", "offsets", "offsets_k", "bias", "slopes", "sinks", "mix",
-            "mix_weight", "mix_offset", "mix_hidden_offset", "mix_after", "noise",
+    extras=("prior", "variance", "shift", "lengths", "lengths_q", "offsets", "offsets_k", "positions", "positions_k", "bias",
+            "slopes", "sinks", "mix", "mix_weight", "mix_offset", "mix_hidden_offset", "mix_after", "noise",
             *[f"capture_{place}" for place in range(MOST_CAPTURES)],
             "numbers"),
     outputs=_outputs, call=_call)

@@ -21,7 +21,7 @@ from . import _cuda
 _DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 _POINTER, _cast = ffi.typeof("void *"), ffi.cast
 STORAGE = ("q", "k", "v")
-INTEGERS = ("lengths", "lengths_q", "offsets", "offsets_k")
+INTEGERS = ("lengths", "lengths_q", "offsets", "offsets_k", "positions", "positions_k")
 
 
 @functools.lru_cache(maxsize=None)

@@ -37,6 +37,9 @@ const clmgk_capture *mgk_capture_of(const clmgk_attention_desc *desc, clmgk_arra
 /* The number of the score's and mask's numbers. */
 int mgk_count_numbers(const clmgk_attention_desc *desc);
 
+/* The largest position of a token: distances and their sums with a window fit into an int. */
+#define MGK_MOST_POSITION ((INT64_C(1) << 30) - 1)
+
 /* Whether Q, K, V, O and their gradients have the same type. */
 bool mgk_has_one_type(const clmgk_attention_desc *desc);
 

@@ -19,7 +19,8 @@ static bool in_nats(const clmgk_attention_desc *desc)
 
 bool mgk_is_modified(const clmgk_attention_desc *desc)
 {
-    return desc->use_bias || desc->use_alibi || desc->softcap > 0.0 || desc->dropout > 0.0 || mgk_has_texts(desc);
+    return desc->use_bias || desc->use_alibi || desc->softcap > 0.0 || desc->dropout > 0.0 || desc->use_positions ||
+           mgk_has_texts(desc);
 }
 
 double mgk_attention_unit(const clmgk_attention_desc *desc)
@@ -159,6 +160,9 @@ mgk_forward_args mgk_attention_args_of(const mgk_attention_request *request)
     args.splits = 1;
     args.drop_below = (mgk_u32)(d->dropout * 4294967296.0);
     args.keep_scale = (float)(1.0 / (1.0 - d->dropout));
+    args.random_first = (mgk_u32)d->first_batch * (mgk_u32)d->all_heads;
+    args.random_head = (mgk_u32)d->first_head;
+    args.random_heads = (mgk_u32)d->all_heads;
     args.scale = d->variance > 0.0 ? (float)(mgk_attention_unit(d) / d->variance) : 0.0f;
     args.softcap = (float)(d->softcap * mgk_attention_unit(d));
     return args;

@@ -175,7 +175,7 @@ static bool is_list_of_integers(const char *text)
     return text[0] != '\0' && strspn(text, "0123456789,-") == strlen(text) && access(text, F_OK) != 0;
 }
 
-/* A list of lengths or offsets. */
+/* A list of lengths, offsets or positions. */
 static tool_exit take_integers(tool_problem *problem, clmgk_array array, const char *text, tool_error *error)
 {
     TOOL_TRY(take_list(problem, array, text, error));
@@ -244,6 +244,7 @@ static tool_exit check_floats(const npy_file *file, const tool_slot *slot, clmgk
     return TOOL_DONE;
 }
 
+/* Whole numbers from 0 on. */
 static tool_exit check_lengths(const npy_file *file, const tool_slot *slot, int64_t limit, tool_error *error)
 {
     const int32_t *const lengths = slot->host;
@@ -285,6 +286,8 @@ static tool_exit check_values(const tool_problem *problem, clmgk_array array, to
         return TOOL_DONE;
     const bool queries = array == CLMGK_ARRAY_LENGTHS_Q || array == CLMGK_ARRAY_OFFSETS;
     const char letter = queries ? 'N' : 'S';
+    if (rule == CLMGK_VALUES_POSITIONS)
+        return check_lengths(file, slot, (INT64_C(1) << 30) - 1, error);
     if (rule == CLMGK_VALUES_LENGTHS)
         return check_lengths(file, slot, input_size(problem, letter), error);
     if (rule == CLMGK_VALUES_OFFSETS)

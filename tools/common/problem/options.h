@@ -24,6 +24,10 @@
       "and S hold T sequences back to back; with --lengths, --k and --v are caches, T in the\n"                        \
       "place of B, of which so many keys are in use")                                                                  \
     X(OFFSETS_K, "offsets-k", "F", "offsets of the keys, from 0 to S; default: --offsets")                             \
+    X(POSITIONS, "positions", "F",                                                                                     \
+      "positions of the queries: integers [B,N], 0 or more, in any order, for masks, windows,\n"                       \
+      "ALiBi, texts, dropout and noise in the place of indices; needs --positions-k")                                  \
+    X(POSITIONS_K, "positions-k", "F", "positions of the keys: integers [B,S]; needs --positions")                     \
     X(BIAS, "bias", "F",                                                                                               \
       "added to the scaled scores: [B,H,N,S]; any axis may be 1, the first any divisor of\n"                           \
       "B; -inf hides a key")                                                                                           \
