@@ -38,7 +38,7 @@ typedef float columns;
 #define PART_UNIT_LOW  NATS_PER_UNIT_LOW
 typedef float part_element;
 #else
-#define PART_LOW(x, i) 0.0f
+#define PART_LOW(x, i) (HAS_LSE_LOW && (x)->low ? (x)->low[i] : 0.0f)
 #define PART_UNIT      1.0f
 #define PART_UNIT_LOW  0.0f
 typedef o_element part_element;
@@ -49,7 +49,7 @@ typedef o_element part_element;
 
 /* A row's parts. */
 typedef struct row_parts {
-    __global const float *lse, *low; /* of part 0; low: SPLIT_KEYS */
+    __global const float *lse, *low; /* of part 0; low: SPLIT_KEYS, or HAS_LSE_LOW and given, else NULL */
     __global const part_element *o;  /* of part 0 */
     long rows;                       /* to the next part */
     int parts, size;
@@ -156,7 +156,7 @@ __kernel void attention_combine(KERNEL_PARAMETERS)
                          e < a.value_size && HAS_FOURS(work + a.parts_o, a.value_size)};
 #else
     const row_parts x = {parts_lse + row,
-                         0,
+                         is_given(&a.bound, SLOT_PARTS_LSE_LOW) ? parts_lse_low + row : 0,
                          parts_o + row * a.value_size,
                          rows,
                          a.bound.parts,

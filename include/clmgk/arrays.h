@@ -96,7 +96,7 @@
     S(COUNTS, counts, 2, prior_axes(d))                                                                                \
     S(NEW_PRIOR, new_prior, 4, prior_axes(d))                                                                          \
     S(NLL, nll, 8, d->sequences > 0 ? "TH" : "BH")                                                                     \
-    A(LSE_LOW, lse_low, F32, OUT, ANY, "or--", row_axes(d), !linear(d) && d->use_lse_low)                              \
+    A(LSE_LOW, lse_low, F32, OUT, ANY, "or-o", row_axes(d), !linear(d) && d->use_lse_low)                              \
     A(CAPTURE_0, capture_0, CAPTURE, IN, ANY, "rrr-", capture_axes(d, 0), d->captures[0].name != NULL)                 \
     A(CAPTURE_1, capture_1, CAPTURE, IN, ANY, "rrr-", capture_axes(d, 1), d->captures[1].name != NULL)                 \
     A(CAPTURE_2, capture_2, CAPTURE, IN, ANY, "rrr-", capture_axes(d, 2), d->captures[2].name != NULL)                 \
@@ -110,6 +110,7 @@
     A(POSITIONS_K, positions_k, I32, IN, POSITIONS, "rrr-", "BS", !linear(d) && d->use_positions)                      \
     A(PARTS_O, parts_o, STORAGE, IN, ANY, "---r", "BHNE", d->combine)                                                  \
     A(PARTS_LSE, parts_lse, F32, IN, ANY, "---r", "BHN", d->combine)                                                   \
+    A(PARTS_LSE_LOW, parts_lse_low, F32, IN, ANY, "---o", "BHN", d->combine && d->use_lse_low)                         \
     A(WORKSPACE, workspace, BYTE, OUT, ANY, "oooo", "", true)
 
 /* X(NAME, field): the value 1 in the descriptor's field switches the array NAME on. */

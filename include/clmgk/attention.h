@@ -380,8 +380,8 @@ CLMGK_API size_t clmgk_plan_workspace_size(const clmgk_plan *plan);
  *   o, lse          O and L (natural logarithm; -inf for a row without visible keys). Forward and combine: outputs, lse
  *                   optional. Backward: inputs, both required, as the forward pass wrote them. Statistics: ignored. The
  *                   linear family has no L
- *   lse_low         layout of lse: L is lse + lse_low; 0 where lse is -inf. Only with use_lse_low. Forward: an optional
- *                   output; backward: a required input, as the forward pass wrote it
+ *   lse_low         layout of lse: L is lse + lse_low; 0 where lse is -inf. Only with use_lse_low. Forward and combine:
+ *                   an optional output; backward: a required input, as the forward pass wrote it
  *   prior           pi, shape prior_shape: required unless UNIFORM
  *   variance        sigma^2, shape variance_shape: required unless NUMBER
  *   shift           b [H,M,D]: required for SMGK and SMLK
@@ -425,7 +425,7 @@ CLMGK_API size_t clmgk_plan_workspace_size(const clmgk_plan *plan);
  *   new_prior       shape of counts
  *   nll             [B,H]; packed sequences: [T,H]; 0 where no row sees a key
  *   parts_o         storage type, dense [parts,B,H,N,E]: required input of combine
- *   parts_lse       dense [parts,B,H,N]: required input of combine
+ *   parts_lse       dense [parts,B,H,N]: required input of combine; parts_lse_low likewise, optional with use_lse_low
  *   workspace       clmgk_plan_workspace_size bytes (offset in bytes, a multiple of 4); ignored by a pass without
  *                   workspace. Concurrent enqueues need distinct workspaces
  *
@@ -500,7 +500,7 @@ CLMGK_API clmgk_buffer *clmgk_array_buffer(clmgk_attention_args *args, clmgk_arr
  *     clmgk_attention_validate(&desc, &desc, &error);
  *     args.q.memory = clCreateBuffer(context, CL_MEM_READ_ONLY, clmgk_array_bytes(&desc, CLMGK_ARRAY_Q), NULL, &code);
  *
- * PARTS_O and PARTS_LSE have the shape of one part. The workspace's size is the plan's.
+ * PARTS_O, PARTS_LSE and PARTS_LSE_LOW have the shape of one part. The workspace's size is the plan's.
  */
 CLMGK_API clmgk_shape clmgk_array_shape(const clmgk_attention_desc *resolved, clmgk_array array);
 CLMGK_API int64_t clmgk_array_count(const clmgk_attention_desc *resolved, clmgk_array array);
@@ -597,7 +597,12 @@ CLMGK_API clmgk_status clmgk_enqueue_statistics(clmgk_plan *plan, cl_command_que
  *
  *     L_i = log sum_p exp(L_i^p)          O_i = sum_p exp(L_i^p - L_i) O_i^p
  *
- * Only one of the parts may include sinks.
+ * Only one of the parts may include sinks. With dtype_o F32 and use_lse_low no part is rounded beyond f32, however many
+ * there are: then parts may have parts_lse_low, which their forward passes wrote as lse_low.
+ *
+ * Gradients over a part of the keys: clmgk_enqueue_backward with those keys, and O and L of all keys. Its dK and dV are
+ * complete; the sum of the parts' dQ is that of all keys. With O in f32 this holds for all gradients; else not for that
+ * of a prior. dsinks is complete in each part.
  */
 
 /* Enqueues the combination with a plan whose descriptor has combine = 1. INVALID_VALUE for another plan and for `parts`

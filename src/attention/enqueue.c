@@ -15,7 +15,7 @@ _Static_assert((int)CLMGK_ARRAYS <= (int)MGK_OPERANDS, "arrays of a call");
 /* Arrays of a call, and extents of arrays whose size the call gives. */
 typedef struct call_arrays {
     mgk_operands operands;
-    mgk_extent parts[2]; /* PARTS_O, PARTS_LSE */
+    mgk_extent parts[3]; /* PARTS_O, PARTS_LSE, PARTS_LSE_LOW */
 } call_arrays;
 
 static int access_of(clmgk_pass pass, clmgk_array array)
@@ -32,8 +32,8 @@ static clmgk_status add_array(const clmgk_plan *plan, clmgk_pass pass, clmgk_arr
     const clmgk_buffer *const buffer = call->buffers[array];
     const char *const name = clmgk_array_name(array);
     const mgk_extent *extent = &line->extent;
-    if (array == CLMGK_ARRAY_PARTS_O || array == CLMGK_ARRAY_PARTS_LSE) {
-        mgk_extent *const parts = &arrays->parts[array != CLMGK_ARRAY_PARTS_O];
+    if (array >= CLMGK_ARRAY_PARTS_O && array <= CLMGK_ARRAY_PARTS_LSE_LOW) {
+        mgk_extent *const parts = &arrays->parts[array - CLMGK_ARRAY_PARTS_O];
         int64_t bytes = 0;
         if (!mgk_mul_i64(extent->bytes, call->parts, &bytes))
             return mgk_fail(error, CLMGK_ERROR_OVERFLOW, "%s: %" PRId64 " parts do not fit in 64 bits", name,

@@ -17,7 +17,7 @@ typedef struct mgk_compiled_pass {
 
 /* An array of the plan, as each call needs it. */
 typedef struct mgk_plan_array {
-    mgk_extent extent; /* of PARTS_O and PARTS_LSE: one part's */
+    mgk_extent extent; /* of PARTS_O, PARTS_LSE and PARTS_LSE_LOW: one part's */
     size_t element;    /* bytes */
     clmgk_presence presence[CLMGK_PASSES];
 } mgk_plan_array;

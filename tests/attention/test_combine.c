@@ -56,6 +56,29 @@ TH_TEST(distant_parts)
     expect_combined(session, &problem, 5, cuts[4]);
 }
 
+/* L of the whole and of its parts beyond what a float holds: a bias moves all logits by -1e7, where a float's step
+ * is 1. The sum of both floats is as exact as that of one pass. */
+TH_TEST(low_parts)
+{
+    clmgk_attention_desc desc = whole_desc(CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32);
+    desc.use_lse_low = desc.use_bias = 1;
+    desc.bias_batch = desc.bias_heads = desc.bias_length = desc.bias_length_k = 1;
+    TH_PROBLEM problem = th_problem_make(&desc, 7);
+    th_fill(&problem, TH_BIAS, -1e7);
+    const clmgk_plan_options options = th_options(session, 0);
+    th_run_pass(session, &problem, TH_FORWARD, &options);
+    const size_t count = problem.array[TH_LSE].count;
+    double whole[2 * B * H * N];
+    assert_true(count <= TH_COUNT(whole));
+    for (size_t n = 0; n < count; n++)
+        whole[n] = problem.array[TH_LSE].values[n] + problem.array[TH_LSE_LOW].values[n];
+    th_expect_combined(session, &problem, &options, 5, cuts[4]);
+    for (size_t n = 0; n < count; n++) {
+        const double combined = problem.array[TH_LSE].values[n] + problem.array[TH_LSE_LOW].values[n];
+        assert_true(fabs(combined - whole[n]) < 1e-5);
+    }
+}
+
 /* O and L tokens first with room between their rows, all arrays at odd offsets. */
 TH_TEST(strides_and_offsets)
 {

@@ -261,6 +261,7 @@ static bool is_used(const clmgk_attention_desc *desc, th_name name)
         return desc->numbers[0] != NULL;
     case TH_PARTS_O:
     case TH_PARTS_LSE:
+    case TH_PARTS_LSE_LOW:
     case TH_WORKSPACE:
         return false;
     default:
@@ -355,6 +356,9 @@ void th_add_parts(th_problem *problem, int64_t parts)
     set_shape(&problem->array[TH_PARTS_LSE], parts * d->batch, d->heads, 1, d->length, 1);
     make_values(problem, TH_PARTS_O);
     make_values(problem, TH_PARTS_LSE);
+    set_shape(&problem->array[TH_PARTS_LSE_LOW], parts * d->batch, d->heads, 1, d->length, 1);
+    if (d->use_lse_low)
+        make_values(problem, TH_PARTS_LSE_LOW);
 }
 
 /* Arrays of the linear family alone. */

@@ -121,7 +121,7 @@ static bool takes_part(th_pass pass, size_t name)
     case TH_STATISTICS:
         return (th_is_input(name) && name != TH_V) || (name >= TH_RESPONSIBILITIES && name <= TH_NLL);
     default:
-        return name == TH_O || name == TH_LSE || name == TH_PARTS_O || name == TH_PARTS_LSE;
+        return name == TH_O || name == TH_LSE || name == TH_LSE_LOW || (name >= TH_PARTS_O && name <= TH_PARTS_LSE_LOW);
     }
 }
 
@@ -538,8 +538,9 @@ static void run_part(th_session *session, th_problem *whole, const clmgk_plan_op
     TH_PROBLEM problem = th_problem_make(&desc, 1);
     copy_inputs(&problem, whole, begin);
     th_run_pass(session, &problem, TH_FORWARD, options);
-    for (size_t output = 0; output < 2; output++) {
-        const th_array *const array = &problem.array[TH_O + output];
+    static const th_name outputs[] = {TH_O, TH_LSE, TH_LSE_LOW};
+    for (size_t output = 0; output < TH_COUNT(outputs) - (desc.use_lse_low == 0); output++) {
+        const th_array *const array = &problem.array[outputs[output]];
         memcpy(whole->array[TH_PARTS_O + output].values + (size_t)part * array->count, array->values,
                array->count * sizeof(double));
     }

@@ -442,7 +442,7 @@ static clmgk_attention_desc desc_of(const mixed_problem *x, int64_t batch)
     desc.dtype_k = x->dtype_k;
     desc.dtype_v = x->dtype_v;
     desc.dtype_o = x->dtype_o;
-    if (x->dtype_k != CLMGK_STORAGE_AS_Q)
+    if (strstr(p->name, "-batch-f16-") != NULL)
         desc.dtype_grad_q = desc.dtype_grad_k = desc.dtype_grad_v = CLMGK_STORAGE_F32;
     desc.components = p->components;
     desc.head_size = p->head_size;

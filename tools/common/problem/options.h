@@ -112,6 +112,7 @@
 #define TOOL_OTHER_LIST(X)                                                                                             \
     X(PARTS_O, )                                                                                                       \
     X(PARTS_LSE, )                                                                                                     \
+    X(PARTS_LSE_LOW, )                                                                                                 \
     X(WORKSPACE, )
 
 /* Every array has one line in one of the lists; one without does not compile. */
