@@ -74,7 +74,8 @@ TH_HOST_TEST(pairs_of_positions)
     static const int32_t offsets[] = {0, 2, 9}, positions[] = {8, 0, 3, 1, 7, 4, 2, 6, 20};
     const clmgk_host_args arrays = {
         .struct_size = sizeof(arrays), .offsets = offsets, .positions = positions, .positions_k = positions};
-    clmgk_attention_desc desc = th_sized_desc(CLMGK_VARIANT_SOFTMAX, (th_sizes){.batch = 1, .heads = 3, .length = 9});
+    clmgk_attention_desc desc =
+        th_sized_desc(CLMGK_VARIANT_SOFTMAX, (th_sizes){.batch = 1, .heads = 3, .length = 9, .length_k = 9});
     desc.use_positions = 1;
     for (desc.sequences = 0; desc.sequences <= 2; desc.sequences += 2)
         check_windows(&desc, &arrays);

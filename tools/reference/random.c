@@ -36,8 +36,9 @@ static int64_t draw(const clmgk_ref_problem *problem, int64_t h, const ref_span 
 {
     const clmgk_attention_desc *const desc = &problem->desc;
     const int64_t position = ref_key_position(problem, span, j), batch = desc->first_batch + span->sequence;
-    const uint32_t counter[4] = {(uint32_t)(position / 4), (uint32_t)span->position,
-                                 (uint32_t)(batch * desc->all_heads + h), stream};
+    const int64_t heads = desc->all_heads > 0 ? desc->all_heads : ref_softmax_heads(desc);
+    const uint32_t counter[4] = {(uint32_t)(position / 4), (uint32_t)span->position, (uint32_t)(batch * heads + h),
+                                 stream};
     const uint32_t key[2] = {(uint32_t)problem->seed, (uint32_t)(problem->seed >> 32U)};
     clmgk_ref_philox(counter, key, words);
     return position % 4;
