@@ -186,9 +186,7 @@ class Published(RunTest):
             words += ["--grad-capture", f"{array}=d-{array}.npy"] if score and values is normal else []
         for number, value in numbers.items():
             words += ["--number", f"{number}={value}", "--grad-number", f"{number}=d-{number}.npy"]
-        words += ["--dv", "dv.npy"]
-        if keys > 1:  # with one key dQ and dK are 0 but for the rounding of O, of which the bound knows too little
-            words += ["--dq", "dq.npy", "--dk", "dk.npy"]
+        words += ["--dv", "dv.npy", "--dq", "dq.npy", "--dk", "dk.npy"]
         self.accept(*words)
 
     def test_some(self):
