@@ -206,7 +206,7 @@ typedef struct clmgk_attention_desc {
      * is false is hidden. The texts read captured arrays and numbers by name. Their elements and values are arrays of
      * the call: new ones compile nothing. A read outside of a captured array takes the nearest element. Texts and names
      * are only read until the plan is made, or the call that takes the descriptor returns. Not in the linear family,
-     * which has no scores. UNSUPPORTED: the engine MATRIX. */
+     * which has no scores. */
     const char *score_mod;
     const char *mask_mod;
     clmgk_capture captures[CLMGK_MAX_CAPTURES];

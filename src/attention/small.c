@@ -4,6 +4,7 @@
  * verdict. So nothing changes that decides about a program's options.
  */
 #include "attention/core/attention.h"
+#include "attention/core/formulas.h"
 #include "attention/trial.h"
 
 #include <string.h>
@@ -39,6 +40,17 @@ static void shrink_heads(const clmgk_plan *plan, clmgk_attention_desc *small)
     const int64_t shared = small->heads / small->kv_heads;
     small->kv_heads = least_of(small->kv_heads, HEADS);
     small->heads = shared * small->kv_heads;
+}
+
+/* Captured arrays are dense and small: texts read their nearest elements for positions beyond them. */
+static void shrink_captures(clmgk_attention_desc *small)
+{
+    enum { EXTENT = 32 };
+    for (int c = 0; c < mgk_count_captures(small); ++c) {
+        small->captures[c].strided = 0;
+        for (int axis = 0; axis < small->captures[c].axes; ++axis)
+            small->captures[c].shape[axis] = least_of(small->captures[c].shape[axis], EXTENT);
+    }
 }
 
 /* The same programs serve all masks. So a small problem has a two-sided window, and key lengths: some tiles have hidden
@@ -84,6 +96,7 @@ clmgk_status mgk_trial_shrink(const clmgk_plan *plan, clmgk_attention_desc *smal
     shrink_lengths(plan, small);
     shrink_heads(plan, small);
     shrink_bias(&plan->desc, small);
+    shrink_captures(small);
     small->combine = 0;
     for (int i = 0; i < CLMGK_ARRAYS; ++i) {
         clmgk_layout *const layout = mgk_array_layout(small, (clmgk_array)i);

@@ -15,6 +15,7 @@ typedef struct trial_run {
     void *host[PLANS];                  /* room for the largest array */
     double largest[CLMGK_ARRAYS];       /* number of an output */
     double difference[CLMGK_ARRAYS];    /* of the two plans */
+    bool undefined[CLMGK_ARRAYS];       /* some number of an output is NaN */
     uint64_t random;
 } trial_run;
 
@@ -80,6 +81,8 @@ static float draw(trial_run *run, clmgk_array array, int64_t i)
     default:
         break;
     }
+    if (array == CLMGK_ARRAY_NUMBERS) /* of a text, which may divide by them */
+        return (float)(12 + pick(run, 8)) / 16.0F;
     if (array == CLMGK_ARRAY_SLOPES)
         return (float)pick(run, 16) / 256.0F;
     return array == CLMGK_ARRAY_K ? key_feature(run, i, desc->head_size) : normal(run);
@@ -99,6 +102,14 @@ static void draw_whole_numbers(trial_run *run, clmgk_array array, int64_t count)
             (int32_t)(positions ? pick(run, axis)
                       : lengths ? axis - pick(run, axis / 2 + 1)
                                 : axis * i / (count - 1) - (i > 0 && i + 1 < count ? pick(run, axis / count) : 0));
+}
+
+/* Indices and classes of a text. */
+static void draw_captured(trial_run *run, int64_t count)
+{
+    int32_t *const numbers = run->host[0];
+    for (int64_t i = 0; i < count; ++i)
+        numbers[i] = (int32_t)pick(run, 5);
 }
 
 /* ---- arrays on the device --------------------------------------------------------------------------------------- */
@@ -156,7 +167,10 @@ static clmgk_status write_array(trial_run *run, clmgk_array array, bool is_outpu
     const size_t bytes = bytes_of(run, array);
     cl_int code = CL_SUCCESS;
     memset(run->host[0], 0, bytes);
-    if (!is_output && clmgk_array_get_info(array)->element == CLMGK_ELEMENT_I32)
+    const clmgk_capture *const capture = mgk_capture_of(&run->plan[0]->desc, array);
+    if (!is_output && capture != NULL && capture->type == CLMGK_CAPTURE_I32)
+        draw_captured(run, count);
+    else if (!is_output && clmgk_array_get_info(array)->element == CLMGK_ELEMENT_I32)
         draw_whole_numbers(run, array, count);
     else
         for (int64_t i = 0; i < count && !is_output; ++i)
@@ -178,13 +192,15 @@ static clmgk_status write_arrays(trial_run *run, clmgk_error *error)
     return CLMGK_OK;
 }
 
-/* Equal infinities, as of rows without keys, do not differ. */
+/* Equal infinities, as of rows without keys, do not differ; nor do numbers that a text leaves undefined. */
 static void compare(trial_run *run, clmgk_array array)
 {
     const int64_t count = mgk_array_count(&run->plan[0]->desc, array);
     for (int64_t i = 0; i < count; ++i) {
         const double own = number(run, array, 0, i), other = number(run, array, 1, i);
-        const double difference = own == other ? 0.0 : fabs(own - other);
+        const bool alike = own == other || (isnan(own) && isnan(other));
+        const double difference = alike ? 0.0 : fabs(own - other);
+        run->undefined[array] = run->undefined[array] || isnan(other);
         if (isfinite(other))
             run->largest[array] = fmax(run->largest[array], fabs(other));
         if (!(difference <= run->difference[array])) /* also NaN */
@@ -240,6 +256,17 @@ static clmgk_status run_round(trial_run *run, clmgk_error *error)
 }
 
 /* ---- the result ------------------------------------------------------------------------------------------------- */
+
+/* An output with no numbers but zeros, those of rows without keys, tells nothing of its program. */
+static clmgk_status check_defined(const trial_run *run, clmgk_error *error)
+{
+    for (int i = 0; i < CLMGK_ARRAYS; ++i) {
+        if (run->undefined[i] && run->largest[i] == 0.0)
+            return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "the texts give only NaN in %s of a small problem",
+                            clmgk_array_name((clmgk_array)i));
+    }
+    return CLMGK_OK;
+}
 
 /* Twice the library's bound, because the two results may be off to different sides. In the bound the plain formula is
  * as exact as the types: 2 (3 + 1) c of the largest number, for gradients 2 (5 + 2) 2 c. Gradients in f32 are sums of
@@ -298,6 +325,8 @@ clmgk_status mgk_trial_run(mgk_trial *trial, clmgk_error *error)
     MGK_TRY_GOTO(status, make_buffers(&run, error), cleanup);
     for (int round = 0; status == CLMGK_OK && round < ROUNDS; ++round)
         status = run_round(&run, error);
+    if (status == CLMGK_OK)
+        status = check_defined(&run, error);
     if (status == CLMGK_OK)
         find_wrong(&run, trial);
 cleanup:

@@ -135,7 +135,6 @@ typedef struct mgk_engine {
     uint32_t dtypes;        /* set of 1 << clmgk_dtype: storage types of its kernels */
     bool private_tiles;     /* a work-group is one work-item, with its tiles in private arrays; else in local memory */
     bool queries_apart;     /* dQ has a kernel of its own, of queries; else the kernel of keys sums it, in order */
-    bool texts;             /* its kernels compute a descriptor's score_mod and mask_mod */
     bool few_rows_of_heads; /* the form for few rows serves blocks of several heads */
     int fewest_rows;        /* rows of a block, which mgk_packed_heads fills; 0: the engine has no use for it */
     int oldest_unit, newest_unit; /* matrix units that its kernels have; then rank and kernels need

@@ -358,6 +358,20 @@ TH_TEST(most_arguments)
     }
 }
 
+/* The matrix engine, whose units a CPU emulates. */
+TH_TEST(texts_on_matrix_units)
+{
+    expect_case(session, 0, CLMGK_ENGINE_MATRIX, CLMGK_DTYPE_BF16, 2);
+}
+
+TH_FULL_TEST(all_texts_on_matrix_units)
+{
+    for (size_t n = 0; n < TH_COUNT(cases); n++) {
+        const bool singles = n % 2 == 1 && cases[n].variant != CLMGK_VARIANT_HARD_FISH;
+        expect_case(session, n, CLMGK_ENGINE_MATRIX, singles ? CLMGK_DTYPE_F32 : CLMGK_DTYPE_BF16, 2);
+    }
+}
+
 /* ---- statistics -------------------------------------------------------------------------------------------------- */
 
 TH_TEST(responsibilities)
@@ -369,23 +383,4 @@ TH_TEST(responsibilities)
     desc.statistics = CLMGK_STATISTIC_RESPONSIBILITIES | CLMGK_STATISTIC_COUNTS | CLMGK_STATISTIC_NLL;
     TH_PROBLEM problem = th_problem_make(&desc, 1);
     th_expect_statistics(session, &problem, false);
-}
-
-/* ---- refusals ---------------------------------------------------------------------------------------------------- */
-
-static void expect_refusal(th_session *session, const clmgk_attention_desc *desc, clmgk_engine engine,
-                           const char *words)
-{
-    clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
-    options.engine = engine;
-    th_expect_error(clmgk_attention_supported(session->context, desc, &options, &th_error), CLMGK_ERROR_UNSUPPORTED,
-                    words);
-}
-
-TH_TEST(refusals)
-{
-    clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_MGK, 33, 70);
-    desc.score_mod = "s * a[h]";
-    desc.captures[0] = (clmgk_capture){.name = "a", .axes = 1, .shape = {desc.heads}};
-    expect_refusal(session, &desc, CLMGK_ENGINE_MATRIX, "engine matrix");
 }

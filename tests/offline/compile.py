@@ -54,6 +54,7 @@ CLANG_PTX_WIDE = {"smgk2-128": 240}
 MATRIX_SPILLS = {
     ("mgk2-bf16-128-wgmma", "forward"): 372, ("mgk4-bf16-64-wgmma", "forward"): 136, ("smgk2-bf16-128-wgmma", "forward"): 152,
     ("hard-fish2-bf16-64-wgmma", "forward"): 212, ("hard-fish2-bf16-128-wgmma", "forward"): 52,
+    ("backward-softmax-bf16-texts-64-wgmma", "backward"): 128,
     ("backward-softmax-bf16-64-wgmma", "backward"): 16, ("backward-softmax-f16-64-wgmma", "backward"): 16,
     ("backward-softmax-bf16-128-wgmma", "backward"): 292, ("backward-softmax-f16-128-wgmma", "backward"): 320,
     ("backward-smgk2-bf16-64-wgmma", "backward"): 220, ("backward-smgk2-bf16-128-wgmma", "backward"): 224,

@@ -188,6 +188,10 @@ static const problem matrices[] = {
      false},
     {"mgk2-f32-64", CLMGK_VARIANT_MGK, CLMGK_DTYPE_F32, 2, 64, 64, false, false, false, CLMGK_PASS_BACKWARD, false},
     {"smgk2-f32-64", CLMGK_VARIANT_SMGK, CLMGK_DTYPE_F32, 2, 64, 64, false, false, false, CLMGK_PASS_BACKWARD, false},
+    {"softmax-bf16-texts-64", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_BF16, 1, 64, 64, false, false, false,
+     CLMGK_PASS_FORWARD, false},
+    {"softmax-bf16-texts-64", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_BF16, 1, 64, 64, false, false, false,
+     CLMGK_PASS_BACKWARD, false},
 };
 
 /* A configuration of the linear family; `arrays`: prior, w, an incoming state. */

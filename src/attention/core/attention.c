@@ -293,9 +293,6 @@ clmgk_status mgk_attention_fit(const mgk_attention_request *request, const mgk_f
 {
     const mgk_attention_traits *const t = &request->traits;
     mgk_footprint own = *footprint;
-    if (mgk_has_texts(request->desc) && !request->engine->texts)
-        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "engine %s: it does not compute score_mod and mask_mod",
-                        clmgk_engine_name(request->engine->value));
     own.unit = own.unit && !(mgk_has_texts(request->desc) && request->engine->private_tiles); /* AMX */
     own.turns = own.turns && !mgk_has_texts(request->desc);
     own.narrowest = t->head_size < t->value_size ? t->head_size : t->value_size;
