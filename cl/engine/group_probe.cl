@@ -8,7 +8,6 @@
 #include "base/common.clh"
 #include "engine/files.clh"
 
-#define WARP_SIZE  32
 #define WARPS      4
 #define ROW_TILES  1
 #define BLOCK_ROWS 2
@@ -18,8 +17,6 @@
 typedef float real;
 
 #include ENGINE_FILE(fragments.clh)
-
-#include ENGINE_FILE(wgmma.clh)
 
 #define THREADS (WARPS * WARP_SIZE)
 #define SIZE    64

@@ -8,8 +8,7 @@
 #include "base/common.clh"
 #include "engine/files.clh"
 
-#define WARP_SIZE 32
-#define THREADS   WARP_SIZE
+#define THREADS WARP_SIZE
 
 #include ENGINE_FILE(fragments.clh)
 

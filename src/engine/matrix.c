@@ -9,8 +9,8 @@
 MGK_TUNABLE_TABLE(matrix, "matrix", MGK_MATRIX_TUNABLES, MGK_MATRIX_CONSTRAINTS);
 
 enum {
-    WARP = 32,
-    TILE_ROWS = 16,
+    TILE_ROWS = 16, /* of NVIDIA's units, of which the bounds below are */
+    LEAST_WIDTH = 16,
     TILE_KEYS = 8,
     WORD_BYTES = 4,
     WIDEST = 256,
@@ -19,6 +19,51 @@ enum {
     MOST_TILE_TERMS = 3
 };
 enum { GROUP_WARPS = 4 }; /* warps of wgmma */
+
+/* Sizes of the units, as their kernels have them. */
+typedef struct unit_sizes {
+    int lanes, rows, columns, depth, row_lanes, words;
+} unit_sizes;
+
+#define SIZES_OF(unit, ...) [unit] = {__VA_ARGS__},
+static const unit_sizes sizes[] = {MATRIX_UNIT_SIZES(SIZES_OF)};
+
+static const unit_sizes *sizes_of(const mgk_tunables *p)
+{
+    const int unit = mgk_tunable_get(p, MGK_NAMED(unit)), emulated = mgk_tunable_get(p, MGK_NAMED(emulates));
+    return &sizes[unit != 0 ? unit : emulated != 0 ? emulated : MATRIX_MMA];
+}
+
+/* Work-items of a work-group. */
+static int64_t threads_of(const mgk_tunables *p)
+{
+    return (int64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * sizes_of(p)->lanes;
+}
+
+/* Fewest fragments of keys of a tile: those of a product. */
+static int least_tiles(const mgk_tunables *p)
+{
+    enum { LEAST = 2 };
+    const int tiles = sizes_of(p)->columns / TILE_KEYS;
+    return tiles > LEAST ? tiles : LEAST;
+}
+
+/* Fewest warps: a row has no more pieces than the work-group has work-items to copy them. */
+static int least_warps(const mgk_footprint *f, const mgk_tunables *p)
+{
+    enum { PIECE = 8 };
+    const int64_t copied = (int64_t)sizes_of(p)->lanes * PIECE;
+    int warps = 1;
+    while (warps * copied < f->widest)
+        warps *= 2;
+    return warps;
+}
+
+/* Numbers of a row of D or E, for choices between blocks. */
+static int64_t width_of(int64_t size)
+{
+    return WIDTH_OF(size, LEAST_WIDTH);
+}
 
 static bool uses_wgmma(const mgk_tunables *p)
 {
@@ -41,7 +86,7 @@ static clmgk_precision precision_of(const mgk_footprint *f)
 /* Rows of a block. */
 static int64_t rows_of(const mgk_tunables *p)
 {
-    return (int64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * mgk_tunable_get(p, MGK_NAMED(row_tiles)) * TILE_ROWS;
+    return (int64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * mgk_tunable_get(p, MGK_NAMED(row_tiles)) * sizes_of(p)->rows;
 }
 
 /* Rows of a tile. */
@@ -57,8 +102,9 @@ typedef struct words {
 
 static words words_of(const mgk_footprint *f, const mgk_tunables *p, int64_t rows)
 {
-    return (words){.key = LAYOUT_WORDS(uses_wgmma(p), rows, WIDTH_OF(f->head_size)),
-                   .value = LAYOUT_WORDS(uses_wgmma(p), rows, WIDTH_OF(f->value_size))};
+    const int columns = sizes_of(p)->columns;
+    return (words){.key = LAYOUT_WORDS(uses_wgmma(p), rows, WIDTH_OF(f->head_size, columns)),
+                   .value = LAYOUT_WORDS(uses_wgmma(p), rows, WIDTH_OF(f->value_size, columns))};
 }
 
 /* Words of a tile of sliced numbers and of its unsliced copy. In the forward pass keys and values take turns. */
@@ -66,9 +112,18 @@ static int64_t slices_words_of(const mgk_footprint *f, const mgk_tunables *p)
 {
     const words slice = words_of(f, p, tile_of(p));
     const int64_t key = bf16_slices_of(f) * slice.key, value = bf16_slices_of(f) * slice.value;
-    const int64_t copied_key = tile_of(p) * WIDTH_OF(f->head_size), copied_value = tile_of(p) * WIDTH_OF(f->value_size);
+    const int64_t copied_key = tile_of(p) * width_of(f->head_size), copied_value = tile_of(p) * width_of(f->value_size);
     return f->forward ? TURNS_WORDS(f->products, key, value) + TURNS_WORDS(f->products, copied_key, copied_value)
                       : STAGES_WORDS(f->products, key, copied_key, value, copied_value);
+}
+
+/* Words of a work-item for a block's own keys and values. */
+static int64_t own_words_of(const mgk_footprint *f, const mgk_tunables *p)
+{
+    const unit_sizes *const unit = sizes_of(p);
+    const int64_t steps =
+        (WIDTH_OF(f->head_size, unit->columns) + WIDTH_OF(f->value_size, unit->columns)) / unit->depth;
+    return mgk_tunable_get(p, MGK_NAMED(row_tiles)) * steps * unit->words;
 }
 
 /* Words of the tiles and of a work-group's own rows, in the backward pass without mixed heads. Layout:
@@ -78,9 +133,7 @@ static int64_t backward_words_of(const mgk_footprint *f, const mgk_tunables *p)
     if (bf16_slices_of(f) > 0)
         return slices_words_of(f, p);
     const words tile = words_of(f, p, tile_of(p)), held = words_of(f, p, rows_of(p));
-    const bool apart =
-        uses_wgmma(p) || HOLDS_FEW_WORDS(f->components, f->products, mgk_tunable_get(p, MGK_NAMED(row_tiles)),
-                                         WIDTH_OF(f->head_size), WIDTH_OF(f->value_size));
+    const bool apart = uses_wgmma(p) || HOLDS_FEW_WORDS(f->components, f->products, own_words_of(f, p));
     const int64_t of_keys =
         apart ? LARGER_OF(STAGES_WORDS(1, tile.key, tile.key, tile.value, tile.value), LARGER_OF(held.key, held.value))
               : f->products * held.key + held.value + tile.key + tile.value;
@@ -123,7 +176,7 @@ static int64_t mixed_keys_words_of(const mgk_footprint *f, const mgk_device_fact
 static int64_t mixed_words_of(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
 {
     const words tile = words_of(f, p, tile_of(p)), held = words_of(f, p, rows_of(p));
-    const bool staged = STAGES_QUERIES(uses_wgmma(p), f->products, WIDTH_OF(f->head_size));
+    const bool staged = STAGES_QUERIES(uses_wgmma(p), f->products, width_of(f->head_size));
     const int64_t of_queries = (staged ? f->products * held.key : 0) + f->products * tile.key;
     return f->forward ? of_queries + mgk_tunable_get(p, MGK_NAMED(heads)) * tile.value
                       : LARGER_OF(of_queries + held.value + tile.value, mixed_keys_words_of(f, facts, p));
@@ -147,8 +200,8 @@ static uint64_t local_bytes_of(const mgk_footprint *f, const mgk_device_facts *f
                                             : backward_words_of(f, p);
     const int64_t of_rows = f->components > 1 ? f->components + 1 : 0; /* at most */
     const int64_t ahead = f->forward ? 0 : MOST_TILE_TERMS + of_rows;
-    const int64_t own = 2 * (int64_t)mgk_tunable_get(p, MGK_NAMED(row_tiles)); /* rows of a work-item */
-    const int64_t exchange = (int64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * WARP * (is_cpu ? MOST_OF_ROWS : own);
+    const int64_t own = rows_of(p) * sizes_of(p)->row_lanes / threads_of(p); /* rows of a work-item */
+    const int64_t exchange = threads_of(p) * (is_cpu ? MOST_OF_ROWS : own);
     const int64_t all = tiles + tile_of(p) * (f->tile.terms + ahead) + exchange;
     const uint64_t bytes = (uint64_t)all * WORD_BYTES + (uses_wgmma(p) ? PART_ALIGNMENT : OTHER_ALIGNMENT);
     const uint64_t most = facts->info.local_memory_bytes;
@@ -179,7 +232,7 @@ static int64_t held_of(const mgk_footprint *f)
 /* Columns of D of a work-item's sums in the backward pass: a row of dK or dQ for each product. */
 static int64_t gradient_columns(const mgk_footprint *f)
 {
-    return f->forward ? 0 : f->products * WIDTH_OF(f->head_size);
+    return f->forward ? 0 : f->products * width_of(f->head_size);
 }
 
 /* True if the code of a mixed score takes many registers. */
@@ -194,8 +247,8 @@ static int most_heads(const mgk_footprint *f, const mgk_device_facts *facts, con
 {
     enum { MOST_HEADS = 4, FEW_HEADS = 2, FEW_SCORES = 2, WIDE = 64, MOST_SUMS = 256, MOST_WIDE_SUMS = 192 };
     const bool is_cpu = facts->info.device_class == CLMGK_DEVICE_CPU, few = is_cpu || held_of(f) > FEW_SCORES;
-    const bool has_room = WIDTH_OF(f->value_size) <= WIDE || (!few && (f->forward || uses_wgmma(p)));
-    const int64_t width = WIDTH_OF(f->value_size), most_sums = has_room ? MOST_SUMS : MOST_WIDE_SUMS;
+    const bool has_room = width_of(f->value_size) <= WIDE || (!few && (f->forward || uses_wgmma(p)));
+    const int64_t width = width_of(f->value_size), most_sums = has_room ? MOST_SUMS : MOST_WIDE_SUMS;
     const int most = score_is_costly(f) && !is_cpu ? 1 : few ? FEW_HEADS : MOST_HEADS;
     int heads = 1;
     while (heads < most && heads < f->held_heads && 2 * width * heads <= most_sums)
@@ -207,15 +260,16 @@ static int most_heads(const mgk_footprint *f, const mgk_device_facts *facts, con
  * products, and rows share the copies. */
 static void choose_mixed(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
 {
-    enum { LEAST_TILES = 2, TILES = 4, FEW_SCORES = 2, FEW_COLUMNS = 128 };
+    enum { TILES = 4, FEW_SCORES = 2, FEW_COLUMNS = 128 };
+    const int least = least_tiles(p), fewest = uses_wgmma(p) ? mgk_tunable_get(p, MGK_NAMED(warps)) : least_warps(f, p);
     const int64_t most_columns = uses_wgmma(p) ? WIDEST : FEW_COLUMNS;
     const bool is_short = held_of(f) > FEW_SCORES || gradient_columns(f) > most_columns || score_is_costly(f);
-    const int most_warps = mgk_tunable_get(p, MGK_NAMED(warps)), most_tiles = is_short ? LEAST_TILES : TILES;
+    const int most_warps = mgk_tunable_get(p, MGK_NAMED(warps)), most_tiles = is_short ? least : TILES;
     for (int heads = most_heads(f, facts, p); heads >= 1; heads /= 2) {
         mgk_tunable_default(p, MGK_NAMED(heads), heads);
-        for (int warps = most_warps; warps >= (uses_wgmma(p) ? most_warps : 1); warps /= 2) {
+        for (int warps = most_warps; warps >= fewest; warps /= 2) {
             mgk_tunable_default(p, MGK_NAMED(warps), warps);
-            for (int tiles = most_tiles; tiles >= LEAST_TILES; tiles /= 2) {
+            for (int tiles = most_tiles; tiles >= least; tiles /= 2) {
                 mgk_tunable_default(p, MGK_NAMED(key_tiles), tiles);
                 if (fits(f, facts, p))
                     return;
@@ -229,7 +283,7 @@ static bool fits_large_block(const mgk_footprint *f)
 {
     enum { WIDEST_SUMS = 64 };
     return f->held_heads == 0 && f->components == 1 && f->products == 1 && !f->keys_read_again && !f->modified &&
-           !f->priors && !f->variances && WIDTH_OF(f->widest) <= WIDEST_SUMS;
+           !f->priors && !f->variances && width_of(f->widest) <= WIDEST_SUMS;
 }
 
 /* Most registers of a work-item of wgmma's forward pass; 0: no limit. Three work-groups, softmax's with few features
@@ -239,7 +293,7 @@ static int most_registers(const mgk_footprint *f, const mgk_tunables *p)
 {
     enum { OF_FOUR = 128, OF_THREE = 168, WIDEST_OF_THREE = 128, FEW_SLICES = 2, MOST_COMPONENTS = 2 };
     const bool has_limit = f->products == f->components && f->components <= MOST_COMPONENTS && uses_wgmma(p) &&
-                           f->forward && f->held_heads == 0 && WIDTH_OF(f->widest) <= WIDEST_OF_THREE;
+                           f->forward && f->held_heads == 0 && width_of(f->widest) <= WIDEST_OF_THREE;
     if (f->singles)
         return has_limit && fits_large_block(f) && bf16_slices_of(f) == FEW_SLICES ? OF_THREE : 0;
     return !has_limit ? 0 : fits_large_block(f) ? OF_FOUR : OF_THREE;
@@ -251,7 +305,7 @@ static int64_t resident_of(const mgk_footprint *f, const mgk_device_facts *facts
 {
     enum { MOST = 255, OF_FEW_SUMS = 168 };
     const mgk_unit unit = mgk_unit_of(facts);
-    const int64_t threads = (int64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * WARP;
+    const int64_t threads = threads_of(p);
     const bool few = fits_large_block(f) && !f->singles && mgk_tunable_get(p, MGK_NAMED(row_tiles)) == 1;
     const int limit = most_registers(f, p);
     if (unit.registers == 0 || facts->matrix_unit.unit == 0 || !f->forward)
@@ -283,7 +337,7 @@ static int row_tiles_of(const mgk_footprint *f, const mgk_device_facts *facts, c
 /* Numbers of a row of dK and dV in the kernel of keys. */
 static int64_t gradient_sums_of(const mgk_footprint *f)
 {
-    return f->products * WIDTH_OF(f->head_size) + WIDTH_OF(f->value_size);
+    return f->products * width_of(f->head_size) + width_of(f->value_size);
 }
 
 /* Most of them for which wgmma has registers. */
@@ -352,9 +406,11 @@ static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tu
 {
     const clmgk_device_class kind = facts->info.device_class;
     mgk_tunable_default(p, MGK_NAMED(unit), unit_of(f, facts, p));
-    mgk_tunable_default(p, MGK_NAMED(warps), uses_wgmma(p) ? GROUP_WARPS : mgk_tunable_base(p, MGK_NAMED(warps), kind));
+    const int usual_warps = mgk_tunable_base(p, MGK_NAMED(warps), kind), warps = least_warps(f, p);
+    const int usual_tiles = mgk_tunable_base(p, MGK_NAMED(key_tiles), kind), tiles = least_tiles(p);
+    mgk_tunable_default(p, MGK_NAMED(warps), uses_wgmma(p) ? GROUP_WARPS : LARGER_OF(usual_warps, warps));
     mgk_tunable_default(p, MGK_NAMED(row_tiles), row_tiles_of(f, facts, p));
-    mgk_tunable_default(p, MGK_NAMED(key_tiles), mgk_tunable_base(p, MGK_NAMED(key_tiles), kind));
+    mgk_tunable_default(p, MGK_NAMED(key_tiles), LARGER_OF(usual_tiles, tiles));
     const int64_t usual_rows = rows_of(p);
     bool halved = true;
     if (f->held_heads > 0) {
@@ -362,22 +418,22 @@ static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tu
         return;
     }
     while (halved && !uses_wgmma(p) && rows_of(p) >= 2 * f->rows) /* half of the warps would have no rows */
-        halved = halve(p, MGK_NAMED(warps), 1);
+        halved = halve(p, MGK_NAMED(warps), warps);
     if (rows_of(p) < usual_rows) /* a compute unit holds more small work-groups with smaller tiles */
-        halve(p, MGK_NAMED(key_tiles), 2);
+        halve(p, MGK_NAMED(key_tiles), tiles);
     for (halved = true; halved && !fits(f, facts, p);)
-        halved = halve(p, MGK_NAMED(key_tiles), 2) || (!uses_wgmma(p) && halve(p, MGK_NAMED(warps), 1));
+        halved = halve(p, MGK_NAMED(key_tiles), tiles) || (!uses_wgmma(p) && halve(p, MGK_NAMED(warps), warps));
 }
 
 static const char *why_not(const mgk_footprint *f)
 {
-    if (f->singles && WIDTH_OF(f->widest) > WIDEST_SINGLES)
+    if (f->singles && width_of(f->widest) > WIDEST_SINGLES)
         return "registers hold at most 128 numbers of a head of f32 arrays";
     if (f->held_heads > 0 && held_of(f) > MOST_HELD)
         return "registers hold the scores of at most 8 global heads";
     if (f->held_heads > 0 && gradient_columns(f) > WIDEST)
         return "registers hold the gradients of global heads of 256 numbers together";
-    return WIDTH_OF(f->widest) > WIDEST ? "head_size and value_size exceed 256" : NULL;
+    return width_of(f->widest) > WIDEST ? "head_size and value_size exceed 256" : NULL;
 }
 
 static const char no_exact_tiles[] = "without a softmax its products are of tf32, which the precision must allow";
@@ -404,6 +460,7 @@ static const char *compiler_of_queries(const mgk_footprint *f, const mgk_tunable
 static mgk_flags unit_flags(const mgk_device_facts *facts, const mgk_tunables *p)
 {
     return (mgk_flags){.MATRIX_UNIT = mgk_tunable_get(p, MGK_NAMED(unit)),
+                       .EMULATED_UNIT = mgk_tunable_get(p, MGK_NAMED(emulates)),
                        .SHUFFLE = facts->sub_group.shuffle,
                        .SUB_GROUP_SIZE = facts->sub_group.size,
                        .LEAST_SUB_GROUP = facts->least_sub_group};
@@ -417,20 +474,34 @@ static clmgk_status fit_tiles(const mgk_footprint *f, const mgk_device_facts *fa
     if (f->precision == CLMGK_PRECISION_EXACT)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "engine matrix: %s", no_exact_tiles);
     mgk_tunable_default(p, MGK_NAMED(unit), newest);
-    while (f->work_items > 0 && (int64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * WARP > f->work_items)
+    while (f->work_items > 0 && threads_of(p) > f->work_items)
         if (!halve(p, MGK_NAMED(warps), 1))
             break;
     if (mgk_tunable_get(p, MGK_NAMED(unit)) > newest)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "engine matrix: %s",
                         newest == 0 ? "the device has no such matrix unit" : "wgmma has no products without a softmax");
     MGK_TRY(mgk_tunables_check(p, true, error));
-    const uint64_t threads = (uint64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * WARP;
+    const uint64_t threads = (uint64_t)threads_of(p);
     MGK_TRY(mgk_check_group("matrix", threads, 0, facts, error));
     *block = (mgk_block){.threads = (size_t)threads,
                          .unit = mgk_tunable_get(p, MGK_NAMED(unit)),
                          .precision = CLMGK_PRECISION_TF32,
                          .flags = unit_flags(facts, p)};
     block->flags.TF32_PRODUCTS = 1;
+    return CLMGK_OK;
+}
+
+/* Parameters that the caller gave, and the problem, for the unit's sizes. */
+static clmgk_status check_sizes(const mgk_footprint *f, const mgk_tunables *p, clmgk_error *error)
+{
+    if (f->singles && mgk_tunable_get(p, MGK_NAMED(emulates)) != 0)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "engine matrix: the unit has no products of f32");
+    if (tile_of(p) % sizes_of(p)->columns != 0)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "engine matrix: key-tiles: expected a multiple of %d",
+                        least_tiles(p));
+    if (mgk_tunable_get(p, MGK_NAMED(warps)) < least_warps(f, p))
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "engine matrix: warps: expected at least %d",
+                        least_warps(f, p));
     return CLMGK_OK;
 }
 
@@ -450,7 +521,8 @@ static clmgk_status fit(const mgk_footprint *whole, const mgk_device_facts *fact
     if (uses_wgmma(p) && f->two_types)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "engine matrix: wgmma needs one type for Q and K");
     MGK_TRY(mgk_tunables_check(p, true, error));
-    const uint64_t threads = (uint64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * WARP;
+    MGK_TRY(check_sizes(f, p, error));
+    const uint64_t threads = (uint64_t)threads_of(p);
     const uint64_t local = local_bytes_of(f, facts, p);
     MGK_TRY(mgk_check_group("matrix", threads, local, facts, error));
     *block = (mgk_block){.rows = rows_of(p),

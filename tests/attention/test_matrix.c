@@ -3,7 +3,10 @@
  * Each case is a program for each pass. */
 #include "harness/harness.h"
 
+#include "engine/units.clh"
+
 #include <math.h>
+#include <stdio.h>
 
 static void expect(th_session *session, th_problem *problem, const char *parameters)
 {
@@ -526,24 +529,87 @@ TH_TEST(one_mixture_for_all_heads)
     expect(session, &problem, "splits=4,row-tiles=2,warps=2,key-tiles=4");
 }
 
+/* ---- layouts of other units -------------------------------------------------------------------------------------- */
+
+#define OF_INPUTS (CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V)
+
+/* A descriptor's shapes with the layout of a unit. */
+static void expect_layout(th_session *session, const clmgk_attention_desc *desc, int unit, size_t count)
+{
+    char parameters[16];
+    (void)snprintf(parameters, sizeof(parameters), "emulates=%d", unit);
+    clmgk_plan_options options = th_options_of(CLMGK_ENGINE_MATRIX, parameters);
+    options.backward_parameters = parameters;
+    th_expect_shapes(session, *desc, &options, (uint64_t)unit, 0, count);
+}
+
+/* Waves of 64 of AMD's mfma in both passes, and the other layouts. */
+TH_TEST(layouts_of_units)
+{
+    static const clmgk_attention_desc forward = {.dtype = CLMGK_DTYPE_BF16, .head_size = 24, .value_size = 40};
+    static const int others[] = {MATRIX_WMMA, MATRIX_WMMA_12, MATRIX_DPAS_8};
+    expect_layout(session, &softmax_f16, MATRIX_MFMA, 6);
+    for (size_t n = 0; n < TH_COUNT(others); n++)
+        expect_layout(session, &forward, others[n], 4);
+}
+
+/* Both passes of both families with all layouts. */
+TH_FULL_TEST(layouts_of_units_everywhere)
+{
+    const clmgk_attention_desc descs[] = {softmax_f16,
+                                          {.variant = CLMGK_VARIANT_MGK,
+                                           .dtype = CLMGK_DTYPE_BF16,
+                                           .components = 3,
+                                           .prior_shape = CLMGK_PRIOR_HMS,
+                                           .head_size = 44,
+                                           .value_size = 36,
+                                           .dropout = 0.2,
+                                           .gradients = OF_INPUTS | CLMGK_GRADIENT_PRIOR},
+                                          {.variant = CLMGK_VARIANT_SMGK,
+                                           .dtype = CLMGK_DTYPE_F16,
+                                           .components = 2,
+                                           .head_size = 120,
+                                           .value_size = 16,
+                                           .gradients = OF_INPUTS | CLMGK_GRADIENT_SHIFT},
+                                          {.variant = CLMGK_VARIANT_HARD_FISH,
+                                           .dtype = CLMGK_DTYPE_BF16,
+                                           .components = 3,
+                                           .head_size = 20,
+                                           .value_size = 24,
+                                           .gradients = OF_INPUTS | CLMGK_GRADIENT_MIX},
+                                          {.variant = CLMGK_VARIANT_MISH,
+                                           .dtype = CLMGK_DTYPE_F16,
+                                           .components = 2,
+                                           .head_size = 32,
+                                           .value_size = 64,
+                                           .gradients = OF_INPUTS}};
+    for (int unit = MATRIX_MFMA; unit <= MATRIX_DPAS_8; unit++)
+        for (size_t n = 0; n < TH_COUNT(descs); n++)
+            expect_layout(session, &descs[n], unit, 8);
+}
+
 /* Arrays that its products do not take, and families that it lacks. */
 TH_TEST(other_problems_are_refused)
 {
     static const struct {
         clmgk_attention_desc desc;
-        const char *words;
-    } cases[] = {{{.value_size = 129}, "at most 128 numbers"},
-                 {{.dtype = CLMGK_DTYPE_F16, .dtype_k = CLMGK_STORAGE_F32}, "all f32"},
-                 {{.variant = CLMGK_VARIANT_HARD_FISH, .precision = CLMGK_PRECISION_TF32}, "slices of f32"},
-                 {{.dtype_o = CLMGK_STORAGE_F16, .gradients = CLMGK_GRADIENT_V}, "one for V and O"},
-                 {{.dtype = CLMGK_DTYPE_F16, .dtype_k = CLMGK_STORAGE_BF16, .gradients = CLMGK_GRADIENT_Q}, "one type"},
-                 {{.dtype = CLMGK_DTYPE_BF16, .dtype_v = CLMGK_STORAGE_F16, .gradients = CLMGK_GRADIENT_V}, "one type"},
-                 {{.dtype = CLMGK_DTYPE_BF16, .dtype_o = CLMGK_STORAGE_F16}, "finer weights"},
-                 {{.dtype = CLMGK_DTYPE_F16, .variant = CLMGK_VARIANT_HARD_FISH, .components = 9}, "8 global heads"},
-                 {{.dtype = CLMGK_DTYPE_F16, .variant = CLMGK_VARIANT_LINEAR}, "softmax"}};
+        const char *words, *parameters;
+    } cases[] = {
+        {{.value_size = 129}, "at most 128 numbers", NULL},
+        {{.dtype = CLMGK_DTYPE_F16, .dtype_k = CLMGK_STORAGE_F32}, "all f32", NULL},
+        {{.variant = CLMGK_VARIANT_HARD_FISH, .precision = CLMGK_PRECISION_TF32}, "slices of f32", NULL},
+        {{.dtype_o = CLMGK_STORAGE_F16, .gradients = CLMGK_GRADIENT_V}, "one for V and O", NULL},
+        {{.dtype = CLMGK_DTYPE_F16, .dtype_k = CLMGK_STORAGE_BF16, .gradients = CLMGK_GRADIENT_Q}, "one type", NULL},
+        {{.dtype = CLMGK_DTYPE_BF16, .dtype_v = CLMGK_STORAGE_F16, .gradients = CLMGK_GRADIENT_V}, "one type", NULL},
+        {{.dtype = CLMGK_DTYPE_BF16, .dtype_o = CLMGK_STORAGE_F16}, "finer weights", NULL},
+        {{.dtype = CLMGK_DTYPE_F16, .variant = CLMGK_VARIANT_HARD_FISH, .components = 9}, "8 global heads", NULL},
+        {{.dtype = CLMGK_DTYPE_F16, .variant = CLMGK_VARIANT_LINEAR}, "softmax", NULL},
+        {{.dtype = CLMGK_DTYPE_F32}, "no products of f32", "emulates=5"},
+        {{.dtype = CLMGK_DTYPE_F16}, "key-tiles: expected a multiple of 4", "emulates=5,key-tiles=2"},
+        {{.dtype = CLMGK_DTYPE_F16, .value_size = 128}, "warps: expected at least 2", "emulates=9,warps=1"}};
     for (size_t n = 0; n < TH_COUNT(cases); n++) {
         clmgk_attention_desc desc = cases[n].desc;
-        const clmgk_plan_options options = th_options_of(CLMGK_ENGINE_MATRIX, NULL);
+        const clmgk_plan_options options = th_options_of(CLMGK_ENGINE_MATRIX, cases[n].parameters);
         clmgk_plan *plan = NULL;
         desc.struct_size = sizeof(desc);
         desc.heads = 2;

@@ -5,10 +5,16 @@
  */
 #include "harness/harness.h"
 
-#define FUNCTION static inline
+#define FUNCTION    static inline
+#define MATRIX_UNIT 0
+#define EMULATED    1
+#define UNIT        MATRIX_MMA
+#include "engine/units.clh"
+
 #include "engine/matrix/memory.clh"
 
 #include "engine/matrix/layout.clh"
+#include "engine/matrix/units/mma.clh"
 
 enum { WARP = 32, ROWS = 16, COLUMNS = 8, DEPTH = 16 };
 

@@ -133,8 +133,9 @@ static const mgk_tunable tunables[] = {MGK_LINEAR_TUNABLES(MGK_TUNABLE_ROW)};
 #define TABLE(NAME, value, name) [value] = #name "-linear",
 static const char *const tables[] = {CLMGK_ENGINE_LIST(TABLE)};
 /* Parameters of engines' softmax blocks, which the family does not have. */
-static const char *const unused[] = {"vectors", "panels",   "tile",   "block",     "unroll",    "rows",       "keys",
-                                     "direct",  "features", "values", "row-tiles", "key-tiles", "split-from", NULL};
+static const char *const unused[] = {"vectors",   "panels",    "tile",       "block",    "unroll",
+                                     "rows",      "keys",      "direct",     "features", "values",
+                                     "row-tiles", "key-tiles", "split-from", "emulates", NULL};
 static const mgk_added_tunables added = {tables, tunables, MGK_COUNT(tunables), unused};
 
 /* The backward pass makes features as the forward pass does, and takes its denominators. */
