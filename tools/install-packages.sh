@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs the Debian packages that are missing: tools/install-packages.sh build|test|release
+# Installs the Debian packages that are missing: tools/install-packages.sh build|test|release|site
 #   build    packages to build and run the library and its programs
 #   test     also packages for the tests: other compilers, other OpenCL implementations, offline compilers
 #   release  packages for tools/release.sh: also Debian's tools, a compiler for 64-bit Arm
+#   site     packages for tools/site.sh
 # Needs no network if nothing is missing, else root or sudo.
 set -euo pipefail
 
@@ -72,8 +73,9 @@ test)
     unpack_libclc
     ;;
 release) install_missing "${release[@]}" ;;
+site) install_missing doxygen git python3-venv ;;
 *)
-    echo "usage: install-packages.sh build|test|release" >&2
+    echo "usage: install-packages.sh build|test|release|site" >&2
     exit 2
     ;;
 esac

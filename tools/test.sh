@@ -3,7 +3,7 @@
 # Installs missing packages, builds into build/ (other compilers and sanitizers: build-*/), and runs all checks.
 #   tools/test.sh          the checks that every change must pass: within 15 minutes on 2 cores
 #   tools/test.sh --full   also all long checks: every compiler with every sanitizer, all shapes, optimised programs,
-#                          Oclgrind sweeps, Clang's static analyzer, the mutation run, the files of a release
+#                          Oclgrind sweeps, Clang's static analyzer, the mutation run, the files of a release, the site
 # All stages run, even after failures; the output ends with CTest's summary of the main build.
 # shellcheck disable=SC2317 # stages are called through stage()
 set -euo pipefail
@@ -78,7 +78,7 @@ for name in sorted({entry["file"] for entry in json.load(open("build/compile_com
 lint() {
     local status=0
     lint_format || status=1
-    shellcheck tools/*.sh tests/*/*.sh python/*.sh cmake/completion.bash .ci/run || status=1
+    shellcheck tools/*.sh tools/site/*.sh tests/*/*.sh python/*.sh cmake/completion.bash .ci/run || status=1
     lint_tidy || status=1
     tests/lint/circles.py || status=1
     return "$status"
@@ -110,6 +110,7 @@ if [[ $full -eq 1 ]]; then
     done
     stage mutations tests/mutations/run.py
     stage release tools/release.sh build/release
+    stage site tools/site.sh
 else
     stage python python/test.sh
     export CLMGK_FAULT_STEP=96

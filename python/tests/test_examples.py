@@ -8,6 +8,7 @@ import re
 import statistics
 import subprocess
 import sys
+import textwrap
 
 import pytest
 
@@ -64,7 +65,7 @@ BLOCKS = {page: re.findall(r"```python\n(.*?)```", (PYTHON.parent / "docs" / pag
 
 def run_block(page, number):
     """Runs a block after the page's first one, or alone: PyTorch's. Returns its names."""
-    block = BLOCKS[page][number]
+    block = textwrap.dedent(BLOCKS[page][number])  # some are parts of lists
     for package in ("torch", "transformers", "pyopencl"):
         if package in block:
             pytest.importorskip(package)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# A release's version and sources: tools/release.sh --sources in a repository of its own, with files like the project's.
+# A release's version and sources: tools/release.sh --sources in a repository of its own, with files like the project's. And the
+# site's list of pages.
 #   check_release.sh SOURCE_DIR
 set -euo pipefail
 
@@ -49,3 +50,7 @@ version=$(basename "$work/first/"*.tar.gz .tar.gz)
 version=${version#libclmgk-}
 refused "9.9.9 (unreleased)" "version.h has $version"
 refused "$version (next month or so)" "is not a date"
+
+for page in "$source"/docs/*.md; do
+    grep -q ": docs/$(basename "$page")$" "$source/tools/site/mkdocs.yml" || fail "tools/site/mkdocs.yml does not have $page"
+done
