@@ -161,7 +161,8 @@ typedef struct clmgk_attention_desc {
 
     /* Linear family. It supports causal, alignment, lengths, lengths_q and packed sequences; all other masks and
      * modifiers, statistics and combine must be 0. */
-    double guard;          /* finite, >= 0, in the range of f32: added to every denominator */
+    double guard;           /* finite, >= 0, in the range of f32: added to every denominator */
+    double feature_epsilon; /* finite, >= 0, in the range of f32: RELU: added to every feature; else 0 */
     int64_t features;      /* F. FAVOR: R, the number of rows of the projection, 1 .. CLMGK_MAX_FEATURES. The other maps
                               fix F (D or 2 D nu), and 0 stands for it */
     clmgk_feature feature; /* the map phi */

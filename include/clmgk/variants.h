@@ -198,7 +198,7 @@ typedef enum clmgk_alignment {
  * Feature map phi of the linear family: maps the D elements x of an unscaled query or key to F features.
  *
  *     ELU1    x + 1 where x > 0, else exp(x); F = D
- *     RELU    max(x, 0), with derivative 0 at x = 0; F = D
+ *     RELU    max(x, 0) + feature_epsilon, with derivative 0 at x = 0; F = D
  *     EXP     exp(x); F = D
  *     DPFP    deterministic parameter-free projection (Schlag et al. 2021) of order nu: with r = [relu(x), relu(-x)],
  *             feature 2 D (i - 1) + m is r_m r_((m - i) mod 2D), i = 1 .. nu, m = 0 .. 2D - 1; F = 2 D nu

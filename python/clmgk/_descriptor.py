@@ -82,6 +82,7 @@ class Descriptor(TypedDict, total=False):
     use_mix_offset: bool
     shared_noise: bool
     guard: float
+    feature_epsilon: float
     features: int
     feature: str
     feature_order: int

@@ -365,6 +365,8 @@ def linear_attention(q: Array, k: Array, v: Array, *, state: State | None = None
         Of "favor"; see `draw_projection`.
     guard : float
         Is added to every denominator.
+    feature_epsilon : float
+        Is added to every feature of "relu".
     prior, shift, causal, alignment, lengths, lengths_q, offsets, offsets_k, seed, heads, mix, mix_weight, noise, \
     shared_noise, precision, engine, device
         As in `attention`.

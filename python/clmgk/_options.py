@@ -67,6 +67,7 @@ class LinearOptions(TypedDict, total=False):
     feature_order: int
     projection: ArrayLike | None
     guard: float
+    feature_epsilon: float
     prior: ArrayLike | None
     shift: ArrayLike | None
     causal: bool

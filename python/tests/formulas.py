@@ -112,12 +112,12 @@ def attention(q, k, v, *, variant="softmax", score="default", estep="soft", prio
     return p @ v, lse.masked_fill(empty[..., 0], -torch.inf)
 
 
-def features(x, feature="elu1", order=1, projection=None):
+def features(x, feature="elu1", order=1, projection=None, epsilon=0.0):
     """phi(x) [...,F]."""
     if feature == "elu1":
         return torch.where(x > 0, x + 1, torch.exp(torch.clamp(x, max=0)))
     if feature == "relu":
-        return torch.relu(x)
+        return torch.relu(x) + epsilon
     if feature == "exp":
         return torch.exp(x)
     if feature == "dpfp":
@@ -127,10 +127,11 @@ def features(x, feature="elu1", order=1, projection=None):
     return torch.exp(y @ projection.T - (y ** 2).sum(-1, keepdim=True) / 2) / projection.shape[0] ** 0.5
 
 
-def linear_attention(q, k, v, *, variant="linear", feature="elu1", feature_order=1, projection=None, guard=0.0, prior=None,
+def linear_attention(q, k, v, *, variant="linear", feature="elu1", feature_order=1, projection=None, guard=0.0,
+                     feature_epsilon=0.0, prior=None,
                      shift=None, mix=None, mix_weight=None, heads=None, state=None, **mask):
     """O, and the state's true C and z after all keys."""
-    phi = lambda x: features(x, feature, feature_order, projection)  # noqa: E731
+    phi = lambda x: features(x, feature, feature_order, projection, feature_epsilon)  # noqa: E731
     batch, n, s = q.shape[0], q.shape[2], k.shape[-2]
     if mix is not None:
         mix = mix if mix.ndim == 2 else mix.expand(heads, -1)

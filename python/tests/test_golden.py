@@ -63,7 +63,7 @@ class Case:
             self.options[name] = True
         elif value.endswith(".npy"):
             self.options[name] = np.load(self.folder / value)
-        elif name in ("softcap", "dropout", "guard") or (name == "variance" and "," not in value):
+        elif name in ("softcap", "dropout", "guard", "feature_epsilon") or (name == "variance" and "," not in value):
             self.options[name] = float(value)
         elif name in ("seed", "feature_order"):
             self.options[name] = int(value)

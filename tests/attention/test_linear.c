@@ -568,6 +568,20 @@ TH_TEST(guard)
     }
 }
 
+/* relu with an epsilon, which absorbs every second input: such inputs have gradients all the same. */
+TH_TEST(epsilon)
+{
+    clmgk_attention_desc desc = small_desc(CLMGK_VARIANT_MLK, MAP_RELU, N, S);
+    desc.causal = 1;
+    desc.feature_epsilon = 0.25;
+    TH_PROBLEM problem = make(&desc, 1);
+    static const th_name inputs[] = {TH_Q, TH_K};
+    for (size_t n = 0; n < TH_COUNT(inputs); n++)
+        for (size_t i = 0; i < problem.array[inputs[n]].count; i += 2)
+            problem.array[inputs[n]].values[i] *= 0x1p-40;
+    expect(session, &problem, 1, true);
+}
+
 /* Signed mixing: denominators of either sign, of which none is near 0. */
 TH_TEST(negative_mixing)
 {

@@ -316,6 +316,11 @@ static bool drop_guard(rd_case *c)
     return clear_number(&c->desc.guard);
 }
 
+static bool drop_epsilon(rd_case *c)
+{
+    return clear_number(&c->desc.feature_epsilon);
+}
+
 static bool drop_map(rd_case *c)
 {
     const bool any = c->desc.feature != CLMGK_FEATURE_ELU1;
@@ -360,7 +365,8 @@ static bool drop_masks(search *x)
 {
     static const option options[] = {DROP(layout),   DROP(window),         FIELD(causal),        FIELD(alignment),
                                      DROP(lengths),  FIELD(use_lengths_q), DROP(splits),         DROP(accumulation),
-                                     DROP(grad_lse), DROP(state),          FIELD(use_new_state), DROP(guard)};
+                                     DROP(grad_lse), DROP(state),          FIELD(use_new_state), DROP(guard),
+                                     DROP(epsilon)};
     bool any = false;
     for (size_t n = 0; n < TH_COUNT(options); n++)
         any = try_drop(x, &options[n]) || any;

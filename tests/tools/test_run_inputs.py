@@ -339,6 +339,12 @@ class Values(RunTest):
             with self.subTest(option=option):
                 self.refuse_run(option, words, variant=variant, **{option: "1e300"})
 
+    def test_epsilon_of_other_maps(self):
+        option = {"feature-epsilon": "0.1"}
+        self.refuse_run("feature-epsilon", "does not apply to --feature elu1", variant="linear", **option)
+        self.refuse_run("feature-epsilon", "does not apply to softmax", variant="softmax", **option)
+        self.refuse_run("feature_epsilon", "expected 0 or more", variant="linear", feature="relu", **{"feature-epsilon": "-1"})
+
     def test_files_beyond_float32(self):
         """Each array of floating-point numbers; one element is too large, in both orders of the file."""
         gradients = {"grad-out": self.save("g", self.normal(2, 4, 5, 6)), "out": None, "dq": "dq.npy"}

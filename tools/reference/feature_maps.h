@@ -60,7 +60,7 @@ static void NAME(apply)(const ref_map *map, const REAL *x, REAL *out)
         if (map->kind == CLMGK_FEATURE_ELU1)
             out[f] = x[f] > 0 ? x[f] + 1 : EXP(x[f]);
         else
-            out[f] = map->kind == CLMGK_FEATURE_RELU ? NAME(relu)(x[f]) : x[f];
+            out[f] = map->kind == CLMGK_FEATURE_RELU ? NAME(relu)(x[f]) + (REAL)map->epsilon : x[f];
 }
 
 static void NAME(add)(const ref_map *map, const REAL *x, const REAL *grad, bool sizes, REAL *grad_x)

@@ -9,6 +9,7 @@ ref_map ref_map_of(const clmgk_ref_problem *problem)
                      .shifted = desc->feature == CLMGK_FEATURE_EXP || desc->feature == CLMGK_FEATURE_FAVOR,
                      .norm = desc->feature == CLMGK_FEATURE_FAVOR ? log((double)desc->features) / 2.0 : 0.0,
                      .size = desc->head_size,
+                     .epsilon = desc->feature_epsilon,
                      .features = desc->features,
                      .projection = problem->projection};
 }

@@ -20,8 +20,9 @@
 typedef struct ref_map {
     clmgk_feature kind;
     bool shifted;
-    double norm;  /* favor: log sqrt(F). Scales are largest exponents without the factor 1 / sqrt(F) */
-    int64_t size; /* D */
+    double norm;    /* favor: log sqrt(F). Scales are largest exponents without the factor 1 / sqrt(F) */
+    double epsilon; /* relu: added to every feature */
+    int64_t size;   /* D */
     int64_t features;
     const double *projection; /* favor: [F,D] */
 } ref_map;

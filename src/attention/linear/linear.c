@@ -82,12 +82,22 @@ static clmgk_status resolve_features(clmgk_attention_desc *d, clmgk_error *error
 }
 
 /* The kernels take it as an f32. */
-static clmgk_status check_guard(const clmgk_attention_desc *d, clmgk_error *error)
+static clmgk_status check_number(const char *name, double x, clmgk_error *error)
 {
-    const float single = (float)d->guard;
-    if (d->guard >= 0.0 && !isinf(single) && (single > 0.0F || d->guard == 0.0))
+    const float single = (float)x;
+    if (x >= 0.0 && !isinf(single) && (single > 0.0F || x == 0.0))
         return CLMGK_OK;
-    return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "guard: %g: expected 0 or more, in the range of f32", d->guard);
+    return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: %g: expected 0 or more, in the range of f32", name, x);
+}
+
+static clmgk_status check_numbers(const clmgk_attention_desc *d, clmgk_error *error)
+{
+    MGK_TRY(check_number("guard", d->guard, error));
+    MGK_TRY(check_number("feature_epsilon", d->feature_epsilon, error));
+    if (d->feature_epsilon == 0.0 || d->feature == CLMGK_FEATURE_RELU)
+        return CLMGK_OK;
+    return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "feature_epsilon: %g: expected 0 with feature %s",
+                    d->feature_epsilon, clmgk_feature_name(d->feature));
 }
 
 static clmgk_status linear_resolve(clmgk_attention_desc *d, clmgk_error *error)
@@ -95,7 +105,7 @@ static clmgk_status linear_resolve(clmgk_attention_desc *d, clmgk_error *error)
     MGK_TRY(check_absent(d, error));
     MGK_TRY(resolve_components(d, error));
     MGK_TRY(resolve_features(d, error));
-    MGK_TRY(check_guard(d, error));
+    MGK_TRY(check_numbers(d, error));
     if (d->sequences > 0 && (d->use_state || d->use_new_state))
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: 1: expected 0 with packed sequences",
                         d->use_state ? "use_state" : "use_new_state");

@@ -82,6 +82,7 @@ static const option_rule rules[TOOL_COUNT(options)] = {
     OPTION(FEATURE) = {.has = CLMGK_TRAIT_LINEAR},
     OPTION(FEATURE_ORDER) = {.has = CLMGK_TRAIT_LINEAR},
     OPTION(GUARD) = {.has = CLMGK_TRAIT_LINEAR},
+    OPTION(FEATURE_EPSILON) = {.has = CLMGK_TRAIT_LINEAR},
     OPTION(STATE_IN) = {.has = CLMGK_TRAIT_LINEAR},
     OPTION(ESTEP) = {.has_not = CLMGK_TRAIT_ADMIXTURE | CLMGK_TRAIT_LINEAR},
     OPTION(SCORE) = {.has = CLMGK_TRAIT_KEYS | CLMGK_TRAIT_SHIFT, .has_not = CLMGK_TRAIT_LINEAR},
@@ -139,6 +140,7 @@ static const struct {
     clmgk_feature feature;
 } feature_rules[] = {
     {TOOL_OPTION_FEATURE_ORDER, CLMGK_FEATURE_DPFP},
+    {TOOL_OPTION_FEATURE_EPSILON, CLMGK_FEATURE_RELU},
     {TOOL_OPTION_ARRAYS + CLMGK_ARRAY_PROJECTION, CLMGK_FEATURE_FAVOR},
 };
 
@@ -227,6 +229,8 @@ static tool_exit parse_feature(const char *const *values, tool_problem_arguments
     TOOL_TRY(tool_parse_number("guard", values[TOOL_OPTION_GUARD], &arguments->guard, error));
     if (arguments->guard < 0.0)
         return tool_fail(error, TOOL_BAD_INPUT, "--guard %s: expected 0 or more", values[TOOL_OPTION_GUARD]);
+    TOOL_TRY(
+        tool_parse_number("feature-epsilon", values[TOOL_OPTION_FEATURE_EPSILON], &arguments->feature_epsilon, error));
     for (size_t i = 0; i < TOOL_COUNT(feature_rules); i++) {
         const size_t option = feature_rules[i].option;
         if (values[option] && feature_rules[i].feature != arguments->feature)

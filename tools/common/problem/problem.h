@@ -58,7 +58,7 @@ typedef struct tool_problem_arguments {
     const char *file[TOOL_FILES]; /* or a list of numbers, as given; NULL: not given */
     clmgk_feature feature;
     int64_t feature_order; /* 0: not given */
-    double guard;
+    double guard, feature_epsilon;
     char state_in_files[2][TOOL_MAX_PATH];
     const char *score_mod, *mask_mod; /* NULL: not given */
     size_t capture_count, number_count;
