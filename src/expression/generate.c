@@ -68,9 +68,23 @@ static void print_code(mgk_text *text, const char *code, const mgk_node *nodes, 
     }
 }
 
+/* tanh(x / c) of a c that all pairs share. Its quotient is a product, as in a soft-cap: tanh hides the rounding. */
+static const mgk_node *capped_quotient(const mgk_node *nodes, const mgk_node *node)
+{
+    const mgk_node *const quotient = node->operation == MGK_TANH ? &nodes[node->arguments[0]] : NULL;
+    if (quotient == NULL || quotient->operation != MGK_DIVIDE || quotient->from != MGK_FLOAT)
+        return NULL;
+    const int divisor = nodes[quotient->arguments[1]].operation;
+    return divisor == MGK_CONSTANT || divisor == MGK_NUMBER ? quotient : NULL;
+}
+
 static void print_operation(mgk_text *text, const mgk_node *nodes, const mgk_node *node)
 {
-    print_code(text, codes[node->operation][node->from != MGK_FLOAT], nodes, node, print_operand);
+    const mgk_node *const quotient = capped_quotient(nodes, node);
+    if (quotient != NULL)
+        print_code(text, "mod_tanh(%0 * (mod_const(1.0f) / %1))", nodes, quotient, print_operand);
+    else
+        print_code(text, codes[node->operation][node->from != MGK_FLOAT], nodes, node, print_operand);
 }
 
 static const char *type_code(mgk_type type)

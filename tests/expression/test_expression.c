@@ -389,6 +389,10 @@ TH_HOST_TEST(test_printed_code)
                         "    const mod_float t17 = t12 - t16;\n"
                         "    return t17;\n}\n");
     mgk_text_free(&code);
+    code = print_text("c * tanh(s / c) + floor(s / c)", false); /* a quotient is a product in tanh alone */
+    assert_non_null(strstr(code.data, " = mod_tanh(s * (mod_const(1.0f) / mod_number(data, 0)));\n"));
+    assert_non_null(strstr(code.data, " = s / mod_number(data, 0);\n"));
+    mgk_text_free(&code);
     code = print_text("true", true);
     assert_non_null(strstr(code.data, "FUNCTION mod_int mask_mod(const struct mod_pair pair, const struct mod_data "
                                       "data)\n{\n    return mod_const_int(-1);\n}\n"));

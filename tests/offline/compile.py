@@ -177,6 +177,12 @@ def tunable(options, name, rest):
     return next((int(x.split("=")[1]) for x in options if x.startswith(f"-D{name}=")), rest)
 
 
+class Texts:
+    """A user's score and mask, whose OpenCL C takes the place of a kernel file."""
+
+    file, code = "attention/mods_text.clh", None
+
+
 def whole(source, options, folder):
     """A kernel file with all that it includes, as the library gives it to a driver: a file's first include is its text, even
     where a condition excludes it, and later ones are nothing (src/device/source.c)."""
@@ -188,7 +194,8 @@ def whole(source, options, folder):
             return
         seen.add(name)
         yield f'#line 1 "{name}"'
-        for number, line in enumerate((KERNELS / name).read_text().splitlines(), 1):
+        text = Texts.code if Texts.code and name == Texts.file else (KERNELS / name).read_text()
+        for number, line in enumerate(text.splitlines(), 1):
             included = INCLUDE.match(line)
             if not included:
                 yield line

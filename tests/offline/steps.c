@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "offline/steps.h"
 
+#include "attention/core/formulas.h"
+
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* A number of the descriptor, by its name; of the dropout its bits. */
+/* A number of the descriptor, by its name; of the dropout and the soft-cap their bits. */
 typedef struct field {
     const char *name;
     size_t offset, size;
@@ -29,9 +31,9 @@ static const field fields[] = {
     FIELD(use_window),  FIELD(window_left),   FIELD(window_right), FIELD(sequences),  FIELD(use_offsets_k),
     FIELD(use_lengths), FIELD(use_lengths_q), FIELD(use_sinks),    FIELD(gradients),  FIELD(variant),
     FIELD(dtype),       FIELD(dtype_k),       FIELD(dtype_v),      FIELD(dtype_o),    FIELD(estep),
-    FIELD(statistics),  FIELD(prior_shape),   FIELD(dropout),      STRIDES(q),        STRIDES(k),
-    STRIDES(v),         STRIDES(o),           STRIDES(lse),        STRIDES(grad_o),   STRIDES(grad_q),
-    STRIDES(grad_k),    STRIDES(grad_v),
+    FIELD(statistics),  FIELD(prior_shape),   FIELD(dropout),      FIELD(softcap),    STRIDES(q),
+    STRIDES(k),         STRIDES(v),           STRIDES(o),          STRIDES(lse),      STRIDES(grad_o),
+    STRIDES(grad_q),    STRIDES(grad_k),      STRIDES(grad_v),
 };
 
 static int64_t get(const clmgk_attention_desc *desc, const field *f)
@@ -86,12 +88,16 @@ static void mark_strided(clmgk_attention_desc *desc)
 /* Sets the field, or `parameters`, that the text names; false: there is none. */
 static bool apply(const char *text, clmgk_attention_desc *desc, const char **parameters)
 {
+    const struct {
+        const char *name, **to;
+    } strings[] = {{"parameters", parameters}, {"score_mod", &desc->score_mod}, {"mask_mod", &desc->mask_mod}};
     const char *const value = strchr(text, '=');
     const size_t length = value == NULL ? 0 : (size_t)(value - text);
-    if (length == strlen("parameters") && strncmp(text, "parameters", length) == 0) {
-        *parameters = value + 1;
-        return true;
-    }
+    for (size_t i = 0; i < MGK_COUNT(strings); ++i)
+        if (length == strlen(strings[i].name) && strncmp(text, strings[i].name, length) == 0) {
+            *strings[i].to = value + 1;
+            return true;
+        }
     for (size_t i = 0; i < MGK_COUNT(fields); ++i) {
         int64_t number = 0;
         if (length == strlen(fields[i].name) && strncmp(text, fields[i].name, length) == 0) {
@@ -130,12 +136,23 @@ void offline_print_step(const mgk_step *step, const char *(*name_of)(int buffer)
     (void)printf(" %s\n", step->options.data);
 }
 
+/* The OpenCL C of a score and a mask, in hexadecimal digits. */
+static void print_code(const mgk_text *code)
+{
+    (void)printf("code ");
+    for (size_t i = 0; i < code->length; ++i)
+        (void)printf("%02x", (unsigned char)code->data[i]);
+    (void)printf("\n");
+}
+
 int offline_print_steps(clmgk_attention_desc desc, clmgk_pass pass, const mgk_device_facts *facts, int count,
                         char **texts)
 {
     clmgk_error error = {0};
     mgk_parameters parameters = {.text = NULL, .origin = MGK_ORIGIN_CALLER};
-    mgk_pass_plan plan = {0};
+    mgk_formulas formulas = {0};
+    mgk_mod_texts mods = {.code = ""};
+    mgk_pass_plan plan = {.mods = &mods};
     for (int i = 0; i < count; ++i)
         if (!apply(texts[i], &desc, &parameters.text)) {
             (void)fprintf(stderr, "%s: no field of the descriptor, or no value\n", texts[i]);
@@ -143,6 +160,8 @@ int offline_print_steps(clmgk_attention_desc desc, clmgk_pass pass, const mgk_de
         }
     mark_strided(&desc);
     clmgk_status status = clmgk_attention_validate(&desc, &desc, &error);
+    if (status == CLMGK_OK && mgk_has_texts(&desc))
+        status = mgk_formulas_of(&desc, NULL, &formulas, &error);
     if (status == CLMGK_OK)
         status = mgk_family_plan(mgk_family_of(desc.variant), &desc, facts, CLMGK_ENGINE_MATRIX, parameters, pass,
                                  &plan, &error);
@@ -154,6 +173,9 @@ int offline_print_steps(clmgk_attention_desc desc, clmgk_pass pass, const mgk_de
         offline_print_step(&plan.steps.step[i], array_name);
     if (status == CLMGK_OK)
         (void)printf("workspace %" PRIu64 "\n", plan.steps.workspace_bytes);
+    if (formulas.code.length > 0)
+        print_code(&formulas.code);
     mgk_steps_clear(&plan.steps, NULL);
+    mgk_formulas_free(&formulas);
     return status == CLMGK_OK ? 0 : 1;
 }

@@ -2,13 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counts what a tile of the matrix engine's kernels, or a product's step along K, takes on an NVIDIA GPU.
 
-    count.py NAME,... [--plans PROGRAM] [--ptxas PROGRAM] [--nvcc]
+    count.py NAME,... [--plans PROGRAM] [--ptxas PROGRAM] [--nvcc] [--score TEXT] [--mask TEXT] [--softcap C] [--causal]
 
-NAME: of a configuration that offline_plans prints for `matrix-nvidia`. Executes two problems that differ by a tile. Prints two
+NAME: of a configuration that offline_plans prints for `matrix-nvidia`, with a score and a mask as text, which read no
+arrays, or with a soft-cap and a causal mask. Executes two problems that differ by a tile. Prints two
 tables, of attention and of products of matrices. Needs what run.py needs.
 """
 import argparse
 import pathlib
+import struct
 import sys
 import tempfile
 
@@ -60,6 +62,17 @@ def heads_of(name):
     return 4 if "fish" in name or "mish" in name else 1
 
 
+def fields_of(arguments):
+    """Of the problems, by the options."""
+    texts = {"score_mod": arguments.score, "mask_mod": arguments.mask}
+    fields = {name: text for name, text in texts.items() if text is not None}
+    if arguments.causal:
+        fields["causal"] = 1
+    if arguments.softcap:
+        fields["softcap"] = struct.unpack("q", struct.pack("d", arguments.softcap))[0]
+    return fields
+
+
 def lengths_of(name, parameters, plans):
     """N and S of two problems, which differ by whole tiles or blocks. Each has a block of few rows and a tile of few keys,
     too."""
@@ -83,12 +96,12 @@ def own_parameters(name, plans):
     return f"splits=1,row-tiles={max(tiles)}"
 
 
-def measure(name, programs, plans, parameters=None):
-    """(Tiles of a configuration's kernels, faults of the results of the smaller problem)."""
+def measure(name, programs, plans, parameters=None, **fields):
+    """(Tiles of a configuration's kernels, faults of the results of the smaller problem). `fields`: more of the problems."""
     parameters = parameters or own_parameters(name, plans)
     lengths = lengths_of(name, parameters, plans)
     short, long = (passes.Pass(passes.Plan(plans, name, {"batch": 1, "heads": heads_of(name), "length": n, "length_k": s,
-                                                          "parameters": parameters})) for n, s in lengths)
+                                                          "parameters": parameters, **fields})) for n, s in lengths)
     few = short.run(programs)
     known, executed = passes.configurations(plans), {(step.source, tuple(step.options)) for step in short.plan.steps}
     faults = short.faults()
@@ -118,6 +131,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("names", help="names of configurations, with commas")
     parser.add_argument("--plans", type=pathlib.Path, default=offline.PLANS, help="the program offline_plans")
+    parser.add_argument("--score", help="a score as text, in place of the scaled score s")
+    parser.add_argument("--mask", help="a mask as text")
+    parser.add_argument("--softcap", type=float, help="soft-cap of scores")
+    parser.add_argument("--causal", action="store_true", help="causal mask, whose diagonal ends at the last key")
     arguments, tools = machine.parse(parser)
     if tools is None:
         return 77
@@ -129,7 +146,7 @@ def main():
     with tempfile.TemporaryDirectory() as work:
         programs = passes.Programs(machine.ARCHITECTURE, *tools, work, arguments.nvcc)
         print_rows(COLUMNS, [tile.row() for name in names if not name.startswith("product-")
-                             for tile in measure(name, programs, arguments.plans)[0]])
+                             for tile in measure(name, programs, arguments.plans, **fields_of(arguments))[0]])
         print_rows(products.COLUMNS, [products.Step(name, programs, arguments.plans).row() for name in names
                                       if name.startswith("product-")])
     return 0

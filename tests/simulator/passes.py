@@ -82,6 +82,8 @@ class Plan:
             kind, *rest = line.split()
             if kind == "problem":
                 self.problem = {key: int(value) for key, value in (part.split("=") for part in rest)}
+            elif kind == "code":
+                offline.Texts.code = bytes.fromhex(rest[0]).decode()
             elif kind == "workspace":
                 self.workspace = int(rest[0])
             else:
