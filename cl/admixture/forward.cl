@@ -92,10 +92,12 @@ KERNEL(admixture_forward)
         return;
     const row_block block = row_block_of(&a, GROUP_ID, (a.heads + HEADS - 1) / HEADS, offsets);
     const int h0 = block.h * HEADS, heads = min(HEADS, a.heads - h0), first = block.first;
-    const problem p =
-        placed(&a, problem_of(&a, block.b, lengths, lengths_q, offsets, offsets_k), positions, positions_k);
+    problem p = placed(&a, problem_of(&a, block.b, lengths, lengths_q, offsets, offsets_k), positions, positions_k);
     if (first >= p.rows)
         return;
+#if HAS_PAGE_TABLE
+    const page_map pages = pages_of(&a, &p, page_table, page_offsets, last_page);
+#endif
     q += p.batch * a.q.batch + p.row_base * a.q.token;
     k += p.cache * a.k.batch + p.key_base * a.k.token;
     const int readers = a.heads / a.kv_heads, g0 = h0 / readers;
@@ -104,6 +106,9 @@ KERNEL(admixture_forward)
         v += p.cache * a.v.batch + g0 * a.v.head + p.key_base * a.v.token;
 
     ENGINE_DECLARE(e, PRODUCTS)
+#if HAS_PAGE_TABLE
+    e.pages = pages;
+#endif
     const mod_data data = MOD_DATA;
     scorer x[HEADS];
     real row_max[PANELS * HEADS][BLOCK_ROWS], row_sum[PANELS * HEADS][BLOCK_ROWS];
@@ -165,7 +170,8 @@ KERNEL(admixture_forward)
 #if LOGS_ALONE
                 flags_lower(&e);
 #else
-                expect_rows(&a, k, v + g * a.v.head, h, heads, k0 + TILE_KEYS, end, n);
+                if (!HAS_PAGE_TABLE)
+                    expect_rows(&a, k, v + g * a.v.head, h, heads, k0 + TILE_KEYS, end, n);
                 tile_accumulate(&e, acc, g, view.begin, view.end, view.edge);
 #endif
                 branch_end();

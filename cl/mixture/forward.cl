@@ -274,7 +274,7 @@ FUNCTION void block_ahead(engine *e, const mgk_attention_args *a, const row_bloc
                steps);
     rows_ahead(e, AHEAD_O, elements_of(o + b * a->o.batch + h * a->o.head), a->o.token, next->first, end, a->value_size,
                steps);
-    if (b != 0 || g != 0)
+    if (!HAS_PAGE_TABLE && (b != 0 || g != 0))
         tile_ahead(e, a, AHEAD_K, AHEAD_V, k + b * a->k.batch + g * a->k.head, v + b * a->v.batch + g * a->v.head, 0,
                    a->length_k, steps);
     rows_announced(e);
@@ -306,7 +306,7 @@ FUNCTION void panels_begin(engine *e, mixture *x, const key_walk *w, const row_a
 FUNCTION void tile_begin(engine *e, mixture *x, const key_walk *w, const row_arrays *at, const row_block *block, int k0)
 {
     tile_stage(e, x, w, at, k0);
-#if !DENSITY
+#if !DENSITY && !HAS_PAGE_TABLE
     if (k0 + TILE_KEYS < w->end)
         tile_ahead(e, w->a, AHEAD_TILE_K, AHEAD_TILE_V, at->k, at->v, k0 + TILE_KEYS, w->end,
                    steps_of(w->a, block, k0, TILE_KEYS));
@@ -320,10 +320,12 @@ KERNEL(mixture_forward)
         return;
     const row_block block = row_block_of(&a, GROUP_ID, a.heads, offsets);
     const int h = block.h, first = block.first;
-    const problem p =
-        placed(&a, problem_of(&a, block.b, lengths, lengths_q, offsets, offsets_k), positions, positions_k);
+    problem p = placed(&a, problem_of(&a, block.b, lengths, lengths_q, offsets, offsets_k), positions, positions_k);
     if (first >= p.rows)
         return;
+#if HAS_PAGE_TABLE
+    const page_map pages = pages_of(&a, &p, page_table, page_offsets, last_page);
+#endif
     const long g = (long)h * a.kv_heads / a.heads;
     const row_arrays at = {q + p.batch * a.q.batch + h * a.q.head + p.row_base * a.q.token,
                            k + p.cache * a.k.batch + g * a.k.head + p.key_base * a.k.token,
@@ -332,6 +334,9 @@ KERNEL(mixture_forward)
                            shift + (long)h * COMPONENTS * a.head_size};
 
     ENGINE_DECLARE(e, PRODUCTS)
+#if HAS_PAGE_TABLE
+    e.pages = pages;
+#endif
     mixture x;
     KEY_SPACE float beta[HAS_KEY_TERMS ? TERM_TILES * COMPONENTS : 1][TILE_KEYS];
     KEY_SPACE float log_prior[HAS_LOG_PRIOR ? COMPONENTS : 1][TILE_KEYS];

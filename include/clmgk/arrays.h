@@ -108,6 +108,9 @@
     A(NUMBERS, numbers, F32, IN, ANY, "rrr-", "#", d->numbers[0] != NULL)                                              \
     A(POSITIONS, positions, I32, IN, POSITIONS, "rrr-", "BN", !linear(d) && d->use_positions)                          \
     A(POSITIONS_K, positions_k, I32, IN, POSITIONS, "rrr-", "BS", !linear(d) && d->use_positions)                      \
+    A(PAGE_TABLE, page_table, I32, IN, PAGES, "rrr-", table_axes(d), d->page_size > 0)                                 \
+    A(PAGE_OFFSETS, page_offsets, I32, IN, PAGES, "rrr-", d->sequences > 0 ? "t" : "o", d->use_page_offsets)           \
+    A(LAST_PAGE, last_page, I32, IN, PAGES, "rrr-", d->sequences > 0 ? "T" : "B", d->use_page_offsets)                 \
     A(PARTS_O, parts_o, STORAGE, IN, ANY, "---r", "BHNE", d->combine)                                                  \
     A(PARTS_LSE, parts_lse, F32, IN, ANY, "---r", "BHN", d->combine)                                                   \
     A(PARTS_LSE_LOW, parts_lse_low, F32, IN, ANY, "---o", "BHN", d->combine && d->use_lse_low)                         \
@@ -124,6 +127,7 @@
     X(MIX_WEIGHT, use_mix_weight)                                                                                      \
     X(MIX_OFFSET, use_mix_offset)                                                                                      \
     X(MIX_HIDDEN_OFFSET, use_mix_hidden_offset)                                                                        \
+    X(PAGE_OFFSETS, use_page_offsets)                                                                                  \
     X(LSE_LOW, use_lse_low)                                                                                            \
     X(POSITIONS, use_positions)                                                                                        \
     X(STATE_C, use_state)                                                                                              \
@@ -175,7 +179,8 @@ typedef enum clmgk_values {
     CLMGK_VALUES_NOT_RAISED,
     CLMGK_VALUES_LENGTHS,
     CLMGK_VALUES_OFFSETS,
-    CLMGK_VALUES_POSITIONS
+    CLMGK_VALUES_POSITIONS,
+    CLMGK_VALUES_PAGES /* of page tables: clmgk_check_pages */
 } clmgk_values;
 
 /* A line of CLMGK_ARRAY_LIST. */
@@ -218,8 +223,9 @@ typedef enum clmgk_presence { CLMGK_ABSENT, CLMGK_OPTIONAL, CLMGK_REQUIRED } clm
 /*
  * Shape of an array in axis order. Letters: B batch, H query heads, A heads that are mixed after their softmax, G
  * key/value heads, N queries, S keys, D and E head sizes, M components or global heads, U hidden units, F features, T
- * packed sequences, t for T + 1; b, h, n and s are the axes of the bias; w, x, y and z those of a captured array; # is
- * the number of a score's or mask's numbers; 1 and 2 are axes of that size.
+ * packed sequences, t for T + 1, o for B + 1, P pages of a pool, K keys of a page, C entries of a page table; b, h, n
+ * and s are the axes of the bias; w, x, y and z those of a captured array; # is the number of a score's or mask's
+ * numbers; 1 and 2 are axes of that size.
  */
 typedef struct clmgk_shape {
     int32_t rank; /* 0: the descriptor does not use the array */

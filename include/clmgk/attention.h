@@ -242,6 +242,26 @@ typedef struct clmgk_attention_desc {
     int64_t first_batch;
     int64_t first_head;
     int64_t all_heads;
+
+    /* Keys and values in pages. page_size > 0: K and V are pools of `pages` pages with page_size keys each: K is
+     * [pages,G,page_size,D] (MGK [pages,G,M,page_size,D], admixture variants [pages,M,page_size,D]), V
+     * [pages,G,page_size,E], with any strides; their layouts' `batch` is the stride of pages. So [pages,page_size,G,D],
+     * and K and V in one buffer, are strides and offsets. Key j of batch b is row j mod page_size of page
+     * page_table[b, floor(j / page_size)]; tables may share pages. S is the room of each batch: at most, and by
+     * default, table_pages * page_size; lengths say how much is in use. Entries that no key in use needs are not read.
+     *
+     * use_page_offsets: the compressed form. page_table has table_pages entries for all batches, those of b from
+     * page_offsets[b] to page_offsets[b + 1] - 1, and last_page[b] keys of its last page are in use. There are no
+     * lengths then, and alignment LENGTHS counts from these keys.
+     *
+     * Packed sequences (T in the place of B) have pages in the place of caches, with or without use_lengths; see there.
+     * The softmax families, without mixing after the softmax. For inference: UNSUPPORTED with gradients, statistics and
+     * the engine MATRIX. Numbers on the device are not checked: pages outside of the pools count as the nearest one,
+     * and nothing else is read. clmgk_check_pages checks a table in host memory. */
+    int64_t page_size; /* any from 1 on; 0: no pages */
+    int64_t pages;
+    int64_t table_pages;
+    int32_t use_page_offsets;
 } clmgk_attention_desc;
 
 #define CLMGK_ATTENTION_DESC_INIT CLMGK_INIT(clmgk_attention_desc)
@@ -391,6 +411,10 @@ CLMGK_API size_t clmgk_plan_workspace_size(const clmgk_plan *plan);
  *   positions       int32 [B,N] and positions_k int32 [B,S]: required with use_positions
  *   offsets         int32 [T+1]: required with sequences > 0; first 0, last N, ascending
  *   offsets_k       int32 [T+1]: required with use_offsets_k; first 0, last S, ascending
+ *   page_table      int32 [B,table_pages], packed sequences [T,table_pages], compressed [table_pages]: required with
+ *                   page_size > 0
+ *   page_offsets    int32 [B+1], packed sequences [T+1]: required with use_page_offsets; ascending from 0 or more
+ *   last_page       int32 [B], packed sequences [T]: required with use_page_offsets; 0 .. page_size
  *   bias            [bias_batch,bias_heads,bias_length,bias_length_k]: required with use_bias
  *   slopes          [H]: required with use_alibi
  *   sinks           [H]: required with use_sinks
@@ -509,6 +533,16 @@ CLMGK_API int64_t clmgk_array_bytes(const clmgk_attention_desc *resolved, clmgk_
 CLMGK_API size_t clmgk_array_element_size(const clmgk_attention_desc *resolved, clmgk_array array);
 CLMGK_API clmgk_dtype clmgk_array_dtype(const clmgk_attention_desc *resolved, clmgk_array array);
 CLMGK_API clmgk_presence clmgk_array_presence(const clmgk_attention_desc *resolved, clmgk_pass pass, clmgk_array array);
+
+/*
+ * Checks the numbers of pages of a resolved descriptor's call, which calls on device arrays take as they are: entries
+ * in use must be pages of the pool, offsets ascending, last pages at most page_size, and no sequence longer than S.
+ * INVALID_VALUE, with a message that names the element. Arrays that the descriptor does not use are ignored and may be
+ * NULL. clmgk_attention_forward_host calls it.
+ */
+CLMGK_API clmgk_status clmgk_check_pages(const clmgk_attention_desc *resolved, const int32_t *page_table,
+                                         const int32_t *page_offsets, const int32_t *last_page, const int32_t *lengths,
+                                         clmgk_error *error);
 
 /*
  * Enqueues the forward pass on `queue`, a queue of the plan's context and device, in order or out of order. Never

@@ -107,6 +107,10 @@ class Descriptor(TypedDict, total=False):
     first_batch: int
     first_head: int
     all_heads: int
+    page_size: int
+    pages: int
+    table_pages: int
+    use_page_offsets: bool
 
 
 # Enumerations of C without a table of names.

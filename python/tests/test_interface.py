@@ -38,8 +38,9 @@ FROM_ARRAYS = {"dtype", "dtype_k", "dtype_v", "dtype_o", "batch", "kv_heads", "c
                "use_mix_offset", "use_mix_hidden_offset", "mix_after_heads", "features", "use_state", "use_new_state"}
 # Fields that stand for a function of their own, or its argument.
 FUNCTIONS = {"gradients", "statistics", "combine"}
-# For rows whose weights need more than f32's L, where the functions return one L; gradients to be added up; parts of a batch.
-PLANS_ALONE = {"use_lse_low", "dtype_grad_q", "dtype_grad_k", "dtype_grad_v", "first_batch", "first_head", "all_heads"}
+# For rows whose weights need more than f32's L, where the functions return one L; gradients to be added up; parts of a batch; pages.
+PLANS_ALONE = {"use_lse_low", "dtype_grad_q", "dtype_grad_k", "dtype_grad_v", "first_batch", "first_head", "all_heads",
+               "page_size", "pages", "table_pages", "use_page_offsets"}
 
 
 @pytest.mark.parametrize("name", OFFERED)

@@ -156,7 +156,10 @@ static clmgk_status resolve_keys(clmgk_attention_desc *d, clmgk_error *error)
                         "length_k: %" PRId64 ": expected 1 to %" PRId64
                         ", 0 for as many as queries, or CLMGK_NO_KEYS (%d)",
                         d->length_k, MAX_AXIS, CLMGK_NO_KEYS);
-    set_default(&d->length_k, d->length);
+    const int64_t pages = d->page_size > 0 && d->table_pages > 0 && d->table_pages <= MAX_AXIS / d->page_size
+                              ? d->table_pages * d->page_size
+                              : 0; /* the keys of a whole table */
+    set_default(&d->length_k, pages > 0 ? pages : d->length);
     if (d->length_k == CLMGK_NO_KEYS)
         d->length_k = 0;
     d->resolved = 1;
@@ -252,8 +255,8 @@ static clmgk_status check_caches(const clmgk_attention_desc *d, clmgk_error *err
     if (d->use_offsets_k)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
                         "use_offsets_k: 1: expected 0 with sequences = %" PRId64
-                        " and use_lengths = 1, which give each sequence a cache of its own",
-                        d->sequences);
+                        " and %s, which give each sequence a cache of its own",
+                        d->sequences, d->page_size > 0 ? "pages" : "use_lengths = 1");
     if (mgk_has_trait(d, CLMGK_TRAIT_LINEAR))
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
                         "use_lengths: 1: expected 0 with packed sequences and variant %s, which has no cache of keys",
@@ -267,6 +270,39 @@ static clmgk_status check_caches(const clmgk_attention_desc *d, clmgk_error *err
                         "%s: expected 0 with packed sequences and use_lengths = 1: caches are for inference",
                         d->gradients != 0 ? "gradients" : "statistics");
     return CLMGK_OK;
+}
+
+/* Keys and values in pages, for inference. */
+static clmgk_status check_pages(const clmgk_attention_desc *d, clmgk_error *error)
+{
+    MGK_TRY(check_count("page_size", d->page_size, 0, error));
+    if (d->page_size == 0) {
+        MGK_TRY(check_idle("pages", d->pages, d->pages == 0, "page_size", error));
+        MGK_TRY(check_idle("table_pages", d->table_pages, d->table_pages == 0, "page_size", error));
+        return check_idle("use_page_offsets", d->use_page_offsets, d->use_page_offsets == 0, "page_size", error);
+    }
+    MGK_TRY(check_count("pages", d->pages, 1, error));
+    MGK_TRY(check_count("table_pages", d->table_pages, 1, error));
+    if (mgk_has_trait(d, CLMGK_TRAIT_LINEAR))
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "page_size: %" PRId64 ": expected 0 with variant %s",
+                        d->page_size, clmgk_variant_name(d->variant));
+    if (d->use_page_offsets && d->use_lengths)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                        "use_lengths: 1: expected 0 with use_page_offsets = 1: last_page gives the lengths");
+    if (!d->use_page_offsets && d->length_k > d->table_pages * d->page_size)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_SHAPE,
+                        "length_k: %" PRId64 ": expected at most table_pages * page_size = %" PRId64, d->length_k,
+                        d->table_pages * d->page_size);
+    const char *const field = d->gradients != 0        ? "gradients"
+                              : d->statistics != 0     ? "statistics"
+                              : d->use_positions       ? "use_positions"
+                              : d->mix_after_heads > 0 ? "mix_after_heads"
+                                                       : NULL;
+    return field == NULL ? CLMGK_OK
+                         : mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "%s: expected 0 with page_size = %" PRId64 ": %s",
+                                    field, d->page_size,
+                                    d->gradients != 0 || d->statistics != 0 ? "pages are for inference"
+                                                                            : "its kernels do not read pages");
 }
 
 /* Packed sequences have an alignment of their own, and lengths, too, unless they have caches. */
@@ -283,7 +319,7 @@ static clmgk_status check_sequences(const clmgk_attention_desc *d, clmgk_error *
                         d->sequences);
     if (d->use_lengths_q)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "use_lengths_q: 1: expected 0 with packed sequences");
-    if (d->use_lengths)
+    if (mgk_has_caches(d))
         return check_caches(d, error);
     if (!d->use_offsets_k && d->length != d->length_k)
         return mgk_fail(error, CLMGK_ERROR_INVALID_SHAPE,
@@ -569,8 +605,9 @@ clmgk_status mgk_attention_resolve(const clmgk_attention_desc *desc, clmgk_atten
     MGK_TRY(resolve_axes(&d, error));
     MGK_TRY(mgk_family_of(d.variant)->resolve(&d, error));
     MGK_TRY(check_axis("components", d.components, 1, CLMGK_MAX_COMPONENTS, error));
-    if (d.alignment == CLMGK_ALIGN_LENGTHS && !d.use_lengths)
+    if (d.alignment == CLMGK_ALIGN_LENGTHS && !d.use_lengths && !d.use_page_offsets)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "alignment: LENGTHS: expected use_lengths = 1");
+    MGK_TRY(check_pages(&d, error));
     MGK_TRY(resolve_variance(&d, error));
     MGK_TRY(resolve_window(&d, error));
     MGK_TRY(check_sequences(&d, error));

@@ -159,6 +159,8 @@ static clmgk_status check_values(const host_call *call, clmgk_array array, clmgk
     case CLMGK_VALUES_POSITIONS:
         return check_lengths(clmgk_array_name(array), call->pointer[array], mgk_array_count(desc, array),
                              MGK_MOST_POSITION, error);
+    case CLMGK_VALUES_PAGES: /* together, by clmgk_check_pages */
+        return CLMGK_OK;
     default:
         return check_floats(call, array, error);
     }
@@ -289,6 +291,10 @@ static clmgk_status host_begin(host_call *call, clmgk_pass pass, const clmgk_att
         MGK_TRY(check_pointer(call, (clmgk_array)i, error));
     for (int i = 0; i < CLMGK_ARRAYS; ++i)
         MGK_TRY(check_values(call, (clmgk_array)i, error));
+    if (call->desc.page_size > 0 && call->desc.length_k > 0)
+        MGK_TRY(clmgk_check_pages(&call->desc, call->pointer[CLMGK_ARRAY_PAGE_TABLE],
+                                  call->pointer[CLMGK_ARRAY_PAGE_OFFSETS], call->pointer[CLMGK_ARRAY_LAST_PAGE],
+                                  call->pointer[CLMGK_ARRAY_LENGTHS], error));
     return CLMGK_OK;
 }
 

@@ -41,7 +41,10 @@ mgk_tuning_key mgk_attention_key(const clmgk_attention_desc *desc, clmgk_pass pa
              clmgk_estep_name(d->estep), mgk_count_class(d->components), mgk_size_class(family, d->head_size),
              mgk_size_class(family, d->value_size), d->causal != 0, d->use_window != 0, d->sequences > 0, modified,
              few);
-    const size_t used = strlen(key.exact);
+    size_t used = strlen(key.exact);
+    if (d->page_size > 0) /* other programs, without a unit of the CPU */
+        snprintf(key.exact + used, sizeof(key.exact) - used, " pages=1");
+    used = strlen(key.exact);
     if (family->add_to_key != NULL)
         family->add_to_key(d, key.exact + used, sizeof(key.exact) - used);
     add_types(d, &key);

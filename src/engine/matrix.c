@@ -579,6 +579,8 @@ static const char *why_not_problem(const clmgk_attention_desc *desc)
 {
     if (desc->mix_after_heads > 0)
         return "it has no kernels for weights that are mixed after the softmax";
+    if (desc->page_size > 0)
+        return "it does not read keys and values in pages";
     if (desc->use_positions)
         return "it has no kernels for positions";
     return desc->mix_hidden > 0 ? "it has no kernels for a hidden layer of mixed heads" : why_not_types(desc);

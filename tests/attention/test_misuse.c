@@ -138,7 +138,7 @@ static const bad_desc bad_descs[] = {
     {{DESC(sequences, BIG)}, CLMGK_ERROR_OVERFLOW, "sequences", "1099511627776"},
     {{DESC(sequences, 2)}, SHAPE, "length_k", "6"}, /* N = 5 */
     {{DESC(sequences, 2), DESC(length_k, 5), DESC(batch, 2)}, SHAPE, "batch", "2"},
-    {{DESC(sequences, 2), DESC(length_k, 5), DESC(use_lengths, 1)}, VALUE, "use_lengths", "sequences"},
+    {{DESC(sequences, 2), DESC(use_offsets_k, 1), DESC(use_lengths, 1)}, VALUE, "use_offsets_k", "sequences"},
     {{DESC(sequences, 2), DESC(length_k, 5), DESC(use_lengths_q, 1)}, VALUE, "use_lengths_q", "sequences"},
     {{DESC(sequences, 2), DESC(use_offsets_k, 1), DESC(alignment, CLMGK_ALIGN_LENGTHS)},
      VALUE,

@@ -148,9 +148,14 @@ static void shape_arrays(th_problem *problem)
     const bool mixed = has_trait(d, CLMGK_TRAIT_ADMIXTURE);
     const int64_t heads = th_softmax_heads(d);
     set_shape(&a[TH_Q], d->batch, mixed ? d->components : d->heads, 1, d->length, d->head_size);
-    const int64_t caches = d->sequences > 0 && d->use_lengths ? d->sequences : d->batch;
-    set_shape(&a[TH_K], caches, mixed ? d->components : d->kv_heads, key_components, d->length_k, d->head_size);
-    set_shape(&a[TH_V], caches, d->kv_heads, 1, d->length_k, d->value_size);
+    const int64_t problems = d->sequences > 0 ? d->sequences : d->batch;
+    const int64_t caches = d->page_size > 0 ? d->pages : d->use_lengths ? problems : d->batch;
+    const int64_t room = d->page_size > 0 ? d->page_size : d->length_k;
+    set_shape(&a[TH_K], caches, mixed ? d->components : d->kv_heads, key_components, room, d->head_size);
+    set_shape(&a[TH_V], caches, d->kv_heads, 1, room, d->value_size);
+    set_shape(&a[TH_PAGE_TABLE], d->use_page_offsets ? 1 : problems, d->table_pages, 1, 1, 1);
+    set_shape(&a[TH_PAGE_OFFSETS], problems + 1, 1, 1, 1, 1);
+    set_shape(&a[TH_LAST_PAGE], problems, 1, 1, 1, 1);
     set_shape(&a[TH_O], d->batch, d->heads, 1, d->length, d->value_size);
     set_shape(&a[TH_LSE], d->batch, heads, 1, d->length, 1);
     set_shape(&a[TH_LSE_LOW], d->batch, heads, 1, d->length, 1);
@@ -164,7 +169,7 @@ static void shape_arrays(th_problem *problem)
               d->prior_shape == CLMGK_PRIOR_HMS ? d->length_k : 1, 1);
     set_shape(&a[TH_VARIANCE], 1, d->variance_shape == CLMGK_VARIANCE_HM ? d->heads : 1, d->components, 1, 1);
     set_shape(&a[TH_SHIFT], 1, d->heads, d->components, 1, d->head_size);
-    set_shape(&a[TH_LENGTHS], caches, 1, 1, 1, 1);
+    set_shape(&a[TH_LENGTHS], problems, 1, 1, 1, 1);
     set_shape(&a[TH_LENGTHS_Q], d->batch, 1, 1, 1, 1);
     set_shape(&a[TH_OFFSETS], d->sequences + 1, 1, 1, 1, 1);
     set_shape(&a[TH_OFFSETS_K], d->sequences + 1, 1, 1, 1, 1);
@@ -214,6 +219,11 @@ static bool is_used(const clmgk_attention_desc *desc, th_name name)
     case TH_POSITIONS:
     case TH_POSITIONS_K:
         return desc->use_positions != 0;
+    case TH_PAGE_TABLE:
+        return desc->page_size > 0;
+    case TH_PAGE_OFFSETS:
+    case TH_LAST_PAGE:
+        return desc->use_page_offsets != 0;
     case TH_BIAS:
         return desc->use_bias != 0;
     case TH_SLOPES:
@@ -280,7 +290,7 @@ bool th_is_gradient(th_name name)
 
 bool th_is_input(th_name name)
 {
-    return (name <= TH_STATE_M && name != TH_O && name != TH_LSE) || (name >= TH_CAPTURE_0 && name <= TH_POSITIONS_K);
+    return (name <= TH_STATE_M && name != TH_O && name != TH_LSE) || (name >= TH_CAPTURE_0 && name <= TH_LAST_PAGE);
 }
 
 bool th_is_output(th_name name)
@@ -310,6 +320,12 @@ static double random_value(const clmgk_attention_desc *desc, th_name name, uint6
     case TH_POSITIONS:
     case TH_POSITIONS_K:
         return floor(th_uniform(state) * (double)(desc->length_k + 1));
+    case TH_PAGE_TABLE:
+        return floor(th_uniform(state) * (double)desc->pages);
+    case TH_PAGE_OFFSETS:
+        return floor(th_uniform(state) * (double)(desc->table_pages + 1));
+    case TH_LAST_PAGE:
+        return floor(th_uniform(state) * (double)(desc->page_size + 1));
     case TH_BIAS:
         return th_random(state) % 8 == 0 ? (double)-INFINITY : th_normal(state);
     case TH_SLOPES:
@@ -421,6 +437,7 @@ th_problem th_problem_make(const clmgk_attention_desc *desc, uint64_t seed)
     }
     make_offsets(&problem.array[TH_OFFSETS], problem.desc.length);
     make_offsets(&problem.array[TH_OFFSETS_K], problem.desc.length_k);
+    make_offsets(&problem.array[TH_PAGE_OFFSETS], problem.desc.table_pages);
     return problem;
 }
 

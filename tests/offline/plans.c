@@ -20,6 +20,7 @@
 /* Of f32 arrays; their products have the precision that their name states. */
 #define NAME_OF_TF32  "tf32"
 #define NAME_OF_TEXTS "-texts-" /* a score and a mask as texts */
+#define NAME_OF_PAGES "-pages-" /* keys and values in pages */
 
 static clmgk_precision precision_of(const char *name)
 {
@@ -77,6 +78,10 @@ static const problem problems[] = {
      false},
     {"hard-fish2-texts-64", CLMGK_VARIANT_HARD_FISH, CLMGK_DTYPE_F32, 2, 64, 64, false, false, false,
      CLMGK_PASS_BACKWARD, false},
+    {"gaussian-pages-64", CLMGK_VARIANT_GAUSSIAN, CLMGK_DTYPE_F16, 1, 64, 64, false, false, false, CLMGK_PASS_FORWARD,
+     false},
+    {"hard-fish2-pages-64", CLMGK_VARIANT_HARD_FISH, CLMGK_DTYPE_F32, 2, 64, 64, false, false, false,
+     CLMGK_PASS_FORWARD, false},
     {"softmax-combine", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F16, 1, 64, 64, false, false, false, CLMGK_PASS_COMBINE,
      false},
     {"softmax-bf16-8", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_BF16, 1, 8, 8, false, false, false, CLMGK_PASS_BACKWARD,
@@ -256,6 +261,8 @@ static const problem decoding[] = {
     {"fish2-few-64", CLMGK_VARIANT_FISH, CLMGK_DTYPE_BF16, 2, 64, 64, false, false, false, CLMGK_PASS_FORWARD, true},
     {"talking-heads8-few-64", CLMGK_VARIANT_TALKING_HEADS, CLMGK_DTYPE_F32, 8, 64, 64, false, false, false,
      CLMGK_PASS_FORWARD, false},
+    {"smgk2-few-pages-64", CLMGK_VARIANT_SMGK, CLMGK_DTYPE_F16, 2, 64, 64, false, false, false, CLMGK_PASS_FORWARD,
+     false},
 };
 
 /* Arrays of several types; `length` queries. */
@@ -396,6 +403,11 @@ static void ask(const problem *p, clmgk_attention_desc *desc)
     if (strstr(p->name, NAME_OF_TEXTS) != NULL) {
         set_texts(desc);
         desc->use_positions = 1;
+    }
+    if (strstr(p->name, NAME_OF_PAGES) != NULL) {
+        enum { PAGE = 16 };
+        desc->page_size = PAGE;
+        desc->pages = desc->table_pages = desc->length_k / PAGE;
     }
 }
 

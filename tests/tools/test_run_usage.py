@@ -175,7 +175,7 @@ class Usage(RunTest):
         self.refuse_run("--lengths-q does not apply to packed sequences", offsets="o.npy", lengths_q="lengths.npy")
         self.refuse_run("--lengths does not apply to packed sequences", variant="linear", offsets="o.npy",
                         lengths="lengths.npy")
-        self.refuse_run("--offsets-k does not apply to caches of keys", offsets="o.npy", offsets_k="o.npy",
+        self.refuse_run("--offsets-k does not apply to caches and pages of keys", offsets="o.npy", offsets_k="o.npy",
                         lengths="lengths.npy")
 
     def test_an_alignment_of_nothing(self):

@@ -150,10 +150,9 @@ static tool_exit load(session *own, tool_error *error)
     tool_problem *const problem = &own->problem;
     TOOL_TRY(tool_problem_open(&own->arguments, problem, error));
     TOOL_TRY(check_sizes(problem, error));
-    if (problem->desc.sequences > 0 && problem->desc.use_lengths)
-        return tool_fail(error, TOOL_BAD_INPUT,
-                         "--lengths: expected none with packed sequences (--%s), whose matrices are of packed keys",
-                         tool_array_option(CLMGK_ARRAY_OFFSETS));
+    if (problem->desc.page_size > 0 || (problem->desc.sequences > 0 && problem->desc.use_lengths))
+        return tool_fail(error, TOOL_BAD_INPUT, "--%s: expected keys in one array, whose matrices are drawn",
+                         tool_array_option(problem->desc.page_size > 0 ? CLMGK_ARRAY_PAGE_TABLE : CLMGK_ARRAY_LENGTHS));
     for (clmgk_array array = 0; array < TOOL_FILES; array++) {
         if (!problem->slot[array].used || array == CLMGK_ARRAY_V)
             continue;

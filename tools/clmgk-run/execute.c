@@ -142,6 +142,8 @@ static void count_work(const tool_problem *problem, run_execution *execution)
     arrays.offsets_k = problem->slot[CLMGK_ARRAY_OFFSETS_K].host;
     arrays.positions = problem->slot[CLMGK_ARRAY_POSITIONS].host;
     arrays.positions_k = problem->slot[CLMGK_ARRAY_POSITIONS_K].host;
+    arrays.page_offsets = problem->slot[CLMGK_ARRAY_PAGE_OFFSETS].host;
+    arrays.last_page = problem->slot[CLMGK_ARRAY_LAST_PAGE].host;
     execution->forward_flops = tool_forward_flops(&problem->desc, &arrays, &execution->info);
     execution->backward_flops = tool_backward_flops(&problem->desc, &arrays, &execution->info);
 }

@@ -42,18 +42,27 @@ static double count_pairs(const clmgk_attention_desc *desc, int64_t start, int64
     return ends - (left ? sum_clamped(start - desc->window_left, rows, keys) : 0);
 }
 
-/* Keys of packed sequence t: of its cache, or on the axis. */
-static int64_t keys_of(const clmgk_attention_desc *desc, const clmgk_host_args *arrays, int64_t t)
+/* Keys of batch b, or of packed sequence b: in use of its pages or cache, or on the axis. */
+static int64_t keys_of(const clmgk_attention_desc *desc, const clmgk_host_args *arrays, int64_t b)
 {
+    if (desc->use_page_offsets) {
+        const int64_t pages = (int64_t)arrays->page_offsets[b + 1] - arrays->page_offsets[b];
+        return clamp((pages - 1) * desc->page_size + arrays->last_page[b], 0, desc->length_k);
+    }
+    if (desc->use_lengths)
+        return clamp(arrays->lengths[b], 0, desc->length_k);
+    if (desc->sequences == 0 || desc->page_size > 0)
+        return desc->length_k;
     const int32_t *const offsets = desc->use_offsets_k ? arrays->offsets_k : arrays->offsets;
-    return desc->use_lengths ? clamp(arrays->lengths[t], 0, desc->length_k) : (int64_t)offsets[t + 1] - offsets[t];
+    return (int64_t)offsets[b + 1] - offsets[b];
 }
 
 /* Where the tokens of batch b end, from which the diagonal is counted; a length may exceed the keys. */
 static int64_t end_of(const clmgk_attention_desc *desc, const clmgk_host_args *arrays, int64_t b)
 {
-    return desc->alignment == CLMGK_ALIGN_LENGTHS && desc->use_lengths ? clamp(arrays->lengths[b], 0, INT32_MAX)
-                                                                       : desc->length_k;
+    if (desc->alignment != CLMGK_ALIGN_LENGTHS)
+        return desc->length_k;
+    return desc->use_lengths ? clamp(arrays->lengths[b], 0, INT32_MAX) : keys_of(desc, arrays, b);
 }
 
 /* The first key of a packed sequence on the axis. */
@@ -91,7 +100,7 @@ static double batch_pairs(const clmgk_attention_desc *desc, const clmgk_host_arg
     }
     if (desc->sequences > 0)
         return pairs;
-    const int64_t keys = desc->use_lengths ? clamp(arrays->lengths[b], 0, desc->length_k) : desc->length_k;
+    const int64_t keys = keys_of(desc, arrays, b);
     const int64_t rows = desc->use_lengths_q ? clamp(arrays->lengths_q[b], 0, desc->length) : desc->length;
     if (desc->use_positions)
         return placed_pairs(desc, arrays->positions + b * desc->length, rows, arrays->positions_k + b * desc->length_k,
@@ -102,7 +111,7 @@ static double batch_pairs(const clmgk_attention_desc *desc, const clmgk_host_arg
 
 double tool_visible_pairs(const clmgk_attention_desc *desc, const clmgk_host_args *arrays)
 {
-    if (!desc->use_lengths && !desc->use_lengths_q && !desc->use_positions)
+    if (!desc->use_lengths && !desc->use_lengths_q && !desc->use_positions && !desc->use_page_offsets)
         return batch_pairs(desc, arrays, 0) * (double)desc->batch * (double)desc->heads;
     double pairs = 0;
     for (int64_t b = 0; b < desc->batch; b++)

@@ -44,13 +44,13 @@ typedef struct clmgk_ref_problem {
 void clmgk_ref_set_arrays(clmgk_ref_problem *problem, void *const arrays[CLMGK_ARRAYS]);
 
 /*
- * A problem as the functions below take it. Where each packed sequence has a cache of keys and values (use_lengths), it
- * has the keys in use, one sequence after the other, with offsets, and its rows are the same; else it is the problem
- * itself. It points to the given arrays, and to memory of its own. False: out of memory, nothing to free.
+ * A problem as the functions below take it: keys and values in pages are gathered, [B,G,S,D], and where each packed
+ * sequence has pages or a cache of its own, the keys in use follow one another, with offsets. Its rows are the same. It
+ * points to the given arrays, and to memory of its own. False: out of memory, nothing to free.
  */
 typedef struct clmgk_ref_gathered {
     clmgk_ref_problem problem;
-    void *memory[5];
+    void *memory[6];
 } clmgk_ref_gathered;
 bool clmgk_ref_gather(const clmgk_ref_problem *problem, clmgk_ref_gathered *gathered);
 void clmgk_ref_gathered_free(clmgk_ref_gathered *gathered);

@@ -42,28 +42,39 @@ static const char *query_axes(const clmgk_attention_desc *d)
 
 bool mgk_has_caches(const clmgk_attention_desc *d)
 {
-    return d->sequences > 0 && d->use_lengths;
+    return d->sequences > 0 && (d->use_lengths || d->page_size > 0);
+}
+
+/* The axes of an array of keys, whose problems are in pages, in caches of packed sequences, or in batches. */
+static const char *place_axes(const clmgk_attention_desc *d, const char *pages, const char *caches, const char *batches)
+{
+    return d->page_size > 0 ? pages : mgk_has_caches(d) ? caches : batches;
 }
 
 static const char *key_axes(const clmgk_attention_desc *d)
 {
-    const bool caches = mgk_has_caches(d);
     if (has_trait(d, CLMGK_TRAIT_ADMIXTURE))
-        return caches ? "TMSD" : "BMSD";
+        return place_axes(d, "PMKD", "TMSD", "BMSD");
     if (has_trait(d, CLMGK_TRAIT_KEYS))
-        return caches ? "TGMSD" : "BGMSD";
-    return caches ? "TGSD" : "BGSD";
+        return place_axes(d, "PGMKD", "TGMSD", "BGMSD");
+    return place_axes(d, "PGKD", "TGSD", "BGSD");
 }
 
 static const char *value_axes(const clmgk_attention_desc *d)
 {
-    return mgk_has_caches(d) ? "TGSE" : "BGSE";
+    return place_axes(d, "PGKE", "TGSE", "BGSE");
 }
 
 /* Problems with a length of keys each. */
 static const char *cache_axis(const clmgk_attention_desc *d)
 {
     return mgk_has_caches(d) ? "T" : "B";
+}
+
+/* Of each problem, or compressed, of all. */
+static const char *table_axes(const clmgk_attention_desc *d)
+{
+    return d->use_page_offsets ? "C" : d->sequences > 0 ? "TC" : "BC";
 }
 
 /* A uniform prior counts as [M]. */
@@ -280,7 +291,9 @@ static int64_t size_of(const clmgk_attention_desc *d, char axis)
                  {'b', d->bias_batch},      {'h', d->bias_heads},
                  {'n', d->bias_length},     {'s', d->bias_length_k},
                  {'U', d->mix_hidden},      {'#', mgk_count_numbers(d)},
-                 {'A', d->mix_after_heads}, {'2', 2}};
+                 {'A', d->mix_after_heads}, {'2', 2},
+                 {'P', d->pages},           {'K', d->page_size},
+                 {'C', d->table_pages},     {'o', d->batch + 1}};
     for (size_t i = 0; i < MGK_COUNT(sizes); ++i)
         if (sizes[i].axis == axis)
             return sizes[i].size;
@@ -318,7 +331,7 @@ static int64_t stride_in(const clmgk_layout *layout, const clmgk_shape *shape, i
     const char letter = shape->axes[axis];
     if (axis < 2)
         return axis == 0 ? layout->batch : layout->head;
-    if (letter == 'N' || letter == 'S')
+    if (letter == 'N' || letter == 'S' || letter == 'K')
         return layout->token;
     return letter == 'M' ? layout->component : 1;
 }

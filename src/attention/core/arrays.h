@@ -18,7 +18,7 @@ static inline bool mgk_has_trait(const clmgk_attention_desc *desc, clmgk_variant
 /* Heads with a softmax of their own: H, or those that are mixed after it. */
 int64_t mgk_softmax_heads(const clmgk_attention_desc *desc);
 
-/* Whether packed sequences have a cache of keys and values each, of which `lengths` are in use. */
+/* Whether packed sequences have a cache of keys and values each, of which `lengths` are in use, or pages. */
 bool mgk_has_caches(const clmgk_attention_desc *desc);
 
 /* The shape that the array would have, whether the descriptor uses it or not. */

@@ -156,6 +156,10 @@ mgk_forward_args mgk_attention_args_of(const mgk_attention_request *request)
     args.own_offsets_k = d->use_offsets_k;
     args.has_lengths = d->use_lengths;
     args.has_lengths_q = d->use_lengths_q;
+    args.page_size = (mgk_i32)d->page_size;
+    args.pages = (mgk_i32)d->pages;
+    args.table_pages = (mgk_i32)d->table_pages;
+    args.has_page_offsets = d->use_page_offsets;
     args.bias_batches = d->use_bias ? (mgk_i32)d->bias_batch : 1;
     args.splits = 1;
     args.drop_below = (mgk_u32)(d->dropout * 4294967296.0);
@@ -293,7 +297,8 @@ clmgk_status mgk_attention_fit(const mgk_attention_request *request, const mgk_f
 {
     const mgk_attention_traits *const t = &request->traits;
     mgk_footprint own = *footprint;
-    own.unit = own.unit && !(mgk_has_texts(request->desc) && request->engine->private_tiles); /* AMX */
+    const bool plain = !mgk_has_texts(request->desc) && request->desc->page_size == 0;
+    own.unit = own.unit && (plain || !request->engine->private_tiles); /* AMX */
     own.turns = own.turns && !mgk_has_texts(request->desc);
     own.narrowest = t->head_size < t->value_size ? t->head_size : t->value_size;
     own.head_size = t->head_size;

@@ -48,6 +48,12 @@ typedef struct file_axes {
 } file_axes;
 file_axes tensors_file_axes(const char *axes, bool tokens_first);
 
+/* ---- pages.c: keys and values in pages: before parameters; the check of tables that are read ----------------------
+ */
+
+tool_exit pages_describe(const tool_problem_arguments *arguments, tool_problem *problem, tool_error *error);
+tool_exit pages_check(const tool_problem *problem, tool_error *error);
+
 /* ---- parameters.c: inputs of which the descriptor has the form, masks and modifiers ----------------------------- */
 
 tool_exit parameters_describe(const tool_problem_arguments *arguments, tool_problem *problem, tool_error *error);

@@ -68,6 +68,7 @@ static const option_rule rules[TOOL_COUNT(options)] = {
     ARRAY(MIX_OFFSET) = {.has = CLMGK_TRAIT_GENERALISED, .has_not = CLMGK_TRAIT_LINEAR},
     ARRAY(MIX_HIDDEN_OFFSET) = {.has = CLMGK_TRAIT_GENERALISED, .has_not = CLMGK_TRAIT_LINEAR},
     ARRAY(MIX_AFTER) = {.has = CLMGK_TRAIT_ADMIXTURE, .has_not = CLMGK_TRAIT_LINEAR},
+    ARRAY(PAGE_TABLE) = {.has_not = CLMGK_TRAIT_LINEAR},
     ARRAY(NOISE) = {.has = CLMGK_TRAIT_NOISE, .required = true},
     ARRAY(PROJECTION) = {.has = CLMGK_TRAIT_LINEAR},
     ARRAY(RESPONSIBILITIES) = {.has_not = CLMGK_TRAIT_ADMIXTURE | CLMGK_TRAIT_LINEAR},
@@ -126,6 +127,9 @@ static const struct {
     {TOOL_OPTION_ARRAYS + CLMGK_ARRAY_OFFSETS_K, TOOL_OPTION_ARRAYS + CLMGK_ARRAY_OFFSETS},
     {TOOL_OPTION_ARRAYS + CLMGK_ARRAY_POSITIONS, TOOL_OPTION_ARRAYS + CLMGK_ARRAY_POSITIONS_K},
     {TOOL_OPTION_ARRAYS + CLMGK_ARRAY_POSITIONS_K, TOOL_OPTION_ARRAYS + CLMGK_ARRAY_POSITIONS},
+    {TOOL_OPTION_ARRAYS + CLMGK_ARRAY_PAGE_OFFSETS, TOOL_OPTION_ARRAYS + CLMGK_ARRAY_PAGE_TABLE},
+    {TOOL_OPTION_ARRAYS + CLMGK_ARRAY_PAGE_OFFSETS, TOOL_OPTION_ARRAYS + CLMGK_ARRAY_LAST_PAGE},
+    {TOOL_OPTION_ARRAYS + CLMGK_ARRAY_LAST_PAGE, TOOL_OPTION_ARRAYS + CLMGK_ARRAY_PAGE_OFFSETS},
     {TOOL_OPTION_ARRAYS + CLMGK_ARRAY_MIX_HIDDEN_OFFSET, TOOL_OPTION_ARRAYS + CLMGK_ARRAY_MIX_WEIGHT},
     {TOOL_OPTION_ARRAYS + CLMGK_ARRAY_GRAD_MIX_AFTER, TOOL_OPTION_ARRAYS + CLMGK_ARRAY_MIX_AFTER},
 };
@@ -182,9 +186,11 @@ static tool_exit check_companions(const char *const *values, clmgk_variant varia
             return tool_fail(error, TOOL_BAD_INPUT, "--%s does not apply to packed sequences (--%s)",
                              options[not_packed[i]].name, options[offsets].name);
     }
-    if (values[offsets_k] && values[lengths])
-        return tool_fail(error, TOOL_BAD_INPUT, "--%s does not apply to caches of keys (--%s with --%s)",
-                         options[offsets_k].name, options[lengths].name, options[offsets].name);
+    if (values[offsets_k] && (values[lengths] || values[TOOL_OPTION_ARRAYS + CLMGK_ARRAY_PAGE_TABLE]))
+        return tool_fail(error, TOOL_BAD_INPUT, "--%s does not apply to caches and pages of keys (--%s with --%s)",
+                         options[offsets_k].name,
+                         options[values[lengths] ? lengths : TOOL_OPTION_ARRAYS + CLMGK_ARRAY_PAGE_TABLE].name,
+                         options[offsets].name);
     return TOOL_DONE;
 }
 
@@ -263,7 +269,8 @@ static tool_exit parse_choices(const char *const *values, tool_problem_arguments
     TOOL_TRY(tool_parse_score("score", values[TOOL_OPTION_SCORE], &arguments->score, error));
     TOOL_TRY(tool_parse_estep("estep", values[TOOL_OPTION_ESTEP], &arguments->estep, error));
     TOOL_TRY(tool_parse_alignment("causal-align", values[TOOL_OPTION_CAUSAL_ALIGN], &arguments->alignment, error));
-    if (arguments->alignment == CLMGK_ALIGN_LENGTHS && !values[TOOL_OPTION_ARRAYS + CLMGK_ARRAY_LENGTHS])
+    if (arguments->alignment == CLMGK_ALIGN_LENGTHS && !values[TOOL_OPTION_ARRAYS + CLMGK_ARRAY_LENGTHS] &&
+        !values[TOOL_OPTION_ARRAYS + CLMGK_ARRAY_PAGE_OFFSETS])
         return tool_fail(error, TOOL_BAD_INPUT, "--causal-align lengths needs --lengths");
     if (values[TOOL_OPTION_CAUSAL_ALIGN] && !values[TOOL_OPTION_CAUSAL] && !values[TOOL_OPTION_WINDOW] &&
         !values[TOOL_OPTION_ARRAYS + CLMGK_ARRAY_SLOPES])

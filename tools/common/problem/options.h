@@ -28,6 +28,12 @@
       "positions of the queries: integers [B,N], 0 or more, in any order, for masks, windows,\n"                       \
       "ALiBi, texts, dropout and noise in the place of indices; needs --positions-k")                                  \
     X(POSITIONS_K, "positions-k", "F", "positions of the keys: integers [B,S]; needs --positions")                     \
+    X(PAGE_TABLE, "page-table", "F",                                                                                   \
+      "pages of each batch, integers [B,C]: --k and --v are then pools of pages of K keys,\n"                          \
+      "[P,G,K,D] (or [P,G,M,K,D]; mixed heads: [P,M,K,D]) and [P,G,K,E]; with --offsets [T,C]")                        \
+    X(PAGE_OFFSETS, "page-offsets", "F",                                                                               \
+      "where the pages of each batch begin in a compressed page table [C]: integers [B+1]")                            \
+    X(LAST_PAGE, "last-page", "F", "with --page-offsets: keys in use of each batch's last page, integers [B]")         \
     X(BIAS, "bias", "F",                                                                                               \
       "added to the scaled scores: [B,H,N,S]; any axis may be 1, the first any divisor of\n"                           \
       "B; -inf hides a key")                                                                                           \

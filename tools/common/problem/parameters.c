@@ -94,7 +94,7 @@ static tool_exit describe_offsets(const tool_problem_arguments *arguments, tool_
         return tool_fail(error, TOOL_BAD_INPUT, "--%s %s: has shape %s; expected T + 1 = %" PRId64 " as in --%s",
                          file->option, file->path, npy_shape_text(1, file->header.shape).text, desc->sequences + 1,
                          tool_array_option(CLMGK_ARRAY_OFFSETS));
-    const tool_size *const caches = &problem->size['T' - 'A']; /* of K and V, where they are caches */
+    const tool_size *const caches = &problem->size['T' - 'A']; /* where keys have caches or pages */
     if (array == CLMGK_ARRAY_OFFSETS && caches->source && sequences != caches->value)
         return tool_fail(error, TOOL_BAD_INPUT, "--%s %s: has shape %s; expected T + 1 = %" PRId64 " as in --%s",
                          file->option, file->path, npy_shape_text(1, file->header.shape).text, caches->value + 1,
@@ -113,7 +113,7 @@ static tool_exit describe_sequences(const tool_problem_arguments *arguments, too
     desc->use_offsets_k = arguments->file[CLMGK_ARRAY_OFFSETS_K] != NULL;
     if (desc->use_offsets_k)
         return describe_offsets(arguments, problem, CLMGK_ARRAY_OFFSETS_K, error);
-    if (desc->length != desc->length_k && !arguments->file[CLMGK_ARRAY_LENGTHS])
+    if (desc->length != desc->length_k && !arguments->file[CLMGK_ARRAY_LENGTHS] && desc->page_size == 0)
         return tool_fail(error, TOOL_BAD_INPUT,
                          "--%s: --q has N = %" PRId64 ", --k has S = %" PRId64 "; expected --%s where they differ",
                          tool_array_option(CLMGK_ARRAY_OFFSETS), desc->length, desc->length_k,

@@ -49,6 +49,7 @@ tool_exit tool_problem_open(const tool_problem_arguments *arguments, tool_proble
     desc->score = arguments->score;
     desc->estep = arguments->estep;
     TOOL_TRY(tensors_describe(arguments, problem, error));
+    TOOL_TRY(pages_describe(arguments, problem, error));
     TOOL_TRY(parameters_describe(arguments, problem, error));
     TOOL_TRY(texts_describe(arguments, problem, error));
     describe_passes(arguments, desc);
@@ -56,6 +57,7 @@ tool_exit tool_problem_open(const tool_problem_arguments *arguments, tool_proble
         desc->length_k = CLMGK_NO_KEYS;
     TOOL_TRY(tool_check_library(clmgk_attention_validate(desc, desc, &error->library), error));
     TOOL_TRY(read_inputs(arguments, problem, error));
+    TOOL_TRY(pages_check(problem, error));
     TOOL_TRY(make_state_scale(problem, error));
     return TOOL_DONE;
 }

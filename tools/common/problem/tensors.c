@@ -82,10 +82,13 @@ static void drop_single_component(npy_header *header, bool tokens_first)
     header->axes--;
 }
 
-/* Whether K and V are caches of packed sequences: [T,...] in the place of [B,...]. */
-static bool has_caches(const tool_problem_arguments *arguments)
+/* The axes of K or V: pools of pages, caches of packed sequences, or one array. */
+static const char *place_axes(const tool_problem_arguments *arguments, const char *pages, const char *caches,
+                              const char *one)
 {
-    return arguments->file[CLMGK_ARRAY_OFFSETS] && arguments->file[CLMGK_ARRAY_LENGTHS];
+    if (arguments->file[CLMGK_ARRAY_PAGE_TABLE])
+        return pages;
+    return arguments->file[CLMGK_ARRAY_OFFSETS] && arguments->file[CLMGK_ARRAY_LENGTHS] ? caches : one;
 }
 
 /* A file with an axis of components (even if it is of the wrong rank) is read as the variant has it. */
@@ -94,8 +97,8 @@ static tool_exit describe_k(const tool_problem_arguments *arguments, tool_proble
     npy_file *const k = &problem->file[CLMGK_ARRAY_K];
     const uint32_t traits = clmgk_variant_traits(arguments->variant);
     const bool keys = (traits & CLMGK_TRAIT_KEYS) != 0;
-    const bool caches = has_caches(arguments);
-    const char *axes = traits & CLMGK_TRAIT_ADMIXTURE ? (caches ? "TMSD" : "BMSD") : caches ? "TGSD" : "BGSD";
+    const char *axes = traits & CLMGK_TRAIT_ADMIXTURE ? place_axes(arguments, "PMKD", "TMSD", "BMSD")
+                                                      : place_axes(arguments, "PGKD", "TGSD", "BGSD");
     TOOL_TRY(input_open(arguments, problem, CLMGK_ARRAY_K, error));
     drop_single_component(&k->header, arguments->tokens_first); /* the slot keeps the file's own shape */
     if (k->header.axes == 5 && !keys)
@@ -104,7 +107,7 @@ static tool_exit describe_k(const tool_problem_arguments *arguments, tool_proble
                          input_axes_text(tensors_file_axes(axes, arguments->tokens_first).text).text,
                          clmgk_variant_name(arguments->variant));
     if (keys && k->header.axes != 4)
-        axes = caches ? "TGMSD" : "BGMSD";
+        axes = place_axes(arguments, "PGMKD", "TGMSD", "BGMSD");
     else if (!(traits & (CLMGK_TRAIT_ADMIXTURE | CLMGK_TRAIT_SHIFT)))
         input_set_size(problem, 'M', 1, tool_array_option(CLMGK_ARRAY_K));
     return describe(arguments, problem, CLMGK_ARRAY_K, axes, &problem->desc.k, error);
@@ -181,8 +184,8 @@ static tool_exit describe_v(const tool_problem_arguments *arguments, tool_proble
     const tool_size *const heads = &problem->size['H' - 'A'];
     if (arguments->file[CLMGK_ARRAY_V]) {
         TOOL_TRY(input_open(arguments, problem, CLMGK_ARRAY_V, error));
-        return describe(arguments, problem, CLMGK_ARRAY_V, has_caches(arguments) ? "TGSE" : "BGSE", &problem->desc.v,
-                        error);
+        return describe(arguments, problem, CLMGK_ARRAY_V, place_axes(arguments, "PGKE", "TGSE", "BGSE"),
+                        &problem->desc.v, error);
     }
     if (!heads->source)
         return tool_fail(error, TOOL_BAD_INPUT, "--heads is required with %s without --%s",

@@ -1,0 +1,370 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Keys and values in pages. Whatever no table points to is NaN, and entries that no key needs are no pages. */
+#include "harness/harness.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- problems --------------------------------------------------------------------------------------------------- */
+
+static int64_t problems_of(const clmgk_attention_desc *d)
+{
+    return d->sequences > 0 ? d->sequences : d->batch;
+}
+
+static int64_t number(const th_problem *problem, th_name name, int64_t n)
+{
+    return (int64_t)problem->array[name].values[n];
+}
+
+/* Keys in use of problem t, and the first entry of its table. */
+static int64_t keys_of(const th_problem *p, int64_t t)
+{
+    const clmgk_attention_desc *const d = &p->desc;
+    if (!d->use_page_offsets)
+        return d->use_lengths ? number(p, TH_LENGTHS, t) : d->length_k;
+    const int64_t pages = number(p, TH_PAGE_OFFSETS, t + 1) - number(p, TH_PAGE_OFFSETS, t);
+    const int64_t keys = (pages - 1) * d->page_size + number(p, TH_LAST_PAGE, t);
+    return pages == 0 ? 0 : keys;
+}
+
+static int64_t entry_of(const th_problem *p, int64_t t, int64_t j)
+{
+    const clmgk_attention_desc *const d = &p->desc;
+    return (d->use_page_offsets ? number(p, TH_PAGE_OFFSETS, t) : t * d->table_pages) + j / d->page_size;
+}
+
+/* Sets rows of pages that no key of a table is in to NaN. */
+static void poison_rows(th_problem *problem, th_name name, const bool *seen)
+{
+    th_array *const array = &problem->array[name];
+    const int64_t row = array->shape[4], rows = problem->desc.page_size;
+    const int64_t page = array->shape[1] * array->shape[2] * array->shape[3] * row;
+    for (size_t flat = 0; flat < array->count; flat++)
+        if (!seen[(int64_t)flat / page * rows + (int64_t)flat / row % rows])
+            array->values[flat] = (double)NAN;
+}
+
+/* Poisons what is not in use: rows, and entries of the table. */
+static void poison(th_problem *problem)
+{
+    const clmgk_attention_desc *const d = &problem->desc;
+    double *const table = problem->array[TH_PAGE_TABLE].values;
+    bool *const seen = calloc((size_t)(d->pages * d->page_size), sizeof(*seen));
+    bool *const used = calloc(problem->array[TH_PAGE_TABLE].count, sizeof(*used));
+    assert_non_null(seen);
+    assert_non_null(used);
+    for (int64_t t = 0; t < problems_of(d); t++)
+        for (int64_t j = 0; j < keys_of(problem, t); j++) {
+            const int64_t entry = entry_of(problem, t, j);
+            used[entry] = true;
+            seen[(int64_t)table[entry] * d->page_size + j % d->page_size] = true;
+        }
+    for (size_t n = 0; n < problem->array[TH_PAGE_TABLE].count; n++)
+        if (!used[n])
+            table[n] = n % 2 == 0 ? -1.0 : 1e9;
+    poison_rows(problem, TH_K, seen);
+    poison_rows(problem, TH_V, seen);
+    free(seen);
+    free(used);
+}
+
+/* Offsets of compressed tables of at most length_k keys: the harness's own may have any number of pages. */
+static void shorten(th_problem *problem)
+{
+    const clmgk_attention_desc *const d = &problem->desc;
+    double *const offsets = problem->array[TH_PAGE_OFFSETS].values, *const last = problem->array[TH_LAST_PAGE].values;
+    if (!d->use_page_offsets)
+        return;
+    for (int64_t t = 0; t < problems_of(d); t++) {
+        const double most = offsets[t] + (double)(d->length_k / d->page_size);
+        offsets[t + 1] = offsets[t + 1] < offsets[t] ? offsets[t] : offsets[t + 1] > most ? most : offsets[t + 1];
+        last[t] = last[t] == 0.0 ? 1.0 : last[t];
+    }
+}
+
+static th_problem paged_problem(const clmgk_attention_desc *desc, uint64_t seed)
+{
+    th_problem problem = th_problem_make(desc, seed);
+    shorten(&problem);
+    poison(&problem);
+    return problem;
+}
+
+static void set_pages(clmgk_attention_desc *desc, int64_t page_size, int64_t keys)
+{
+    desc->page_size = page_size;
+    desc->table_pages = (keys + page_size - 1) / page_size + 1;
+    desc->pages = desc->table_pages + 3;
+    desc->length_k = th_keys(keys);
+}
+
+/* Two batches with lengths; number n of a sweep over masks. */
+static clmgk_attention_desc desc_of(clmgk_variant variant, int64_t queries, int64_t page_size, int64_t keys, size_t n)
+{
+    clmgk_attention_desc desc = th_small_desc(variant, queries, 1);
+    set_pages(&desc, page_size, keys);
+    desc.batch = 2;
+    desc.use_lengths = 1;
+    desc.causal = n % 2 == 0;
+    desc.alignment = (clmgk_alignment)(n % 3);
+    desc.use_window = n % 5 == 4;
+    desc.window_left = desc.use_window ? 40 : 0;
+    return desc;
+}
+
+static void compress(clmgk_attention_desc *desc)
+{
+    desc->use_lengths = 0;
+    desc->use_page_offsets = 1;
+    desc->table_pages *= problems_of(desc);
+}
+
+/* ---- the formula ------------------------------------------------------------------------------------------------ */
+
+static const int64_t page_sizes[] = {1, 16, 3, 64, 8, 100};
+
+TH_TEST(pages_of_batches)
+{
+    for (size_t n = 0; n < TH_COUNT(page_sizes); n++) {
+        const clmgk_attention_desc desc = desc_of(CLMGK_VARIANT_SOFTMAX, 40, page_sizes[n], 150, n);
+        TH_PROBLEM problem = paged_problem(&desc, n);
+        th_expect(session, &problem);
+    }
+}
+
+TH_TEST(compressed_tables)
+{
+    for (size_t n = 0; n < TH_COUNT(page_sizes); n++) {
+        clmgk_attention_desc desc = desc_of(CLMGK_VARIANT_SOFTMAX, 40, page_sizes[n], 150, n);
+        compress(&desc);
+        TH_PROBLEM problem = paged_problem(&desc, n);
+        th_expect(session, &problem);
+    }
+}
+
+/* Forms for few rows; keys that follow each other in a page are read in place, and the others one by one. */
+TH_TEST(pages_for_few_queries)
+{
+    for (size_t n = 0; n < TH_COUNT(page_sizes); n++) {
+        const clmgk_attention_desc desc = desc_of(CLMGK_VARIANT_SOFTMAX, 1, page_sizes[n], 150, n);
+        TH_PROBLEM problem = paged_problem(&desc, n);
+        th_expect(session, &problem);
+    }
+}
+
+/* Several components, global heads, and heads of one vector and less, whose tiles are copied. */
+TH_TEST(pages_of_components_and_mixed_heads)
+{
+    for (size_t n = 0; n < 4; n++) {
+        clmgk_attention_desc desc =
+            desc_of(n < 2 ? CLMGK_VARIANT_MGK : CLMGK_VARIANT_HARD_FISH, 40, page_sizes[n], 100, n);
+        TH_PROBLEM problem = paged_problem(&desc, n);
+        th_expect(session, &problem);
+    }
+}
+
+/* Packed queries, prefill and decoding mixed; with tables of both forms. */
+TH_TEST(pages_of_packed_sequences)
+{
+    for (size_t n = 0; n < TH_COUNT(page_sizes); n++) {
+        clmgk_attention_desc desc = desc_of(CLMGK_VARIANT_SOFTMAX, 70, page_sizes[n], 100, n);
+        desc.batch = 1;
+        desc.sequences = 5;
+        if (n % 2 == 1)
+            compress(&desc);
+        TH_PROBLEM problem = paged_problem(&desc, n);
+        th_expect(session, &problem);
+    }
+}
+
+/* One buffer [pages,2,page,G,D] of keys and values, tokens first. */
+TH_TEST(keys_and_values_in_one_buffer)
+{
+    enum { PAGE = 16, HEADS = 2, SIZE = 24 };
+    clmgk_attention_desc desc = desc_of(CLMGK_VARIANT_SOFTMAX, 40, PAGE, 90, 0);
+    desc.heads = desc.kv_heads = HEADS;
+    desc.head_size = desc.value_size = SIZE;
+    const int64_t token = HEADS * SIZE, half = PAGE * token;
+    desc.k = desc.v = (clmgk_layout){.strided = 1, .batch = 2 * half, .head = SIZE, .token = token};
+    TH_PROBLEM problem = paged_problem(&desc, 3);
+    problem.array[TH_V].home = TH_K;
+    problem.array[TH_V].offset = problem.array[TH_K].offset + (uint64_t)half;
+    th_expect(session, &problem);
+}
+
+/* Numbers that are no pages count as the nearest page: nothing outside of the pool is read, which the guard layer
+ * watches. */
+TH_TEST(numbers_outside_of_the_pool)
+{
+    for (size_t n = 0; n < 2; n++) {
+        const clmgk_attention_desc desc = desc_of(CLMGK_VARIANT_SOFTMAX, n == 0 ? 40 : 1, 8, 64, 0);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
+        for (size_t i = 0; i < problem.array[TH_PAGE_TABLE].count; i += 3)
+            problem.array[TH_PAGE_TABLE].values[i] = i % 2 == 0 ? -2147483648.0 : 2147483647.0;
+        th_expect(session, &problem);
+    }
+}
+
+/* ---- grids of other libraries ----------------------------------------------------------------------------------- */
+
+/* FlashInfer's pages and keys, with queries of prefill and decoding. */
+TH_FULL_TEST(flashinfer_grid)
+{
+    static const int64_t pages[] = {1, 8, 16}, keys[] = {54, 97, 512, 2048}, queries[] = {1, 37, 17};
+    for (size_t n = 0; n < TH_COUNT(pages) * TH_COUNT(keys) * TH_COUNT(queries); n++) {
+        clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, queries[n / 12], 1);
+        set_pages(&desc, pages[n % 3], keys[n / 3 % 4]);
+        desc.batch = 3;
+        desc.heads = 4;
+        desc.kv_heads = 2;
+        desc.head_size = desc.value_size = 128;
+        desc.dtype = n % 2 == 0 ? CLMGK_DTYPE_F16 : CLMGK_DTYPE_F32;
+        desc.causal = n % 3 != 0;
+        desc.alignment = CLMGK_ALIGN_LENGTHS;
+        desc.use_lengths = 1;
+        if (n % 4 == 3)
+            compress(&desc);
+        TH_PROBLEM problem = paged_problem(&desc, n);
+        th_expect(session, &problem);
+    }
+}
+
+/* vLLM's sequences in one call, with its heads, windows and soft-cap. */
+TH_FULL_TEST(vllm_grid)
+{
+    static const int64_t queries[] = {1, 5, 129}, keys[] = {1328, 18, 463}, heads[][2] = {{4, 4}, {8, 2}, {5, 1}};
+    static const int64_t windows[] = {-1, 64, 128, 256}, page[] = {16, 32};
+    for (size_t n = 0; n < TH_COUNT(heads) * TH_COUNT(windows) * 2 * 2; n++) {
+        clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 135, 1);
+        set_pages(&desc, page[n % 2], 1328);
+        desc.sequences = 3;
+        desc.heads = heads[n / 4 % 3][0];
+        desc.kv_heads = heads[n / 4 % 3][1];
+        desc.head_size = desc.value_size = 128;
+        desc.dtype = n % 3 == 0 ? CLMGK_DTYPE_BF16 : CLMGK_DTYPE_F16;
+        desc.causal = 1;
+        desc.use_window = windows[n / 12] >= 0;
+        desc.window_left = desc.use_window ? windows[n / 12] - 1 : 0;
+        desc.softcap = n / 2 % 2 == 0 ? 0.0 : 50.0;
+        desc.use_lengths = 1;
+        TH_PROBLEM problem = th_problem_make(&desc, n);
+        for (size_t t = 0, end = 0; t < 3; t++) {
+            end += (size_t)queries[t];
+            problem.array[TH_OFFSETS].values[t + 1] = (double)end;
+            problem.array[TH_LENGTHS].values[t] = (double)keys[t];
+        }
+        poison(&problem);
+        th_expect(session, &problem);
+    }
+}
+
+/* All variants, random shapes, types and modifiers. */
+TH_FULL_TEST(random_pages)
+{
+    for (size_t n = 0; n < 240; n++) {
+        uint64_t state = n;
+        const bool mixed = n % 2 == 1;
+        const clmgk_variant variant =
+            mixed ? th_admixtures[n / 2 % TH_COUNT(th_admixtures)] : th_variants[n / 2 % TH_COUNT(th_variants)];
+        clmgk_attention_desc desc =
+            desc_of(variant, th_pick(&state, 0, 90), th_pick(&state, 1, 70), th_pick(&state, 1, 260), n);
+        desc.dtype = th_dtypes[n / 3 % TH_COUNT(th_dtypes)];
+        desc.head_size = n % 8 < 4 ? desc.head_size : th_pick(&state, 1, 40);
+        desc.use_bias = th_chance(&state, 4);
+        desc.use_sinks = th_chance(&state, 4);
+        desc.use_alibi = th_chance(&state, 4);
+        if (th_chance(&state, 3)) {
+            desc.batch = 1;
+            desc.sequences = th_pick(&state, 1, 7);
+        }
+        if (th_chance(&state, 2))
+            compress(&desc);
+        if (desc.alignment == CLMGK_ALIGN_LENGTHS && !desc.use_lengths && !desc.use_page_offsets)
+            desc.alignment = CLMGK_ALIGN_BOTTOM_RIGHT;
+        TH_PROBLEM problem = paged_problem(&desc, n);
+        th_expect(session, &problem);
+    }
+}
+
+/* ---- refusals --------------------------------------------------------------------------------------------------- */
+
+static void expect_refused(const clmgk_attention_desc *desc, clmgk_status status, const char *field, const char *value)
+{
+    th_expect_refusal(clmgk_attention_validate(desc, NULL, &th_error), status, field, value);
+}
+
+TH_HOST_TEST(refused_pages)
+{
+    const clmgk_attention_desc good = desc_of(CLMGK_VARIANT_SOFTMAX, 5, 16, 40, 1);
+    clmgk_attention_desc d = good;
+    th_expect_ok(clmgk_attention_validate(&d, NULL, &th_error));
+    d.length_k = 0;
+    th_expect_ok(clmgk_attention_validate(&d, &d, &th_error));
+    assert_int_equal(d.length_k, 64);
+    d = good, d.page_size = -1, expect_refused(&d, CLMGK_ERROR_INVALID_VALUE, "page_size", "-1");
+    d = good, d.pages = 0, expect_refused(&d, CLMGK_ERROR_INVALID_VALUE, "pages", "0");
+    d = good, d.table_pages = 0, expect_refused(&d, CLMGK_ERROR_INVALID_VALUE, "table_pages", "0");
+    d = good, d.length_k = 65, expect_refused(&d, CLMGK_ERROR_INVALID_SHAPE, "length_k", "65");
+    d = good, d.page_size = 0, expect_refused(&d, CLMGK_ERROR_INVALID_VALUE, "pages", "7");
+    d = good, d.use_page_offsets = 1, expect_refused(&d, CLMGK_ERROR_INVALID_VALUE, "use_lengths", "1");
+    d = good, d.gradients = CLMGK_GRADIENT_Q;
+    th_expect_error(clmgk_attention_validate(&d, NULL, &th_error), CLMGK_ERROR_UNSUPPORTED, "gradients");
+    d = good, d.variant = CLMGK_VARIANT_GAUSSIAN, d.statistics = CLMGK_STATISTIC_NLL;
+    th_expect_error(clmgk_attention_validate(&d, NULL, &th_error), CLMGK_ERROR_UNSUPPORTED, "statistics");
+    d = th_small_desc(CLMGK_VARIANT_LINEAR, 5, 5), d.page_size = 16, d.pages = d.table_pages = 4;
+    expect_refused(&d, CLMGK_ERROR_INVALID_VALUE, "page_size", "16");
+    d = th_small_desc(CLMGK_VARIANT_SOFTMAX, 5, 5), d.use_page_offsets = 1;
+    expect_refused(&d, CLMGK_ERROR_INVALID_VALUE, "use_page_offsets", "1");
+}
+
+/* The check of a table on the host, element by element. */
+TH_HOST_TEST(checked_tables)
+{
+    clmgk_attention_desc d = desc_of(CLMGK_VARIANT_SOFTMAX, 5, 16, 40, 1); /* 7 pages, tables of 4 */
+    int32_t table[8] = {0, 6, 1, -1, 99, 99, 99, 99}, lengths[2] = {33, 0};
+    th_expect_ok(clmgk_attention_validate(&d, &d, &th_error));
+    th_expect_ok(clmgk_check_pages(&d, table, NULL, NULL, lengths, &th_error));
+    lengths[1] = 1;
+    th_expect_refusal(clmgk_check_pages(&d, table, NULL, NULL, lengths, &th_error), CLMGK_ERROR_INVALID_VALUE,
+                      "page_table[4]", "99");
+    table[2] = 7, lengths[1] = 0;
+    th_expect_refusal(clmgk_check_pages(&d, table, NULL, NULL, lengths, &th_error), CLMGK_ERROR_INVALID_VALUE,
+                      "page_table[2]", "7");
+    th_expect_error(clmgk_check_pages(&d, table, NULL, NULL, NULL, &th_error), CLMGK_ERROR_INVALID_VALUE, "lengths");
+    d = desc_of(CLMGK_VARIANT_SOFTMAX, 5, 16, 48, 1);
+    compress(&d);
+    th_expect_ok(clmgk_attention_validate(&d, &d, &th_error));
+    int32_t all[10] = {1, 2, 3, 4, -1, -1, -1, -1, -1, -1}, offsets[3] = {0, 3, 4}, last[2] = {16, 1};
+    th_expect_ok(clmgk_check_pages(&d, all, offsets, last, NULL, &th_error));
+    offsets[2] = 2;
+    th_expect_refusal(clmgk_check_pages(&d, all, offsets, last, NULL, &th_error), CLMGK_ERROR_INVALID_VALUE,
+                      "page_offsets[2]", "2");
+    offsets[2] = 5;
+    th_expect_refusal(clmgk_check_pages(&d, all, offsets, last, NULL, &th_error), CLMGK_ERROR_INVALID_VALUE,
+                      "page_table[4]", "-1");
+    offsets[2] = 4, last[1] = 17;
+    th_expect_refusal(clmgk_check_pages(&d, all, offsets, last, NULL, &th_error), CLMGK_ERROR_INVALID_VALUE,
+                      "last_page[1]", "17");
+    last[1] = 1, offsets[1] = 4;
+    th_expect_refusal(clmgk_check_pages(&d, all, offsets, last, NULL, &th_error), CLMGK_ERROR_INVALID_VALUE,
+                      "last_page[0]", "16");
+}
+
+/* Calls on host arrays check the table first; the engine matrix refuses pages with its reason. */
+TH_TEST(host_calls_check_tables)
+{
+    const clmgk_attention_desc desc = desc_of(CLMGK_VARIANT_SOFTMAX, 40, 16, 40, 1);
+    TH_PROBLEM problem = th_problem_make(&desc, 1);
+    th_fill(&problem, TH_LENGTHS, 40.0);
+    problem.array[TH_PAGE_TABLE].values[1] = 7.0;
+    TH_HOST host = th_host_make(&problem);
+    th_expect_refusal(clmgk_attention_forward_host(NULL, &problem.desc, &host.args, &th_error),
+                      CLMGK_ERROR_INVALID_VALUE, "page_table[1]", "7");
+    th_host_expect_unwritten(&host);
+    clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
+    options.engine = CLMGK_ENGINE_MATRIX;
+    th_expect_error(clmgk_attention_supported(session->context, &desc, &options, &th_error), CLMGK_ERROR_UNSUPPORTED,
+                    "pages");
+}
