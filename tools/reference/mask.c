@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The keys that a row sees, and the terms added to their logits. */
-#include "reference/texts.h"
+#include "reference/problem.h"
 
 static int64_t clamp(int64_t value, int64_t limit)
 {
@@ -124,18 +124,6 @@ int64_t clmgk_ref_visible_keys(const clmgk_ref_problem *problem, int64_t b, int6
     for (int64_t j = span.first; problem->desc.use_positions && j < span.end; j++)
         hidden += hides(problem, &span, j);
     return span.end - span.first - hidden;
-}
-
-bool clmgk_ref_visible(const clmgk_ref_problem *problem, int64_t b, int64_t h, int64_t i, int64_t j)
-{
-    const ref_row at = {b, h, i};
-    const ref_span span = ref_span_of(problem, b, i);
-    ref_texts texts;
-    if (span.first > j || j >= span.end || ref_hidden(problem, at, j) || !ref_texts_create(problem, false, &texts))
-        return false;
-    const bool visible = !ref_text_hides(&texts, &(ref_pair){at, &span, j, 0, 0.0});
-    ref_texts_free(&texts);
-    return visible;
 }
 
 /* Axes of the bias: 0 in the descriptor means the full axis. */

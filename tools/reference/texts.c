@@ -166,3 +166,15 @@ int64_t ref_text_reads_outside(ref_texts *texts, const ref_pair *pair, bool mask
     evaluate(texts, expression, pair);
     return (int64_t)mgk_reads_outside(expression, &texts->inputs, texts->values, texts->needed);
 }
+
+bool clmgk_ref_visible(const clmgk_ref_problem *problem, int64_t b, int64_t h, int64_t i, int64_t j)
+{
+    const ref_row at = {b, h, i};
+    const ref_span span = ref_span_of(problem, b, i);
+    ref_texts texts;
+    if (span.first > j || j >= span.end || ref_hidden(problem, at, j) || !ref_texts_create(problem, false, &texts))
+        return false;
+    const bool visible = !ref_text_hides(&texts, &(ref_pair){at, &span, j, 0, 0.0});
+    ref_texts_free(&texts);
+    return visible;
+}
