@@ -83,7 +83,15 @@ def attention(q: Array, k: Array, v: Array, *, return_lse: bool = False, out: Ar
     lengths, lengths_q : array [B] of int, optional
         Numbers of keys and queries of each batch; the others are padding.
     offsets, offsets_k : array [T+1] of int, optional
-        Packed sequences: where each begins along N (and S), and the end. The batch is 1.
+        Packed sequences: where each begins along N (and S), and the end. The batch is 1. With `lengths` [T], k and v are
+        caches [T,G,S,D] and [T,G,S,E] of one sequence each, of which so many keys are in use.
+    page_table : array [B,C] of int, optional
+        Keys and values in pages: k and v are pools [P,G,K,D] and [P,G,K,E] of P pages with K keys each (pools [P,K,G,D]:
+        ``k.swapaxes(1, 2)``, which copies nothing), and the keys of a batch, or packed sequence, are in the pages of its
+        row, of which `lengths` says how many are in use. Not for gradients.
+    page_offsets, last_page : array [B+1] and [B] of int, optional
+        The compressed form: page_table [C] has the pages of all, those of b from page_offsets[b] on, and last_page[b] keys
+        of its last page are in use.
     positions, positions_k : array [B,N] and [B,S] of int, optional
         Positions of the queries and of the keys, 0 or more, in any order: they take the place of indices in causal masks,
         windows, slopes, score_mod, mask_mod, dropout and noise, so a sequence may be permuted. Both or none.

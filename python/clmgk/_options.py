@@ -35,6 +35,9 @@ class Options(TypedDict, total=False):
     offsets_k: ArrayLike | None
     positions: ArrayLike | None
     positions_k: ArrayLike | None
+    page_table: ArrayLike | None
+    page_offsets: ArrayLike | None
+    last_page: ArrayLike | None
     bias: ArrayLike | None
     slopes: ArrayLike | None
     sinks: ArrayLike | None
@@ -103,15 +106,17 @@ def head_source(options: Mapping[str, Any], arrays: Mapping[str, Any]) -> str:
 
 
 # Options that are arrays of numbers: f32, but these.
-_INTEGERS = frozenset(("lengths", "lengths_q", "offsets", "offsets_k", "positions", "positions_k"))
+_INTEGERS = frozenset(("lengths", "lengths_q", "offsets", "offsets_k", "positions", "positions_k",
+                       "page_table", "page_offsets", "last_page"))
 _PARAMETERS = frozenset(("prior", "variance", "shift", "lengths", "lengths_q", "offsets", "offsets_k", "positions",
                          "positions_k", "bias", "slopes", "sinks", "mix", "mix_weight", "mix_offset", "mix_hidden_offset", "mix_after", "noise",
-                         "projection"))
+                         "projection", "page_table", "page_offsets", "last_page"))
 # Fields of the descriptor that arrays switch on.
 _SWITCHES = {"lengths": "use_lengths", "lengths_q": "use_lengths_q", "offsets_k": "use_offsets_k", "positions": "use_positions",
              "positions_k": "use_positions", "bias": "use_bias",
              "slopes": "use_alibi", "sinks": "use_sinks", "mix_weight": "use_mix_weight", "mix_offset": "use_mix_offset",
-             "mix_hidden_offset": "use_mix_hidden_offset", "state_c": "use_state"}
+             "mix_hidden_offset": "use_mix_hidden_offset", "state_c": "use_state",
+             "page_offsets": "use_page_offsets"}
 
 
 # Arrays of parameters whose shapes may broadcast to those that the plan expects.
@@ -376,6 +381,11 @@ class Call:
         fields.update(variant=variant, dtype=dtype_name("q", q), dtype_k=dtype_name("k", k), length=q.shape[-2],
                       length_k=k.shape[-2] or lib.CLMGK_NO_KEYS, head_size=q.shape[-1],
                       batch=q.shape[0] if batched else 1)
+        if "page_table" in self.arrays:  # k and v are pools of pages
+            table = self.arrays["page_table"]
+            if table.ndim not in (1, 2) or table.shape[-1] == 0:
+                raise ValueError(f"page_table: shape {table.shape}: expected [B,C], or with page_offsets [C]")
+            fields.update(length_k=0, page_size=k.shape[-2], pages=k.shape[0], table_pages=table.shape[-1])
         if v is not None:
             fields.update(dtype_v=dtype_name("v", v), value_size=v.shape[-1])
         if "o" in self.storage:

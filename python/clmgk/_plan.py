@@ -491,7 +491,7 @@ class Prepared:
     """A pass of a plan on arrays of one `signature`. What depends on the signature alone is checked when this is made; what
     does not (values, read-only and overlapping memory), by each call."""
 
-    __slots__ = ("_pass", "_inputs", "_outputs", "_given")
+    __slots__ = ("_pass", "_inputs", "_outputs", "_given", "_paged")
 
     def __init__(self, plan: Plan, pass_: Pass, arrays: Mapping[str, Array | None], unwanted: Container[str] = ()) -> None:
         self._pass = pass_
@@ -509,6 +509,7 @@ class Prepared:
             elif array is not None:
                 self._inputs.append((place, slot.name, row, slot.check_values))
         _refuse(plan, pass_, arrays)
+        self._paged = "page_table" in pass_.by_name and arrays.get("page_table") is not None
         self._given = [slot.name for _, slot, _ in self._outputs if arrays.get(slot.name) is not None]
 
     def run(self, plan: Plan, arrays: Mapping[str, Any], seed: int, accumulate: int = 0) -> dict[str, Array]:
@@ -519,6 +520,8 @@ class Prepared:
             if check_values is not None:
                 check_values(array)
             pointers[place] = from_buffer(array if row is None else array[row])
+        if self._paged:
+            _check_pages(plan, arrays)
         for name in self._given:
             _check_output(name, arrays)
         outputs = {}
@@ -530,6 +533,13 @@ class Prepared:
             pointers[place] = from_buffer(array if row is None else array[row])
         plan._run(self._pass, pointers, seed, accumulate)
         return outputs
+
+
+def _check_pages(plan: Plan, arrays: Mapping[str, Any]) -> None:
+    """Raises for numbers that are no pages, of the entries in use."""
+    names = ("page_table", "page_offsets", "last_page", "lengths")
+    call(lib.clmgk_check_pages, plan._resolved,
+         *[NULL if arrays.get(name) is None else from_buffer("int32_t[]", arrays[name]) for name in names])
 
 
 def _refuse(plan: Plan, pass_: Pass, arrays: Mapping[str, Array | None]) -> None:

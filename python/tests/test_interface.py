@@ -35,12 +35,12 @@ FROM_ARRAYS = {"dtype", "dtype_k", "dtype_v", "dtype_o", "batch", "kv_heads", "c
                "value_size", "q", "k", "v", "o", "lse", "grad_o", "grad_q", "grad_k", "grad_v", "prior_shape",
                "variance_shape", "sequences", "use_offsets_k", "use_positions", "use_lengths", "use_lengths_q", "use_window", "use_bias",
                "bias_batch", "bias_heads", "bias_length", "bias_length_k", "use_alibi", "use_sinks", "use_mix_weight",
-               "use_mix_offset", "use_mix_hidden_offset", "mix_after_heads", "features", "use_state", "use_new_state"}
+               "use_mix_offset", "use_mix_hidden_offset", "mix_after_heads", "features", "use_state", "use_new_state",
+               "page_size", "pages", "table_pages", "use_page_offsets"}
 # Fields that stand for a function of their own, or its argument.
 FUNCTIONS = {"gradients", "statistics", "combine"}
-# For rows whose weights need more than f32's L, where the functions return one L; gradients to be added up; parts of a batch; pages.
-PLANS_ALONE = {"use_lse_low", "dtype_grad_q", "dtype_grad_k", "dtype_grad_v", "first_batch", "first_head", "all_heads",
-               "page_size", "pages", "table_pages", "use_page_offsets"}
+# For rows whose weights need more than f32's L, where the functions return one L; gradients to be added up; parts of a batch.
+PLANS_ALONE = {"use_lse_low", "dtype_grad_q", "dtype_grad_k", "dtype_grad_v", "first_batch", "first_head", "all_heads"}
 
 
 @pytest.mark.parametrize("name", OFFERED)

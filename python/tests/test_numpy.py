@@ -310,3 +310,49 @@ def test_random_numbers(rng):
     p = softmax(q.astype(float) @ k.swapaxes(-1, -2) / 4) * mask * 2
     np.testing.assert_allclose(clmgk.attention(q, k, v, **options), p @ v, **TOLERANCE)
     assert clmgk.draw_projection(24, 16, seed=3).shape == (24, 16)
+
+
+def paged(rng, heads=2, pages=7, page=4, size=16):
+    """Pools of keys and values, and the rows of a table's first keys."""
+    k, v = normal(rng, pages, heads, page, size), normal(rng, pages, heads, page, size)
+
+    def rows(pool, table, length):
+        return np.concatenate([pool[p] for p in table], axis=1)[:, :length] if length else pool[0][:, :0]
+
+    return k, v, rows
+
+
+def test_pages_and_caches(rng):
+    """Batches, packed sequences and compressed tables give what their gathered keys give; pools may have their tokens first."""
+    k, v, rows = paged(rng)
+    table, lengths = np.array([[6, 0, 6], [3, 1, 99]]), [11, 5]
+    q = normal(rng, 2, 2, 3, 16)
+    expected = [clmgk.attention(q[b], rows(k, table[b, :n // 4 + 1], n), rows(v, table[b, :n // 4 + 1], n), causal=True)
+                for b, n in enumerate(lengths)]
+    options = {"causal": True, "alignment": "lengths"}
+    o = clmgk.attention(q, k, v, page_table=table, lengths=lengths, **options)
+    np.testing.assert_allclose(o, expected, **TOLERANCE)
+    tokens_first = [np.ascontiguousarray(x.swapaxes(1, 2)).swapaxes(1, 2) for x in (k, v)]
+    np.testing.assert_array_equal(o, clmgk.attention(q, *tokens_first, page_table=table, lengths=lengths, **options))
+    compressed = {"page_table": [6, 0, 6, 3, 1], "page_offsets": [0, 3, 5], "last_page": [3, 1]}
+    np.testing.assert_allclose(clmgk.attention(q, k, v, **compressed, **options), expected, **TOLERANCE)
+    packed = q.transpose(1, 0, 2, 3).reshape(1, 2, 6, 16)
+    o = clmgk.attention(packed, k, v, offsets=[0, 3, 6], page_table=table, lengths=lengths, causal=True)
+    np.testing.assert_allclose(o[0].reshape(2, 2, 3, 16).swapaxes(0, 1), expected, **TOLERANCE)
+    caches = [np.full((2, 2, 12, 16), np.nan, np.float32) for _ in (k, v)]
+    for cache, pool in zip(caches, (k, v)):
+        for b, n in enumerate(lengths):
+            cache[b, :, :n] = rows(pool, table[b, :n // 4 + 1], n)
+    o = clmgk.attention(packed, *caches, offsets=[0, 3, 6], lengths=lengths, causal=True)
+    np.testing.assert_allclose(o[0].reshape(2, 2, 3, 16).swapaxes(0, 1), expected, **TOLERANCE)
+
+
+def test_pages_are_checked(rng):
+    k, v, _ = paged(rng)
+    q = normal(rng, 2, 2, 3, 16)
+    with pytest.raises(ValueError, match=r"page_table\[4\]: 7: expected 0 to 6"):
+        clmgk.attention(q, k, v, page_table=[[0, 1, 9], [2, 7, 9]], lengths=[8, 5])
+    with pytest.raises(ValueError, match="page_table: shape"):
+        clmgk.attention(q, k, v, page_table=3, lengths=[8, 5])
+    with pytest.raises(NotImplementedError, match="gradients"):
+        clmgk.attention_backward(q, q, k, v, q, q[..., 0], page_table=[[0, 1], [2, 3]], lengths=[8, 5])
