@@ -84,7 +84,8 @@ static mgk_device_facts facts_of(const clmgk_plan *plan, bool exchanges)
     mgk_device_facts facts = plan->context->facts;
     const int known = mgk_engines_newest_unit(&facts, &plan->desc), most = plan->attempt.newest_unit;
     if (known > 0)
-        facts.matrix_unit = mgk_context_matrix_unit(plan->context, known < most ? known : most);
+        facts.matrix_unit =
+            mgk_context_matrix_unit(plan->context, mgk_matrix_unit_includes(known, most) ? most : known);
     if (exchanges)
         facts.sub_group = mgk_context_sub_group(plan->context);
     return facts;

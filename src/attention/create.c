@@ -21,21 +21,23 @@ static clmgk_status make(clmgk_context *context, const clmgk_attention_desc *res
 static clmgk_status make_on_some_unit(clmgk_context *context, const clmgk_attention_desc *resolved,
                                       const clmgk_plan_options *options, clmgk_plan **out, clmgk_error *error)
 {
-    const int least = options->engine != CLMGK_ENGINE_AUTO ? 1 : 0;
+    const mgk_engine *const named = mgk_engine_of(options->engine);
+    const bool emulates = named != NULL && named->emulates_units;
     mgk_attempt attempt = MGK_FIRST_ATTEMPT;
     for (;;) {
         clmgk_error failure = {.status = CLMGK_OK};
         const clmgk_status status = make(context, resolved, options, &attempt, out, &failure);
         if (status == CLMGK_OK)
             return CLMGK_OK;
-        if (status == CLMGK_ERROR_OUT_OF_HOST_MEMORY || attempt.unit <= least) {
+        if (status == CLMGK_ERROR_OUT_OF_HOST_MEMORY || attempt.unit == 0 ||
+            (emulates && mgk_matrix_unit_older(attempt.unit) == 0)) {
             if (error != NULL)
                 *error = failure;
             return status;
         }
         mgk_add_reason(attempt.refused_units, sizeof(attempt.refused_units),
                        mgk_matrix_unit_name(&context->facts, attempt.unit), failure.message);
-        attempt.newest_unit = attempt.unit - 1;
+        attempt.newest_unit = mgk_matrix_unit_older(attempt.unit);
     }
 }
 

@@ -24,15 +24,16 @@ typedef struct mgk_plan_array {
 
 /* Limits of an attempt: the engines, units and parameters that a plan may use. */
 typedef struct mgk_attempt {
-    int newest_unit;                              /* of matrix units */
+    int newest_unit;                              /* of matrix units; MGK_ANY_UNIT: no limit */
     const mgk_engine *left_out;                   /* NULL: none */
     const char *parameters[CLMGK_PASSES];         /* in place of the options'; NULL: the options' */
     char refused_units[CLMGK_ERROR_MESSAGE_SIZE]; /* newer units that failed here, with their reasons */
     int unit;                                     /* mgk_plan_make: the unit of the plan, or of the failure */
 } mgk_attempt;
+enum { MGK_ANY_UNIT = -1 };
 #define MGK_FIRST_ATTEMPT                                                                                              \
     {                                                                                                                  \
-        .newest_unit = MGK_MATRIX_UNITS - 1                                                                            \
+        .newest_unit = MGK_ANY_UNIT                                                                                    \
     }
 
 struct clmgk_plan {

@@ -263,7 +263,14 @@ void mgk_program_release(mgk_program *program);
  * failure there means that there are none. */
 mgk_sub_group mgk_context_sub_group(clmgk_context *context);
 
-/* Newest unit for small matrices, up to `newest`, of the device's architecture: a value of MATRIX_UNIT. */
+/* Units for small matrices, values of MATRIX_UNIT, belong to an engine and a maker, whose newer units follow older
+ * ones. The one before a unit; 0: none. */
+int mgk_matrix_unit_older(int unit);
+
+/* True if `unit` is `newest`, an older unit of its engine and maker, or 0. */
+bool mgk_matrix_unit_includes(int newest, int unit);
+
+/* `newest`, or the next older unit, of the device's architecture. */
 int mgk_matrix_unit_of(const mgk_device_facts *facts, int newest);
 
 /* True if the kernels of unit AMX make its products by AVX512-BF16, on a CPU without AMX. */

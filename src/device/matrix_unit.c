@@ -67,6 +67,7 @@ static bool are_right_of_tiles(const void *products)
 /* Units by their numbers. */
 static const struct {
     const char *name, *engine; /* engine: the one that uses it */
+    int older;                 /* unit of the same engine and maker; 0: none */
     int least, most;           /* compute capability of NVIDIA's devices that have it */
     bool amx;                  /* of x86 CPUs: needs a permission */
     const char *options;
@@ -85,6 +86,7 @@ static const struct {
                               .is_right = are_right}},
     [MATRIX_WGMMA] = {.name = "wgmma",
                       .engine = "matrix",
+                      .older = MATRIX_MMA,
                       .least = 90,
                       .most = 90,
                       .options = " " MGK_EDITED_PTX,
@@ -95,8 +97,12 @@ static const struct {
                                 .bytes = sizeof(float) * GROUP_TYPES * GROUP_FORMS * GROUP_SIZE * GROUP_SIZE,
                                 .is_right = are_right_of_group}},
     [MATRIX_AMX] = {.name = "amx", .engine = "lane", .amx = true, .options = TILE_OPTIONS, .probe = TILE_PROBE},
-    [MATRIX_AMX_F16] = {
-        .name = "amx-fp16", .engine = "lane", .amx = true, .options = TILE_OPTIONS, .probe = TILE_PROBE}};
+    [MATRIX_AMX_F16] = {.name = "amx-fp16",
+                        .engine = "lane",
+                        .older = MATRIX_AMX,
+                        .amx = true,
+                        .options = TILE_OPTIONS,
+                        .probe = TILE_PROBE}};
 
 static bool has_unit(const mgk_device_facts *facts, int unit)
 {
@@ -106,11 +112,24 @@ static bool has_unit(const mgk_device_facts *facts, int unit)
                            : capability >= units[unit].least && capability <= units[unit].most;
 }
 
+int mgk_matrix_unit_older(int unit)
+{
+    return units[unit].older;
+}
+
+bool mgk_matrix_unit_includes(int newest, int unit)
+{
+    int one = newest;
+    while (one != unit && one != 0)
+        one = units[one].older;
+    return one == unit;
+}
+
 int mgk_matrix_unit_of(const mgk_device_facts *facts, int newest)
 {
     int unit = newest;
-    while (unit > 0 && !has_unit(facts, unit))
-        --unit;
+    while (unit != 0 && !has_unit(facts, unit))
+        unit = units[unit].older;
     return unit;
 }
 
@@ -175,12 +194,14 @@ static mgk_matrix_unit ask(clmgk_context *context, int unit)
 mgk_matrix_unit mgk_context_matrix_unit(clmgk_context *context, int newest)
 {
     mgk_matrix_unit best = {.known = true};
-    for (int unit = 1; unit <= newest && best.why[0] == '\0'; ++unit) {
-        if (mgk_matrix_unit_of(&context->facts, unit) != unit)
-            continue;
-        const mgk_matrix_unit own = ask(context, unit);
-        if (own.unit == unit)
-            best.unit = unit;
+    int chain[MGK_MATRIX_UNITS], count = 0;
+    for (int unit = newest; unit != 0; unit = units[unit].older)
+        if (has_unit(&context->facts, unit))
+            chain[count++] = unit;
+    while (count > 0 && best.why[0] == '\0') {
+        const mgk_matrix_unit own = ask(context, chain[--count]);
+        if (own.unit != 0)
+            best.unit = own.unit;
         else
             mgk_add_reason(best.why, sizeof(best.why), NULL, own.why);
     }

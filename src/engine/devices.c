@@ -17,7 +17,7 @@ static void write_info(clmgk_device_info *infos, size_t index, const mgk_device_
     mgk_ranked ranked[MGK_ENGINES];
     mgk_engines_rank(facts, NULL, ranked);
     info.engine = ranked[0].engine->value;
-    const int unit = mgk_matrix_unit_of(facts, mgk_engines_newest_unit(facts, NULL));
+    const int unit = mgk_engines_newest_unit(facts, NULL);
     info.matrix_units = unit != 0;
     (void)snprintf(info.matrix_unit, sizeof(info.matrix_unit), "%s", mgk_matrix_unit_name(facts, unit));
     (void)snprintf(info.engine_reason, sizeof(info.engine_reason), "%s", ranked[0].rank.reason);

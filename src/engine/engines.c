@@ -29,27 +29,44 @@ static bool has_unit_kernels(const mgk_engine *engine, int unit, const mgk_devic
            engine->rank(&with_unit, desc).points != MGK_RANK_NONE;
 }
 
+/* The device's newest unit that the engine knows; 0: none. */
+static int unit_of(const mgk_engine *engine, const mgk_device_facts *facts)
+{
+    int unit = 0;
+    for (const int *newest = engine->newest_units; newest != NULL && *newest != 0 && unit == 0; ++newest)
+        unit = mgk_matrix_unit_of(facts, *newest);
+    return unit;
+}
+
+static bool knows_unit(const mgk_engine *engine, int unit)
+{
+    bool known = false;
+    for (const int *newest = engine->newest_units; newest != NULL && *newest != 0; ++newest)
+        known = known || mgk_matrix_unit_includes(*newest, unit);
+    return known;
+}
+
+/* A device has units of one engine. */
 int mgk_engines_newest_unit(const mgk_device_facts *facts, const clmgk_attention_desc *desc)
 {
-    int newest = 0;
-    for (size_t i = 0; i < MGK_ENGINES; ++i) {
-        const mgk_engine *const engine = mgk_engines[i];
-        for (int unit = engine->newest_unit; unit > newest && unit >= engine->oldest_unit; --unit)
-            if (desc == NULL || has_unit_kernels(engine, unit, facts, desc))
-                newest = unit;
+    int unit = 0;
+    for (size_t i = 0; i < MGK_ENGINES && unit == 0; ++i) {
+        unit = unit_of(mgk_engines[i], facts);
+        while (unit != 0 && desc != NULL && !has_unit_kernels(mgk_engines[i], unit, facts, desc))
+            unit = mgk_matrix_unit_older(unit);
     }
-    return newest;
+    return unit;
 }
 
 bool mgk_engine_has_unit(const mgk_engine *engine, const mgk_device_facts *facts)
 {
-    return engine->newest_unit > 0 && mgk_matrix_unit_of(facts, engine->newest_unit) >= engine->oldest_unit;
+    return unit_of(engine, facts) != 0;
 }
 
 mgk_device_facts mgk_engine_facts(const mgk_engine *engine, const mgk_device_facts *facts)
 {
     mgk_device_facts own = *facts;
-    if (own.matrix_unit.unit < engine->oldest_unit || own.matrix_unit.unit > engine->newest_unit)
+    if (!knows_unit(engine, own.matrix_unit.unit))
         own.matrix_unit.unit = 0;
     return own;
 }

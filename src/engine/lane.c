@@ -189,9 +189,9 @@ static bool rounds_arrays(const mgk_footprint *f, int unit)
 static int newest_unit(const mgk_footprint *f, const mgk_device_facts *facts)
 {
     int unit = f->unit ? facts->matrix_unit.unit : 0;
-    while (unit >= MATRIX_AMX && !unit_serves(unit, f->dtypes, f->precision))
-        --unit;
-    return unit >= MATRIX_AMX ? unit : 0;
+    while (unit != 0 && !unit_serves(unit, f->dtypes, f->precision))
+        unit = mgk_matrix_unit_older(unit);
+    return unit;
 }
 
 /* True if panels of one vector of rows are faster (docs/engine.md). With vectors of 16 floats and one unit for them
@@ -295,7 +295,7 @@ static clmgk_status check_unit(const mgk_footprint *f, const mgk_device_facts *f
     if (!uses_unit(p))
         return CLMGK_OK;
     const int unit = mgk_tunable_get(p, MGK_NAMED(unit));
-    if (facts->matrix_unit.unit < unit)
+    if (!mgk_matrix_unit_includes(facts->matrix_unit.unit, unit))
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "engine lane: the device has no such matrix unit");
     if (!f->unit || !unit_serves(unit, f->dtypes, f->precision) || few_rows(f, p) > 0)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
@@ -422,12 +422,13 @@ static int feature_block(const mgk_device_facts *facts)
     return 64;
 }
 
+static const int newest_units[] = {MATRIX_AMX_F16, 0};
+
 const mgk_engine mgk_engine_lane = {.value = CLMGK_ENGINE_LANE,
                                     .tunables = &lane_table,
                                     .dtypes = MGK_ALL_DTYPES,
                                     .private_tiles = true,
-                                    .oldest_unit = MATRIX_AMX,
-                                    .newest_unit = MATRIX_AMX_F16,
+                                    .newest_units = newest_units,
                                     .unit_serves = unit_serves,
                                     .rank = rank,
                                     .sum_tunables = {in_order, in_order, by_lanes},

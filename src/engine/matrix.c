@@ -470,14 +470,14 @@ static mgk_flags unit_flags(const mgk_device_facts *facts, const mgk_tunables *p
 static clmgk_status fit_tiles(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p, mgk_block *block,
                               clmgk_error *error)
 {
-    const int newest = facts->matrix_unit.unit < MATRIX_MMA ? 0 : MATRIX_MMA;
+    const int newest = facts->matrix_unit.unit == 0 ? 0 : MATRIX_MMA;
     if (f->precision == CLMGK_PRECISION_EXACT)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "engine matrix: %s", no_exact_tiles);
     mgk_tunable_default(p, MGK_NAMED(unit), newest);
     while (f->work_items > 0 && threads_of(p) > f->work_items)
         if (!halve(p, MGK_NAMED(warps), 1))
             break;
-    if (mgk_tunable_get(p, MGK_NAMED(unit)) > newest)
+    if (!mgk_matrix_unit_includes(newest, mgk_tunable_get(p, MGK_NAMED(unit))))
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "engine matrix: %s",
                         newest == 0 ? "the device has no such matrix unit" : "wgmma has no products without a softmax");
     MGK_TRY(mgk_tunables_check(p, true, error));
@@ -516,7 +516,7 @@ static clmgk_status fit(const mgk_footprint *whole, const mgk_device_facts *fact
     if (reason != NULL)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "engine matrix: %s", reason);
     choose(f, facts, p);
-    if (mgk_tunable_get(p, MGK_NAMED(unit)) > facts->matrix_unit.unit)
+    if (!mgk_matrix_unit_includes(facts->matrix_unit.unit, mgk_tunable_get(p, MGK_NAMED(unit))))
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "engine matrix: the device has no such matrix unit");
     if (uses_wgmma(p) && f->two_types)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "engine matrix: wgmma needs one type for Q and K");
@@ -641,13 +641,15 @@ static int feature_block(const mgk_device_facts *facts)
     return facts->info.device_class == CLMGK_DEVICE_CPU ? CPU_BLOCK : GPU_BLOCK;
 }
 
+static const int newest_units[] = {MATRIX_WGMMA, 0};
+
 const mgk_engine mgk_engine_matrix = {.value = CLMGK_ENGINE_MATRIX,
                                       .tunables = &matrix_table,
                                       .dtypes = MGK_ALL_DTYPES,
                                       .queries_apart = true,
                                       .fewest_rows = TILE_ROWS,
-                                      .oldest_unit = MATRIX_MMA,
-                                      .newest_unit = MATRIX_WGMMA,
+                                      .newest_units = newest_units,
+                                      .emulates_units = true,
                                       .exchanges = true,
                                       .key_terms_once = true,
                                       .rank = rank,

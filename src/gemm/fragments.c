@@ -173,8 +173,8 @@ static void choose(const clmgk_gemm_desc *desc, const mgk_device_facts *facts, m
 {
     const int unit = facts->matrix_unit.unit;
     mgk_tunables_begin(p, facts->info.device_class);
-    if (unit < MATRIX_WGMMA || !choose_wgmma(desc, p))
-        mgk_tunable_default(p, MGK_NAMED(unit), unit < MATRIX_MMA ? unit : MATRIX_MMA);
+    if (unit != MATRIX_WGMMA || !choose_wgmma(desc, p))
+        mgk_tunable_default(p, MGK_NAMED(unit), unit == 0 ? 0 : MATRIX_MMA);
     choose_stages(p);
     choose_local(facts->info.local_memory_bytes, p);
     choose_block(desc, facts, p);
@@ -298,7 +298,7 @@ static clmgk_status read_parameters(const clmgk_gemm_desc *desc, const mgk_devic
     choose(desc, facts, p);
     MGK_TRY(check_slices(desc, p, error));
     MGK_TRY(mgk_tunables_check(p, true, error));
-    if (mgk_tunable_get(p, MGK_NAMED(unit)) > facts->matrix_unit.unit)
+    if (!mgk_matrix_unit_includes(facts->matrix_unit.unit, mgk_tunable_get(p, MGK_NAMED(unit))))
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "the device has no such matrix unit");
     return check_group(p, facts, error);
 }
@@ -351,8 +351,8 @@ static bool lower(const clmgk_gemm_plan *plan, const mgk_parameters *given, cons
         *facts = less;
         return true;
     }
-    facts->matrix_unit.unit = unit - 1;
-    return unit >= MATRIX_WGMMA && mgk_tunable_is_default(p, MGK_NAMED(unit));
+    facts->matrix_unit.unit = mgk_matrix_unit_older(unit);
+    return facts->matrix_unit.unit != 0 && mgk_tunable_is_default(p, MGK_NAMED(unit));
 }
 
 /* Takes the newest unit and the largest block whose program compiles, runs, and is right. */
@@ -375,7 +375,7 @@ static clmgk_status fragments_plan(clmgk_gemm_plan *plan, const char *parameters
         if (status == CLMGK_ERROR_OUT_OF_HOST_MEMORY || !lower(plan, &given, &limits, &tunables, &facts))
             return mgk_fail_code(error, status, failure.opencl_code, "%s", failure.message);
         mgk_text_printf(&plan->note, "%sno %s: %s", plan->note.length > 0 ? "; " : "",
-                        facts.matrix_unit.unit < unit ? mgk_matrix_unit_name(&facts, unit) : "larger block",
+                        facts.matrix_unit.unit != unit ? mgk_matrix_unit_name(&facts, unit) : "larger block",
                         failure.message);
         mgk_steps_clear(plan->steps, &plan->context->allocator);
         plan->info.workspace_bytes = 0;

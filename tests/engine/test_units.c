@@ -10,6 +10,8 @@
  */
 #include "harness/harness.h"
 
+#include "device/device.h"
+#include "engine/engine.h"
 #include "engine/units.clh"
 
 #define FUNCTION static inline
@@ -303,4 +305,29 @@ TH_TEST(sums_become_the_next_operand)
                     fail_msg("%s: lane %d, number %d", x->name, lane, i);
             }
     }
+}
+
+/* ---- the host's order -------------------------------------------------------------------------------------------- */
+
+/* Units follow older ones of their engine and maker alone. */
+TH_TEST(no_unit_follows_one_of_another_engine)
+{
+    (void)session;
+    assert_int_equal(mgk_matrix_unit_older(MATRIX_WGMMA), MATRIX_MMA);
+    assert_int_equal(mgk_matrix_unit_older(MATRIX_MMA), 0);
+    assert_int_equal(mgk_matrix_unit_older(MATRIX_AMX_F16), MATRIX_AMX);
+    assert_int_equal(mgk_matrix_unit_older(MATRIX_AMX), 0);
+    assert_true(mgk_matrix_unit_includes(MATRIX_WGMMA, MATRIX_MMA));
+    assert_true(mgk_matrix_unit_includes(MATRIX_AMX_F16, 0));
+    assert_false(mgk_matrix_unit_includes(MATRIX_AMX_F16, MATRIX_WGMMA));
+    assert_false(mgk_matrix_unit_includes(MATRIX_MMA, MATRIX_WGMMA));
+
+    mgk_device_facts facts = {.runtime = MGK_RUNTIME_NVIDIA, .info = {.architecture = "sm_90"}};
+    assert_int_equal(mgk_matrix_unit_of(&facts, MATRIX_AMX_F16), 0);
+    assert_int_equal(mgk_matrix_unit_of(&facts, MATRIX_WGMMA), MATRIX_WGMMA);
+    assert_int_equal(mgk_engines_newest_unit(&facts, NULL), MATRIX_WGMMA);
+    facts.matrix_unit.unit = MATRIX_WGMMA;
+    assert_int_equal(mgk_engine_facts(&mgk_engine_lane, &facts).matrix_unit.unit, 0);
+    assert_int_equal(mgk_engine_facts(&mgk_engine_matrix, &facts).matrix_unit.unit, MATRIX_WGMMA);
+    assert_int_equal(mgk_engine_facts(&mgk_engine_simt, &facts).matrix_unit.unit, 0);
 }
