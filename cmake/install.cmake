@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # cmake --install: headers, both libraries, the programs with manual pages and completion, the documents and examples, the
-# CMake package clmgk and the pkg-config files clmgk and clmgk-static. The target `uninstall` removes what was installed.
+# CMake package clmgk and the pkg-config files clmgk, clmgk-static and clmgk-dist. The target `uninstall` removes what was installed.
 include(CMakePackageConfigHelpers)
 
 install(DIRECTORY include/clmgk DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
-install(TARGETS clmgk_shared clmgk_static EXPORT clmgkTargets
+install(TARGETS clmgk_shared clmgk_static clmgk_dist_shared clmgk_dist_static EXPORT clmgkTargets
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 # The programs install themselves; they find the shared library beside them.
@@ -14,6 +14,7 @@ foreach(program clmgk-run clmgk-info clmgk-bench clmgk-tune)
     set_target_properties(${program} PROPERTIES INSTALL_RPATH $ORIGIN/${libdir_from_bin})
   endif()
 endforeach()
+set_target_properties(clmgk_dist_shared PROPERTIES INSTALL_RPATH $ORIGIN)
 file(RELATIVE_PATH libdir_from_libexec ${CMAKE_INSTALL_FULL_LIBEXECDIR}/clmgk ${CMAKE_INSTALL_FULL_LIBDIR})
 set_target_properties(clmgk-analyze-rows PROPERTIES INSTALL_RPATH $ORIGIN/${libdir_from_libexec})
 
@@ -40,7 +41,11 @@ set(CLMGK_PC_NAME "libclmgk, static")
 set(CLMGK_PC_LIBS "\${libdir}/libclmgk.a -pthread -lm${dl}")
 set(CLMGK_PC_PRIVATE)
 configure_file(cmake/clmgk.pc.in ${PROJECT_BINARY_DIR}/clmgk-static.pc @ONLY)
-install(FILES ${PROJECT_BINARY_DIR}/clmgk.pc ${PROJECT_BINARY_DIR}/clmgk-static.pc
+set(CLMGK_PC_NAME libclmgk-dist)
+set(CLMGK_PC_LIBS "-L\${libdir} -lclmgk-dist -lclmgk")
+set(CLMGK_PC_PRIVATE "-pthread -lm${dl}")
+configure_file(cmake/clmgk.pc.in ${PROJECT_BINARY_DIR}/clmgk-dist.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/clmgk.pc ${PROJECT_BINARY_DIR}/clmgk-static.pc ${PROJECT_BINARY_DIR}/clmgk-dist.pc
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
 install(FILES LICENSE README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})

@@ -262,6 +262,10 @@ typedef struct clmgk_attention_desc {
     int64_t pages;
     int64_t table_pages;
     int32_t use_page_offsets;
+
+    /* 1: the keys of a backward call are a part of those that its O and L are of (partial results, below). The passes
+     * else take it that sums over a row's keys are complete. */
+    int32_t partial_keys;
 } clmgk_attention_desc;
 
 #define CLMGK_ATTENTION_DESC_INIT CLMGK_INIT(clmgk_attention_desc)
@@ -635,9 +639,9 @@ CLMGK_API clmgk_status clmgk_enqueue_statistics(clmgk_plan *plan, cl_command_que
  * Only one of the parts may include sinks. With dtype_o F32 and use_lse_low no part is rounded beyond f32, however many
  * there are: then parts may have parts_lse_low, which their forward passes wrote as lse_low.
  *
- * Gradients over a part of the keys: clmgk_enqueue_backward with those keys, and O and L of all keys. Its dK and dV are
- * complete; the sum of the parts' dQ is that of all keys. With O in f32 this holds for all gradients; else not for that
- * of a prior. dsinks is complete in each part.
+ * Gradients over a part of the keys: clmgk_enqueue_backward of a plan with partial_keys = 1, with those keys, and O and
+ * L of all keys. Its dK and dV are complete; the sum of the parts' dQ is that of all keys. dsinks is complete in each
+ * part.
  */
 
 /* Enqueues the combination with a plan whose descriptor has combine = 1. INVALID_VALUE for another plan and for `parts`

@@ -30,7 +30,8 @@
     X(ERROR_IO, 11, "a file could not be read or written")                                                             \
     X(ERROR_INTERNAL, 12, "a bug in the library")                                                                      \
     X(ERROR_CANCELLED, 13, "cancelled before it was begun")                                                            \
-    X(ERROR_CUDA, 14, "a call of CUDA's driver failed")
+    X(ERROR_CUDA, 14, "a call of CUDA's driver failed")                                                                \
+    X(ERROR_COMMUNICATION, 15, "another rank did not answer, gave up, or sent something else (clmgk/dist.h)")
 
 typedef enum clmgk_status {
 #define CLMGK_STATUS_ENUM(name, value, text) CLMGK_##name = (value),

@@ -111,6 +111,7 @@ class Descriptor(TypedDict, total=False):
     pages: int
     table_pages: int
     use_page_offsets: bool
+    partial_keys: bool
 
 
 # Enumerations of C without a table of names.

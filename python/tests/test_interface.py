@@ -40,7 +40,7 @@ FROM_ARRAYS = {"dtype", "dtype_k", "dtype_v", "dtype_o", "batch", "kv_heads", "c
 # Fields that stand for a function of their own, or its argument.
 FUNCTIONS = {"gradients", "statistics", "combine"}
 # For rows whose weights need more than f32's L, where the functions return one L; gradients to be added up; parts of a batch.
-PLANS_ALONE = {"use_lse_low", "dtype_grad_q", "dtype_grad_k", "dtype_grad_v", "first_batch", "first_head", "all_heads"}
+PLANS_ALONE = {"use_lse_low", "dtype_grad_q", "dtype_grad_k", "dtype_grad_v", "first_batch", "first_head", "all_heads", "partial_keys"}
 
 
 @pytest.mark.parametrize("name", OFFERED)

@@ -36,6 +36,7 @@ static clmgk_status check_enums(const clmgk_attention_desc *d, clmgk_error *erro
                   {ENUM(use_window, 2)},
                   {ENUM(shared_noise, 2)},
                   {ENUM(combine, 2)},
+                  {ENUM(partial_keys, 2)},
                   {ENUM(resolved, 2)},
                   {ENUM(feature, 5)},
                   CLMGK_SWITCH_LIST(SWITCH)};

@@ -62,7 +62,7 @@ echo "== CMake package"
 cmake -S "$source/tests/install/consumer" -B "$work/consumer" -DCMAKE_PREFIX_PATH="$prefix" >"$work/cmake.log" ||
     { cat "$work/cmake.log"; exit 1; }
 cmake --build "$work/consumer" >"$work/build.log" || { cat "$work/build.log"; exit 1; }
-for program in c_shared c_static cxx_shared cxx_static c_default; do
+for program in c_shared c_static cxx_shared cxx_static c_default c_dist; do
     echo "$program"
     "$work/consumer/$program"
 done
@@ -89,6 +89,8 @@ build_and_run() { # NAME COMPILER...
     "$work/$1"
 }
 build_and_run pc_c_shared gcc -std=c11 "${flags[@]}" "$consumer.c" "${shared[@]}"
+read -ra dist <<<"$(pkg-config --libs clmgk-dist) -Wl,-rpath,$lib_folder"
+build_and_run pc_c_dist gcc -std=c11 "${flags[@]}" "$source/tests/install/consumer/dist.c" "${dist[@]}"
 build_and_run pc_cxx_shared g++ -std=c++11 "${flags[@]}" "$consumer.cpp" "${shared[@]}"
 read -ra inside <<<"$(pkg-config --libs clmgk-static)"
 build_and_run pc_c_inside gcc -std=c11 "${flags[@]}" "$consumer.c" "${inside[@]}"

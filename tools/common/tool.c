@@ -40,6 +40,7 @@ static tool_exit exit_of(clmgk_status status)
     case CLMGK_ERROR_OUT_OF_HOST_MEMORY:
     case CLMGK_ERROR_OUT_OF_DEVICE_MEMORY:
     case CLMGK_ERROR_IO:
+    case CLMGK_ERROR_COMMUNICATION:
     case CLMGK_ERROR_INTERNAL:
     case CLMGK_ERROR_CANCELLED:
         break;

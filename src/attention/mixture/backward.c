@@ -40,13 +40,16 @@ static void set_turns(const mgk_backward *x, mgk_flags *flags)
 static void set_products(const mgk_backward *x, mgk_flags *flags)
 {
     flags->FACTORS_ROUNDED = x->request->traits.gaussian && x->block.precision != CLMGK_PRECISION_EXACT;
+    flags->PARTIAL_KEYS = x->request->desc->partial_keys != 0;
 }
 
-/* True if errors of delta, summed over all rows and keys in dprior's few numbers, are too large: O is rounded. */
+/* True if errors of delta, summed over all rows and keys in dprior's few numbers, are too large: O is rounded. Sums
+ * over the keys tell delta better, unless they are not all there. */
 static bool rounds_delta(const mgk_backward *x)
 {
     const clmgk_attention_desc *const d = x->request->desc;
-    return mgk_wants(&x->want, CLMGK_GRADIENT_PRIOR) && mgk_dtype_of(d, d->dtype_o) != CLMGK_DTYPE_F32;
+    return mgk_wants(&x->want, CLMGK_GRADIENT_PRIOR) && mgk_dtype_of(d, d->dtype_o) != CLMGK_DTYPE_F32 &&
+           !d->partial_keys;
 }
 
 /* True if the kernel of queries comes first, with another delta. */

@@ -1,0 +1,380 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Checks of a distributed problem, and its plan. */
+#include "plan.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- checks ------------------------------------------------------------------------------------------------------ */
+
+static bool has_trait(const clmgk_attention_desc *d, clmgk_variant_trait trait)
+{
+    return (clmgk_variant_traits(d->variant) & (uint32_t)trait) != 0;
+}
+
+/* The first field that a list says is set; NULL: none. */
+typedef struct rule {
+    bool broken;
+    const char *text;
+} rule;
+
+static const char *broken_rule(const rule *rules, size_t count)
+{
+    for (size_t i = 0; i < count; ++i)
+        if (rules[i].broken)
+            return rules[i].text;
+    return NULL;
+}
+
+static bool is_f32(const clmgk_attention_desc *d, clmgk_array array)
+{
+    return clmgk_array_dtype(d, array) == CLMGK_DTYPE_F32;
+}
+
+static const char *why_not(const clmgk_attention_desc *d)
+{
+    const uint32_t other = ~(uint32_t)(CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V);
+    const rule rules[] = {
+        {has_trait(d, CLMGK_TRAIT_LINEAR), "variant: the linear family"},
+        {d->sequences > 0, "sequences: packed sequences"},
+        {d->use_lengths != 0, "use_lengths: 1"},
+        {d->page_size > 0, "page_size: pages"},
+        {d->use_bias != 0, "use_bias: 1"},
+        {d->prior_shape == CLMGK_PRIOR_HMS, "prior_shape: HMS"},
+        {d->statistics != 0 || d->combine != 0, "statistics, combine"},
+        {(d->gradients & other) != 0, "gradients: of other arrays than Q, K and V"},
+        {(d->gradients & CLMGK_GRADIENT_K) != 0 && !is_f32(d, CLMGK_ARRAY_GRAD_K), "dtype_grad_k: not f32"},
+        {(d->gradients & CLMGK_GRADIENT_V) != 0 && !is_f32(d, CLMGK_ARRAY_GRAD_V), "dtype_grad_v: not f32"}};
+    return broken_rule(rules, DIST_COUNT(rules));
+}
+
+static const char *why_no_ring(const clmgk_attention_desc *d)
+{
+    const rule rules[] = {
+        {d->use_sinks != 0, "use_sinks: 1"},
+        {d->mix_after_heads > 0, "mix_after_heads"},
+        {!is_f32(d, CLMGK_ARRAY_O), "dtype_o: not f32"},
+        {(d->gradients & CLMGK_GRADIENT_Q) != 0 && !is_f32(d, CLMGK_ARRAY_GRAD_Q), "dtype_grad_q: not f32"}};
+    return broken_rule(rules, DIST_COUNT(rules));
+}
+
+/* What depends on where a token stands. */
+static const char *placed_field(const clmgk_attention_desc *d)
+{
+    const rule rules[] = {{d->causal != 0, "causal"},
+                          {d->use_window != 0, "use_window"},
+                          {d->use_alibi != 0, "use_alibi"},
+                          {d->dropout > 0.0, "dropout"},
+                          {has_trait(d, CLMGK_TRAIT_NOISE), "noise"},
+                          {d->score_mod != NULL, "score_mod"},
+                          {d->mask_mod != NULL, "mask_mod"}};
+    return d->use_positions ? NULL : broken_rule(rules, DIST_COUNT(rules));
+}
+
+static bool is_dense(const clmgk_layout *layout)
+{
+    return layout->strided == 0;
+}
+
+static clmgk_status check_desc(const clmgk_dist_desc *desc, int32_t ranks, clmgk_error *error)
+{
+    const clmgk_attention_desc *const d = desc->attention;
+    const char *const placed = ranks > 1 ? placed_field(d) : NULL;
+    if (!is_dense(&d->k) || !is_dense(&d->v) || !is_dense(&d->grad_k) || !is_dense(&d->grad_v))
+        return mgk_dist_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                             "attention: layouts: expected K, V, dK and dV to be dense");
+    if (placed != NULL)
+        return mgk_dist_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                             "attention.use_positions: 0: expected 1 with %s: it depends on where a token stands",
+                             placed);
+    if ((unsigned)desc->schedule > CLMGK_DIST_RING)
+        return mgk_dist_fail(error, CLMGK_ERROR_INVALID_VALUE, "schedule: %d: expected a clmgk_dist_schedule",
+                             (int)desc->schedule);
+    if (!(desc->timeout > 0.0 && isfinite(desc->timeout) && desc->timeout < 1e9))
+        return mgk_dist_fail(error, CLMGK_ERROR_INVALID_VALUE, "timeout: %g: expected seconds, above 0 and below 1e9",
+                             desc->timeout);
+    return CLMGK_OK;
+}
+
+static clmgk_status check_resolved(const clmgk_attention_desc *d, clmgk_dist_schedule schedule, clmgk_error *error)
+{
+    const char *const reason = why_not(d), *const ring = schedule == CLMGK_DIST_RING ? why_no_ring(d) : NULL;
+    if (reason != NULL)
+        return mgk_dist_fail(error, CLMGK_ERROR_UNSUPPORTED, "attention.%s: not over several ranks", reason);
+    if (ring != NULL)
+        return mgk_dist_fail(error, CLMGK_ERROR_UNSUPPORTED, "attention.%s: not with the schedule RING", ring);
+    return CLMGK_OK;
+}
+
+/* Reads the ranks' numbers of keys. */
+static clmgk_status take_lengths(clmgk_dist_plan *p, const clmgk_dist_desc *desc, clmgk_error *error)
+{
+    const int32_t ranks = p->transport.ranks;
+    DIST_TRY(mgk_dist_alloc(ranks * (int64_t)sizeof(int64_t), (void **)&p->lengths_k, error));
+    for (int32_t r = 0; r < ranks; ++r) {
+        const int64_t keys = desc->lengths_k[r];
+        if (keys < 0 || keys > INT64_C(1) << 30)
+            return mgk_dist_fail(error, CLMGK_ERROR_INVALID_VALUE, "lengths_k[%d]: %lld: expected 0 to 2^30", (int)r,
+                                 (long long)keys);
+        p->lengths_k[r] = keys;
+        p->total += keys;
+        p->most = keys > p->most ? keys : p->most;
+    }
+    if (p->lengths_k[p->transport.rank] != p->desc.length_k)
+        return mgk_dist_fail(error, CLMGK_ERROR_INVALID_SHAPE, "lengths_k[%d]: %lld: expected length_k = %lld",
+                             (int)p->transport.rank, (long long)p->lengths_k[p->transport.rank],
+                             (long long)p->desc.length_k);
+    if (p->total > INT64_C(1) << 30)
+        return mgk_dist_fail(error, CLMGK_ERROR_OVERFLOW, "lengths_k: %lld keys: expected at most 2^30",
+                             (long long)p->total);
+    return CLMGK_OK;
+}
+
+/* ---- agreement --------------------------------------------------------------------------------------------------- */
+
+enum { FACTS = 28 };
+
+/* What must be the same on all ranks. */
+static void state_facts(const clmgk_dist_plan *p, int64_t *fact)
+{
+    const clmgk_attention_desc *const d = &p->desc;
+    int64_t lengths = 0;
+    for (int32_t r = 0; r < p->transport.ranks; ++r)
+        lengths = (int64_t)((uint64_t)lengths * UINT64_C(0x9e3779b97f4a7c15) + (uint64_t)p->lengths_k[r] + 1);
+    const int64_t facts[FACTS] = {(int64_t)d->variant,
+                                  (int64_t)d->score,
+                                  (int64_t)d->estep,
+                                  d->batch,
+                                  d->heads,
+                                  d->kv_heads,
+                                  d->components,
+                                  d->head_size,
+                                  d->value_size,
+                                  d->mix_after_heads,
+                                  d->mix_hidden,
+                                  (int64_t)clmgk_array_dtype(d, CLMGK_ARRAY_Q),
+                                  (int64_t)clmgk_array_dtype(d, CLMGK_ARRAY_K),
+                                  (int64_t)clmgk_array_dtype(d, CLMGK_ARRAY_V),
+                                  (int64_t)clmgk_array_dtype(d, CLMGK_ARRAY_O),
+                                  d->causal,
+                                  d->use_window,
+                                  d->window_left,
+                                  d->window_right,
+                                  d->use_alibi,
+                                  d->use_sinks,
+                                  d->use_positions,
+                                  d->use_lse_low,
+                                  (int64_t)(d->dropout * 4294967296.0),
+                                  (int64_t)d->gradients,
+                                  (int64_t)p->ring,
+                                  p->transport.ranks,
+                                  lengths};
+    memcpy(fact, facts, sizeof(facts));
+}
+
+static clmgk_status exchange_facts(const clmgk_dist_plan *p, const int64_t *own, int64_t *all, clmgk_error *error)
+{
+    const int64_t bytes = FACTS * (int64_t)sizeof(*own);
+    mgk_dist_flight flight;
+    DIST_TRY(mgk_dist_flight_begin(p, p->transport.ranks, &flight, error));
+    clmgk_status status = CLMGK_OK;
+    for (int32_t n = 1; n < p->transport.ranks && status == CLMGK_OK; ++n) {
+        const int32_t from = mgk_dist_neighbour(p, -n);
+        const clmgk_dist_exchange x = {own,  bytes, mgk_dist_neighbour(p, n), all + (int64_t)from * FACTS, bytes,
+                                       from, 0};
+        status = mgk_dist_flight_add(&flight, &x, error);
+    }
+    return mgk_dist_flight_end(&flight, status, error);
+}
+
+static clmgk_status agree(const clmgk_dist_plan *p, clmgk_error *error)
+{
+    int64_t own[FACTS], *all = NULL;
+    state_facts(p, own);
+    DIST_TRY(mgk_dist_alloc(p->transport.ranks * (int64_t)sizeof(own), (void **)&all, error));
+    clmgk_status status = exchange_facts(p, own, all, error);
+    for (int32_t r = 0; r < p->transport.ranks && status == CLMGK_OK; ++r)
+        if (r != p->transport.rank && memcmp(all + (int64_t)r * FACTS, own, sizeof(own)) != 0)
+            status = mgk_dist_fail(error, CLMGK_ERROR_INVALID_SHAPE,
+                                   "rank %d: its descriptor, schedule or lengths_k differ from those of rank %d",
+                                   (int)r, (int)p->transport.rank);
+    free(all);
+    return status;
+}
+
+/* ---- making --------------------------------------------------------------------------------------------------------
+ */
+
+static void set_cargo(clmgk_dist_plan *p)
+{
+    const clmgk_attention_desc *const d = &p->desc;
+    const clmgk_shape k = clmgk_array_shape(d, CLMGK_ARRAY_K);
+    int64_t lists = 1;
+    for (int axis = 0; axis < k.rank - 2; ++axis)
+        lists *= k.size[axis];
+    const int64_t value_lists = d->batch * d->kv_heads;
+    p->keys = (mgk_dist_cargo){{{lists, d->head_size * (int64_t)clmgk_array_element_size(d, CLMGK_ARRAY_K)},
+                                {value_lists, d->value_size * (int64_t)clmgk_array_element_size(d, CLMGK_ARRAY_V)},
+                                {d->use_positions ? d->batch : 0, (int64_t)sizeof(int32_t)}}};
+    p->gradients = (mgk_dist_cargo){
+        {{(d->gradients & CLMGK_GRADIENT_K) != 0 ? lists : 0, d->head_size * (int64_t)sizeof(float)},
+         {(d->gradients & CLMGK_GRADIENT_V) != 0 ? value_lists : 0, d->value_size * (int64_t)sizeof(float)},
+         {0, 0}}};
+}
+
+static clmgk_status make_buffer(const clmgk_dist_plan *p, int64_t bytes, cl_mem *memory, clmgk_error *error)
+{
+    cl_context context = NULL;
+    cl_int code = clGetCommandQueueInfo(p->queue, CL_QUEUE_CONTEXT, sizeof(cl_context), (void *)&context, NULL);
+    DIST_TRY(mgk_dist_check_cl(error, code, "clGetCommandQueueInfo"));
+    if (bytes == 0)
+        return CLMGK_OK;
+    *memory = clCreateBuffer(context, CL_MEM_READ_WRITE, (size_t)bytes, NULL, &code);
+    return mgk_dist_check_cl(error, code, "clCreateBuffer");
+}
+
+static clmgk_status make_buffers(clmgk_dist_plan *p, clmgk_error *error)
+{
+    const clmgk_attention_desc *const d = &p->desc;
+    const int64_t keys = p->ring ? p->most : p->total, rows = d->batch * d->heads * d->length;
+    size_t workspace = 0;
+    for (int t = 0; t < DIST_TRACKS; ++t)
+        DIST_TRY(make_buffer(p, p->keys.track[t].lists * p->keys.track[t].bytes * keys, &p->memory[t], error));
+    for (int t = 0; t < 2; ++t)
+        DIST_TRY(make_buffer(p, p->gradients.track[t].lists * p->gradients.track[t].bytes * keys, &p->grad[t], error));
+    for (int32_t r = 0; r < p->transport.ranks; ++r) {
+        const size_t own = clmgk_plan_workspace_size(p->plan[r]);
+        workspace = own > workspace ? own : workspace;
+    }
+    DIST_TRY(make_buffer(p, (int64_t)workspace, &p->workspace, error));
+    if (!p->ring)
+        return CLMGK_OK;
+    const int64_t parts = p->transport.ranks, floats = (int64_t)sizeof(float) * parts * rows;
+    DIST_TRY(make_buffer(p, floats * d->value_size, &p->parts_o, error));
+    DIST_TRY(make_buffer(p, floats, &p->parts_lse, error));
+    return make_buffer(p, d->use_lse_low ? floats : 0, &p->parts_low, error);
+}
+
+/* A plan of this rank's queries and `keys` keys. */
+static clmgk_status make_plan(const clmgk_dist_plan *p, clmgk_context *context, const clmgk_dist_desc *desc,
+                              const clmgk_plan_options *options, int64_t keys, clmgk_plan **out, clmgk_error *error)
+{
+    clmgk_attention_desc d = *desc->attention;
+    if (d.resolved) /* its strides are those of this rank's keys */
+        d.k = d.v = d.grad_k = d.grad_v = (clmgk_layout){.strided = 0};
+    d.resolved = 0;
+    d.length_k = keys > 0 ? keys : CLMGK_NO_KEYS;
+    if (p->ring) { /* parts are dense */
+        d.o = d.lse = (clmgk_layout){.strided = 0};
+        d.partial_keys = 1;
+    }
+    return clmgk_plan_create(context, &d, options, out, error);
+}
+
+static clmgk_status make_plans(clmgk_dist_plan *p, clmgk_context *context, const clmgk_dist_desc *desc,
+                               const clmgk_plan_options *options, clmgk_error *error)
+{
+    clmgk_attention_desc d = p->desc;
+    if (!p->ring)
+        return make_plan(p, context, desc, options, p->total, &p->plan[0], error);
+    clmgk_plan_options own = options != NULL ? *options : (clmgk_plan_options)CLMGK_PLAN_OPTIONS_INIT;
+    for (int32_t r = 0; r < p->transport.ranks; ++r) {
+        if (p->lengths_k[r] == 0)
+            continue;
+        DIST_TRY(make_plan(p, context, desc, &own, p->lengths_k[r], &p->plan[r], error));
+        clmgk_plan_info info = CLMGK_PLAN_INFO_INIT;
+        DIST_TRY(clmgk_plan_get_info(p->plan[r], &info, error));
+        own.engine = info.engine; /* all parts round scores alike */
+    }
+    d.gradients = 0;
+    d.combine = 1;
+    return clmgk_plan_create(context, &d, &own, &p->combine, error);
+}
+
+static clmgk_status make(clmgk_dist_plan *p, clmgk_context *context, const clmgk_dist_desc *desc,
+                         const clmgk_plan_options *options, clmgk_error *error)
+{
+    const int32_t ranks = p->transport.ranks;
+    DIST_TRY(check_desc(desc, ranks, error));
+    DIST_TRY(clmgk_attention_validate(desc->attention, &p->desc, error));
+    DIST_TRY(check_resolved(&p->desc, desc->schedule, error));
+    DIST_TRY(take_lengths(p, desc, error));
+    p->timeout = desc->timeout;
+    p->ring = desc->schedule == CLMGK_DIST_RING && ranks > 1 && p->total > 0;
+    set_cargo(p);
+    DIST_TRY(agree(p, error));
+    DIST_TRY(mgk_dist_alloc(ranks * (int64_t)sizeof(clmgk_plan *), (void **)&p->plan, error));
+    DIST_TRY(make_plans(p, context, desc, options, error));
+    return make_buffers(p, error);
+}
+
+static clmgk_status check_arguments(const clmgk_context *context, cl_command_queue queue, const clmgk_dist_desc *desc,
+                                    const clmgk_dist_transport *transport, clmgk_error *error)
+{
+    const struct {
+        const char *name;
+        bool given;
+    } given[] = {{"context", context != NULL},
+                 {"queue", queue != NULL},
+                 {"desc", desc != NULL},
+                 {"desc.attention", desc != NULL && desc->attention != NULL},
+                 {"desc.lengths_k", desc != NULL && desc->lengths_k != NULL}};
+    for (size_t i = 0; i < DIST_COUNT(given); ++i)
+        if (!given[i].given)
+            return mgk_dist_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: NULL", given[i].name);
+    if (desc->struct_size != sizeof(*desc) || desc->attention->struct_size != sizeof(*desc->attention))
+        return mgk_dist_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                             "struct_size: expected those of this version's structures");
+    if (transport->ranks < 1 || transport->ranks > CLMGK_DIST_MAX_RANKS || transport->rank < 0 ||
+        transport->rank >= transport->ranks)
+        return mgk_dist_fail(error, CLMGK_ERROR_INVALID_VALUE, "transport: rank %d of %d", (int)transport->rank,
+                             (int)transport->ranks);
+    return CLMGK_OK;
+}
+
+clmgk_status clmgk_dist_plan_create(clmgk_context *context, cl_command_queue queue, const clmgk_dist_desc *desc,
+                                    const clmgk_dist_transport *transport, const clmgk_plan_options *options,
+                                    clmgk_dist_plan **out, clmgk_error *error)
+{
+    if (out == NULL)
+        return mgk_dist_fail(error, CLMGK_ERROR_INVALID_VALUE, "out: NULL: expected a place for the plan");
+    *out = NULL;
+    if (transport == NULL || transport->struct_size != sizeof(*transport) || transport->begin == NULL ||
+        transport->wait == NULL || transport->cancel == NULL)
+        return mgk_dist_fail(error, CLMGK_ERROR_INVALID_VALUE, "transport: expected all of its functions");
+    clmgk_dist_plan *p = NULL;
+    clmgk_status status = check_arguments(context, queue, desc, transport, error);
+    if (status == CLMGK_OK)
+        status = mgk_dist_alloc((int64_t)sizeof(*p), (void **)&p, error);
+    if (status == CLMGK_OK) {
+        p->queue = queue;
+        p->transport = *transport;
+        p->desc.struct_size = sizeof(p->desc);
+        status = make(p, context, desc, options, error);
+    }
+    if (status != CLMGK_OK) {
+        transport->cancel(transport->state);
+        clmgk_dist_plan_release(p);
+        return status;
+    }
+    *out = p;
+    return CLMGK_OK;
+}
+
+void clmgk_dist_plan_release(clmgk_dist_plan *plan)
+{
+    if (plan == NULL)
+        return;
+    cl_mem *const memory[] = {&plan->memory[0], &plan->memory[1], &plan->memory[2], &plan->grad[0],  &plan->grad[1],
+                              &plan->parts_o,   &plan->parts_lse, &plan->parts_low, &plan->workspace};
+    for (size_t i = 0; i < DIST_COUNT(memory); ++i)
+        if (*memory[i] != NULL)
+            (void)clReleaseMemObject(*memory[i]);
+    for (int32_t r = 0; plan->plan != NULL && r < plan->transport.ranks; ++r)
+        clmgk_plan_release(plan->plan[r]);
+    clmgk_plan_release(plan->combine);
+    free(plan->plan);
+    free(plan->lengths_k);
+    free(plan);
+}

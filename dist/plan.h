@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A rank's plan, and tokens on their way between ranks. */
+#ifndef DIST_PLAN_H
+#define DIST_PLAN_H
+
+#include "dist.h"
+
+/* An array with a row of `bytes` bytes for each token, [lists, tokens, bytes]. */
+typedef struct mgk_dist_track {
+    int64_t lists, bytes;
+} mgk_dist_track;
+
+/* What travels with a token: rows of K, V and positions, or of dK and dV in f32. A shard has the tracks one after the
+ * other, each for all of its tokens. */
+enum { DIST_K, DIST_V, DIST_POSITIONS, DIST_TRACKS };
+typedef struct mgk_dist_cargo {
+    mgk_dist_track track[DIST_TRACKS];
+} mgk_dist_cargo;
+
+int64_t mgk_dist_cargo_bytes(const mgk_dist_cargo *cargo, int64_t tokens);
+/* Where a track begins in a shard. */
+int64_t mgk_dist_track_begin(const mgk_dist_cargo *cargo, int track, int64_t tokens);
+/* Copies all tokens of a shard to or from their place in one of `all` tokens, from number `first` on. */
+void mgk_dist_put_tokens(const mgk_dist_cargo *cargo, const void *shard, int64_t tokens, void *whole, int64_t all,
+                         int64_t first);
+void mgk_dist_get_tokens(const mgk_dist_cargo *cargo, void *shard, int64_t tokens, const void *whole, int64_t all,
+                         int64_t first);
+
+struct clmgk_dist_plan {
+    cl_command_queue queue;
+    clmgk_attention_desc desc; /* of this rank, resolved */
+    clmgk_dist_transport transport;
+    double timeout;
+    bool ring;
+    int64_t *lengths_k;  /* [ranks] */
+    int64_t total, most; /* keys of all ranks, and of the largest one */
+    mgk_dist_cargo keys, gradients;
+    clmgk_plan **plan; /* [ranks]: of this rank's queries and the keys of a rank; ALL_GATHER: [0], of all keys */
+    clmgk_plan *combine;
+    cl_mem memory[DIST_TRACKS], grad[2]; /* keys, and dK and dV, of a shard or of all */
+    cl_mem parts_o, parts_lse, parts_low, workspace;
+};
+
+/* Several exchanges under way. */
+typedef struct mgk_dist_flight {
+    const clmgk_dist_plan *plan;
+    void **request; /* [capacity] */
+    int32_t count;
+} mgk_dist_flight;
+
+clmgk_status mgk_dist_flight_begin(const clmgk_dist_plan *plan, int32_t capacity, mgk_dist_flight *flight,
+                                   clmgk_error *error);
+clmgk_status mgk_dist_flight_add(mgk_dist_flight *flight, const clmgk_dist_exchange *exchange, clmgk_error *error);
+/* Waits for all, and frees the list. `status`: an error of this rank, which then gives up and tells the others. */
+clmgk_status mgk_dist_flight_end(mgk_dist_flight *flight, clmgk_status status, clmgk_error *error);
+
+/* Rank number `distance` after or before the own one. */
+static inline int32_t mgk_dist_neighbour(const clmgk_dist_plan *plan, int32_t distance)
+{
+    const int32_t ranks = plan->transport.ranks;
+    return ((plan->transport.rank + distance) % ranks + ranks) % ranks;
+}
+
+#endif
