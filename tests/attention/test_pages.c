@@ -78,7 +78,8 @@ static void shorten(th_problem *problem)
     if (!d->use_page_offsets)
         return;
     for (int64_t t = 0; t < problems_of(d); t++) {
-        const double most = offsets[t] + (double)(d->length_k / d->page_size);
+        const int64_t room = d->length_k / d->page_size;
+        const double most = offsets[t] + (double)room;
         offsets[t + 1] = offsets[t + 1] < offsets[t] ? offsets[t] : offsets[t + 1] > most ? most : offsets[t + 1];
         last[t] = last[t] == 0.0 ? 1.0 : last[t];
     }
@@ -186,7 +187,7 @@ TH_TEST(keys_and_values_in_one_buffer)
     clmgk_attention_desc desc = desc_of(CLMGK_VARIANT_SOFTMAX, 40, PAGE, 90, 0);
     desc.heads = desc.kv_heads = HEADS;
     desc.head_size = desc.value_size = SIZE;
-    const int64_t token = HEADS * SIZE, half = PAGE * token;
+    const int64_t token = (int64_t)HEADS * SIZE, half = PAGE * token;
     desc.k = desc.v = (clmgk_layout){.strided = 1, .batch = 2 * half, .head = SIZE, .token = token};
     TH_PROBLEM problem = paged_problem(&desc, 3);
     problem.array[TH_V].home = TH_K;

@@ -198,7 +198,7 @@ static bool has_scale(const clmgk_attention_desc *desc)
     return desc->feature == CLMGK_FEATURE_EXP || desc->feature == CLMGK_FEATURE_FAVOR;
 }
 
-static bool is_used(const clmgk_attention_desc *desc, th_name name)
+static bool is_used_apart_from_pages(const clmgk_attention_desc *desc, th_name name)
 {
     const clmgk_array_info *const info = clmgk_array_get_info((clmgk_array)name);
     switch (name) {
@@ -219,11 +219,6 @@ static bool is_used(const clmgk_attention_desc *desc, th_name name)
     case TH_POSITIONS:
     case TH_POSITIONS_K:
         return desc->use_positions != 0;
-    case TH_PAGE_TABLE:
-        return desc->page_size > 0;
-    case TH_PAGE_OFFSETS:
-    case TH_LAST_PAGE:
-        return desc->use_page_offsets != 0;
     case TH_BIAS:
         return desc->use_bias != 0;
     case TH_SLOPES:
@@ -281,6 +276,13 @@ static bool is_used(const clmgk_attention_desc *desc, th_name name)
                    ? true
                    : ((desc->gradients & info->gradient) | (desc->statistics & info->statistic)) != 0;
     }
+}
+
+static bool is_used(const clmgk_attention_desc *desc, th_name name)
+{
+    if (name >= TH_PAGE_TABLE && name <= TH_LAST_PAGE)
+        return name == TH_PAGE_TABLE ? desc->page_size > 0 : desc->use_page_offsets != 0;
+    return is_used_apart_from_pages(desc, name);
 }
 
 bool th_is_gradient(th_name name)
