@@ -367,7 +367,7 @@ FUNCTION void value_heads(const key_block *b, int g0, int end_g)
     grad_engine *const g = b->g;
     const mgk_attention_args *const a = b->a;
     const problem *const p = b->p;
-    const row_walk walk = row_walk_of(a, p, b->k0);
+    const row_walk walk = row_walk_of(a, p, b->k0, mask_of_heads(b->at->data, a->heads));
     b->x->later = g0 > 0;
     if (!HEADS_ANNOUNCED)
         load_values(b, g0);
@@ -375,6 +375,8 @@ FUNCTION void value_heads(const key_block *b, int g0, int end_g)
         const int stop = min(i0 + TILE_STREAMED, p->valid), entries = stop - i0;
         const int subs = SUB_TILES == 1 ? 1 : (entries + BLOCK_STREAMED - 1) / BLOCK_STREAMED;
         const int next = next_rows(&walk, i0 + TILE_STREAMED);
+        if (!meets_tile(&walk, i0))
+            continue;
         if (HEADS_ANNOUNCED)
             load_values(b, g0);
 #if STAGES_AHEAD

@@ -299,9 +299,9 @@ KERNEL(admixture_backward_queries)
         seen[i] = (real)(0.0f);
 
     const score_arrays scores = {&data, mix, mix_weight, mix_offset, noise, bias, slopes};
-    const key_walk walk = key_walk_of(&a, &p, &block);
+    key_walk walk = key_walk_of(&a, &p, &block, mask_of_heads(&data, a.heads));
     const int end = walk.end;
-    for (int k0 = walk.begin; k0 < end; k0 += TILE_KEYS) {
+    for (int k0 = walk.begin; k0 < end; k0 = walk_on(&walk, k0)) {
         if (STAGES_AHEAD)
             head_stage(&b, &walk, v, grad_o, 0, k0);
         keys_stage(e, COMPONENTS, k, a.k.head, a.k.token, k0, end, a.head_size, next_keys(&walk, elements_of(k), k0));

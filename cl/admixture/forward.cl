@@ -138,9 +138,9 @@ KERNEL(admixture_forward)
         }
     }
 
-    const key_walk walk = key_walk_of(&a, &p, &block);
+    key_walk walk = key_walk_of(&a, &p, &block, mask_of_heads(&data, a.heads));
     const int end = walk.end;
-    for (int k0 = walk.begin; k0 < end; k0 += TILE_KEYS) {
+    for (int k0 = walk.begin; k0 < end; k0 = walk_on(&walk, k0)) {
         tile_view view;
         keys_stage(&e, COMPONENTS, k, a.k.head, a.k.token, k0, end, a.head_size, next_keys(&walk, elements_of(k), k0));
         if (!LOGS_ALONE)
@@ -171,7 +171,7 @@ KERNEL(admixture_forward)
                 flags_lower(&e);
 #else
                 if (!HAS_PAGE_TABLE)
-                    expect_rows(&a, k, v + g * a.v.head, h, heads, k0 + TILE_KEYS, end, n);
+                    expect_rows(&a, k, v + g * a.v.head, h, heads, next_tile(&walk, k0), end, n);
                 tile_accumulate(&e, acc, g, view.begin, view.end, view.edge);
 #endif
                 branch_end();

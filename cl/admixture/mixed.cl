@@ -135,9 +135,9 @@ KERNEL(admixture_mixed)
             row_sum[n][i] = (real)(0.0f);
     }
 
-    const key_walk walk = key_walk_of(&a, &p, &block);
+    key_walk walk = key_walk_of(&a, &p, &block, mask_of_heads(&data, MIX_AFTER));
     const int end = walk.end;
-    for (int k0 = walk.begin; k0 < end; k0 += TILE_KEYS) {
+    for (int k0 = walk.begin; k0 < end; k0 = walk_on(&walk, k0)) {
         tile_view view;
         keys_stage(&e, COMPONENTS, k, a.k.head, a.k.token, k0, end, a.head_size, next_keys(&walk, elements_of(k), k0));
         values_stage(&e, value_head(&groups, heads - 1) + 1, v, a.v.head, a.v.token, k0, end, a.value_size,
@@ -178,7 +178,7 @@ KERNEL(admixture_mixed)
                     mix_weights(&at, sub, mix_after + (long)(h0 + h) * MIX_AFTER, w);
                     weight_put(&e, sub, w);
                 }
-                expect_rows(&a, k, v + g * a.v.head, h, heads, k0 + TILE_KEYS, end, n);
+                expect_rows(&a, k, v + g * a.v.head, h, heads, next_tile(&walk, k0), end, n);
                 tile_accumulate(&e, n * HEADS + h, g, view.begin, view.end, view.edge);
                 branch_end();
             }

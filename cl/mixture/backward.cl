@@ -77,13 +77,13 @@
  * AMD's. */
 #define ONE_BLOCK (QUERIES_APART && WHOLE_CHUNKS && !HAS_SEQUENCES && WANT_READS == 0)
 
-/* All tiles of queries that meet the block of keys. */
-FUNCTION void block_queries(const key_block *b)
+/* All tiles of queries of head h that meet the block of keys. */
+FUNCTION void block_queries(const key_block *b, int h)
 {
     grad_engine *const g = b->g;
     const mgk_attention_args *const a = b->a;
     const problem *const p = b->p;
-    row_walk walk = row_walk_of(a, p, b->k0);
+    row_walk walk = row_walk_of(a, p, b->k0, mask_of_head(PAIRS_MASKED ? b->at->modifiers.data : 0, h));
     if (ROWS_INSIDE && b->k0 == 0) { /* queries that see no key have gradients too: 0 */
         walk.begin = 0;
         walk.end = p->rows;
@@ -96,11 +96,11 @@ FUNCTION void block_queries(const key_block *b)
         const int stop = min(i0 + TILE_STREAMED, p->valid);
         const int next = next_rows(&walk, i0 + TILE_STREAMED);
         query_tile tile = {i0, min(p->rows - i0, TILE_STREAMED), stop - i0, false, false, next};
+        if (!meets_tile(&walk, i0))
+            continue;
 #if ROWS_INSIDE
         int first, last;
         tile_blocks(&walk, i0, &first, &last);
-        if (b->k0 < first || b->k0 > last)
-            continue;
         tile.first = b->k0 == first;
         tile.last = b->k0 == last;
 #endif
@@ -238,7 +238,7 @@ FUNCTION void block_head(const key_block *b, components *x, int h, bool first, _
                             a->head_size);
         panel_begin(b, panel);
     }
-    block_queries(b);
+    block_queries(b, h);
     for (int panel = 0; panel < PANELS; ++panel)
         panel_finish(b, panel, keys);
 #if SHIFT_INSIDE

@@ -319,7 +319,7 @@ KERNEL(mixture_backward_queries)
         ROWS_FOR(i)
             query.sum[HAS_ROW_SUMS ? r : 0][i] = (real)(0.0f);
 
-    const key_walk walk = key_walk_of(&a, &p, &block);
+    key_walk walk = key_walk_of(&a, &p, &block, mask_of_head(&data, h));
     const int end = walk.end;
     for (int turn = 0; turn < TURNS; ++turn) {
         const row_arrays at = {q, k + turn * a.k.component, v, prior + turn * a.prior.component, shift};
@@ -329,7 +329,7 @@ KERNEL(mixture_backward_queries)
         betas_begin(e, &x, &a,
                     work + a.region[MGK_REGION_KEY_TERMS] + beta_row(&a, p.batch, h, kv_head, turn) + p.key_base);
 #endif
-        for (int k0 = walk.begin; k0 < end; k0 += TILE_KEYS) {
+        for (int k0 = walk.begin; k0 < end; k0 = walk_on(&walk, k0)) {
             tile_stage(e, &x, &walk, &at, k0);
             view.factored = HAS_FACTORED && !flag_read(e, FLAG_SPREAD);
             if (!view_tile(e, &walk, 0, k0, &view))

@@ -307,8 +307,9 @@ FUNCTION void tile_begin(engine *e, mixture *x, const key_walk *w, const row_arr
 {
     tile_stage(e, x, w, at, k0);
 #if !DENSITY && !HAS_PAGE_TABLE
-    if (k0 + TILE_KEYS < w->end)
-        tile_ahead(e, w->a, AHEAD_TILE_K, AHEAD_TILE_V, at->k, at->v, k0 + TILE_KEYS, w->end,
+    const int next = next_tile(w, k0);
+    if (next < w->end)
+        tile_ahead(e, w->a, AHEAD_TILE_K, AHEAD_TILE_V, at->k, at->v, next, w->end,
                    steps_of(w->a, block, k0, TILE_KEYS));
 #endif
 }
@@ -348,7 +349,7 @@ KERNEL(mixture_forward)
 #endif
     const mod_data data = MOD_DATA;
     mixture_begin(&x, &a, &p, h, &at, variance, slopes, &data);
-    const key_walk walk = key_walk_of(&a, &p, &block);
+    key_walk walk = key_walk_of(&a, &p, &block, mask_of_head(&data, h));
     block_rows values;
     panels_begin(&e, &x, &walk, &at, &values);
 #if !HAS_SEQUENCES && !SPLIT_KEYS && !DENSITY
@@ -356,7 +357,7 @@ KERNEL(mixture_forward)
     block_ahead(&e, &a, &block, &next, at.q, at.k, at.v, results_of(&a, &p, h, &block, o, lse, lse_low, work).o,
                 steps_of(&a, &block, walk.begin, walk.end - walk.begin));
 #endif
-    for (int k0 = walk.begin; k0 < walk.end; k0 += TILE_KEYS) {
+    for (int k0 = walk.begin; k0 < walk.end; k0 = walk_on(&walk, k0)) {
         tile_begin(&e, &x, &walk, &at, &block, k0);
         tile_view view;
         view.factored = HAS_FACTORED && !flag_read(&e, FLAG_SPREAD);

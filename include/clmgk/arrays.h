@@ -16,7 +16,8 @@
  *     VALUES    legal values of an input, which the calls on host arrays check: ANY, FINITE, NOT_NEGATIVE (and
  *               finite), POSITIVE (and finite), NOT_RAISED (no +inf, no NaN), LENGTHS (0 .. size of the axis),
  *               OFFSETS (ascending from 0 to the size of the axis), POSITIONS (0 .. 2^30 - 1)
- *     passes    a letter for each clmgk_pass: r required, o optional, - absent
+ *     passes    a letter for each clmgk_pass: r required, o optional, - absent, also after the
+ *               last letter
  *     axes      the array's axes, in the letters of clmgk_shape
  *     has       whether descriptor d uses the array
  *
@@ -97,20 +98,21 @@
     S(NEW_PRIOR, new_prior, 4, prior_axes(d))                                                                          \
     S(NLL, nll, 8, d->sequences > 0 ? "TH" : "BH")                                                                     \
     A(LSE_LOW, lse_low, F32, OUT, ANY, "or-o", row_axes(d), !linear(d) && d->use_lse_low)                              \
-    A(CAPTURE_0, capture_0, CAPTURE, IN, ANY, "rrr-", capture_axes(d, 0), d->captures[0].name != NULL)                 \
-    A(CAPTURE_1, capture_1, CAPTURE, IN, ANY, "rrr-", capture_axes(d, 1), d->captures[1].name != NULL)                 \
-    A(CAPTURE_2, capture_2, CAPTURE, IN, ANY, "rrr-", capture_axes(d, 2), d->captures[2].name != NULL)                 \
-    A(CAPTURE_3, capture_3, CAPTURE, IN, ANY, "rrr-", capture_axes(d, 3), d->captures[3].name != NULL)                 \
-    A(CAPTURE_4, capture_4, CAPTURE, IN, ANY, "rrr-", capture_axes(d, 4), d->captures[4].name != NULL)                 \
-    A(CAPTURE_5, capture_5, CAPTURE, IN, ANY, "rrr-", capture_axes(d, 5), d->captures[5].name != NULL)                 \
-    A(CAPTURE_6, capture_6, CAPTURE, IN, ANY, "rrr-", capture_axes(d, 6), d->captures[6].name != NULL)                 \
-    A(CAPTURE_7, capture_7, CAPTURE, IN, ANY, "rrr-", capture_axes(d, 7), d->captures[7].name != NULL)                 \
-    A(NUMBERS, numbers, F32, IN, ANY, "rrr-", "#", d->numbers[0] != NULL)                                              \
+    A(CAPTURE_0, capture_0, CAPTURE, IN, ANY, "rrr-r", capture_axes(d, 0), d->captures[0].name != NULL)                \
+    A(CAPTURE_1, capture_1, CAPTURE, IN, ANY, "rrr-r", capture_axes(d, 1), d->captures[1].name != NULL)                \
+    A(CAPTURE_2, capture_2, CAPTURE, IN, ANY, "rrr-r", capture_axes(d, 2), d->captures[2].name != NULL)                \
+    A(CAPTURE_3, capture_3, CAPTURE, IN, ANY, "rrr-r", capture_axes(d, 3), d->captures[3].name != NULL)                \
+    A(CAPTURE_4, capture_4, CAPTURE, IN, ANY, "rrr-r", capture_axes(d, 4), d->captures[4].name != NULL)                \
+    A(CAPTURE_5, capture_5, CAPTURE, IN, ANY, "rrr-r", capture_axes(d, 5), d->captures[5].name != NULL)                \
+    A(CAPTURE_6, capture_6, CAPTURE, IN, ANY, "rrr-r", capture_axes(d, 6), d->captures[6].name != NULL)                \
+    A(CAPTURE_7, capture_7, CAPTURE, IN, ANY, "rrr-r", capture_axes(d, 7), d->captures[7].name != NULL)                \
+    A(NUMBERS, numbers, F32, IN, ANY, "rrr-r", "#", d->numbers[0] != NULL)                                             \
     A(POSITIONS, positions, I32, IN, POSITIONS, "rrr-", "BN", !linear(d) && d->use_positions)                          \
     A(POSITIONS_K, positions_k, I32, IN, POSITIONS, "rrr-", "BS", !linear(d) && d->use_positions)                      \
     A(PAGE_TABLE, page_table, I32, IN, PAGES, "rrr-", table_axes(d), d->page_size > 0)                                 \
     A(PAGE_OFFSETS, page_offsets, I32, IN, PAGES, "rrr-", d->sequences > 0 ? "t" : "o", d->use_page_offsets)           \
     A(LAST_PAGE, last_page, I32, IN, PAGES, "rrr-", d->sequences > 0 ? "T" : "B", d->use_page_offsets)                 \
+    A(MASK_BLOCKS, mask_blocks, I32, OUT, ANY, "rrr-r", "cdqk", !linear(d) && d->use_mask_blocks)                      \
     A(PARTS_O, parts_o, STORAGE, IN, ANY, "---r", "BHNE", d->combine)                                                  \
     A(PARTS_LSE, parts_lse, F32, IN, ANY, "---r", "BHN", d->combine)                                                   \
     A(PARTS_LSE_LOW, parts_lse_low, F32, IN, ANY, "---o", "BHN", d->combine && d->use_lse_low)                         \
@@ -130,6 +132,7 @@
     X(PAGE_OFFSETS, use_page_offsets)                                                                                  \
     X(LSE_LOW, use_lse_low)                                                                                            \
     X(POSITIONS, use_positions)                                                                                        \
+    X(MASK_BLOCKS, use_mask_blocks)                                                                                    \
     X(STATE_C, use_state)                                                                                              \
     X(NEW_STATE_C, use_new_state)
 
@@ -200,7 +203,8 @@ CLMGK_API const clmgk_array_info *clmgk_array_get_info(clmgk_array array);
     X(FORWARD, 0, "forward")                                                                                           \
     X(BACKWARD, 1, "backward")                                                                                         \
     X(STATISTICS, 2, "statistics")                                                                                     \
-    X(COMBINE, 3, "combine")
+    X(COMBINE, 3, "combine")                                                                                           \
+    X(MASK, 4, "mask")
 
 typedef enum clmgk_pass {
 #define CLMGK_PASS_ENUM(name, value, ...) CLMGK_PASS_##name = (value),
@@ -224,8 +228,8 @@ typedef enum clmgk_presence { CLMGK_ABSENT, CLMGK_OPTIONAL, CLMGK_REQUIRED } clm
  * Shape of an array in axis order. Letters: B batch, H query heads, A heads that are mixed after their softmax, G
  * key/value heads, N queries, S keys, D and E head sizes, M components or global heads, U hidden units, F features, T
  * packed sequences, t for T + 1, o for B + 1, P pages of a pool, K keys of a page, C entries of a page table; b, h, n
- * and s are the axes of the bias; w, x, y and z those of a captured array; # is the number of a score's or mask's
- * numbers; 1 and 2 are axes of that size.
+ * and s are the axes of the bias; c, d, q and k those of mask_blocks; w, x, y and z those of a captured array; # is the
+ * number of a score's or mask's numbers; 1 and 2 are axes of that size.
  */
 typedef struct clmgk_shape {
     int32_t rank; /* 0: the descriptor does not use the array */

@@ -7,6 +7,7 @@
  *     clmgk_enqueue_forward(plan, queue, &args, 0, NULL, &event, &error);
  *     clmgk_enqueue_backward(plan, queue, &args, 0, NULL, &event, &error);        desc.gradients
  *     clmgk_enqueue_statistics(plan, queue, &args, 0, NULL, &event, &error);      desc.statistics
+ *     clmgk_enqueue_mask(plan, queue, &args, 0, NULL, &event, &error);            desc.mask_mod, desc.use_mask_blocks
  *
  * Programs that have their arrays in host memory and make no OpenCL calls use clmgk_attention_forward_host,
  * _backward_host and _statistics_host.
@@ -266,6 +267,18 @@ typedef struct clmgk_attention_desc {
     /* 1: the keys of a backward call are a part of those that its O and L are of (partial results, below). The passes
      * else take it that sums over a row's keys are complete. */
     int32_t partial_keys;
+
+    /* Classes of blocks of pairs (clmgk_enqueue_mask). Kernels leave out blocks that the mask hides, and evaluate no
+     * mask in blocks that it leaves whole. A block has mask_block_q queries and mask_block_k keys, powers of two from
+     * 16 to 2^20; 0 is 64. use_mask_blocks = 1: the classes are the call's array mask_blocks, of mask_blocks_batch
+     * batches and mask_blocks_heads heads, each 1 or full (0: full). 0: a mask_mod that reads captured arrays is
+     * classified anew in each call, in the workspace, if there are at least 4 blocks on either axis; other masks need
+     * no classes. Not with packed sequences and use_positions, whose masks are never classified by arrays. */
+    int32_t use_mask_blocks;
+    int64_t mask_block_q;
+    int64_t mask_block_k;
+    int64_t mask_blocks_batch;
+    int64_t mask_blocks_heads;
 } clmgk_attention_desc;
 
 #define CLMGK_ATTENTION_DESC_INIT CLMGK_INIT(clmgk_attention_desc)
@@ -627,6 +640,35 @@ CLMGK_API clmgk_status clmgk_enqueue_backward(clmgk_plan *plan, cl_command_queue
 CLMGK_API clmgk_status clmgk_enqueue_statistics(clmgk_plan *plan, cl_command_queue queue,
                                                 const clmgk_attention_args *args, cl_uint num_wait,
                                                 const cl_event *wait_list, cl_event *event, clmgk_error *error);
+
+/*
+ * ---- masks of blocks --------------------------------------------------------------------------------------------
+ *
+ * The array mask_blocks has an int32 for each block of mask_block_q queries and mask_block_k keys: element (b, h, m,
+ * n), dense, is the class of the pairs i / mask_block_q = m, j / mask_block_k = n. An axis of batches or heads that is
+ * 1 serves all of them.
+ *
+ *     0       hidden: no pair of the block is visible
+ *     2       whole: all pairs are visible, as far as other masks show them; mask_mod is not evaluated
+ *     other   mask_mod decides for each pair; without mask_mod, all are visible
+ *
+ * The caller may fill the array, with or without a mask_mod. Beside a mask_mod its classes must agree with it: 0 only
+ * where it is false for all pairs, 2 only where it is true for all. If they do not, it depends on the plan whether the
+ * pairs of such a block are visible. clmgk_enqueue_mask fills the array from a mask_mod: once for all layers and steps
+ * whose mask, captured arrays, numbers and lengths are the same.
+ */
+
+/*
+ * Enqueues the classification of all blocks by the mask of a plan whose descriptor has use_mask_blocks = 1 and
+ * mask_mod: reads its captured arrays and numbers, and writes mask_blocks. A class other than 1 is always right: the
+ * ranges of positions, and of the elements that a block reads, prove it. Masks of comparisons, logic, sums, products,
+ * minima, maxima and `?:` are classified; where other functions of floats decide, and where a block reads more than
+ * mask_block_q mask_block_k elements of an array, blocks are of class 1. Needs no workspace. Otherwise like
+ * clmgk_enqueue_forward.
+ */
+CLMGK_API clmgk_status clmgk_enqueue_mask(clmgk_plan *plan, cl_command_queue queue, const clmgk_attention_args *args,
+                                          cl_uint num_wait, const cl_event *wait_list, cl_event *event,
+                                          clmgk_error *error);
 
 /*
  * ---- partial results --------------------------------------------------------------------------------------------

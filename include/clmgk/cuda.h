@@ -84,5 +84,7 @@ CLMGK_API clmgk_status clmgk_enqueue_statistics_cuda(clmgk_plan *plan, clmgk_cud
                                                      const clmgk_cuda_args *args, clmgk_error *error);
 CLMGK_API clmgk_status clmgk_enqueue_combine_cuda(clmgk_plan *plan, clmgk_cuda_stream stream,
                                                   const clmgk_cuda_args *args, clmgk_error *error);
+CLMGK_API clmgk_status clmgk_enqueue_mask_cuda(clmgk_plan *plan, clmgk_cuda_stream stream, const clmgk_cuda_args *args,
+                                               clmgk_error *error);
 
 #endif

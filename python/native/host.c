@@ -104,10 +104,11 @@ int32_t binding_is_output(clmgk_pass pass, clmgk_array array)
     const clmgk_array_info *const info = clmgk_array_get_info(array);
     if (info == NULL)
         return 0;
-    return info->gradient != 0     ? pass == CLMGK_PASS_BACKWARD
-           : info->statistic != 0  ? pass == CLMGK_PASS_STATISTICS
-           : written[array] == OUT ? pass == CLMGK_PASS_FORWARD || pass == CLMGK_PASS_COMBINE
-                                   : 0;
+    return info->gradient != 0                ? pass == CLMGK_PASS_BACKWARD
+           : info->statistic != 0             ? pass == CLMGK_PASS_STATISTICS
+           : array == CLMGK_ARRAY_MASK_BLOCKS ? pass == CLMGK_PASS_MASK
+           : written[array] == OUT            ? pass == CLMGK_PASS_FORWARD || pass == CLMGK_PASS_COMBINE
+                                              : 0;
 }
 
 /* ---- a pass -------------------------------------------------------------------------------------------------- */
@@ -120,6 +121,7 @@ static enqueue_function *const enqueue_functions[CLMGK_PASSES] = {
     [CLMGK_PASS_BACKWARD] = clmgk_enqueue_backward,
     [CLMGK_PASS_STATISTICS] = clmgk_enqueue_statistics,
     [CLMGK_PASS_COMBINE] = clmgk_enqueue_combine,
+    [CLMGK_PASS_MASK] = clmgk_enqueue_mask,
 };
 
 /* A pass, from its buffers to its end. */

@@ -189,9 +189,9 @@ static clmgk_status follow_forward(choice *c, clmgk_error *error)
 static clmgk_status make_choice(clmgk_plan *plan, const engine_list *list, clmgk_pass which, const mgk_engine *wanted,
                                 const clmgk_plan_options *options, choice *c, clmgk_error *error)
 {
-    /* the combination has no parameters worth choosing */
+    /* the others have no parameters worth choosing */
     const char *const parameters[CLMGK_PASSES] = {options->parameters, options->backward_parameters,
-                                                  options->backward_parameters, NULL};
+                                                  options->backward_parameters};
     const char *const own = plan->attempt.parameters[which];
     *c =
         (choice){.plan = plan,
@@ -206,14 +206,14 @@ static clmgk_status make_choice(clmgk_plan *plan, const engine_list *list, clmgk
     return which == CLMGK_PASS_BACKWARD ? follow_forward(c, error) : CLMGK_OK;
 }
 
-/* Takes the caller's parameters, else tuned values, else the defaults. The combination has no parameters. */
+/* Takes the caller's parameters, else tuned values, else the defaults. The combination and the mask have none. */
 static clmgk_status add_pass(clmgk_plan *plan, const engine_list *list, clmgk_pass which, const mgk_engine *wanted,
                              const clmgk_plan_options *options, clmgk_error *error)
 {
     choice c;
     bool found = false;
     clmgk_status status = make_choice(plan, list, which, wanted, options, &c, error);
-    if (status == CLMGK_OK && c.given == NULL && which != CLMGK_PASS_COMBINE && !plan->untuned)
+    if (status == CLMGK_OK && c.given == NULL && which < CLMGK_PASS_COMBINE && !plan->untuned)
         status = choose_tuned(&c, &found, error);
     if (status == CLMGK_OK && !found)
         status = choose_default(&c, error);
@@ -384,6 +384,15 @@ void mgk_plan_begin(clmgk_plan *plan, clmgk_context *context, const clmgk_attent
 /* Those without gradients, and with: the kernels of a plan that has no gradients serve plans that have them. */
 enum { FORMULAS = 2 };
 
+/* Notes what a mask depends on. NULL: there is none. */
+static void read_mask(const mgk_expression *mask, mgk_mod_texts *mods)
+{
+    const uint32_t depends = mask != NULL ? mask->nodes[mask->count - 1].depends : 0;
+    mods->mask_reads = (depends & MGK_ON_DATA) != 0;
+    mods->mask_of_batch = (depends & MGK_ON(BATCH)) != 0;
+    mods->mask_of_head = (depends & (MGK_ON(HEAD) | MGK_ON(KV_HEAD))) != 0;
+}
+
 clmgk_status mgk_plan_read_texts(clmgk_plan *plan, clmgk_error *error)
 {
     const clmgk_attention_desc *const d = &plan->desc;
@@ -398,6 +407,8 @@ clmgk_status mgk_plan_read_texts(clmgk_plan *plan, clmgk_error *error)
     MGK_TRY(mgk_formulas_of(&without, allocator, &plan->formulas[0], error));
     MGK_TRY(mgk_formulas_of(d, allocator, &plan->formulas[1], error));
     plan->mods.code = plan->formulas[0].code.data;
+    plan->mods.mask_code = plan->formulas[0].mask_code.data;
+    read_mask(plan->formulas[0].mask, &plan->mods);
     plan->mods.gradient_code = plan->formulas[1].code.data;
     plan->mods.reads = (int)plan->formulas[1].read_count;
     int64_t gradients = 0;

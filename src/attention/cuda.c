@@ -113,3 +113,9 @@ clmgk_status clmgk_enqueue_combine_cuda(clmgk_plan *plan, clmgk_cuda_stream stre
 {
     return enqueue(plan, CLMGK_PASS_COMBINE, stream, args, error);
 }
+
+clmgk_status clmgk_enqueue_mask_cuda(clmgk_plan *plan, clmgk_cuda_stream stream, const clmgk_cuda_args *args,
+                                     clmgk_error *error)
+{
+    return enqueue(plan, CLMGK_PASS_MASK, stream, args, error);
+}

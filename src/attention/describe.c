@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Validation of descriptors, and their defaults. */
 #include "attention/core/formulas.h"
+#include "attention/core/mask.h"
 #include "attention/plan.h"
 
 #include <inttypes.h>
@@ -618,6 +619,7 @@ clmgk_status mgk_attention_resolve(const clmgk_attention_desc *desc, clmgk_atten
     MGK_TRY(resolve_coordinates(&d, error));
     MGK_TRY(check_set("gradients", d.gradients, CLMGK_GRADIENT_ALL, error));
     MGK_TRY(mgk_resolve_texts(&d, error));
+    MGK_TRY(mgk_resolve_mask_blocks(&d, error));
     MGK_TRY(check_outputs(&d, error));
     MGK_TRY(resolve_layouts(&d, error));
     MGK_TRY(check_extents(&d, error));

@@ -99,7 +99,8 @@ static clmgk_status check_numbers(clmgk_pass pass, const clmgk_attention_args *a
 
 clmgk_status mgk_plan_check_call(const clmgk_plan *plan, clmgk_pass pass, const void *args, clmgk_error *error)
 {
-    static const char *const fields[CLMGK_PASSES] = {"", "gradients", "statistics", "combine"};
+    static const char *const fields[CLMGK_PASSES] = {"", "gradients", "statistics", "combine",
+                                                     "use_mask_blocks and mask_mod"};
     if (plan == NULL)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "plan: NULL: expected a plan");
     if (args == NULL)
@@ -160,4 +161,10 @@ clmgk_status clmgk_enqueue_combine(clmgk_plan *plan, cl_command_queue queue, con
                                    cl_uint num_wait, const cl_event *wait_list, cl_event *event, clmgk_error *error)
 {
     return enqueue(plan, CLMGK_PASS_COMBINE, args, &(mgk_queue_place){queue, num_wait, wait_list, event}, error);
+}
+
+clmgk_status clmgk_enqueue_mask(clmgk_plan *plan, cl_command_queue queue, const clmgk_attention_args *args,
+                                cl_uint num_wait, const cl_event *wait_list, cl_event *event, clmgk_error *error)
+{
+    return enqueue(plan, CLMGK_PASS_MASK, args, &(mgk_queue_place){queue, num_wait, wait_list, event}, error);
 }

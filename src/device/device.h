@@ -195,8 +195,10 @@ extern const mgk_embedded_file mgk_embedded_files[];
  * text, with #line directives, even where a condition excludes it: conditions are not evaluated. So is `#include
  * ENGINE_FILE(x)`, where x is a file of the engine that the compiler options name by -DENGINE=<name>
  * (cl/engine/files.clh). Reads from kernel_dir or, if that is NULL, from the embedded table.
- * `mods`: the OpenCL C of a user's score and mask, in place of the file MGK_MODS_FILE; NULL: that file. */
+ * `mods`: the OpenCL C of a user's score and mask, in place of the file MGK_MODS_FILE or MGK_MASK_FILE; NULL: that
+ * file. */
 #define MGK_MODS_FILE "attention/mods_text.clh"
+#define MGK_MASK_FILE "attention/mask_text.clh"
 clmgk_status mgk_source_expand(const char *kernel_dir, const char *name, const char *options, const char *mods,
                                mgk_text *out, clmgk_error *error);
 

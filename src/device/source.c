@@ -19,7 +19,7 @@ typedef struct expansion {
     const char *kernel_dir;
     const char *engine; /* the engine's name in the program's options, and its length; NULL: the options name none */
     size_t engine_length;
-    const char *mods; /* in place of the file MGK_MODS_FILE; NULL: the file */
+    const char *mods; /* in place of the file MGK_MODS_FILE or MGK_MASK_FILE; NULL: the file */
     mgk_text *out;
     mgk_text seen; /* the names so far, each between newlines */
     clmgk_error *error;
@@ -149,7 +149,7 @@ static clmgk_status expand_lines(expansion *run, const char *name, const source_
 
 static clmgk_status open_file(const expansion *run, const char *name, source_file *file)
 {
-    if (run->mods != NULL && strcmp(name, MGK_MODS_FILE) == 0) {
+    if (run->mods != NULL && (strcmp(name, MGK_MODS_FILE) == 0 || strcmp(name, MGK_MASK_FILE) == 0)) {
         *file = (source_file){.text = run->mods, .length = strlen(run->mods)};
         return CLMGK_OK;
     }

@@ -9,7 +9,7 @@ static bool is_alike_in_heads(const clmgk_attention_desc *d)
         d->variant == CLMGK_VARIANT_SOFTMAX || d->variant == CLMGK_VARIANT_GAUSSIAN || d->variant == CLMGK_VARIANT_MGK;
     const bool shared_prior = d->prior_shape == CLMGK_PRIOR_UNIFORM || d->prior_shape == CLMGK_PRIOR_M;
     const bool modified = d->use_bias || d->use_alibi || d->use_sinks || d->dropout > 0.0 || d->use_positions ||
-                          d->score_mod != NULL || d->mask_mod != NULL;
+                          d->score_mod != NULL || d->mask_mod != NULL || d->use_mask_blocks;
     return without_shifts && shared_prior && d->variance_shape != CLMGK_VARIANCE_HM && !modified;
 }
 

@@ -51,45 +51,47 @@ typedef enum mgk_name {
 #define MGK_ON_DATA       (2u << MGK_NAMES) /* an element of a captured array */
 
 /*
- * X(NAME, arguments, "OpenCL C of floats", "OpenCL C of ints", "OpenCL C of ranges of ints"): the operations; %0, %1,
- * %2 are arguments. FOLDED marks the last one that the graph computes on constants: what comes later depends on the
- * machine's library of functions.
+ * X(NAME, arguments, "OpenCL C of floats", "OpenCL C of ints", "OpenCL C of ranges of ints", "OpenCL C of ranges of
+ * floats"): the operations; %0, %1, %2 are arguments. "": such a range is not known. FOLDED marks the last one that the
+ * graph computes on constants: what comes later depends on the machine's library of functions.
  */
 #define MGK_OPERATION_LIST(X)                                                                                          \
-    X(CONSTANT, 0, "", "", "")                                                                                         \
-    X(NAME, 0, "", "", "")                                                                                             \
-    X(NUMBER, 0, "", "", "")                                                                                           \
-    X(READ, -1, "", "", "")                                                                                            \
-    X(ADD, 2, "%0 + %1", "mod_add_int(%0, %1)", "range_add(%0, %1)")                                                   \
-    X(SUBTRACT, 2, "%0 - %1", "mod_sub_int(%0, %1)", "range_sub(%0, %1)")                                              \
-    X(MULTIPLY, 2, "%0 * %1", "mod_mul_int(%0, %1)", "range_mul(%0, %1)")                                              \
-    X(DIVIDE, 2, "%0 / %1", "mod_div_int(%0, %1)", "range_div(%0, %1)")                                                \
-    X(REMAINDER, 2, "", "mod_mod_int(%0, %1)", "range_mod(%0, %1)")                                                    \
-    X(NEGATE, 1, "-%0", "mod_sub_int(mod_const_int(0), %0)", "range_neg(%0)")                                          \
-    X(LESS, 2, "mod_less(%0, %1)", "mod_less_int(%0, %1)", "range_less(%0, %1)")                                       \
-    X(LESS_EQUAL, 2, "mod_less_equal(%0, %1)", "mod_less_equal_int(%0, %1)", "range_less_equal(%0, %1)")               \
-    X(EQUAL, 2, "mod_equal(%0, %1)", "mod_equal_int(%0, %1)", "range_equal(%0, %1)")                                   \
-    X(AND, 2, "", "%0 & %1", "range_min(%0, %1)")                                                                      \
-    X(OR, 2, "", "%0 | %1", "range_max(%0, %1)")                                                                       \
-    X(NOT, 1, "", "~%0", "range_not(%0)")                                                                              \
-    X(SELECT, 3, "mod_select(%0, %1, %2)", "mod_select_int(%0, %1, %2)", "range_select(%0, %1, %2)")                   \
-    X(TO_INT, 1, "mod_int_of(%0)", "-%0", "%0")                                                                        \
-    X(TO_FLOAT, 1, "", "mod_float_of(%0)", "")                                                                         \
-    X(MIN, 2, "mod_min(%0, %1)", "mod_min_int(%0, %1)", "range_min(%0, %1)")                                           \
-    X(MAX, 2, "mod_max(%0, %1)", "mod_max_int(%0, %1)", "range_max(%0, %1)")                                           \
-    X(ABS, 1, "mod_abs(%0)", "mod_abs_int(%0)", "range_abs(%0)")                                                       \
-    X(FLOOR, 1, "mod_floor(%0)", "", "")                                                                               \
-    X(EXP, 1, "mod_exp(%0)", "", "")                                                                                   \
-    X(LOG, 1, "mod_log(%0)", "", "")                                                                                   \
-    X(LOG1P, 1, "mod_log1p(%0)", "", "")                                                                               \
-    X(SQRT, 1, "mod_sqrt(%0)", "", "")                                                                                 \
-    X(RSQRT, 1, "mod_rsqrt(%0)", "", "")                                                                               \
-    X(TANH, 1, "mod_tanh(%0)", "", "")                                                                                 \
-    X(SIN, 1, "mod_sin(%0)", "", "")                                                                                   \
-    X(COS, 1, "mod_cos(%0)", "", "")                                                                                   \
-    X(POW, 2, "mod_pow(%0, %1)", "", "")                                                                               \
-    X(ERF, 1, "mod_erf(%0)", "", "")                                                                                   \
-    X(SIGMOID, 1, "mod_const(1.0f) / (mod_const(1.0f) + mod_exp(-%0))", "", "")
+    X(CONSTANT, 0, "", "", "", "")                                                                                     \
+    X(NAME, 0, "", "", "", "")                                                                                         \
+    X(NUMBER, 0, "", "", "", "")                                                                                       \
+    X(READ, -1, "", "", "", "")                                                                                        \
+    X(ADD, 2, "%0 + %1", "mod_add_int(%0, %1)", "range_add(%0, %1)", "floats_add(%0, %1)")                             \
+    X(SUBTRACT, 2, "%0 - %1", "mod_sub_int(%0, %1)", "range_sub(%0, %1)", "floats_sub(%0, %1)")                        \
+    X(MULTIPLY, 2, "%0 * %1", "mod_mul_int(%0, %1)", "range_mul(%0, %1)", "floats_mul(%0, %1)")                        \
+    X(DIVIDE, 2, "%0 / %1", "mod_div_int(%0, %1)", "range_div(%0, %1)", "")                                            \
+    X(REMAINDER, 2, "", "mod_mod_int(%0, %1)", "range_mod(%0, %1)", "")                                                \
+    X(NEGATE, 1, "-%0", "mod_sub_int(mod_const_int(0), %0)", "range_neg(%0)", "floats_neg(%0)")                        \
+    X(LESS, 2, "mod_less(%0, %1)", "mod_less_int(%0, %1)", "range_less(%0, %1)", "floats_less(%0, %1)")                \
+    X(LESS_EQUAL, 2, "mod_less_equal(%0, %1)", "mod_less_equal_int(%0, %1)", "range_less_equal(%0, %1)",               \
+      "floats_less_equal(%0, %1)")                                                                                     \
+    X(EQUAL, 2, "mod_equal(%0, %1)", "mod_equal_int(%0, %1)", "range_equal(%0, %1)", "floats_equal(%0, %1)")           \
+    X(AND, 2, "", "%0 & %1", "range_min(%0, %1)", "")                                                                  \
+    X(OR, 2, "", "%0 | %1", "range_max(%0, %1)", "")                                                                   \
+    X(NOT, 1, "", "~%0", "range_not(%0)", "")                                                                          \
+    X(SELECT, 3, "mod_select(%0, %1, %2)", "mod_select_int(%0, %1, %2)", "range_select(%0, %1, %2)",                   \
+      "floats_select(%0, %1, %2)")                                                                                     \
+    X(TO_INT, 1, "mod_int_of(%0)", "-%0", "%0", "floats_to_int(%0)")                                                   \
+    X(TO_FLOAT, 1, "", "mod_float_of(%0)", "floats_of_ints(%0)", "")                                                   \
+    X(MIN, 2, "mod_min(%0, %1)", "mod_min_int(%0, %1)", "range_min(%0, %1)", "floats_min(%0, %1)")                     \
+    X(MAX, 2, "mod_max(%0, %1)", "mod_max_int(%0, %1)", "range_max(%0, %1)", "floats_max(%0, %1)")                     \
+    X(ABS, 1, "mod_abs(%0)", "mod_abs_int(%0)", "range_abs(%0)", "floats_abs(%0)")                                     \
+    X(FLOOR, 1, "mod_floor(%0)", "", "", "floats_floor(%0)")                                                           \
+    X(EXP, 1, "mod_exp(%0)", "", "", "")                                                                               \
+    X(LOG, 1, "mod_log(%0)", "", "", "")                                                                               \
+    X(LOG1P, 1, "mod_log1p(%0)", "", "", "")                                                                           \
+    X(SQRT, 1, "mod_sqrt(%0)", "", "", "")                                                                             \
+    X(RSQRT, 1, "mod_rsqrt(%0)", "", "", "")                                                                           \
+    X(TANH, 1, "mod_tanh(%0)", "", "", "")                                                                             \
+    X(SIN, 1, "mod_sin(%0)", "", "", "")                                                                               \
+    X(COS, 1, "mod_cos(%0)", "", "", "")                                                                               \
+    X(POW, 2, "mod_pow(%0, %1)", "", "", "")                                                                           \
+    X(ERF, 1, "mod_erf(%0)", "", "", "")                                                                               \
+    X(SIGMOID, 1, "mod_const(1.0f) / (mod_const(1.0f) + mod_exp(-%0))", "", "", "")
 
 typedef enum mgk_operation {
 #define MGK_OPERATION_ENUM(name, ...) MGK_##name,
@@ -239,9 +241,10 @@ void mgk_print_function(mgk_text *text, const char *name, bool score, const mgk_
 /* The same of the place of a read, the expression's last node, in a dense array of the captured one's shape. */
 void mgk_print_place(mgk_text *text, const char *name, const mgk_expression *expression);
 
-/* Appends the function mask_mod_tile: the range of a mask over a tile of pairs (cl/attention/ranges.clh). It knows
- * nothing of floats and elements of arrays. NULL: 1. */
-void mgk_print_tile(mgk_text *text, const mgk_expression *mask);
+/* Appends a function of this name: the range of a mask over a tile of pairs (cl/attention/ranges.clh,
+ * float_ranges.clh). `reads`: it reads elements of captured arrays (cl/attention/mask.cl); else they may be anything.
+ * NULL: 1. */
+void mgk_print_ranges(mgk_text *text, const char *name, bool reads, const mgk_expression *mask);
 
 /* ---- a problem's score and mask ---------------------------------------------------------------------------------- */
 
@@ -272,6 +275,7 @@ typedef struct mgk_formula_texts {
 } mgk_formula_texts;
 
 /*
+ * `mask_code`: mask_mod_block of cl/attention/mask.cl.
  * `code`, in this order: score_mod, score_mod_slope (by s), mask_mod, mask_mod_tile, which are there always; with a
  * gradient of the numbers score_mod_by_number_<n> for each; score_mod_by_read_<k> and score_mod_place_<k> for each
  * read; at the end score_mod_add_numbers and score_mod_add_reads, which add the gradients of a pair. They depend on the
@@ -284,7 +288,7 @@ typedef struct mgk_formulas {
     mgk_expression *by_number[MGK_NUMBERS]; /* NULL: 0, or not asked for */
     mgk_read reads[MGK_READS];
     size_t read_count;
-    mgk_text code;
+    mgk_text code, mask_code;
 } mgk_formulas;
 
 /* INVALID_VALUE for wrong texts and symbols. *formulas, which is overwritten, needs mgk_formulas_free after success. */

@@ -122,7 +122,8 @@ static clmgk_status print_all(const mgk_formula_texts *texts, mgk_formulas *f, c
     mgk_print_function(&f->code, "score_mod", true, f->score, "s");
     mgk_print_function(&f->code, "score_mod_slope", true, f->slope, texts->score ? zero : "mod_const(1.0f)");
     mgk_print_function(&f->code, "mask_mod", false, f->mask, "mod_const_int(-1)");
-    mgk_print_tile(&f->code, f->mask);
+    mgk_print_ranges(&f->code, "mask_mod_tile", false, f->mask);
+    mgk_print_ranges(&f->mask_code, "mask_mod_block", true, f->mask);
     for (size_t n = 0; n < texts->symbols.number_count && (texts->gradients >> MGK_CAPTURES & 1) != 0; ++n) {
         (void)snprintf(name, sizeof(name), "score_mod_by_number_%zu", n);
         mgk_print_function(&f->code, name, true, f->by_number[n], zero);
@@ -134,14 +135,14 @@ static clmgk_status print_all(const mgk_formula_texts *texts, mgk_formulas *f, c
         mgk_print_place(&f->code, name, f->reads[k].place);
     }
     print_sums(f);
-    return f->code.failed ? mgk_fail_memory(error, "the OpenCL C of a score or mask") : CLMGK_OK;
+    return f->code.failed || f->mask_code.failed ? mgk_fail_memory(error, "the OpenCL C of a score or mask") : CLMGK_OK;
 }
 
 clmgk_status mgk_formulas_make(const clmgk_allocator *allocator, const mgk_formula_texts *texts, mgk_formulas *formulas,
                                clmgk_error *error)
 {
     mgk_graph graph = {.allocator = allocator};
-    *formulas = (mgk_formulas){.allocator = allocator, .code.allocator = allocator};
+    *formulas = (mgk_formulas){.allocator = allocator, .code.allocator = allocator, .mask_code.allocator = allocator};
     clmgk_status status = CLMGK_OK;
     MGK_TRY_GOTO(status, mgk_symbols_check(&texts->symbols, error), done);
     MGK_TRY_GOTO(status, check_gradients(texts, error), done);
@@ -170,5 +171,6 @@ void mgk_formulas_free(mgk_formulas *formulas)
         mgk_free(allocator, formulas->reads[k].slope);
     }
     mgk_text_free(&formulas->code);
+    mgk_text_free(&formulas->mask_code);
     *formulas = (mgk_formulas){.allocator = allocator};
 }

@@ -4,9 +4,9 @@
 
 #include <string.h>
 
-/* The codes of an operation: of floats, of ints, of ranges. */
-static const char *const codes[][3] = {
-#define OPERATION_CODES(name, count, floats, ints, ranges) {floats, ints, ranges},
+/* The codes of an operation: of floats, of ints, of ranges of ints, of ranges of floats. */
+static const char *const codes[][4] = {
+#define OPERATION_CODES(name, count, floats, ints, ranges, float_ranges) {floats, ints, ranges, float_ranges},
     MGK_OPERATION_LIST(OPERATION_CODES)
 #undef OPERATION_CODES
 };
@@ -17,13 +17,17 @@ static const char *const name_codes[][2] = {
 #undef NAME_CODE
 };
 
-static void print_constant(mgk_text *text, const mgk_node *node)
+static unsigned bits_of(float value)
 {
-    const float value = (float)node->value;
     uint32_t bits;
     memcpy(&bits, &value, sizeof(bits));
+    return bits;
+}
+
+static void print_constant(mgk_text *text, const mgk_node *node)
+{
     if (node->type == MGK_FLOAT)
-        mgk_text_printf(text, "mod_const(as_float(0x%08xu))", bits);
+        mgk_text_printf(text, "mod_const(as_float(0x%08xu))", bits_of((float)node->value));
     else
         mgk_text_printf(text, "mod_const_int(%d)", node->type == MGK_BOOL ? -(int)node->value : (int)node->value);
 }
@@ -146,35 +150,65 @@ void mgk_print_function(mgk_text *text, const char *name, bool score, const mgk_
 
 /* ---- ranges ------------------------------------------------------------------------------------------------------ */
 
-/* Whether the operation has a range that depends on its arguments'. */
-static bool has_range(const mgk_node *node)
+static const char *range_code(const mgk_node *node)
 {
-    return codes[node->operation][2][0] != '\0' && node->from != MGK_FLOAT && node->type != MGK_FLOAT;
+    return codes[node->operation][node->from == MGK_FLOAT ? 3 : 2];
 }
 
+static void print_unknown(mgk_text *text, const mgk_node *node)
+{
+    mgk_text_printf(text, node->type == MGK_FLOAT  ? "floats_any()"
+                          : node->type == MGK_BOOL ? "range_either()"
+                                                   : "range_any()");
+}
+
+/* A node's range as an argument. */
 static void print_range(mgk_text *text, const mgk_node *nodes, int32_t n)
 {
     const mgk_node *const node = &nodes[n];
-    if (node->operation == MGK_CONSTANT && node->type != MGK_FLOAT)
+    if (node->operation == MGK_CONSTANT && node->type == MGK_FLOAT)
+        mgk_text_printf(text, "floats_at(as_float(0x%08xu))", bits_of((float)node->value));
+    else if (node->operation == MGK_CONSTANT)
         mgk_text_printf(text, "range_of(%d, %d)", (int)node->value, (int)node->value);
+    else if (node->operation == MGK_NUMBER)
+        mgk_text_printf(text, "floats_at(data.numbers[%u])", (unsigned)node->slot);
     else if (node->operation == MGK_NAME)
         mgk_text_printf(text, "%s", name_codes[node->slot][1]);
-    else if (has_range(node))
-        mgk_text_printf(text, "t%d", (int)n);
     else
-        mgk_text_printf(text, node->type == MGK_BOOL ? "range_either()" : "range_any()");
+        mgk_text_printf(text, "t%d", (int)n);
 }
 
-void mgk_print_tile(mgk_text *text, const mgk_expression *mask)
+static void print_read_range(mgk_text *text, const mgk_node *nodes, const mgk_node *node)
+{
+    const unsigned slot = (unsigned)node->slot;
+    mgk_text_printf(text, "read_range_%u(&data.captures[%u], data.c%u, most, %d", slot, slot, slot, node->count);
+    for (int a = 0; a < MGK_READ_AXES; ++a) {
+        mgk_text_printf(text, ", ");
+        if (a < node->count)
+            print_range(text, nodes, node->arguments[a]);
+        else
+            mgk_text_printf(text, "range_of(0, 0)");
+    }
+    mgk_text_printf(text, ")");
+}
+
+void mgk_print_ranges(mgk_text *text, const char *name, bool reads, const mgk_expression *mask)
 {
     const mgk_node *const nodes = mask ? mask->nodes : NULL;
     const int32_t count = mask ? (int32_t)mask->count : 0;
-    mgk_text_printf(text, "FUNCTION mod_range mask_mod_tile(const struct mod_tile tile)\n{\n");
+    mgk_text_printf(text, "FUNCTION mod_range %s(const struct mod_tile tile, const struct mod_data data%s)\n{\n", name,
+                    reads ? ", const mgk_i64 most" : "");
     for (int32_t n = 0; n < count; ++n) {
-        if (!has_range(&nodes[n]))
+        const mgk_node *const node = &nodes[n];
+        if (node->operation < MGK_READ)
             continue;
-        mgk_text_printf(text, "    const mod_range t%d = ", (int)n);
-        print_code(text, codes[nodes[n].operation][2], nodes, &nodes[n], print_range);
+        mgk_text_printf(text, "    const %s t%d = ", node->type == MGK_FLOAT ? "mod_float_range" : "mod_range", (int)n);
+        if (node->operation == MGK_READ && reads)
+            print_read_range(text, nodes, node);
+        else if (node->operation == MGK_READ || range_code(node)[0] == '\0')
+            print_unknown(text, node);
+        else
+            print_code(text, range_code(node), nodes, node, print_range);
         mgk_text_printf(text, ";\n");
     }
     mgk_text_printf(text, "    return ");

@@ -92,6 +92,9 @@ typedef struct mgk_step_buffer {
 /* Sets the step's arguments, and those buffers of the kernel's list that the kernel takes. */
 void mgk_step_bind(mgk_step *step, const void *args, size_t args_bytes, const mgk_step_buffer *list, size_t count);
 
+/* Appends to the step's arguments, which may then be too many: mgk_step_check. */
+void mgk_step_append(mgk_step *step, const void *args, size_t bytes);
+
 /* UNSUPPORTED, with the reason, if the step's arguments exceed what OpenCL guarantees. */
 clmgk_status mgk_step_check(const mgk_step *step, clmgk_error *error);
 

@@ -66,6 +66,13 @@ void mgk_step_bind(mgk_step *step, const void *args, size_t args_bytes, const mg
     }
 }
 
+void mgk_step_append(mgk_step *step, const void *args, size_t bytes)
+{
+    if (step->args_bytes + bytes <= sizeof(step->args))
+        memcpy(step->args + step->args_bytes, args, bytes);
+    step->args_bytes += bytes;
+}
+
 /* Kernels count work-groups in 32 bits, and so do drivers. */
 static clmgk_status check_groups(const mgk_step *step, clmgk_error *error)
 {

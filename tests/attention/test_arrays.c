@@ -6,7 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* "q BHND 2,2,9,5 180,90,5,1 4 rrr-": axes, sizes, strides, bytes of an element, passes. Empty: not used. */
+/* "q BHND 2,2,9,5 180,90,5,1 4 rrr-": axes, sizes, strides, bytes of an element, passes, of which the last is
+ * left out where it is absent. Empty: not used. */
 static void describe(const clmgk_attention_desc *desc, clmgk_array array, char *text, size_t size)
 {
     const clmgk_shape shape = clmgk_array_shape(desc, array);
@@ -21,6 +22,8 @@ static void describe(const clmgk_attention_desc *desc, clmgk_array array, char *
     }
     for (int pass = 0; pass < CLMGK_PASSES; pass++)
         passes[pass] = "-or"[clmgk_array_presence(desc, (clmgk_pass)pass, array)];
+    if (passes[CLMGK_PASS_MASK] == '-')
+        passes[CLMGK_PASS_MASK] = '\0';
     assert_int_equal(clmgk_array_count(desc, array), count);
     if (strcmp(passes, "----") != 0)
         snprintf(text, size, "%s %s %s %s %zu %s", clmgk_array_get_info(array)->name, shape.axes, sizes, strides,

@@ -181,6 +181,10 @@ static clmgk_attention_desc mixture(void)
                                  .head_size = 16,
                                  .prior_shape = CLMGK_PRIOR_HM,
                                  .score_mod = "s + 0.1 * t[h, j]",
+                                 .mask_mod = "j <= i + 30 || (i + j) % 3 == 0",
+                                 .use_mask_blocks = 1,
+                                 .mask_block_q = 16,
+                                 .mask_block_k = 16,
                                  .captures = {{.name = "t", .axes = 2, .shape = {2, 50}}},
                                  .use_lengths = 1,
                                  .gradients = CLMGK_GRADIENT_V | CLMGK_GRADIENT_PRIOR,
@@ -261,6 +265,7 @@ static const struct {
     [CLMGK_PASS_BACKWARD] = {clmgk_enqueue_backward, clmgk_enqueue_backward_cuda},
     [CLMGK_PASS_STATISTICS] = {clmgk_enqueue_statistics, clmgk_enqueue_statistics_cuda},
     [CLMGK_PASS_COMBINE] = {clmgk_enqueue_combine, clmgk_enqueue_combine_cuda},
+    [CLMGK_PASS_MASK] = {clmgk_enqueue_mask, clmgk_enqueue_mask_cuda},
 };
 
 /* Writes the results to the arrays. */
@@ -645,7 +650,9 @@ CUDA_TEST(programs_that_cuda_does_not_take)
     clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
     clmgk_plan *plan = NULL;
     desc.gradients = desc.statistics = desc.combine = 0;
-    desc.score_mod = desc.captures[0].name = NULL;
+    desc.score_mod = desc.mask_mod = desc.captures[0].name = NULL;
+    desc.use_mask_blocks = 0;
+    desc.mask_block_q = desc.mask_block_k = desc.mask_blocks_batch = desc.mask_blocks_heads = 0;
     options.engine = CLMGK_ENGINE_MATRIX;
     options.parameters = "unit=1"; /* wgmma's programs are edited from a copy */
     th_expect_ok(clmgk_plan_create(self->context, &desc, &options, &plan, &th_error));

@@ -398,19 +398,29 @@ TH_HOST_TEST(test_printed_code)
                                       "data)\n{\n    return mod_const_int(-1);\n}\n"));
     mgk_text_free(&code);
     mgk_expression *const mask = extract_text("j <= i && doc[b, j] > 0 && (i / 4 - j / 4 < 2 || c * i > 3)", true);
-    mgk_print_tile(&code, mask);
-    mgk_free(NULL, mask);
-    assert_string_equal(code.data, "FUNCTION mod_range mask_mod_tile(const struct mod_tile tile)\n{\n"
+    mgk_print_ranges(&code, "mask_mod_tile", false, mask);
+    assert_string_equal(code.data, "FUNCTION mod_range mask_mod_tile(const struct mod_tile tile, const struct mod_data "
+                                   "data)\n{\n"
                                    "    const mod_range t2 = range_less_equal(tile.j, tile.i);\n"
-                                   "    const mod_range t6 = range_less(range_of(0, 0), range_any());\n"
+                                   "    const mod_range t5 = range_any();\n"
+                                   "    const mod_range t6 = range_less(range_of(0, 0), t5);\n"
                                    "    const mod_range t7 = range_min(t2, t6);\n"
                                    "    const mod_range t9 = range_div(tile.i, range_of(4, 4));\n"
                                    "    const mod_range t10 = range_div(tile.j, range_of(4, 4));\n"
                                    "    const mod_range t11 = range_sub(t9, t10);\n"
                                    "    const mod_range t13 = range_less(t11, range_of(2, 2));\n"
-                                   "    const mod_range t19 = range_max(t13, range_either());\n"
+                                   "    const mod_float_range t15 = floats_of_ints(tile.i);\n"
+                                   "    const mod_float_range t17 = floats_mul(t15, floats_at(data.numbers[0]));\n"
+                                   "    const mod_range t18 = floats_less(floats_at(as_float(0x40400000u)), t17);\n"
+                                   "    const mod_range t19 = range_max(t13, t18);\n"
                                    "    const mod_range t20 = range_min(t7, t19);\n"
                                    "    return t20;\n}\n");
+    mgk_text_free(&code);
+    mgk_print_ranges(&code, "mask_mod_block", true, mask);
+    mgk_free(NULL, mask);
+    assert_non_null(strstr(code.data, "data, const mgk_i64 most)"));
+    assert_non_null(strstr(code.data, "    const mod_range t5 = read_range_2(&data.captures[2], data.c2, most, 2, "
+                                      "tile.b, tile.j, range_of(0, 0), range_of(0, 0));\n"));
     mgk_text_free(&code);
     mgk_print_function(&code, "score_mod", true, NULL, "s");
     assert_non_null(strstr(code.data, "{\n    return s;\n}\n"));

@@ -181,7 +181,7 @@ static inline int64_t th_softmax_heads(const clmgk_attention_desc *desc)
 bool th_is_gradient(th_name name);
 
 /* The calls of a plan. */
-typedef enum th_pass { TH_FORWARD, TH_BACKWARD, TH_STATISTICS, TH_COMBINE } th_pass;
+typedef enum th_pass { TH_FORWARD, TH_BACKWARD, TH_STATISTICS, TH_COMBINE, TH_MASK } th_pass;
 
 #define TH_RANK 5 /* axes (b, h, r, n, d) of any array; those it lacks are 1 */
 
@@ -209,7 +209,7 @@ typedef struct th_problem {
 
 /*
  * Random arrays for `desc` (struct_size may be 0): standard normals, priors in (0,1), variances from D/2 to 3D/2,
- * lengths and offsets anywhere on the axis, an eighth of the bias -inf, slopes in (0, 1/2), noise in (0, 1). Tests may
+ * lengths and offsets anywhere on the axis, an eighth of the bias -inf, any classes of blocks, slopes in (0, 1/2), noise in (0, 1). Tests may
  * change values before the run. There are arrays for all gradients and statistics that the descriptor asks for, and for
  * dL.
  */

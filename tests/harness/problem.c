@@ -136,6 +136,9 @@ static void shape_captures(th_problem *problem)
     }
     while (count < CLMGK_MAX_NUMBERS && problem->desc.numbers[count])
         count++;
+    const clmgk_shape blocks = clmgk_array_shape(&problem->desc, CLMGK_ARRAY_MASK_BLOCKS);
+    if (blocks.rank > 0)
+        set_shape(&problem->array[TH_MASK_BLOCKS], blocks.size[0], blocks.size[1], 1, blocks.size[2], blocks.size[3]);
     set_shape(&problem->array[TH_NUMBERS], count, 1, 1, 1, 1);
     set_shape(&problem->array[TH_GRAD_NUMBERS], count, 1, 1, 1, 1);
 }
@@ -264,6 +267,8 @@ static bool is_used_apart_from_pages(const clmgk_attention_desc *desc, th_name n
         return desc->gradients != 0 && desc->use_new_state != 0;
     case TH_NUMBERS:
         return desc->numbers[0] != NULL;
+    case TH_MASK_BLOCKS:
+        return desc->use_mask_blocks != 0;
     case TH_PARTS_O:
     case TH_PARTS_LSE:
     case TH_PARTS_LSE_LOW:
@@ -292,7 +297,7 @@ bool th_is_gradient(th_name name)
 
 bool th_is_input(th_name name)
 {
-    return (name <= TH_STATE_M && name != TH_O && name != TH_LSE) || (name >= TH_CAPTURE_0 && name <= TH_LAST_PAGE);
+    return (name <= TH_STATE_M && name != TH_O && name != TH_LSE) || (name >= TH_CAPTURE_0 && name <= TH_MASK_BLOCKS);
 }
 
 bool th_is_output(th_name name)
@@ -336,6 +341,8 @@ static double random_value(const clmgk_attention_desc *desc, th_name name, uint6
         return th_uniform(state);
     case TH_STATE_Z:
         return 0.1 + th_uniform(state);
+    case TH_MASK_BLOCKS:
+        return floor(3 * th_uniform(state));
     default:
         return is_whole(desc, name) ? floor(4 * th_uniform(state)) : th_normal(state);
     }

@@ -116,10 +116,12 @@ static bool takes_part(th_pass pass, size_t name)
     case TH_FORWARD:
         return th_is_input(name) || th_is_output(name);
     case TH_BACKWARD:
-        return name == TH_LSE_LOW || (name >= TH_CAPTURE_0 && name <= TH_POSITIONS_K) ||
+        return name == TH_LSE_LOW || (name >= TH_CAPTURE_0 && name <= TH_MASK_BLOCKS) ||
                (name <= TH_GRAD_MIX_AFTER && !(name >= TH_NEW_STATE_C && name <= TH_NEW_STATE_M));
     case TH_STATISTICS:
         return (th_is_input(name) && name != TH_V) || (name >= TH_RESPONSIBILITIES && name <= TH_NLL);
+    case TH_MASK:
+        return name >= TH_CAPTURE_0 && name <= TH_MASK_BLOCKS;
     default:
         return name == TH_O || name == TH_LSE || name == TH_LSE_LOW || (name >= TH_PARTS_O && name <= TH_PARTS_LSE_LOW);
     }
@@ -132,6 +134,8 @@ static bool is_output(th_pass pass, size_t name)
         return th_is_gradient(name);
     case TH_STATISTICS:
         return name >= TH_RESPONSIBILITIES && name <= TH_NLL;
+    case TH_MASK:
+        return name == TH_MASK_BLOCKS;
     default:
         return th_is_output(name);
     }
@@ -310,6 +314,7 @@ void th_enqueue(clmgk_plan *plan, cl_command_queue queue, const th_device *devic
         [TH_BACKWARD] = clmgk_enqueue_backward,
         [TH_STATISTICS] = clmgk_enqueue_statistics,
         [TH_COMBINE] = clmgk_enqueue_combine,
+        [TH_MASK] = clmgk_enqueue_mask,
     };
     th_expect_ok(enqueue[device->pass](plan, queue, &device->args, num_wait, wait_list, event, &th_error));
 }

@@ -95,6 +95,22 @@ class Texts(RunTest):
         self.assertFalse(nan[:128].any())
         self.assertTrue(nan[400:].all())
 
+    def test_lists_of_blocks(self):
+        """A list without a mask; and one that a mask gives has the mask's result."""
+        for name, size in ("q", 8), ("k", 8), ("v", 6):
+            self.save(name, self.normal(1, 2, 100, size))
+        blocks = (np.arange(7)[:, None] - np.arange(4) * 2 >= 0)[None, None] * 2
+        self.save("blocks", blocks)
+        words = [*self.texts(None, None), "--mask-blocks", "blocks.npy", "--mask-block", "16,32"]
+        self.assertTrue(json.loads(self.accept(*words, "--check", "--json").stdout)["check"]["ok"])
+        listed = self.load("o.npy")
+        self.accept(*self.texts(None, "i / 16 - j / 32 * 2 >= 0"))
+        np.testing.assert_allclose(listed, self.load("o.npy"), atol=1e-6)
+        self.refuse(2, *words[:-2], words=["has shape (1, 1, 7, 4); expected [B,H,2,2], B 1 or 1, H 1 or 2"])
+        words[-1] = "16,24"
+        self.refuse(2, *words, words=["--mask-block '16,24': expected queries,keys: two powers of two from 16"])
+        self.refuse(2, *self.texts(None, None), "--mask-block", "16,16", words=["--mask-block needs --mask-mod or --mask-blocks"])
+
     def test_a_text_is_what_it_says(self):
         self.accept(*self.texts("2 * tanh(s / 2)", "j <= i + 2"))
         text = self.load("o.npy")

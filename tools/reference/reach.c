@@ -68,7 +68,7 @@ static bool is_poisoned_row(const clmgk_ref_problem *p, ref_row at, int64_t numb
 bool ref_gradients_may_leave(const clmgk_ref_problem *problem)
 {
     const clmgk_attention_desc *const desc = &problem->desc;
-    const bool hides = desc->causal || desc->use_window || desc->use_bias || desc->mask_mod;
+    const bool hides = desc->causal || desc->use_window || desc->use_bias || desc->mask_mod || desc->use_mask_blocks;
     bool may = false;
     for (int64_t n = 0; !may && n < desc->batch * desc->heads * desc->length; n++) {
         const ref_row at = ref_row_of(desc, n);

@@ -113,8 +113,21 @@ static double evaluate(ref_texts *texts, const mgk_expression *expression, const
                          : mgk_evaluate(expression, &texts->inputs, texts->values);
 }
 
+/* Classes beside a text agree with it. */
+static bool is_block_hidden(const clmgk_ref_problem *p, const ref_pair *pair)
+{
+    const clmgk_attention_desc *const d = &p->desc;
+    const int64_t b = d->mask_blocks_batch > 1 ? pair->at.b : 0, h = d->mask_blocks_heads > 1 ? pair->at.h : 0;
+    const int64_t rows = (d->length + d->mask_block_q - 1) / d->mask_block_q;
+    const int64_t columns = (d->length_k + d->mask_block_k - 1) / d->mask_block_k;
+    const int64_t row = ((b * d->mask_blocks_heads + h) * rows + pair->at.i / d->mask_block_q) * columns;
+    return p->mask_blocks[row + pair->j / d->mask_block_k] == 0;
+}
+
 bool ref_text_hides(ref_texts *texts, const ref_pair *pair)
 {
+    if (!texts->formulas.mask && texts->problem->desc.use_mask_blocks)
+        return is_block_hidden(texts->problem, pair);
     return texts->formulas.mask && evaluate(texts, texts->formulas.mask, pair) == 0.0;
 }
 

@@ -30,7 +30,8 @@ typedef struct ref_pair {
 bool ref_texts_create(const clmgk_ref_problem *problem, bool single, ref_texts *texts);
 void ref_texts_free(ref_texts *texts);
 
-/* Whether the mask hides the pair; the score that replaces s, and its derivative by s. */
+/* Whether the mask, or without one the pair's block, hides the pair; the score that replaces s, and its derivative by
+ * s. */
 bool ref_text_hides(ref_texts *texts, const ref_pair *pair);
 double ref_text_score(ref_texts *texts, const ref_pair *pair);
 double ref_text_slope(ref_texts *texts, const ref_pair *pair);

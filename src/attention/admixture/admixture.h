@@ -5,6 +5,7 @@
 
 #include "admixture/buffers.clh"
 #include "attention/core/attention.h"
+#include "attention/core/mask.h"
 
 /* The run-time arguments of a problem: common ones, and the stride of the mixing. */
 mgk_forward_args mgk_admixture_args_of(const mgk_attention_request *request);

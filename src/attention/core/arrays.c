@@ -278,22 +278,43 @@ int mgk_count_numbers(const clmgk_attention_desc *desc)
     return count;
 }
 
+/* Blocks of an axis; 0 before their size is known. */
+static int64_t blocks(int64_t length, int64_t size)
+{
+    return size > 0 ? (length + size - 1) / size : 0;
+}
+
 static int64_t size_of(const clmgk_attention_desc *d, char axis)
 {
     const struct {
         char axis;
         int64_t size;
-    } sizes[] = {{'B', d->batch},           {'H', d->heads},
-                 {'G', d->kv_heads},        {'N', d->length},
-                 {'S', d->length_k},        {'D', d->head_size},
-                 {'E', d->value_size},      {'M', d->components},
-                 {'T', d->sequences},       {'F', d->features},
-                 {'b', d->bias_batch},      {'h', d->bias_heads},
-                 {'n', d->bias_length},     {'s', d->bias_length_k},
-                 {'U', d->mix_hidden},      {'#', mgk_count_numbers(d)},
-                 {'A', d->mix_after_heads}, {'2', 2},
-                 {'P', d->pages},           {'K', d->page_size},
-                 {'C', d->table_pages},     {'o', d->batch + 1}};
+    } sizes[] = {{'B', d->batch},
+                 {'H', d->heads},
+                 {'G', d->kv_heads},
+                 {'N', d->length},
+                 {'S', d->length_k},
+                 {'D', d->head_size},
+                 {'E', d->value_size},
+                 {'M', d->components},
+                 {'T', d->sequences},
+                 {'F', d->features},
+                 {'b', d->bias_batch},
+                 {'h', d->bias_heads},
+                 {'n', d->bias_length},
+                 {'s', d->bias_length_k},
+                 {'U', d->mix_hidden},
+                 {'#', mgk_count_numbers(d)},
+                 {'A', d->mix_after_heads},
+                 {'2', 2},
+                 {'c', d->mask_blocks_batch},
+                 {'d', d->mask_blocks_heads},
+                 {'q', blocks(d->length, d->mask_block_q)},
+                 {'k', blocks(d->length_k, d->mask_block_k)},
+                 {'P', d->pages},
+                 {'K', d->page_size},
+                 {'C', d->table_pages},
+                 {'o', d->batch + 1}};
     for (size_t i = 0; i < MGK_COUNT(sizes); ++i)
         if (sizes[i].axis == axis)
             return sizes[i].size;
@@ -417,25 +438,28 @@ bool mgk_array_is_output(clmgk_pass pass, clmgk_array array)
         return info->gradient != 0;
     if (pass == CLMGK_PASS_STATISTICS)
         return info->statistic != 0;
+    if (pass == CLMGK_PASS_MASK)
+        return array == CLMGK_ARRAY_MASK_BLOCKS;
     return array == CLMGK_ARRAY_O || array == CLMGK_ARRAY_LSE || array == CLMGK_ARRAY_LSE_LOW ||
            array == CLMGK_ARRAY_DENOMINATOR || (array >= CLMGK_ARRAY_NEW_STATE_C && array <= CLMGK_ARRAY_NEW_STATE_M);
 }
 
 bool mgk_pass_is_wanted(const clmgk_attention_desc *desc, clmgk_pass pass)
 {
-    const bool wanted[CLMGK_PASSES] = {true, desc->gradients != 0, desc->statistics != 0, desc->combine != 0};
+    const bool wanted[CLMGK_PASSES] = {true, desc->gradients != 0, desc->statistics != 0, desc->combine != 0,
+                                       desc->use_mask_blocks && desc->mask_mod != NULL};
     return wanted[pass];
 }
 
-/* A letter for each pass: r required, o optional, - absent. */
-static const char *passes_of(clmgk_array array)
+/* The letter of the pass: r required, o optional, - absent. */
+static char letter_of(clmgk_pass pass, clmgk_array array)
 {
-    static const char *const passes_by_array[] = {
-#define PASSES(name, field, element, access, values, passes, ...) passes,
-#define PASSES_OF_GRADIENT(...)                                   "-r--",
-#define PASSES_OF_STATISTIC(...)                                  "--r-",
+    static const char *const passes[] = {
+#define PASSES(name, field, element, access, values, letters, ...) letters,
+#define PASSES_OF_GRADIENT(...)                                    "-r--",
+#define PASSES_OF_STATISTIC(...)                                   "--r-",
         CLMGK_ARRAY_LIST(PASSES, PASSES_OF_GRADIENT, PASSES_OF_STATISTIC)};
-    return passes_by_array[array];
+    return ((size_t)pass < strlen(passes[array]) ? passes[array] + pass : "-")[0];
 }
 
 clmgk_presence mgk_array_presence(const clmgk_attention_desc *desc, clmgk_pass pass, clmgk_array array)
@@ -443,7 +467,7 @@ clmgk_presence mgk_array_presence(const clmgk_attention_desc *desc, clmgk_pass p
     const clmgk_array_info *const info = clmgk_array_get_info(array);
     if (info == NULL || (unsigned)pass >= CLMGK_PASSES || !mgk_pass_is_wanted(desc, pass))
         return CLMGK_ABSENT;
-    const char letter = passes_of(array)[pass];
+    const char letter = letter_of(pass, array);
     const bool result = info->gradient != 0 || info->statistic != 0;
     const bool asked = (desc->gradients & info->gradient) != 0 || (desc->statistics & info->statistic) != 0;
     if (letter == '-' || !(result ? asked : mgk_array_exists(desc, array)))
@@ -453,7 +477,7 @@ clmgk_presence mgk_array_presence(const clmgk_attention_desc *desc, clmgk_pass p
 
 bool mgk_array_is_of_pass(clmgk_pass pass, clmgk_array array)
 {
-    return passes_of(array)[pass] != '-';
+    return letter_of(pass, array) != '-';
 }
 
 clmgk_status mgk_fail_missing(const clmgk_attention_desc *desc, clmgk_pass pass, clmgk_array array, const char *noun,

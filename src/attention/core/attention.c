@@ -3,6 +3,7 @@
 #include "attention/core/attention.h"
 
 #include "attention/core/formulas.h"
+#include "attention/core/mask.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -20,7 +21,7 @@ static bool in_nats(const clmgk_attention_desc *desc)
 bool mgk_is_modified(const clmgk_attention_desc *desc)
 {
     return desc->use_bias || desc->use_alibi || desc->softcap > 0.0 || desc->dropout > 0.0 || desc->use_positions ||
-           mgk_has_texts(desc);
+           mgk_has_mods(desc);
 }
 
 double mgk_attention_unit(const clmgk_attention_desc *desc)
@@ -76,6 +77,7 @@ clmgk_status mgk_family_plan(const mgk_family *family, const clmgk_attention_des
     if (family->plan[pass] == NULL)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "%s: the %s family has no such pass", clmgk_pass_name(pass),
                         family->name);
+    mgk_mask_begin(&request, plan);
     MGK_TRY(family->plan[pass](&request, plan, error));
     for (size_t i = 0; i < plan->steps.count; ++i) {
         if (plan->steps.step[i].options.failed)
@@ -207,9 +209,12 @@ mgk_step *mgk_attention_add(const mgk_attention_step *step, mgk_pass_plan *plan)
     mgk_step *const kernel = &plan->steps.step[plan->steps.count++];
     kernel->file = step->file;
     kernel->name = step->name;
+    mgk_flags flags = step->flags;
+    const bool places_pairs = step->block != NULL && (flags.SCORE_MOD || flags.MASK_MOD);
+    flags.MASK_CLASSES = flags.MASK_CLASSES || (places_pairs && flags.MASK_MOD && plan->classes.used);
     mgk_text_printf(&kernel->options, "-cl-std=CL1.2");
     /* no option may assume finite numbers, or fuse more than the explicit fma (base/common.clh) */
-    mgk_flags_options(&step->flags, &kernel->options);
+    mgk_flags_options(&flags, &kernel->options);
     if (step->tunables != NULL)
         mgk_tunables_options(step->tunables, &kernel->options);
     const mgk_block no_block = {.threads = 1, .compiler = step->compiler};
@@ -221,9 +226,11 @@ mgk_step *mgk_attention_add(const mgk_attention_step *step, mgk_pass_plan *plan)
     kernel->local_bytes = block->local_bytes;
     kernel->private_bytes = block->private_bytes;
     if (step->bind != NULL)
-        step->bind(&step->flags, step->args, step->args_bytes, kernel);
-    if (step->block != NULL && (step->flags.SCORE_MOD || step->flags.MASK_MOD)) {
-        const bool gradients = step->flags.WANT_NUMBERS > 0 || step->flags.WANT_READS > 0;
+        step->bind(&flags, step->args, step->args_bytes, kernel);
+    if (flags.MASK_CLASSES)
+        mgk_mask_bind(&plan->classes, kernel);
+    if (places_pairs) {
+        const bool gradients = flags.WANT_NUMBERS > 0 || flags.WANT_READS > 0;
         kernel->mods = gradients ? plan->mods->gradient_code : plan->mods->code;
         kernel->constants = &plan->mods->captures;
     }
@@ -297,9 +304,9 @@ clmgk_status mgk_attention_fit(const mgk_attention_request *request, const mgk_f
 {
     const mgk_attention_traits *const t = &request->traits;
     mgk_footprint own = *footprint;
-    const bool plain = !mgk_has_texts(request->desc) && request->desc->page_size == 0;
+    const bool plain = !mgk_has_mods(request->desc) && request->desc->page_size == 0;
     own.unit = own.unit && (plain || !request->engine->private_tiles); /* AMX */
-    own.turns = own.turns && !mgk_has_texts(request->desc);
+    own.turns = own.turns && !mgk_has_mods(request->desc);
     own.narrowest = t->head_size < t->value_size ? t->head_size : t->value_size;
     own.head_size = t->head_size;
     own.widest = t->head_size < t->value_size ? t->value_size : t->head_size;
@@ -317,6 +324,7 @@ static void set_mod_flags(const clmgk_attention_desc *d, mgk_flags *flags)
                           &flags->CAPTURE_TYPE_6, &flags->CAPTURE_TYPE_7};
     _Static_assert(MGK_COUNT(types) == CLMGK_MAX_CAPTURES, "a flag for each captured array");
     flags->MASK_MOD = d->mask_mod != NULL;
+    flags->MASK_CLASSES = d->use_mask_blocks;
     for (int c = 0; c < mgk_count_captures(d); ++c)
         *types[c] = 1 + (int)d->captures[c].type;
 }
@@ -326,6 +334,14 @@ mgk_flags mgk_attention_block_flags(const mgk_attention_request *request, const 
     mgk_flags flags = mgk_attention_flags(request);
     mgk_flags_add(&flags, &block->flags);
     set_mod_flags(request->desc, &flags);
+    return flags;
+}
+
+mgk_flags mgk_attention_text_flags(const clmgk_attention_desc *d)
+{
+    mgk_flags flags = {.HAS_NUMBERS = mgk_array_exists(d, CLMGK_ARRAY_NUMBERS)};
+    set_mod_flags(d, &flags);
+    flags.MASK_CLASSES = false; /* it makes them */
     return flags;
 }
 

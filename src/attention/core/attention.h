@@ -86,6 +86,9 @@ clmgk_status mgk_attention_fit(const mgk_attention_request *request, const mgk_f
 /* The flags of a kernel with this block: the problem's and the engine's. */
 mgk_flags mgk_attention_block_flags(const mgk_attention_request *request, const mgk_block *block);
 
+/* The flags of a kernel that evaluates the texts of score and mask, and has no block. */
+mgk_flags mgk_attention_text_flags(const clmgk_attention_desc *desc);
+
 /* Whether `splits` was tuned, perhaps for another shape, to more than 1. */
 bool mgk_attention_splits_tuned(const mgk_tunables *tunables);
 

@@ -35,16 +35,27 @@ typedef void mgk_binding(const mgk_flags *flags, const void *args, size_t args_b
 
 /* A descriptor's score and mask, as kernels get them. */
 typedef struct mgk_mod_texts {
-    const char *code;          /* OpenCL C of cl/attention/mods_text.clh */
-    const char *gradient_code; /* of the kernel that computes gradients of numbers and captured arrays */
-    int reads;                 /* of captured arrays with gradients, in that kernel */
+    const char *code;                 /* OpenCL C of cl/attention/mods_text.clh */
+    const char *gradient_code;        /* of the kernel that computes gradients of numbers and captured arrays */
+    int reads;                        /* of captured arrays with gradients, in that kernel */
+    const char *mask_code;            /* of cl/attention/mask_text.clh */
+    bool mask_reads;                  /* the mask reads captured arrays */
+    bool mask_of_batch, mask_of_head; /* it depends on them */
     mgk_capture capture[CLMGK_MAX_CAPTURES];
     mgk_constants captures; /* the same, on the device */
 } mgk_mod_texts;
 
+/* The classes of blocks of pairs that a pass's kernels read (core/mask.h). */
+typedef struct mgk_mask_classes {
+    bool used;
+    clmgk_array array; /* MASK_BLOCKS, or the workspace */
+    mgk_mask_place place;
+} mgk_mask_classes;
+
 /* A pass; 0 steps: the plan can't do it. */
 typedef struct mgk_pass_plan {
     const mgk_mod_texts *mods; /* NULL: the descriptor has no texts */
+    mgk_mask_classes classes;
 
     mgk_tunables tunables; /* in use by the main kernel */
     mgk_block block;       /* of the main kernel; threads = 0: it has none */

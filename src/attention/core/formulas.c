@@ -18,6 +18,11 @@ bool mgk_has_texts(const clmgk_attention_desc *desc)
     return desc->score_mod != NULL || desc->mask_mod != NULL;
 }
 
+bool mgk_has_mods(const clmgk_attention_desc *desc)
+{
+    return mgk_has_texts(desc) || desc->use_mask_blocks;
+}
+
 int mgk_count_captures(const clmgk_attention_desc *d)
 {
     int count = 0;

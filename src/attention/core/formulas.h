@@ -12,6 +12,9 @@
 /* Whether the descriptor has one. */
 bool mgk_has_texts(const clmgk_attention_desc *desc);
 
+/* Whether kernels ask for the places of pairs: it has one, or classes of blocks. */
+bool mgk_has_mods(const clmgk_attention_desc *desc);
+
 /* The number of its captured arrays. */
 int mgk_count_captures(const clmgk_attention_desc *desc);
 

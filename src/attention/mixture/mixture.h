@@ -4,6 +4,7 @@
 #define MGK_MIXTURE_H
 
 #include "attention/core/attention.h"
+#include "attention/core/mask.h"
 #include "mixture/buffers.clh"
 
 /* Run-time arguments of a problem: common ones, priors, variances, and terms that scores omit. */

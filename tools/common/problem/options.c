@@ -79,6 +79,8 @@ static const option_rule rules[TOOL_COUNT(options)] = {
     OPTION(SOFTCAP) = {.has_not = CLMGK_TRAIT_LINEAR},
     OPTION(SCORE_MOD) = {.has_not = CLMGK_TRAIT_LINEAR},
     OPTION(MASK_MOD) = {.has_not = CLMGK_TRAIT_LINEAR},
+    OPTION(MASK_BLOCK) = {.has_not = CLMGK_TRAIT_LINEAR},
+    ARRAY(MASK_BLOCKS) = {.has_not = CLMGK_TRAIT_LINEAR},
     OPTION(DROPOUT) = {.has_not = CLMGK_TRAIT_LINEAR},
     OPTION(FEATURE) = {.has = CLMGK_TRAIT_LINEAR},
     OPTION(FEATURE_ORDER) = {.has = CLMGK_TRAIT_LINEAR},
@@ -136,6 +138,7 @@ static const struct {
 
 /* Options that packed sequences exclude; key lengths give each of them a cache, which the linear family has not. */
 static const size_t not_packed[] = {TOOL_OPTION_ARRAYS + CLMGK_ARRAY_LENGTHS_Q, TOOL_OPTION_STATE_IN,
+                                    TOOL_OPTION_ARRAYS + CLMGK_ARRAY_MASK_BLOCKS,
                                     TOOL_OPTION_ARRAYS + CLMGK_ARRAY_LENGTHS};
 
 /* Options that mean nothing with another feature map. */

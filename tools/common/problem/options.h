@@ -51,7 +51,10 @@
       "m [H,A]: mixes the weights of A heads after their softmax, in all variants with mixed\n"                        \
       "heads but the linear ones; p, w, c, L, sinks, slopes and the bias then have A heads")                           \
     X(NOISE, "noise", "A", "sigma [M]: fish, mish, gfish, lfish, lmish, lgfish, required")                             \
-    X(PROJECTION, "projection", "F", "[R,D]: favor, required")
+    X(PROJECTION, "projection", "F", "[R,D]: favor, required")                                                         \
+    X(MASK_BLOCKS, "mask-blocks", "F",                                                                                 \
+      "classes of blocks of pairs: integers [B,H,m,n], B and H may be 1, for m blocks of\n"                            \
+      "queries and n of keys: 0 hidden, 2 visible, others as --mask-mod says; without it visible")
 
 /* Arrays of a call's results and gradients, for programs that compute them. */
 #define TOOL_OUTPUT_LIST(X)                                                                                            \
@@ -177,6 +180,8 @@ enum { CLMGK_ARRAY_LIST(TOOL_NEEDS_LINE, TOOL_GRAD_NEEDS_LINE, TOOL_NEEDS_LINE) 
       "an expression that replaces the scaled score s, as 's + t[h, i - j + 9]'; not in the\n"                         \
       "linear family (docs/scores.md)")                                                                                \
     X(MASK_MOD, "mask-mod", "TEXT", "a condition that hides a pair where it is false, as 'j <= i'")                    \
+    X(MASK_BLOCK, "mask-block", "Q,K",                                                                                 \
+      "queries and keys of a block of a mask, powers of two from 16 on; default 64,64")                                \
     X(CAPTURE_0, "capture", "NAME=F",                                                                                  \
       "an array that these texts read, of floats or ints; given again for each, up to 8")                              \
     TOOL_AGAIN_7(X, CAPTURE, "capture", "NAME=F")                                                                      \

@@ -61,6 +61,7 @@ typedef struct tool_problem_arguments {
     double guard, feature_epsilon;
     char state_in_files[2][TOOL_MAX_PATH];
     const char *score_mod, *mask_mod; /* NULL: not given */
+    int64_t mask_block[2];            /* queries and keys; 0: not given */
     size_t capture_count, number_count;
     tool_text_name captures[CLMGK_MAX_CAPTURES], numbers[CLMGK_MAX_NUMBERS];
     double number[CLMGK_MAX_NUMBERS];

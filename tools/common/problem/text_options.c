@@ -63,6 +63,22 @@ static tool_exit parse_gradients(const char *const *values, tool_problem_argumen
     return TOOL_DONE;
 }
 
+static tool_exit parse_block(const char *const *values, tool_problem_arguments *arguments, tool_error *error)
+{
+    enum { LEAST = 16, MOST = 1 << 20 };
+    int64_t *const size = arguments->mask_block;
+    const char *const text = values[TOOL_OPTION_MASK_BLOCK];
+    if (!text)
+        return TOOL_DONE;
+    if (!values[TOOL_OPTION_MASK_MOD] && !values[TOOL_OPTION_ARRAYS + CLMGK_ARRAY_MASK_BLOCKS])
+        return tool_fail(error, TOOL_BAD_INPUT, "--mask-block needs --mask-mod or --mask-blocks");
+    if (tool_parse_integers("mask-block", text, LEAST, MOST, 2, size, error) == TOOL_DONE &&
+        (size[0] & (size[0] - 1)) == 0 && (size[1] & (size[1] - 1)) == 0)
+        return TOOL_DONE;
+    return tool_fail(error, TOOL_BAD_INPUT, "--mask-block '%s': expected queries,keys: two powers of two from %d to %d",
+                     text, LEAST, MOST);
+}
+
 tool_exit texts_parse(const char *const *values, tool_problem_arguments *arguments, tool_error *error)
 {
     static const struct {
@@ -82,6 +98,7 @@ tool_exit texts_parse(const char *const *values, tool_problem_arguments *argumen
     const bool any = values[TOOL_OPTION_CAPTURE_0] || values[TOOL_OPTION_NUMBER_0];
     if (any && !arguments->score_mod && !arguments->mask_mod)
         return tool_fail(error, TOOL_BAD_INPUT, "--%s needs --score-mod or --mask-mod", idle);
+    TOOL_TRY(parse_block(values, arguments, error));
     TOOL_TRY(parse_inputs(values, arguments, error));
     return parse_gradients(values, arguments, error);
 }
