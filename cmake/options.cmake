@@ -5,6 +5,7 @@ option(CLMGK_BUILD_TESTS "build the tests (needs cmocka); the presets turn it on
 set(CLMGK_WITH_CLBLAST ON CACHE STRING "matrix products by CLBlast: ON, OFF or AUTO (where it is found)")
 set(CLMGK_WITH_OPENBLAS AUTO CACHE STRING "matrix products by OpenBLAS on the host's CPU: ON, OFF or AUTO")
 set(CLMGK_WITH_ONEDNN AUTO CACHE STRING "matrix products by oneDNN 2 on the host's CPU: ON, OFF or AUTO")
+set(CLMGK_WITH_MPI AUTO CACHE STRING "ranks of MPI in libclmgk-dist: ON, OFF or AUTO")
 set(CLMGK_STATIC_LIBRARY "" CACHE FILEPATH "a libclmgk.a of these sources, for the Python package in place of a build")
 option(CLMGK_WERROR "warnings are errors" OFF)
 set(CLMGK_SANITIZE "" CACHE STRING "sanitizers: empty, \"address,undefined\" or \"thread\"")

@@ -13,6 +13,7 @@ build=(gcc libc6-dev cmake ninja-build pkg-config ocl-icd-opencl-dev pocl-opencl
 test=("${build[@]}" g++ make git libcmocka-dev python3 python3-numpy python3-matplotlib python3-venv python3-dev
     clang libclang-rt-14-dev clang-format clang-tidy shellcheck
     libdnnl-dev
+    libmpich-dev mpich
     mesa-opencl-icd oclgrind
     clang-19 rocm-device-libs intel-opencl-icd)
 release=("${build[@]}" git python3-venv python3-dev dpkg-dev file)

@@ -46,7 +46,7 @@ make_sources() { # FOLDER
 # The package and its check: its files lie where it says, and a program of it starts.
 make_package() { # TREE FOLDER
     {
-        cmake -S "$1" -B "$1/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCLMGK_BUILD_TESTS=OFF \
+        cmake -S "$1" -B "$1/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCLMGK_BUILD_TESTS=OFF -DCLMGK_WITH_MPI=OFF \
             -DCMAKE_C_FLAGS="${CFLAGS:-} -ffile-prefix-map=$1=." &&
             cmake --build "$1/build" &&
             (cd "$1/build" && cpack -B "$1/package")

@@ -68,6 +68,21 @@ CLMGK_DIST_API clmgk_status clmgk_dist_local_transport(clmgk_dist_local *local, 
 /* Releases the state, when no rank uses it any more. NULL is allowed. */
 CLMGK_DIST_API void clmgk_dist_local_release(clmgk_dist_local *local);
 
+/* Ranks of an MPI communicator, if the library was built with MPI. */
+typedef struct clmgk_dist_mpi clmgk_dist_mpi;
+
+/*
+ * Makes the transport of this rank over a copy of a communicator: `communicator` points to an MPI_Comm; NULL: that of
+ * all processes. All ranks call it, after MPI_Init, and afterwards one thread of each makes all calls, unless MPI
+ * allows more. Bytes pass through host memory, at most 2^31 - 1 in a message (OVERFLOW). UNSUPPORTED without MPI;
+ * INVALID_VALUE before MPI_Init; COMMUNICATION.
+ */
+CLMGK_DIST_API clmgk_status clmgk_dist_mpi_create(const void *communicator, clmgk_dist_mpi **out,
+                                                  clmgk_dist_transport *transport, clmgk_error *error);
+
+/* All ranks release theirs, before MPI_Finalize. NULL is allowed. */
+CLMGK_DIST_API void clmgk_dist_mpi_release(clmgk_dist_mpi *mpi);
+
 /*
  * ---- plans -------------------------------------------------------------------------------------------------------
  */
