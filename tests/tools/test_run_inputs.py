@@ -261,6 +261,27 @@ class Packed(RunTest):
         self.refuse_run("--lengths 9,3:", "T = 3", offsets="good.npy", lengths="9,3")
         self.refuse_run("--lengths 9,10,3:", "element 1 is 10", offsets="good.npy", lengths="9,10,3")
 
+    def test_pages(self):
+        self.save("k", self.normal(5, 2, 4, 8))
+        self.save("v", self.normal(5, 2, 4, 8))
+        self.save("good", np.array([0, 1, 1, 6]))
+        table = self.save("table", np.array([[4, 4, 9], [9, 9, 9], [0, 3, 9]]))
+        packed = {"offsets": "good.npy", "causal": True}
+        self.accept_run(page_table=table, lengths="7,0,8", check=True, **packed)
+        self.refuse_run("page_table[2]: 9", "0 to 4", page_table=table, lengths="9,0,8", **packed)
+        self.refuse_run("--lengths 13,0,8:", "expected 0 to 12", page_table=table, lengths="13,0,8", **packed)
+        self.refuse_run("--offsets two.npy", "T + 1 = 4", offsets=self.save("two", np.array([0, 6])), page_table=table)
+        self.refuse_run("--last-page needs --page-offsets", page_table=table, last_page="3,0,4", **packed)
+        self.refuse_run("--page-offsets needs --page-table", page_offsets="0,2,2,4", last_page="3,0,4", **packed)
+        self.refuse_run("--offsets-k does not apply", page_table=table, offsets_k="good.npy", **packed)
+        flat = {"page_table": self.save("flat", np.array([4, 4, 0, 3])), "last_page": "3,0,4", **packed}
+        self.accept_run(page_offsets="0,2,2,4", check=True, **flat)
+        self.refuse_run("page_offsets[2]: 1", "2 to 4", page_offsets="0,2,1,4", **flat)
+        self.refuse_run("--page-offsets 0,2,4:", "[T+1] with T = 3", page_offsets="0,2,4", **flat)
+        self.refuse_run("--page-table does not apply to linear", variant="linear", page_table=table)
+        self.refuse_run("gradients: expected 0 with page_size = 4", page_table=table, lengths="7,0,8",
+                        grad_out="q.npy", dq="dq.npy", **packed)
+
     def test_alignment_of_lengths(self):
         self.refuse_run("--causal-align lengths needs --lengths", offsets="good.npy", causal_align="lengths")
 
