@@ -42,9 +42,9 @@ echo "made $folder/$wheel"
 if [[ $(uname -m) == x86_64 ]]; then
     export CLMGK_ARM64_ROOT=$work/arm64
     # Beside the libraries a Python that qemu-aarch64 can run.
-    tools/arm64-root.sh "$CLMGK_ARM64_ROOT" libjansson4 libjansson-dev libxxhash-dev ocl-icd-libopencl1 ocl-icd-opencl-dev \
-        opencl-c-headers libpython3.11-dev python3.11-minimal libpython3.11-minimal libpython3.11-stdlib libc6 libexpat1 \
-        libffi8 libgcc-s1 libstdc++6 zlib1g
+    mmdebstrap --quiet --architectures=arm64 --variant=extract bookworm "$CLMGK_ARM64_ROOT" http://deb.debian.org/debian \
+        --include=libc6-dev,libgcc-12-dev,libjansson-dev,libxxhash-dev,ocl-icd-opencl-dev,libpython3.11-dev,libstdc++6 \
+        --include=python3.11-minimal,libpython3.11-stdlib
     arm=$(_PYTHON_HOST_PLATFORM=linux-aarch64 CMAKE_TOOLCHAIN_FILE=$PWD/cmake/aarch64.cmake make_wheel aarch64 \
         "$CLMGK_ARM64_ROOT/usr/lib/aarch64-linux-gnu" \
         --config-settings=cmake.define.Python_INCLUDE_DIR="$CLMGK_ARM64_ROOT/usr/include/python3.11")

@@ -49,11 +49,8 @@ drivers.reduce_library(drivers.load_llvm(), *sys.argv[1:], words)' "$root/whole.
 }
 
 build_programs() {
-    export PKG_CONFIG_SYSROOT_DIR=$root PKG_CONFIG_LIBDIR=$root/usr/lib/$machine/pkgconfig
-    cmake -S "$source" -B "$build" -G Ninja --log-level=WARNING -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
-        -DCMAKE_C_COMPILER=$machine-gcc -DCMAKE_SYSROOT="$root" -DCMAKE_LIBRARY_ARCHITECTURE=$machine \
-        -DCMAKE_FIND_ROOT_PATH_MODE_PROGRAM=NEVER -DCMAKE_FIND_ROOT_PATH_MODE_LIBRARY=ONLY \
-        -DCMAKE_FIND_ROOT_PATH_MODE_INCLUDE=ONLY -DCMAKE_FIND_ROOT_PATH_MODE_PACKAGE=ONLY -DCLMGK_WERROR=ON \
+    export CLMGK_ARM64_ROOT=$root
+    cmake -S "$source" -B "$build" -G Ninja --log-level=WARNING --toolchain "$source/cmake/aarch64.cmake" -DCLMGK_WERROR=ON \
         -DCLMGK_WITH_CLBLAST=OFF -DCLMGK_WITH_OPENBLAS=OFF -DCLMGK_WITH_ONEDNN=OFF -DCLMGK_WITH_MPI=OFF >/dev/null
     cmake --build "$build" --target clmgk-run clmgk-info
 }

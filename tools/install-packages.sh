@@ -18,7 +18,7 @@ test=("${build[@]}" g++ make git libcmocka-dev python3 python3-numpy python3-mat
     clang-19 rocm-device-libs intel-opencl-icd)
 release=("${build[@]}" git python3-venv python3-dev dpkg-dev file)
 if [[ $(uname -m) == x86_64 ]]; then
-    release+=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user)
+    release+=(gcc-aarch64-linux-gnu mmdebstrap qemu-user)
 fi
 
 # Bit code for NVIDIA: libclc-19 can't be installed beside the libclc-15 of Mesa, so it is unpacked into a cache.
