@@ -1,14 +1,24 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Makes the source distribution and the wheels for other Linux machines, and tests them: python/wheels.sh [FOLDER]
+# Makes the source distribution and the wheels for other Linux machines, and tests them: python/wheels.sh [--untested] [FOLDER]
 # The files (default folder: build-wheels): clmgk-VERSION.tar.gz, and made from it a wheel for this machine's processor and, on
 # x86-64, one for 64-bit Arm. A wheel serves every CPython from 3.11 on (stable ABI) and every glibc that has the symbols which
 # the compiler used: auditwheel finds the oldest and names the wheel after it. Build on an old system to serve old systems.
 # It needs PyPI, and for Arm the packages of `tools/install-packages.sh release` and Debian's mirrors.
-# Tests: the machine's wheel is installed, with the CPU runtime of PyPI, into a new environment that sees no compiler and no
-# OpenCL driver of the machine, and passes the tests of NumPy and clmgk-analyze there. Arm's wheel is imported by qemu-aarch64.
+# Tests, which --untested leaves out: the machine's wheel is installed, with the CPU runtime of PyPI, into a new environment that
+# sees no compiler and no OpenCL driver of the machine, and passes the tests of NumPy and clmgk-analyze there. Arm's wheel is
+# imported by qemu-aarch64.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+tested=1
+if [[ ${1:-} == --untested ]]; then
+    tested=0
+    shift
+fi
+if [[ $# -gt 1 || ${1:-} == -* ]]; then
+    echo "usage: python/wheels.sh [--untested] [FOLDER]" >&2
+    exit 2
+fi
 folder=$(realpath -m "${1:-build-wheels}")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -49,6 +59,10 @@ if [[ $(uname -m) == x86_64 ]]; then
         "$CLMGK_ARM64_ROOT/usr/lib/aarch64-linux-gnu" \
         --config-settings=cmake.define.Python_INCLUDE_DIR="$CLMGK_ARM64_ROOT/usr/include/python3.11")
     echo "made $folder/$arm"
+fi
+[[ $tested -eq 1 ]] || exit 0
+
+if [[ -n ${arm:-} ]]; then
     platforms=()
     for glibc in 34 28 17; do
         platforms+=(--platform "manylinux_2_${glibc}_aarch64")

@@ -56,11 +56,11 @@ make_package() { # TREE FOLDER
     LD_LIBRARY_PATH=$(dirname "$(find "$1/unpacked" -name 'libclmgk.so.*' | head -n 1)") "$1/unpacked/usr/bin/clmgk-info" --version
 }
 
-make_all() { # TREE FOLDER: everything, in a folder TREE of its own
+make_all() { # TREE FOLDER [OPTION of wheels.sh]: everything, in a folder TREE of its own
     make_sources "$2"
     mkdir -p "$1"
     tar -C "$1" --strip-components=1 -xf "$2/libclmgk-$version.tar.gz"
-    "$1/python/wheels.sh" "$2"
+    "$1/python/wheels.sh" "${@:3}" "$2"
     make_package "$1" "$2"
     (cd "$2" && sha256sum -- *"clmgk-$version"[.-]* "libclmgk_${version}_"*.deb >SHA256SUMS)
 }
@@ -74,7 +74,7 @@ rm -f "$folder"/*clmgk[-_]"$version"[._-]* # of an earlier run
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 make_all "$work/tree" "$folder"
-make_all "$work/second/another-tree" "$work/files"
+make_all "$work/second/another-tree" "$work/files" --untested
 cmp "$folder/SHA256SUMS" "$work/files/SHA256SUMS" || fail "made twice, the files differ: $(diff "$folder/SHA256SUMS" "$work/files/SHA256SUMS")"
 echo "the same to the bit in both runs:"
 cat "$folder/SHA256SUMS"
