@@ -31,6 +31,9 @@ OLDER_CLANG = "clang"  # the system's, near those of installed drivers: it warns
 AMD_LIBRARY = pathlib.Path("/usr/lib/x86_64-linux-gnu/amdgcn/bitcode")
 # Debian's device library ends before these; a processor's file holds one constant.
 AMD_LATER = {"gfx942": 9402, "gfx1100": 11000, "gfx1201": 12001}
+# Matrix units of AMD's processors (cl/engine/units.clh), and work-items of a wave.
+AMD_UNITS = {"gfx90a": ("-DMATRIX_UNIT=5", 64), "gfx942": ("-DMATRIX_UNIT=5", 64), "gfx1100": ("-DMATRIX_UNIT=6", 32),
+             "gfx1201": ("-DMATRIX_UNIT=7", 32)}
 QUICK_GPU = ["gfx90a", "gfx1100", "sm_80", "pvc"]  # share a sample among them, unless they are asked for
 QUICK = ["lint", "x86"] + QUICK_GPU
 FULL = QUICK + ["gfx942", "gfx1201", "sm_75", "sm_90", "skl", "tgllp", "dg2-g10"]
@@ -269,18 +272,33 @@ class X86:
 
 
 class Amd:
+    """The matrix engine's forward pass, of the configurations that plans make to emulate units: no plan uses AMD's yet."""
+
     kind = "amd"
-    engines = ("simt",)
-    sub_groups = ["-DSHUFFLE=4", "-DSUB_GROUP_SIZE=32"]
+    engines = ("simt", "matrix")
 
     def __init__(self, processor, work):
         self.processor = processor
+        self.unit, self.wave = AMD_UNITS[processor]
         self.library = work / "amd"
 
     def missing(self):
         if not shutil.which(CLANG):
             return CLANG
         return None if AMD_LIBRARY.is_dir() else "rocm-device-libs"
+
+    def adapt(self, configuration):
+        """With the processor's matrix unit; None: the unit has no such kernel."""
+        engine, name, source, options = configuration
+        if engine != "matrix":
+            return configuration
+        few_keys = 8 * tunable(options, "KEY_TILES", 8) < 32
+        singles = tunable(options, "BF16_SLICES", 0) + tunable(options, "TF32_PRODUCTS", 0) > 0
+        # these spill on RDNA
+        wide = max(tunable(options, "HEAD_SIZE", 64), tunable(options, "VALUE_SIZE", 64)) > 64 or "-DKEYS_SHIFTED=1" in options
+        if source != "mixture/forward.cl" or singles or wide or (few_keys and self.wave == 64):
+            return None
+        return engine, name, source, [*options, self.unit]
 
     def prepare(self):
         self.library.mkdir(exist_ok=True)
@@ -297,7 +315,8 @@ class Amd:
 
     def compile(self, source, options, folder):
         text = run(clang("amdgcn-amd-amdhsa") + [f"-mcpu={self.processor}", "-O3", "-Rpass-analysis=kernel-resource-usage",
-                                                 f"--rocm-device-lib-path={self.library}", *options, *self.sub_groups, "-c",
+                                                 f"--rocm-device-lib-path={self.library}", *options, "-DSHUFFLE=4",
+                                                 f"-DSUB_GROUP_SIZE={self.wave if self.unit in options else 32}", "-c",
                                                  whole(source, options, folder), "-o", "k.o"], folder)
         return figures(text, {"registers": r" VGPRs: (\d+)", "accumulation": r"AGPRs: (\d+)",
                               "spilled": r"VGPRs Spill: (\d+)", "B stack": r"ScratchSize [^:]*: (\d+)",
@@ -475,8 +494,9 @@ def read_configurations(program):
 def configurations_of(target, plans):
     """Those of its engines; instructions of sm_90a would be comments on older NVIDIA GPUs."""
     by_four = "-DMATRIX_UNIT=2"
-    return [one for one in read_configurations(plans)
+    mine = [one for one in read_configurations(plans)
             if one[0] in target.engines and (by_four not in one[3] or getattr(target, "architecture", "sm_90") == "sm_90")]
+    return [one for one in map(target.adapt, mine) if one is not None] if isinstance(target, Amd) else mine
 
 
 def is_flag(option):
@@ -484,8 +504,11 @@ def is_flag(option):
 
 
 def parts(configuration):
-    """What all samples together have once: sources and flags."""
+    """What all samples together have once: sources and flags, and each of AMD's matrix units."""
     source, options = configuration[2:]
+    units = set(options) & {unit for unit, _ in AMD_UNITS.values()}
+    if units:
+        return units
     return {source} | set(filter(is_flag, options))
 
 
