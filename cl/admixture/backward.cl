@@ -76,9 +76,9 @@ FUNCTION void tile_terms(const key_block *b, int i0, int h, int to)
     const mgk_attention_args *const a = b->a;
     const int limit = b->p->valid;
     const long row = (b->p->batch * a->heads + h) * a->length + b->p->row_base;
-    __global const float *const log_rows = b->at->work + a->region[MGK_REGION_LOG] + row;
-    __global const float *const low_rows = b->at->work + a->region[MGK_REGION_LOG_LOW] + row;
-    __global const float *const delta_rows = b->at->work + a->region[MGK_REGION_DELTA] + row;
+    __global const float *const log_rows = b->at->work + REGION(a->region[MGK_REGION_LOG]) + row;
+    __global const float *const low_rows = b->at->work + REGION(a->region[MGK_REGION_LOG_LOW]) + row;
+    __global const float *const delta_rows = b->at->work + REGION(a->region[MGK_REGION_DELTA]) + row;
     TILE_STREAMED_FOR(&b->g->base, c, TILE_STREAMED) {
         streamed_copy(b->x->log + to, c, log_rows, i0 + c, limit, -INFINITY);
         streamed_copy(b->x->delta + to, c, delta_rows, i0 + c, limit, 0.0f);
@@ -139,7 +139,7 @@ FUNCTION void add_unit_sums(const key_block *b, const panel_tile *m, const int n
             }
     }
     block_sums_add(b->g, sums, UNIT_SUMS,
-                   b->at->work + b->a->region[MGK_REGION_UNIT_SUMS] + (b->at->sums * HIDDEN + n) * UNIT_SUMS);
+                   b->at->work + REGION(b->a->region[MGK_REGION_UNIT_SUMS]) + (b->at->sums * HIDDEN + n) * UNIT_SUMS);
 #endif
 }
 
@@ -208,7 +208,8 @@ FUNCTION void head_begin(const key_block *b, int h)
     if (HAS_BIAS)
         x->bias = bias_of(a, p, h, at->bias);
     if (HAS_BIAS_KEY_SUMS)
-        x->grad_bias = at->work + a->region[MGK_REGION_BIAS] + (p->batch * a->heads + h) * a->length_k + p->key_base;
+        x->grad_bias =
+            at->work + REGION(a->region[MGK_REGION_BIAS]) + (p->batch * a->heads + h) * a->length_k + p->key_base;
     if (HAS_BIAS_ENTRIES)
         x->grad_bias = at->grad_bias + (p->batch % a->bias_batches) * a->bias.batch + h * a->bias.head +
                        p->row_base * a->bias.component + p->key_base * a->bias.token;
@@ -252,7 +253,8 @@ FUNCTION void score_tile_of(const key_block *b, const panel_tile *m, int h, int 
     store_row_sums(b, m, h);
     if (SUMS > 0)
         block_sums_add(b->g, sums, SUMS,
-                       b->at->work + b->a->region[MGK_REGION_MIX_SUMS] + (b->at->sums * b->a->heads + h) * SUMS);
+                       b->at->work + REGION(b->a->region[MGK_REGION_MIX_SUMS]) +
+                           (b->at->sums * b->a->heads + h) * SUMS);
     if (WANT_NUMBERS > 0)
         block_sums_add(b->g, numbers, WANT_NUMBERS, b->at->numbers);
 }
@@ -470,14 +472,15 @@ KERNEL(admixture_backward)
     at.bias = bias;
     at.slopes = slopes;
     at.data = &data;
-    at.numbers = work + a.region[MGK_REGION_NUMBERS] + work_group_of(&a, &share) * WANT_NUMBERS;
+    at.numbers = work + REGION(a.region[MGK_REGION_NUMBERS]) + work_group_of(&a, &share) * WANT_NUMBERS;
 #if WANT_READS > 0
-    at.reads = reads_of_group(work + a.region[MGK_REGION_READS] + work_group_of(&a, &share) * a.reads_floats,
+    at.reads = reads_of_group(work + REGION(a.region[MGK_REGION_READS]) + work_group_of(&a, &share) * a.reads_floats,
                               a.reads_floats, BLOCK_STREAMED * BLOCK_HELD);
 #endif
     at.work = work;
-    at.grad_bias =
-        a.bias_copies == 0 ? grad_bias : work + a.region[MGK_REGION_BIAS] + chunk * (a.bias_batches * a.bias.batch);
+    at.grad_bias = a.bias_copies == 0
+                       ? grad_bias
+                       : work + REGION(a.region[MGK_REGION_BIAS]) + chunk * (a.bias_batches * a.bias.batch);
 
     for (int task = task_begin; task < task_end; ++task) {
         const problem p =
@@ -489,11 +492,11 @@ KERNEL(admixture_backward)
         at.grad_o = grad_o + p.batch * a.grad_o.batch + p.row_base * a.grad_o.token;
         at.grad_k = grad_k + p.batch * a.grad_k.batch + p.key_base * a.grad_k.token;
         at.grad_v = grad_v + p.batch * a.grad_v.batch + p.key_base * a.grad_v.token;
-        at.grad_q = work + a.region[MGK_REGION_QUERY] +
+        at.grad_q = work + REGION(a.region[MGK_REGION_QUERY]) +
                     (((long)split * batches + p.batch) * COMPONENTS * a.length + p.row_base) * HEAD_SIZE;
         at.sums = (long)task * a.splits + split;
-        at.deltas =
-            work + a.region[MGK_REGION_DELTAS] + ((long)split * batches + p.batch) * a.heads * a.length + p.row_base;
+        at.deltas = work + REGION(a.region[MGK_REGION_DELTAS]) +
+                    ((long)split * batches + p.batch) * a.heads * a.length + p.row_base;
         /* shared noise and a shared mixing are any head's */
         x.scorer.modifiers = modifiers_of(&a, &p, 0, slopes, &data);
         x.scorer.mixing = mixing_of(&a, 0, mix, mix_weight, noise);

@@ -113,9 +113,9 @@ FUNCTION void load_logs(const query_block *b, int h, real *log, real *log_low)
 {
     const mgk_attention_args *const a = b->a;
     const long row = b->row + (long)h * a->length;
-    rows_load(b->g, b->work + a->region[MGK_REGION_LOG] + row, b->first, b->p->valid, -INFINITY, log);
+    rows_load(b->g, b->work + REGION(a->region[MGK_REGION_LOG]) + row, b->first, b->p->valid, -INFINITY, log);
     if (HAS_LSE_LOW)
-        rows_load(b->g, b->work + a->region[MGK_REGION_LOG_LOW] + row, b->first, b->p->valid, 0.0f, log_low);
+        rows_load(b->g, b->work + REGION(a->region[MGK_REGION_LOG_LOW]) + row, b->first, b->p->valid, 0.0f, log_low);
 }
 
 /* d = dO.v of the head whose dO and values are staged. */
@@ -140,7 +140,7 @@ FUNCTION void head_gradients(const query_block *b, const scorer *x, const tile_v
     real d[BLOCK_KEYS][BLOCK_ROWS], log[BLOCK_ROWS], log_low[BLOCK_ROWS], delta[BLOCK_ROWS], row_sum[BLOCK_ROWS];
     const pair_block at = {g, &g->base, x, view, a, log, log_low, delta, row_sum};
     load_logs(b, h, log, log_low);
-    rows_load(g, b->work + a->region[MGK_REGION_DELTA] + row, b->first, b->p->valid, 0.0f, delta);
+    rows_load(g, b->work + REGION(a->region[MGK_REGION_DELTA]) + row, b->first, b->p->valid, 0.0f, delta);
 #if MIX_AFTER > 0
     weight_products(&at, h, 0, d);
 #else
@@ -155,7 +155,7 @@ FUNCTION void head_gradients(const query_block *b, const scorer *x, const tile_v
     ROWS_FOR(v)
         row_sum[v] = log[v] == (real)(-INFINITY) ? (real)(0.0f) : row_sum[v];
     rows_sum(&g->base, row_sum);
-    rows_add(&g->base, row_sum, b->work + a->region[MGK_REGION_BIAS] + row, b->first, b->p->valid);
+    rows_add(&g->base, row_sum, b->work + REGION(a->region[MGK_REGION_BIAS]) + row, b->first, b->p->valid);
 #endif
 }
 
@@ -232,8 +232,8 @@ FUNCTION void add_deltas(const query_block *b, int h)
         ROWS_FOR(v)
             sum[v] = fma(slot_get(b->g, AFTER_SLOT + h, 0, u, v), slot_get(b->g, AFTER_GRAD_SLOT + h, 0, u, v), sum[v]);
     rows_sum(&b->g->base, sum);
-    rows_add(&b->g->base, sum, b->work + b->a->region[MGK_REGION_DELTAS] + b->row + (long)h * b->a->length, b->first,
-             b->p->valid);
+    rows_add(&b->g->base, sum, b->work + REGION(b->a->region[MGK_REGION_DELTAS]) + b->row + (long)h * b->a->length,
+             b->first, b->p->valid);
 }
 #endif
 
@@ -284,7 +284,8 @@ KERNEL(admixture_backward_queries)
     k += p.batch * a.k.batch + p.key_base * a.k.token;
     v += p.batch * a.v.batch + p.key_base * a.v.token;
     const query_results out = {grad_q + p.batch * a.grad_q.batch + p.row_base * a.grad_q.token,
-                               work + a.region[MGK_REGION_MIX_ROWS] + p.batch * COMPONENTS * a.length + p.row_base};
+                               work + REGION(a.region[MGK_REGION_MIX_ROWS]) + p.batch * COMPONENTS * a.length +
+                                   p.row_base};
 
     GRAD_ENGINE_DECLARE(g)
     engine *const e = &g.base;

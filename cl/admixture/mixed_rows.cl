@@ -34,15 +34,15 @@ __kernel void admixture_mixed_begin(KERNEL_PARAMETERS)
     float low = 0.0f;
     const float high = log_in_units(seen ? l : 0.0f, HAS_LSE_LOW && seen ? lse_low[row_lse(&a, &at)] : 0.0f, &low);
 #if HAS_LSE_LOW
-    work[a.region[MGK_REGION_LOG] + x] = seen ? -high : -INFINITY;
-    work[a.region[MGK_REGION_LOG_LOW] + x] = -low;
+    work[REGION(a.region[MGK_REGION_LOG]) + x] = seen ? -high : -INFINITY;
+    work[REGION(a.region[MGK_REGION_LOG_LOW]) + x] = -low;
 #else
-    work[a.region[MGK_REGION_LOG] + x] = seen ? -high - low : -INFINITY;
+    work[REGION(a.region[MGK_REGION_LOG]) + x] = seen ? -high - low : -INFINITY;
 #endif
-    work[a.region[MGK_REGION_DELTA] + x] =
+    work[REGION(a.region[MGK_REGION_DELTA]) + x] =
         seen && is_given(&a.bound, SLOT_GRAD_LSE) ? grad_lse[row_lse(&a, &at)] : 0.0f;
 #if WANT_BIAS_ROWS
-    work[a.region[MGK_REGION_BIAS] + x] = 0.0f;
+    work[REGION(a.region[MGK_REGION_BIAS]) + x] = 0.0f;
 #endif
 }
 
@@ -56,14 +56,15 @@ __kernel void admixture_mixed_deltas(KERNEL_PARAMETERS)
         return;
     float sum = 0.0f;
     for (int n = 0; n < (SCATTERS_QUERIES ? a.splits : 1); ++n)
-        sum += work[a.region[MGK_REGION_DELTAS] + n * rows + x];
-    const float delta = work[a.region[MGK_REGION_DELTA] + x] - sum;
-    work[a.region[MGK_REGION_DELTA] + x] = delta;
+        sum += work[REGION(a.region[MGK_REGION_DELTAS]) + n * rows + x];
+    const float delta = work[REGION(a.region[MGK_REGION_DELTA]) + x] - sum;
+    work[REGION(a.region[MGK_REGION_DELTA]) + x] = delta;
 #if WANT_SINKS
     const row_place at = row_of(&a, x);
     const float l = lse[row_lse(&a, &at)];
     const float low = HAS_LSE_LOW ? lse_low[row_lse(&a, &at)] : 0.0f;
-    work[a.region[MGK_REGION_SINKS] + x] = l == -INFINITY ? 0.0f : exp(fmin(sinks[at.h] - l - low, 0.0f)) * delta;
+    work[REGION(a.region[MGK_REGION_SINKS]) + x] =
+        l == -INFINITY ? 0.0f : exp(fmin(sinks[at.h] - l - low, 0.0f)) * delta;
 #endif
 #endif
 }
@@ -78,7 +79,7 @@ __kernel void admixture_after_gradient(KERNEL_PARAMETERS)
         return;
     float sum = 0.0f;
     for (long n = 0; n < (long)a.batch * a.splits; ++n)
-        sum += work[a.region[MGK_REGION_AFTER_SUMS] + n * count + x];
+        sum += work[REGION(a.region[MGK_REGION_AFTER_SUMS]) + n * count + x];
     grad_mix_after[x] = is_added(&a.bound, SLOT_GRAD_MIX_AFTER) ? grad_mix_after[x] + sum : sum;
 #endif
 }

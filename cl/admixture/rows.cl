@@ -28,17 +28,17 @@ __kernel void admixture_rows_begin(KERNEL_PARAMETERS)
     row_values own = {0.0f, 0.0f, 0.0f, 0.0f};
     const bool seen = row_values_of(&a, &at, o, lse, lse_low, grad_o, grad_lse, sinks, &own);
 #if HAS_LSE_LOW
-    work[a.region[MGK_REGION_LOG] + x] = seen ? -own.log_high : -INFINITY;
-    work[a.region[MGK_REGION_LOG_LOW] + x] = -own.log_low;
+    work[REGION(a.region[MGK_REGION_LOG]) + x] = seen ? -own.log_high : -INFINITY;
+    work[REGION(a.region[MGK_REGION_LOG_LOW]) + x] = -own.log_low;
 #else
-    work[a.region[MGK_REGION_LOG] + x] = seen ? -own.log_high - own.log_low : -INFINITY;
+    work[REGION(a.region[MGK_REGION_LOG]) + x] = seen ? -own.log_high - own.log_low : -INFINITY;
 #endif
-    work[a.region[MGK_REGION_DELTA] + x] = own.delta;
+    work[REGION(a.region[MGK_REGION_DELTA]) + x] = own.delta;
 #if WANT_SINKS
-    work[a.region[MGK_REGION_SINKS] + x] = own.sink;
+    work[REGION(a.region[MGK_REGION_SINKS]) + x] = own.sink;
 #endif
 #if WANT_BIAS_ROWS
-    work[a.region[MGK_REGION_BIAS] + x] = 0.0f;
+    work[REGION(a.region[MGK_REGION_BIAS]) + x] = 0.0f;
 #endif
 }
 
@@ -50,7 +50,7 @@ __kernel void admixture_rows_finish(KERNEL_PARAMETERS)
     if (a.heads == 0 || x >= rows)
         return;
     const long b = x / a.length / COMPONENTS, k = x / a.length % COMPONENTS, i = x % a.length;
-    __global const float *const product = work + a.region[MGK_REGION_QUERY] + x * HEAD_SIZE;
+    __global const float *const product = work + REGION(a.region[MGK_REGION_QUERY]) + x * HEAD_SIZE;
     __global const q_element *const query = q + b * a.q.batch + k * a.q.head + i * a.q.token;
     __global grad_q_element *const out = grad_q + b * a.grad_q.batch + k * a.grad_q.head + i * a.grad_q.token;
     const float scale = a.scale * NATS_PER_UNIT * (SHARED_MIX ? mix[k] : 1.0f);
@@ -69,7 +69,7 @@ __kernel void admixture_rows_finish(KERNEL_PARAMETERS)
 #endif
     }
 #if SHARED_MIX && WANT_MIX
-    work[a.region[MGK_REGION_MIX_ROWS] + x] = row;
+    work[REGION(a.region[MGK_REGION_MIX_ROWS]) + x] = row;
 #endif
 }
 
@@ -78,7 +78,7 @@ FUNCTION float mix_sum(const mgk_attention_args *a, __global const float *work, 
 {
     float sum = 0.0f;
     for (long x = 0; x < (long)a->batch * a->splits; ++x)
-        sum += work[a->region[MGK_REGION_MIX_SUMS] + (x * a->heads + h) * SUMS + n];
+        sum += work[REGION(a->region[MGK_REGION_MIX_SUMS]) + (x * a->heads + h) * SUMS + n];
     return sum;
 }
 
@@ -93,7 +93,7 @@ FUNCTION float unit_sum(const mgk_attention_args *a, __global const float *work,
 {
     float sum = 0.0f;
     for (long x = 0; x < (long)a->batch * a->splits; ++x)
-        sum += work[a->region[MGK_REGION_UNIT_SUMS] + (x * HIDDEN + u) * UNIT_SUMS + n];
+        sum += work[REGION(a->region[MGK_REGION_UNIT_SUMS]) + (x * HIDDEN + u) * UNIT_SUMS + n];
     return sum;
 }
 #endif
@@ -104,7 +104,7 @@ FUNCTION float mix_gradient(const mgk_attention_args *a, long h, int k, const mi
 {
     float sum = 0.0f;
 #if SHARED_MIX
-    sum = work[a->region[MGK_REGION_MIX_TOTALS] + k];
+    sum = work[REGION(a->region[MGK_REGION_MIX_TOTALS]) + k];
 #if MIX_HAS_NOISE
     for (long n = 0; n < a->heads; ++n)
         sum = fma(m->sigma[k], mix_sum(a, work, n, MIX_SUMS), sum);

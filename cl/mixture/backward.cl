@@ -195,18 +195,18 @@ FUNCTION void head_begin(const key_task *t, int h, places *at)
     at->grad_lse = x->grad_lse ? x->grad_lse + row_lse : 0;
     at->grad_q = x->grad_q + p->batch * a->grad_q.batch + h * a->grad_q.head + p->row_base * a->grad_q.token;
     at->work = x->work;
-    at->query = x->work + a->region[MGK_REGION_QUERY] + (t->share.split * rows + at->row) * HEAD_SIZE;
-    at->row_sums = x->work + a->region[MGK_REGION_ROW_SUMS] + (t->share.split * rows + at->bh * a->length) * ROW_SUMS +
-                   p->row_base;
+    at->query = x->work + REGION(a->region[MGK_REGION_QUERY]) + (t->share.split * rows + at->row) * HEAD_SIZE;
+    at->row_sums = x->work + REGION(a->region[MGK_REGION_ROW_SUMS]) +
+                   (t->share.split * rows + at->bh * a->length) * ROW_SUMS + p->row_base;
     at->bias = HAS_BIAS ? bias_of(a, p, h, x->bias) : 0;
 #if KEY_TERMS_GIVEN
-    at->betas =
-        x->work + a->region[MGK_REGION_KEY_TERMS] + beta_row(a, p->batch, h, t->kv_head, at->turn) + p->key_base;
+    at->betas = x->work + REGION(a->region[MGK_REGION_KEY_TERMS]) + beta_row(a, p->batch, h, t->kv_head, at->turn) +
+                p->key_base;
 #endif
     if (HAS_BIAS_ENTRIES) {
-        at->grad_bias = a->bias_copies == 0
-                            ? x->grad_bias
-                            : x->work + a->region[MGK_REGION_BIAS] + t->share.chunk * (a->bias_batches * a->bias.batch);
+        at->grad_bias = a->bias_copies == 0 ? x->grad_bias
+                                            : x->work + REGION(a->region[MGK_REGION_BIAS]) +
+                                                  t->share.chunk * (a->bias_batches * a->bias.batch);
         at->grad_bias += (p->batch % a->bias_batches) * a->bias.batch + h * a->bias.head +
                          p->row_base * a->bias.component + p->key_base * a->bias.token;
     }
@@ -311,9 +311,9 @@ KERNEL(mixture_backward)
     const query_terms t = {log_terms, log_low_terms, delta_terms, alpha_terms, u_terms, top_terms, spread_terms};
 #endif
     places at;
-    at.numbers = work + a.region[MGK_REGION_NUMBERS] + work_group_of(&a, &share) * WANT_NUMBERS;
+    at.numbers = work + REGION(a.region[MGK_REGION_NUMBERS]) + work_group_of(&a, &share) * WANT_NUMBERS;
 #if WANT_READS > 0
-    at.reads = reads_of_group(work + a.region[MGK_REGION_READS] + work_group_of(&a, &share) * a.reads_floats,
+    at.reads = reads_of_group(work + REGION(a.region[MGK_REGION_READS]) + work_group_of(&a, &share) * a.reads_floats,
                               a.reads_floats, READ_ENTRIES);
 #endif
     const places arrays = {.q = q,

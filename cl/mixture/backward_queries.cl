@@ -284,9 +284,9 @@ KERNEL(mixture_backward_queries)
     prior += h * a.prior.head + p.key_base * a.prior.token;
     shift += (long)h * COMPONENTS * a.head_size;
     const query_results out = {grad_q + p.batch * a.grad_q.batch + h * a.grad_q.head + p.row_base * a.grad_q.token,
-                               work + a.region[MGK_REGION_BIAS] + row,
-                               work + a.region[MGK_REGION_ROW_SUMS] + bh * COMPONENTS * a.length + p.row_base,
-                               work + a.region[MGK_REGION_DELTA] + row,
+                               work + REGION(a.region[MGK_REGION_BIAS]) + row,
+                               work + REGION(a.region[MGK_REGION_ROW_SUMS]) + bh * COMPONENTS * a.length + p.row_base,
+                               work + REGION(a.region[MGK_REGION_DELTA]) + row,
                                is_given(&a.bound, SLOT_GRAD_LSE) ? grad_lse + row_lse : 0,
                                shift};
 
@@ -309,10 +309,10 @@ KERNEL(mixture_backward_queries)
     grad_out_load(&g, 0, grad_o, a.grad_o.token, a.value_size);
     grad_queries_clear(&g, 0);
     row_terms(e, &x, 0, shift, a.head_size);
-    rows_load(&g, work + a.region[MGK_REGION_LOG] + row, first, p.valid, -INFINITY, query.log);
-    rows_load(&g, work + a.region[MGK_REGION_DELTA] + row, first, p.valid, 0.0f, query.delta);
+    rows_load(&g, work + REGION(a.region[MGK_REGION_LOG]) + row, first, p.valid, -INFINITY, query.log);
+    rows_load(&g, work + REGION(a.region[MGK_REGION_DELTA]) + row, first, p.valid, 0.0f, query.delta);
     if (HAS_LSE_LOW)
-        rows_load(&g, work + a.region[MGK_REGION_LOG_LOW] + row, first, p.valid, 0.0f, query.log_low);
+        rows_load(&g, work + REGION(a.region[MGK_REGION_LOG_LOW]) + row, first, p.valid, 0.0f, query.log_low);
     ROWS_FOR(i)
         query.bias[i] = query.output[i] = (real)(0.0f);
     COMPONENTS_FOR(r)
@@ -327,7 +327,8 @@ KERNEL(mixture_backward_queries)
             components_begin(&x.components, &a, h, at.prior, variance, shift);
 #if KEY_TERMS_GIVEN
         betas_begin(e, &x, &a,
-                    work + a.region[MGK_REGION_KEY_TERMS] + beta_row(&a, p.batch, h, kv_head, turn) + p.key_base);
+                    work + REGION(a.region[MGK_REGION_KEY_TERMS]) + beta_row(&a, p.batch, h, kv_head, turn) +
+                        p.key_base);
 #endif
         for (int k0 = walk.begin; k0 < end; k0 = walk_on(&walk, k0)) {
             tile_stage(e, &x, &walk, &at, k0);

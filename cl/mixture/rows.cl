@@ -68,7 +68,7 @@ __kernel void mixture_rows_begin(KERNEL_PARAMETERS)
 
 #if HAS_ROW_TERMS
     __global float *const alpha =
-        work + a.region[MGK_REGION_ALPHA] + (at.b * a.heads + at.h) * ROW_TERMS * a.length + at.i;
+        work + REGION(a.region[MGK_REGION_ALPHA]) + (at.b * a.heads + at.h) * ROW_TERMS * a.length + at.i;
 #if SCORE_GAUSSIAN
     const float own_norm = row_norm(query, a.head_size);
 #else
@@ -99,26 +99,26 @@ __kernel void mixture_rows_begin(KERNEL_PARAMETERS)
         log_low = -own.log_low;
         log_row = row_log(&a, -own.log_high, ROW_NORM_LATER ? row_norm(query, a.head_size) : 0.0f, &log_low);
     }
-    work[a.region[MGK_REGION_LOG] + x] = log_row;
+    work[REGION(a.region[MGK_REGION_LOG]) + x] = log_row;
 #if HAS_LSE_LOW
-    work[a.region[MGK_REGION_LOG_LOW] + x] = log_low;
+    work[REGION(a.region[MGK_REGION_LOG_LOW]) + x] = log_low;
 #endif
-    work[a.region[MGK_REGION_DELTA] + x] = delta;
+    work[REGION(a.region[MGK_REGION_DELTA]) + x] = delta;
 #if WANT_SINKS
-    work[a.region[MGK_REGION_SINKS] + x] = sink;
+    work[REGION(a.region[MGK_REGION_SINKS]) + x] = sink;
 #endif
 #if !QUERIES_APART
 #if WANT_BIAS_ROWS
-    work[a.region[MGK_REGION_BIAS] + x] = 0.0f;
+    work[REGION(a.region[MGK_REGION_BIAS]) + x] = 0.0f;
 #endif
     for (int split = 0; split < a.splits; ++split) {
 #if WANT_Q
-        __global float *const copy = work + a.region[MGK_REGION_QUERY] + (split * rows + x) * HEAD_SIZE;
+        __global float *const copy = work + REGION(a.region[MGK_REGION_QUERY]) + (split * rows + x) * HEAD_SIZE;
         for (int d = 0; d < HEAD_SIZE; d += 4)
             vstore4((float4)(0.0f), 0, copy + d);
 #endif
         for (int r = 0; r < ROW_SUMS; ++r)
-            work[a.region[MGK_REGION_ROW_SUMS] +
+            work[REGION(a.region[MGK_REGION_ROW_SUMS]) +
                  (((split * (rows / a.length) + at.b * a.heads + at.h) * ROW_SUMS + r) * a.length + at.i)] = 0.0f;
     }
 #endif
@@ -131,7 +131,7 @@ FUNCTION float row_sum(const mgk_attention_args *a, const row_place *at, int r, 
     float sum = 0.0f;
     for (int split = 0; split < (QUERIES_APART ? 1 : a->splits); ++split)
         sum +=
-            work[a->region[MGK_REGION_ROW_SUMS] +
+            work[REGION(a->region[MGK_REGION_ROW_SUMS]) +
                  (((split * (rows_of(a) / a->length) + at->b * a->heads + at->h) * ROW_SUMS + r) * a->length + at->i)];
     return sum;
 }
@@ -145,7 +145,7 @@ __kernel void mixture_rows_finish(KERNEL_PARAMETERS)
     const row_place at = row_of(&a, x);
     __global const q_element *const query = row_query(&a, &at, q);
     __global grad_q_element *const out = grad_q + at.b * a.grad_q.batch + at.h * a.grad_q.head + at.i * a.grad_q.token;
-    __global const float *const product = work + a.region[MGK_REGION_QUERY] + x * HEAD_SIZE;
+    __global const float *const product = work + REGION(a.region[MGK_REGION_QUERY]) + x * HEAD_SIZE;
 
     float own = 0.0f;
     if (OWN_OF_GRAD_LSE && is_given(&a.bound, SLOT_GRAD_LSE))
@@ -157,7 +157,7 @@ __kernel void mixture_rows_finish(KERNEL_PARAMETERS)
         own = add_share(own, share[r]);
     }
 #endif
-    const bool seen = work[a.region[MGK_REGION_LOG] + x] != -INFINITY;
+    const bool seen = work[REGION(a.region[MGK_REGION_LOG]) + x] != -INFINITY;
     const float factor = query_factor(&a);
     for (int d = 0; d < a.head_size; ++d) {
         float sum = 0.0f;
@@ -202,7 +202,7 @@ __kernel void mixture_shift_gradient(KERNEL_PARAMETERS)
     row_place at = {b, h, first};
     for (; at.i < min(first + MGK_SHIFT_SLICE, a.length); ++at.i) {
         /* what a row holds that sees no key is not looked at */
-        if (work[a.region[MGK_REGION_LOG] + (b * a.heads + h) * a.length + at.i] == -INFINITY)
+        if (work[REGION(a.region[MGK_REGION_LOG]) + (b * a.heads + h) * a.length + at.i] == -INFINITY)
             continue;
         const float row = row_sum(&a, &at, r, work);
         weight += row;
@@ -210,7 +210,7 @@ __kernel void mixture_shift_gradient(KERNEL_PARAMETERS)
     }
 #if SCORE_GAUSSIAN
     __global const float *const key_sum =
-        work + a.region[MGK_REGION_SHIFT] + ((b * a.heads + h) * COMPONENTS + r) * a.length_k;
+        work + REGION(a.region[MGK_REGION_SHIFT]) + ((b * a.heads + h) * COMPONENTS + r) * a.length_k;
     __global const k_element *const key = k + b * a.k.batch + g * a.k.head;
     for (int j = first; j < min(first + MGK_SHIFT_SLICE, a.length_k); ++j)
         if (key_sum[j] != 0.0f)
@@ -228,7 +228,8 @@ __kernel void mixture_shift_gradient(KERNEL_PARAMETERS)
 #if SCORE_GAUSSIAN
         part = fma(-weight, shift[vector + i], part);
 #endif
-        work[a.region[MGK_REGION_SLICES] + slice * a.heads * COMPONENTS * a.head_size + vector + i] = part * scale;
+        work[REGION(a.region[MGK_REGION_SLICES]) + slice * a.heads * COMPONENTS * a.head_size + vector + i] =
+            part * scale;
     }
 #endif
 }
@@ -248,16 +249,17 @@ __kernel void mixture_prior_gap(KERNEL_PARAMETERS)
     float sum = 0.0f;
     for (; at.i < min(first + MGK_SHIFT_SLICE, a.length); ++at.i) {
         const long row = bh * a.length + at.i;
-        if (!weighs_exactly(work[a.region[MGK_REGION_LOG] + row]))
+        if (!weighs_exactly(work[REGION(a.region[MGK_REGION_LOG]) + row]))
             continue;
         const float own = is_given(&a.bound, SLOT_GRAD_LSE) ? grad_lse[row_lse(&a, &at)] : 0.0f;
-        const float gap = own - row_sum(&a, &at, OUTPUT_SUM, work) - work[a.region[MGK_REGION_DELTA] + row];
+        const float gap = own - row_sum(&a, &at, OUTPUT_SUM, work) - work[REGION(a.region[MGK_REGION_DELTA]) + row];
         sum = fma(gap, row_sum(&a, &at, WEIGHT_SUMS + r, work), sum);
     }
 #if HAS_PRIOR
     const float weight = prior[at.h * a.prior.head + r * a.prior.component];
     sum = weight > PRIOR_LEAST ? sum / weight : 0.0f;
 #endif
-    work[a.region[MGK_REGION_KEY_SUMS] + (bh * COMPONENTS + r) * (a.length_k + slices) + a.length_k + x % slices] = sum;
+    work[REGION(a.region[MGK_REGION_KEY_SUMS]) + (bh * COMPONENTS + r) * (a.length_k + slices) + a.length_k +
+         x % slices] = sum;
 #endif
 }

@@ -191,8 +191,8 @@ static void add_queries(mgk_backward *x)
 static void add_mix_totals(mgk_backward *x)
 {
     const clmgk_attention_desc *const d = x->request->desc;
-    mgk_reduction_args r = mgk_sum_rows(d, x->args.region[MGK_REGION_MIX_ROWS], d->components);
-    r.out = x->args.region[MGK_REGION_MIX_TOTALS];
+    mgk_reduction_args r = mgk_sum_rows(d, x->region[MGK_REGION_MIX_ROWS], d->components);
+    r.out = x->region[MGK_REGION_MIX_TOTALS];
     mgk_backward_add_reduction(x, CLMGK_ARRAY_WORKSPACE, false, &r);
 }
 
@@ -266,16 +266,16 @@ static clmgk_status prepare(mgk_backward *x, clmgk_error *error)
     MGK_TRY(mgk_backward_share(x, error));
     mgk_backward_place(x);
     if (sums_count(x) > 0)
-        x->args.region[MGK_REGION_MIX_SUMS] = mgk_steps_region(&x->plan->steps, sums_count(x));
+        x->region[MGK_REGION_MIX_SUMS] = mgk_steps_region(&x->plan->steps, sums_count(x));
     if (unit_sums_count(x) > 0)
-        x->args.region[MGK_REGION_UNIT_SUMS] = mgk_steps_region(&x->plan->steps, unit_sums_count(x));
+        x->region[MGK_REGION_UNIT_SUMS] = mgk_steps_region(&x->plan->steps, unit_sums_count(x));
     if (after_sums_count(x) > 0)
-        x->args.region[MGK_REGION_AFTER_SUMS] = mgk_steps_region(&x->plan->steps, after_sums_count(x));
+        x->region[MGK_REGION_AFTER_SUMS] = mgk_steps_region(&x->plan->steps, after_sums_count(x));
     if (deltas_count(x) > 0)
-        x->args.region[MGK_REGION_DELTAS] = mgk_steps_region(&x->plan->steps, deltas_count(x));
+        x->region[MGK_REGION_DELTAS] = mgk_steps_region(&x->plan->steps, deltas_count(x));
     if (t->shared_mix && mgk_wants(&x->want, CLMGK_GRADIENT_MIX)) {
-        x->args.region[MGK_REGION_MIX_ROWS] = mgk_steps_region(&x->plan->steps, query_rows(d));
-        x->args.region[MGK_REGION_MIX_TOTALS] = mgk_steps_region(&x->plan->steps, d->components);
+        x->region[MGK_REGION_MIX_ROWS] = mgk_steps_region(&x->plan->steps, query_rows(d));
+        x->region[MGK_REGION_MIX_TOTALS] = mgk_steps_region(&x->plan->steps, d->components);
     }
     return CLMGK_OK;
 }
@@ -285,7 +285,7 @@ static void add_begin(mgk_backward *x)
 {
     const clmgk_attention_desc *const d = x->request->desc;
     const mgk_backward_wants *const w = &x->want;
-    mgk_i64 *const region = x->args.region;
+    mgk_i64 *const region = x->region;
     mgk_backward_begin_sums(x);
     if (mgk_wants(w, CLMGK_GRADIENT_BIAS) && !w->bias_full && d->bias_length == 1)
         mgk_backward_add_zeros(x, CLMGK_ARRAY_WORKSPACE, region[MGK_REGION_BIAS], d->batch * d->heads * d->length_k);

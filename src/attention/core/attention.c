@@ -54,6 +54,9 @@ int mgk_count_class(int64_t count)
     return rounded;
 }
 
+/* Regions of it are counted in 32 bits. */
+#define MOST_WORKSPACE ((uint64_t)UINT32_MAX * MGK_WORKSPACE_ALIGNMENT)
+
 /* ---- steps -------------------------------------------------------------------------------------------------- */
 
 /* One product for each component, unless the family says otherwise. */
@@ -79,6 +82,10 @@ clmgk_status mgk_family_plan(const mgk_family *family, const clmgk_attention_des
                         family->name);
     mgk_mask_begin(&request, plan);
     MGK_TRY(family->plan[pass](&request, plan, error));
+    if (plan->steps.workspace_bytes > MOST_WORKSPACE)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                        "%s: a workspace of %" PRIu64 " bytes: expected at most %" PRIu64, clmgk_pass_name(pass),
+                        plan->steps.workspace_bytes, MOST_WORKSPACE);
     for (size_t i = 0; i < plan->steps.count; ++i) {
         if (plan->steps.step[i].options.failed)
             return mgk_fail_memory(error, "compiler options");

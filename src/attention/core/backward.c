@@ -59,6 +59,15 @@ mgk_flags mgk_backward_rows_flags(const mgk_backward *x)
     return flags;
 }
 
+/* The arguments of a step of those regions that are placed. */
+static const mgk_backward_args *args_of(mgk_backward *x)
+{
+    _Static_assert(MGK_REGION_UNIT * sizeof(float) == MGK_WORKSPACE_ALIGNMENT, "the alignment of a region");
+    for (int i = 0; i < MGK_REGIONS; ++i)
+        x->args.region[i] = (mgk_u32)(x->region[i] / MGK_REGION_UNIT);
+    return &x->args;
+}
+
 void mgk_backward_add_rows(mgk_backward *x, const char *file, const char *name, const mgk_flags *flags,
                            mgk_binding *bind, int64_t work)
 {
@@ -66,7 +75,7 @@ void mgk_backward_add_rows(mgk_backward *x, const char *file, const char *name, 
                                      .name = name,
                                      .flags = *flags,
                                      .bind = bind,
-                                     .args = &x->args,
+                                     .args = args_of(x),
                                      .args_bytes = sizeof(x->args),
                                      .global = mgk_backward_items(work),
                                      .local = MGK_BACKWARD_ITEMS};
@@ -83,7 +92,7 @@ static void add_block(mgk_backward *x, const mgk_block *block, const char *file,
                                      .tunables = &x->plan->tunables,
                                      .block = block,
                                      .bind = bind,
-                                     .args = &x->args,
+                                     .args = args_of(x),
                                      .args_bytes = sizeof(x->args),
                                      .global = (size_t)groups};
     mgk_attention_add(&step, x->plan);
@@ -297,7 +306,7 @@ void mgk_backward_place(mgk_backward *x)
     const clmgk_attention_desc *const d = x->request->desc;
     const mgk_backward_wants *const w = &x->want;
     const int64_t rows = d->batch * d->heads * d->length, keys = d->batch * d->heads * d->length_k;
-    mgk_i64 *const region = x->args.region;
+    mgk_i64 *const region = x->region;
     if (!w->expectation && !x->rows_private) {
         region[MGK_REGION_LOG] = mgk_steps_region(&x->plan->steps, rows);
         region[MGK_REGION_DELTA] = mgk_steps_region(&x->plan->steps, rows);
@@ -378,7 +387,7 @@ void mgk_backward_add_zeros(mgk_backward *x, clmgk_array out, mgk_i64 first, int
 static void add_bias_gradient(mgk_backward *x)
 {
     const clmgk_attention_desc *const d = x->request->desc;
-    mgk_reduction_args r = {.in = x->args.region[MGK_REGION_BIAS], .outputs = bias_count(d), .scale = 1.0f};
+    mgk_reduction_args r = {.in = x->region[MGK_REGION_BIAS], .outputs = bias_count(d), .scale = 1.0f};
     if (x->want.bias_full) {
         r.row = r.outputs;
         r.inner = r.middle = 1;
@@ -404,7 +413,7 @@ static void add_bias_gradient(mgk_backward *x)
 static void add_sink_gradient(mgk_backward *x)
 {
     const clmgk_attention_desc *const d = x->request->desc;
-    const mgk_reduction_args r = mgk_sum_rows(d, x->args.region[MGK_REGION_SINKS], d->heads);
+    const mgk_reduction_args r = mgk_sum_rows(d, x->region[MGK_REGION_SINKS], d->heads);
     mgk_backward_add_reduction(x, CLMGK_ARRAY_GRAD_SINKS, false, &r);
 }
 
@@ -412,14 +421,14 @@ void mgk_backward_begin_sums(mgk_backward *x)
 {
     const mgk_backward_wants *const w = &x->want;
     if (w->numbers > 0)
-        mgk_backward_add_zeros(x, CLMGK_ARRAY_WORKSPACE, x->args.region[MGK_REGION_NUMBERS], groups_of(x) * w->numbers);
+        mgk_backward_add_zeros(x, CLMGK_ARRAY_WORKSPACE, x->region[MGK_REGION_NUMBERS], groups_of(x) * w->numbers);
     if (w->table_floats > 0)
-        mgk_backward_add_zeros(x, CLMGK_ARRAY_WORKSPACE, x->args.region[MGK_REGION_READS],
+        mgk_backward_add_zeros(x, CLMGK_ARRAY_WORKSPACE, x->region[MGK_REGION_READS],
                                groups_of(x) * x->args.reads_floats);
     if (x->want.bias_full && x->args.bias_copies == 0)
         mgk_backward_add_zeros(x, CLMGK_ARRAY_GRAD_BIAS, 0, bias_count(x->request->desc));
     else if (x->want.bias_full)
-        mgk_backward_add_zeros(x, CLMGK_ARRAY_WORKSPACE, x->args.region[MGK_REGION_BIAS],
+        mgk_backward_add_zeros(x, CLMGK_ARRAY_WORKSPACE, x->region[MGK_REGION_BIAS],
                                bias_count(x->request->desc) * x->args.bias_copies);
 }
 
@@ -441,7 +450,7 @@ static void add_copies(mgk_backward *x, clmgk_array out, mgk_i64 in, int64_t flo
 static void add_text_gradients(mgk_backward *x)
 {
     const mgk_backward_wants *const w = &x->want;
-    const mgk_i64 *const region = x->args.region;
+    const mgk_i64 *const region = x->region;
     if (w->numbers > 0)
         add_copies(x, CLMGK_ARRAY_GRAD_NUMBERS, region[MGK_REGION_NUMBERS], w->numbers);
     for (int c = 0; c < CLMGK_MAX_CAPTURES; ++c)

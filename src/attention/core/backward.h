@@ -35,13 +35,14 @@ typedef struct mgk_backward {
     mgk_flags flags; /* of the kernel of keys */
     mgk_block block; /* of the kernel of keys */
     mgk_backward_args args;
-    int64_t tasks;       /* number of tasks: a work-group processes a list of tasks for its keys */
-    int64_t copy_floats; /* of a copy of dQ; 0: not requested */
-    int64_t array_bytes; /* f32 bytes of a call's larger inputs and outputs */
-    int64_t scores;      /* of a pair: each reads captured arrays */
-    bool queries_apart;  /* another kernel makes all sums over keys: each block of keys has a work-group of its own */
-    bool has_keys;       /* the pass needs the kernel of keys */
-    bool rows_private;   /* no other kernel or block of keys needs what the kernel of keys knows of a row */
+    mgk_i64 region[MGK_REGIONS]; /* offsets in floats, which steps get as the arguments have them */
+    int64_t tasks;               /* number of tasks: a work-group processes a list of tasks for its keys */
+    int64_t copy_floats;         /* of a copy of dQ; 0: not requested */
+    int64_t array_bytes;         /* f32 bytes of a call's larger inputs and outputs */
+    int64_t scores;              /* of a pair: each reads captured arrays */
+    bool queries_apart; /* another kernel makes all sums over keys: each block of keys has a work-group of its own */
+    bool has_keys;      /* the pass needs the kernel of keys */
+    bool rows_private;  /* no other kernel or block of keys needs what the kernel of keys knows of a row */
 } mgk_backward;
 
 /* Work-group size of kernels with a work-item per element; number of work-items for `count` elements. */

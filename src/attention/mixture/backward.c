@@ -198,7 +198,7 @@ static void add_queries(mgk_backward *x)
 static void add_key_terms(mgk_backward *x)
 {
     const mgk_forward_args args = mgk_mixture_args_of(x->request);
-    x->args.region[MGK_REGION_KEY_TERMS] =
+    x->region[MGK_REGION_KEY_TERMS] =
         mgk_mixture_add_key_terms(x->request, &x->plan->tunables, &x->block, &args, x->plan);
 }
 
@@ -209,7 +209,7 @@ static void add_shift_gradient(mgk_backward *x)
     const int64_t slices = shift_slices(x);
     if (!x->flags.ROWS_INSIDE)
         add_rows(x, "mixture_shift_gradient", slices * d->heads * d->components * ((d->head_size + 3) / 4));
-    const mgk_reduction_args r = {.in = x->args.region[MGK_REGION_SLICES],
+    const mgk_reduction_args r = {.in = x->region[MGK_REGION_SLICES],
                                   .outputs = outputs,
                                   .row = outputs,
                                   .inner = 1,
@@ -252,7 +252,7 @@ static void add_prior_gradient(mgk_backward *x)
     const clmgk_attention_desc *const d = x->request->desc;
     const mgk_flags *const flags = &x->flags;
     mgk_reduction_args r =
-        reduce_keys(x, x->args.region[MGK_REGION_KEY_SUMS], prior_rank(d), t->components, GAP_COLUMNS(d->length));
+        reduce_keys(x, x->region[MGK_REGION_KEY_SUMS], prior_rank(d), t->components, GAP_COLUMNS(d->length));
     if (flags->DELTA_MENDED && !flags->ROWS_INSIDE)
         add_rows(x, "mixture_prior_gap", d->batch * d->heads * t->components * GAP_COLUMNS(d->length));
     /* sums exclude pi if it is an array; the hard E-step has no prior */
@@ -268,7 +268,7 @@ static void add_variance_gradient(mgk_backward *x)
     const clmgk_attention_desc *const d = x->request->desc;
     const bool array = x->request->traits.has_variance;
     mgk_reduction_args r =
-        reduce_keys(x, x->args.region[MGK_REGION_VARIANCE], variance_rank(d), array ? d->components : 1, 0);
+        reduce_keys(x, x->region[MGK_REGION_VARIANCE], variance_rank(d), array ? d->components : 1, 0);
     const double nats = 1.0 / mgk_attention_unit(d);
     r.scale = (float)(array ? -nats : -nats / d->variance);
     mgk_backward_add_reduction(x, CLMGK_ARRAY_GRAD_VARIANCE, array, &r);
@@ -283,7 +283,7 @@ static void place_regions(mgk_backward *x)
     const mgk_backward_wants *const w = &x->want;
     const mgk_flags *const flags = &x->flags;
     const int64_t rows = rows_of(d), keys = d->batch * d->heads * d->length_k, m = t->components;
-    mgk_i64 *const region = x->args.region;
+    mgk_i64 *const region = x->region;
     mgk_pass_plan *const plan = x->plan;
     mgk_backward_place(x);
     if (HAS_ROW_TERMS && !x->rows_private)
@@ -390,7 +390,7 @@ static clmgk_status plan_expectation(mgk_backward *x, clmgk_error *error)
     if (HAS_ROW_TERMS)
         add_rows(x, "mixture_rows_begin", rows_of(d));
     add_main(x);
-    mgk_reduction_args r = reduce_keys(x, x->args.region[MGK_REGION_KEY_SUMS], prior_rank(d), d->components, 0);
+    mgk_reduction_args r = reduce_keys(x, x->region[MGK_REGION_KEY_SUMS], prior_rank(d), d->components, 0);
     if ((d->statistics & CLMGK_STATISTIC_COUNTS) != 0)
         mgk_backward_add_reduction(x, CLMGK_ARRAY_COUNTS, false, &r);
     if ((d->statistics & CLMGK_STATISTIC_NEW_PRIOR) != 0) {
