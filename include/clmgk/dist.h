@@ -104,9 +104,9 @@ typedef struct clmgk_dist_desc {
      * With more than one rank, use_positions tells where tokens stand in the whole, wherever that matters:
      * INVALID_VALUE without it for causal masks, windows, ALiBi, dropout, noise, score_mod and mask_mod.
      *
-     * UNSUPPORTED: the linear family; packed sequences, lengths, pages, a bias, a prior [H,M,S], statistics, combine;
-     * gradients but those of Q, K and V; dK or dV that is not f32 (dtype_grad_k, dtype_grad_v). RING also: sinks,
-     * mix_after_heads, and O or dQ that is not f32.
+     * UNSUPPORTED: the linear family; packed sequences, lengths, pages, lists of mask blocks, a bias, a prior [H,M,S],
+     * statistics, combine; gradients but those of Q, K and V; dK or dV that is not f32 (dtype_grad_k, dtype_grad_v).
+     * RING also: sinks, mix_after_heads, and O or dQ that is not f32.
      */
     const clmgk_attention_desc *attention;
     const int64_t *lengths_k; /* [ranks]: each rank's number of keys; may be 0 */
