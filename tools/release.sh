@@ -47,7 +47,7 @@ make_sources() { # FOLDER
 make_package() { # TREE FOLDER
     {
         cmake -S "$1" -B "$1/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCLMGK_BUILD_TESTS=OFF -DCLMGK_WITH_MPI=OFF \
-            -DCMAKE_C_FLAGS="${CFLAGS:-} -ffile-prefix-map=$1=." &&
+            -DCMAKE_BUILD_RPATH_USE_ORIGIN=ON -DCMAKE_C_FLAGS="${CFLAGS:-} -ffile-prefix-map=$1=." &&
             cmake --build "$1/build" &&
             (cd "$1/build" && cpack -B "$1/package")
     } >"$1.log" || fail "the package: $(tail -n 30 "$1.log")"
