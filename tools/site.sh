@@ -34,5 +34,6 @@ style=$("$folder/bin/python" -c 'import doxygen_awesome_css, os; print(os.path.d
     echo "OUTPUT_DIRECTORY = $pages"
     echo "HTML_EXTRA_STYLESHEET = $style/doxygen-awesome.css tools/site/names.css"
 } | doxygen -
-NO_MKDOCS_2_WARNING=1 "$folder/bin/mkdocs" build --quiet --strict --config-file tools/site/mkdocs.yml
+# With --quiet it would not count warnings.
+NO_MKDOCS_2_WARNING=1 "$folder/bin/mkdocs" build --strict --config-file tools/site/mkdocs.yml
 echo "made build/site/html/index.html"
