@@ -3,7 +3,6 @@
 #include "attention/core/attention.h"
 
 #include "attention/core/formulas.h"
-#include "attention/core/mask.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -54,45 +53,7 @@ int mgk_count_class(int64_t count)
     return rounded;
 }
 
-/* Regions of it are counted in 32 bits. */
-#define MOST_WORKSPACE ((uint64_t)UINT32_MAX * MGK_WORKSPACE_ALIGNMENT)
-
 /* ---- steps -------------------------------------------------------------------------------------------------- */
-
-/* One product for each component, unless the family says otherwise. */
-static mgk_attention_traits traits_of(const mgk_family *family, const clmgk_attention_desc *d)
-{
-    mgk_attention_traits t = {.head_size = mgk_size_class(family, d->head_size),
-                              .value_size = mgk_size_class(family, d->value_size),
-                              .components = (int)d->components,
-                              .products = (int)d->components,
-                              .modified = mgk_is_modified(d)};
-    family->add_traits(d, &t);
-    return t;
-}
-
-clmgk_status mgk_family_plan(const mgk_family *family, const clmgk_attention_desc *desc, const mgk_device_facts *facts,
-                             clmgk_engine engine, mgk_parameters parameters, clmgk_pass pass, mgk_pass_plan *plan,
-                             clmgk_error *error)
-{
-    const mgk_attention_request request = {desc,       facts,  mgk_engine_of(engine),
-                                           parameters, family, traits_of(family, desc)};
-    if (family->plan[pass] == NULL)
-        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "%s: the %s family has no such pass", clmgk_pass_name(pass),
-                        family->name);
-    mgk_mask_begin(&request, plan);
-    MGK_TRY(family->plan[pass](&request, plan, error));
-    if (plan->steps.workspace_bytes > MOST_WORKSPACE)
-        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
-                        "%s: a workspace of %" PRIu64 " bytes: expected at most %" PRIu64, clmgk_pass_name(pass),
-                        plan->steps.workspace_bytes, MOST_WORKSPACE);
-    for (size_t i = 0; i < plan->steps.count; ++i) {
-        if (plan->steps.step[i].options.failed)
-            return mgk_fail_memory(error, "compiler options");
-        MGK_TRY(mgk_step_check(&plan->steps.step[i], error));
-    }
-    return CLMGK_OK;
-}
 
 int64_t mgk_attention_problems(const clmgk_attention_desc *desc)
 {
@@ -211,6 +172,20 @@ mgk_flags mgk_attention_flags(const mgk_attention_request *request)
     return flags;
 }
 
+void mgk_replace_buffer(mgk_step *step, clmgk_array from, clmgk_array to)
+{
+    const size_t buffers = step->buffers < MGK_BUFFERS ? step->buffers : MGK_BUFFERS;
+    for (size_t i = 0; i < buffers; ++i)
+        if (step->buffer[i] == from)
+            step->buffer[i] = (unsigned char)to;
+}
+
+static void bind_classes(const mgk_mask_classes *classes, mgk_step *step)
+{
+    mgk_replace_buffer(step, CLMGK_ARRAY_MASK_BLOCKS, classes->array);
+    mgk_step_append(step, &classes->place, sizeof(classes->place));
+}
+
 mgk_step *mgk_attention_add(const mgk_attention_step *step, mgk_pass_plan *plan)
 {
     mgk_step *const kernel = &plan->steps.step[plan->steps.count++];
@@ -235,7 +210,7 @@ mgk_step *mgk_attention_add(const mgk_attention_step *step, mgk_pass_plan *plan)
     if (step->bind != NULL)
         step->bind(&flags, step->args, step->args_bytes, kernel);
     if (flags.MASK_CLASSES)
-        mgk_mask_bind(&plan->classes, kernel);
+        bind_classes(&plan->classes, kernel);
     if (places_pairs) {
         const bool gradients = flags.WANT_NUMBERS > 0 || flags.WANT_READS > 0;
         kernel->mods = gradients ? plan->mods->gradient_code : plan->mods->code;

@@ -70,6 +70,9 @@ mgk_flags mgk_attention_flags(const mgk_attention_request *request);
 /* Appends a step. */
 mgk_step *mgk_attention_add(const mgk_attention_step *step, mgk_pass_plan *plan);
 
+/* Has a kernel that takes array `from` take `to` in its place. */
+void mgk_replace_buffer(mgk_step *step, clmgk_array from, clmgk_array to);
+
 /* The run-time arguments of a problem, without offsets in the workspace and the call's part. */
 mgk_forward_args mgk_attention_args_of(const mgk_attention_request *request);
 mgk_place mgk_place_of(const clmgk_layout *layout);

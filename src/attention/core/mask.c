@@ -19,6 +19,17 @@ static clmgk_status resolve_size(const char *field, int64_t *size, clmgk_error *
     return CLMGK_OK;
 }
 
+static int64_t blocks_of(int64_t length, int64_t size)
+{
+    return (length + size - 1) / size;
+}
+
+/* Whether 32 bits count so many classes. */
+static bool is_small(int64_t batch, int64_t heads, int64_t rows, int64_t keys)
+{
+    return (double)batch * (double)heads * (double)rows * (double)keys < INT32_MAX;
+}
+
 static clmgk_status resolve_axis(const char *field, int64_t *axis, int64_t full, clmgk_error *error)
 {
     if (*axis == 0)
@@ -62,19 +73,18 @@ clmgk_status mgk_resolve_mask_blocks(clmgk_attention_desc *d, clmgk_error *error
     if (d->use_positions)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "use_mask_blocks: 1: expected 0 with use_positions = 1");
     MGK_TRY(resolve_axis("mask_blocks_batch", &d->mask_blocks_batch, d->batch, error));
-    return resolve_axis("mask_blocks_heads", &d->mask_blocks_heads, mgk_softmax_heads(d), error);
+    MGK_TRY(resolve_axis("mask_blocks_heads", &d->mask_blocks_heads, mgk_softmax_heads(d), error));
+    if (!is_small(d->mask_blocks_batch, d->mask_blocks_heads, blocks_of(d->length, d->mask_block_q),
+                  blocks_of(d->length_k, d->mask_block_k)))
+        return mgk_fail(error, CLMGK_ERROR_OVERFLOW, "mask_blocks: expected less than 2^31 classes: larger blocks");
+    return CLMGK_OK;
 }
 
 /* ---- classes ----------------------------------------------------------------------------------------------------- */
 
-static int64_t blocks_of(int64_t length, int64_t size)
+static short shift_of(int64_t size)
 {
-    return (length + size - 1) / size;
-}
-
-static mgk_i32 shift_of(int64_t size)
-{
-    mgk_i32 shift = 0;
+    short shift = 0;
     while ((INT64_C(1) << shift) < size)
         ++shift;
     return shift;
@@ -84,23 +94,14 @@ static mgk_i32 shift_of(int64_t size)
 static mgk_mask_place place_of(const clmgk_attention_desc *d, int64_t batch, int64_t heads)
 {
     const int64_t row = blocks_of(d->length_k, d->mask_block_k), head = blocks_of(d->length, d->mask_block_q) * row;
-    return (mgk_mask_place){.batch = batch > 1 ? heads * head : 0,
-                            .head = heads > 1 ? head : 0,
+    return (mgk_mask_place){.batch = batch > 1 ? (mgk_i32)(heads * head) : 0,
+                            .head = heads > 1 ? (mgk_i32)head : 0,
                             .row = (mgk_i32)row,
                             .query_shift = shift_of(d->mask_block_q),
                             .key_shift = shift_of(d->mask_block_k)};
 }
 
 MGK_BINDING(bind_mask, MGK_MASK_BUFFERS)
-
-/* Has a kernel that lists array `from` take `to` in its place. */
-static void replace_buffer(mgk_step *step, clmgk_array from, clmgk_array to)
-{
-    const size_t buffers = step->buffers < MGK_BUFFERS ? step->buffers : MGK_BUFFERS;
-    for (size_t i = 0; i < buffers; ++i)
-        if (step->buffer[i] == from)
-            step->buffer[i] = (unsigned char)to;
-}
 
 /* Appends the kernel. `most`: elements of a captured array that it reads for a block. */
 static void add_classification(const mgk_attention_request *request, const mgk_mask_classes *classes, int64_t batch,
@@ -127,7 +128,7 @@ static void add_classification(const mgk_attention_request *request, const mgk_m
                                      .global = (size_t)((count + ITEMS - 1) / ITEMS * ITEMS),
                                      .local = ITEMS};
     mgk_step *const kernel = mgk_attention_add(&step, plan);
-    replace_buffer(kernel, CLMGK_ARRAY_WORKSPACE, classes->array);
+    mgk_replace_buffer(kernel, CLMGK_ARRAY_WORKSPACE, classes->array);
     kernel->mods = plan->mods->mask_code;
     kernel->constants = &plan->mods->captures;
 }
@@ -142,7 +143,7 @@ static void classify(const mgk_attention_request *request, mgk_pass_plan *plan)
                   heads = plan->mods->mask_of_head ? mgk_softmax_heads(d) : 1;
     mgk_mask_classes *const classes = &plan->classes;
     *classes = (mgk_mask_classes){.array = CLMGK_ARRAY_WORKSPACE, .used = true};
-    if (rows < LEAST || keys < LEAST)
+    if (rows < LEAST || keys < LEAST || !is_small(batch, heads, rows, keys))
         return;
     classes->place = place_of(d, batch, heads);
     classes->place.first = mgk_steps_region(&plan->steps, batch * heads * rows * keys);
@@ -159,12 +160,6 @@ void mgk_mask_begin(const mgk_attention_request *request, mgk_pass_plan *plan)
                                            .place = place_of(d, d->mask_blocks_batch, d->mask_blocks_heads)};
     else if (d->mask_mod != NULL && plan->mods->mask_reads && d->sequences == 0 && !d->use_positions)
         classify(request, plan);
-}
-
-void mgk_mask_bind(const mgk_mask_classes *classes, mgk_step *step)
-{
-    replace_buffer(step, CLMGK_ARRAY_MASK_BLOCKS, classes->array);
-    mgk_step_append(step, &classes->place, sizeof(classes->place));
 }
 
 clmgk_status mgk_attention_plan_mask(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error)

@@ -12,9 +12,6 @@ clmgk_status mgk_resolve_mask_blocks(clmgk_attention_desc *desc, clmgk_error *er
  * a first step fills. */
 void mgk_mask_begin(const mgk_attention_request *request, mgk_pass_plan *plan);
 
-/* Adds the kernel's classes to the step, whose last buffers and arguments are not bound yet. */
-void mgk_mask_bind(const mgk_mask_classes *classes, mgk_step *step);
-
 /* Plans the pass that fills the call's array. */
 clmgk_status mgk_attention_plan_mask(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error);
 
