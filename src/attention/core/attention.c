@@ -4,7 +4,6 @@
 
 #include "attention/core/formulas.h"
 
-#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
