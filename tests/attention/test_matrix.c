@@ -164,7 +164,7 @@ TH_TEST(components_in_both_passes)
 }
 
 /* Registers do not hold the sums of five components, so the backward pass takes one after the other. */
-TH_TEST(components_in_turns)
+TH_FULL_TEST(components_in_turns)
 {
     const clmgk_attention_desc desc = {.variant = CLMGK_VARIANT_MGK,
                                        .dtype = CLMGK_DTYPE_F16,
@@ -178,7 +178,7 @@ TH_TEST(components_in_turns)
 }
 
 /* The factored form multiplies a weight by sums of priors: of any size, and in f16 a row's weights have a scale. */
-TH_TEST(shifted_keys_in_both_passes)
+TH_FULL_TEST(shifted_keys_in_both_passes)
 {
     static const double priors[] = {1e-9, 3e7};
     clmgk_attention_desc desc = {.variant = CLMGK_VARIANT_SMGK,
