@@ -17,7 +17,7 @@
 
 #define EDITED "-DEDITED_PTX=1"
 #define UNIT   "-DMATRIX_UNIT="
-enum { MOST_PROGRAMS = 256, PTX_SIZE = 512 };
+enum { MOST_PROGRAMS = 1024, PTX_SIZE = 512 };
 
 const char layer_name[] = "NVIDIA layer";
 
