@@ -209,9 +209,9 @@ typedef struct th_problem {
 
 /*
  * Random arrays for `desc` (struct_size may be 0): standard normals, priors in (0,1), variances from D/2 to 3D/2,
- * lengths and offsets anywhere on the axis, an eighth of the bias -inf, any classes of blocks, slopes in (0, 1/2), noise in (0, 1). Tests may
- * change values before the run. There are arrays for all gradients and statistics that the descriptor asks for, and for
- * dL.
+ * lengths and offsets anywhere on the axis, an eighth of the bias -inf, any classes of blocks, slopes in (0, 1/2),
+ * noise in (0, 1). Tests may change values before the run. There are arrays for all gradients and statistics that the
+ * descriptor asks for, and for dL.
  */
 th_problem th_problem_make(const clmgk_attention_desc *desc, uint64_t seed);
 void th_problem_free(th_problem *problem);
