@@ -148,8 +148,17 @@ static clmgk_status check_outer_fields(clmgk_attention_desc *a, clmgk_error *err
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "attention.%s: %" PRIu32 ": expected 0 within a layer",
                         a->statistics != 0 ? "statistics" : "combine",
                         a->statistics != 0 ? a->statistics : (uint32_t)a->combine);
-    if (a->use_positions)
-        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "attention.use_positions: 1: expected 0 within a layer");
+    const struct {
+        const char *field;
+        int64_t value;
+    } others[] = {{"use_positions", a->use_positions},
+                  {"page_size", a->page_size},
+                  {"use_mask_blocks", a->use_mask_blocks},
+                  {"sequences", a->use_lengths ? a->sequences : 0}}; /* they have caches of their own */
+    for (size_t i = 0; i < MGK_COUNT(others); ++i)
+        if (others[i].value != 0)
+            return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "attention.%s: %" PRId64 ": expected 0 within a layer",
+                            others[i].field, others[i].value);
     return CLMGK_OK;
 }
 

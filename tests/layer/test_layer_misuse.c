@@ -88,7 +88,11 @@ static const bad_desc bad_descs[] = {
     {A(.gradients = CLMGK_GRADIENT_K), .status = VALUE, .field = "attention.gradients", .value = "2"},
     {A(.statistics = 1), .status = VALUE, .field = "attention.statistics", .value = "1"},
     {A(.combine = 1), .status = VALUE, .field = "attention.combine", .value = "1"},
-    {A(.mask_mod = "j <= i"), .status = CLMGK_ERROR_UNSUPPORTED, .field = "attention.mask_mod", .value = "NULL"},
+    {A(.use_positions = 1), .status = CLMGK_ERROR_UNSUPPORTED, .field = "attention.use_positions", .value = "1"},
+    {A(.page_size = 4), .status = CLMGK_ERROR_UNSUPPORTED, .field = "attention.page_size", .value = "4"},
+    {A(.sequences = 2, .use_lengths = 1), .status = CLMGK_ERROR_UNSUPPORTED, .field = "attention.sequences",
+     .value = "2"},
+    {A(.use_mask_blocks = 1), .status = CLMGK_ERROR_UNSUPPORTED, .field = "attention.use_mask_blocks", .value = "1"},
     {A(.batch = 1 << 29, .length = 4), .status = CLMGK_ERROR_OVERFLOW, .field = "attention.batch",
      .value = "536870912"},
 
