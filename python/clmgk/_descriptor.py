@@ -112,6 +112,11 @@ class Descriptor(TypedDict, total=False):
     table_pages: int
     use_page_offsets: bool
     partial_keys: bool
+    use_mask_blocks: bool
+    mask_block_q: int
+    mask_block_k: int
+    mask_blocks_batch: int
+    mask_blocks_heads: int
 
 
 # Enumerations of C without a table of names.

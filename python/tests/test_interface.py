@@ -36,7 +36,8 @@ FROM_ARRAYS = {"dtype", "dtype_k", "dtype_v", "dtype_o", "batch", "kv_heads", "c
                "variance_shape", "sequences", "use_offsets_k", "use_positions", "use_lengths", "use_lengths_q", "use_window", "use_bias",
                "bias_batch", "bias_heads", "bias_length", "bias_length_k", "use_alibi", "use_sinks", "use_mix_weight",
                "use_mix_offset", "use_mix_hidden_offset", "mix_after_heads", "features", "use_state", "use_new_state",
-               "page_size", "pages", "table_pages", "use_page_offsets"}
+               "page_size", "pages", "table_pages", "use_page_offsets",
+               "use_mask_blocks", "mask_block_q", "mask_block_k", "mask_blocks_batch", "mask_blocks_heads"}
 # Fields that stand for a function of their own, or its argument.
 FUNCTIONS = {"gradients", "statistics", "combine"}
 # For rows whose weights need more than f32's L, where the functions return one L; gradients to be added up; parts of a batch.
