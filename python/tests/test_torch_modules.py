@@ -493,3 +493,66 @@ def test_is_an_instance_of_pytorchs_class():
     before = ours.shift, ours.key_weight.clone()
     ours._reset_parameters()
     assert not torch.equal(before[1], ours.key_weight)
+
+
+# ---- scores and masks as text
+
+
+def test_module_with_texts():
+    """A learned relative bias and a learned number as parameters, documents as an argument of the call; against the formula."""
+    table, number, length = torch.nn.Parameter(torch.randn(4, 9)), torch.nn.Parameter(torch.tensor(1.5)), 7
+    ours = ct.MultiheadAttention(32, 4, batch_first=True, score_mod="c * s + t[h, clamp(i - j, -4, 4) + 4]",
+                                 mask_mod="doc[b, i] == doc[b, j]", captures={"t": table}, numbers={"c": number})
+    assert {"capture_t", "number_c"} < dict(ours.named_parameters()).keys() and "score_mod='c * s" in repr(ours)
+    ours = pickle.loads(pickle.dumps(copy.deepcopy(ours)))
+    x, documents = normal(2, length, 32), torch.tensor([[0, 0, 0, 1, 1, 2, 2], [0, 1, 1, 1, 1, 1, 1]])
+    q, k, v = ours._project((x, x, x))
+    i, j = torch.arange(length)[:, None], torch.arange(length)
+    bias = ours.capture_t[:, torch.clamp(i - j, -4, 4) + 4]
+    scores = (ours.number_c * (q @ k.mT) * 8 ** -0.5 + bias).masked_fill((documents[:, :, None] != documents[:, None])[:, None], -torch.inf)
+    expected = ours.out_proj((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+    actual, _ = ours(x, x, x, captures={"doc": documents})
+    close(actual, expected)
+    inputs = [x, *ours.parameters()]
+    for own, other in zip(*(torch.autograd.grad(y.square().sum(), inputs) for y in (actual, expected))):
+        close(own, other, 2e-4)
+    # PyTorch's state_dict loads, and what it lacks keeps its value
+    ours.load_state_dict(torch.nn.MultiheadAttention(32, 4).state_dict())
+    assert torch.equal(ours.capture_t, table) and ours.number_c == 1.5
+    changed = ours(x, x, x, captures={"doc": 0 * documents}, numbers={"c": 0.0})[0]
+    assert not torch.allclose(changed, ours(x, x, x, captures={"doc": documents})[0])
+
+
+def test_module_with_constant_texts():
+    """Buffers and numbers; a prior learns by EM from what the mask shows."""
+    ours = ct.MultiheadAttention(32, 4, batch_first=True, variant="mgk", mask_mod="doc[j] >= least",
+                                 captures={"doc": torch.tensor([0, 0, 0, 1, 1])}, numbers={"least": 1})
+    assert "capture_doc" in ours.state_dict() and not ours.capture_doc.is_floating_point()
+    plain = ct.MultiheadAttention(32, 4, batch_first=True, variant="mgk")
+    plain.load_state_dict({name: value for name, value in ours.state_dict().items() if name != "capture_doc"})
+    x, padding = normal(2, 5, 32), (torch.arange(5) < 3).expand(2, 5)
+    close(ours(x, x, x)[0], plain(x, x, x, key_padding_mask=padding)[0])
+    ours.update_prior(x, x)
+    plain.update_prior(x, x, key_padding_mask=padding)
+    close(ours.prior, plain.prior)
+
+
+@pytest.mark.parametrize("error, words, options", [
+    (ValueError, "mask_mod: given, but variant 'linear' has no scores", {"variant": "linear", "mask_mod": "j < 3"}),
+    (NotImplementedError, "not offered with score_mod", {"score_mod": "s", "add_zero_attn": True}),
+    (TypeError, "score_mod: int: expected a text", {"score_mod": 1}),
+    (TypeError, r"captures\['t'\]: list: expected a tensor", {"score_mod": "s", "captures": {"t": [1.0]}}),
+    (TypeError, "numbers: list: expected a dict", {"score_mod": "s", "numbers": ["c"]})])
+def test_misuse_of_texts(error, words, options):
+    with pytest.raises(error, match=words):
+        ct.MultiheadAttention(32, 4, **options)
+
+
+def test_misuse_of_texts_in_a_call():
+    module, x = ct.MultiheadAttention(32, 4, score_mod="s + t[h]"), normal(5, 2, 32)
+    with pytest.raises(ValueError, match="score_mod: line 1, column 5: unknown"):
+        module(x, x, x)
+    with pytest.raises(NotImplementedError, match="need_weights: the weights of score_mod"):
+        module(x, x, x, need_weights=True)
+    with pytest.raises(ValueError, match="captures: expected none, or score_mod"):
+        ct.MultiheadAttention(32, 4)(x, x, x, captures={"t": torch.ones(4)})

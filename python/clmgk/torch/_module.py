@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from .._descriptor import validate
 from .._functions import draw_projection, statistics
 from .._library import lib
-from .._options import traits_of
+from .._options import mapping, traits_of
 from ._attention import as_bias, attention, check_mask, check_tensor, once
 from ._linear import linear_attention
 from ._operators import cpu_context
@@ -19,7 +19,7 @@ from ._operators import cpu_context
 _EXTRAS = ("key_weight", "key_bias", "prior", "shift", "mix", "mix_weight", "mix_offset", "mix_hidden_offset", "mix_after",
            "noise", "projection")
 # Values that ``repr`` leaves out.
-_DEFAULTS = {"score": "default", "estep": "soft", "softcap": 0.0, "guard": 0.0, "feature_epsilon": 0.0, "mix_hidden": 0, "mix_after": 0,
+_DEFAULTS = {"score_mod": None, "mask_mod": None, "score": "default", "estep": "soft", "softcap": 0.0, "guard": 0.0, "feature_epsilon": 0.0, "mix_hidden": 0, "mix_after": 0,
              "components": 1, "dropout": 0.0, "add_bias_kv": False, "add_zero_attn": False, "batch_first": False}
 
 
@@ -121,12 +121,22 @@ class MultiheadAttention(nn.MultiheadAttention):
         Rows of the projection of the feature "favor", which is drawn anew with the other initial values. Default: the head
         size.
 
+    score_mod, mask_mod : str, optional
+        As in ``clmgk.attention``: i and j count the queries and keys of a call, h the heads of the softmax. Not of the linear
+        variants, and not with add_bias_kv and add_zero_attn. There are no `need_weights` then.
+    captures : dict of Tensor, optional
+        Tensors that these texts read, by name: Parameters become parameters of the module, others buffers, named
+        "capture_NAME". Those of each batch, such as documents, are an argument of the call.
+    numbers : dict of float or Tensor, optional
+        Numbers in these texts: Parameters of one element become parameters of the module, other tensors buffers, named
+        "number_NAME".
+
     Raises
     ------
     ValueError
         embed_dim is not a multiple of num_heads; a value is not legal, or does not suit the variant.
     NotImplementedError
-        add_bias_kv or add_zero_attn with a linear variant.
+        add_bias_kv or add_zero_attn with a linear variant, or with score_mod or mask_mod.
     """
 
     key_weight: nn.Parameter | None
@@ -146,7 +156,8 @@ class MultiheadAttention(nn.MultiheadAttention):
                  device: Any = None, dtype: Any = None, *, variant: str = "softmax", components: int | None = None,
                  score: str = "default", estep: str = "soft", softcap: float = 0.0, mix_hidden: int = 0, mix_after: int = 0,
                  feature: str | None = None, feature_order: int | None = None, features: int | None = None, guard: float = 0.0,
-                 feature_epsilon: float = 0.0) -> None:
+                 feature_epsilon: float = 0.0, score_mod: str | None = None, mask_mod: str | None = None,
+                 captures: Mapping[str, Tensor] | None = None, numbers: Mapping[str, float | Tensor] | None = None) -> None:
         nn.Module.__init__(self)  # the class in between would make its own parameters
         # TransformerEncoderLayer then calls forward() instead of PyTorch's own kernel for softmax.
         self._qkv_same_embed_dim = False
@@ -156,6 +167,8 @@ class MultiheadAttention(nn.MultiheadAttention):
             raise ValueError(f"embed_dim: {embed_dim}: expected a positive multiple of num_heads, {num_heads}")
         if (add_bias_kv or add_zero_attn) and traits & lib.CLMGK_TRAIT_LINEAR:
             raise NotImplementedError(f"add_bias_kv and add_zero_attn are not offered with variant {variant!r}: expected False")
+        if (add_bias_kv or add_zero_attn) and (score_mod is not None or mask_mod is not None):
+            raise NotImplementedError("add_bias_kv and add_zero_attn are not offered with score_mod and mask_mod: expected False")
         mixed = bool(traits & lib.CLMGK_TRAIT_ADMIXTURE)
         has_components = bool(traits & (lib.CLMGK_TRAIT_KEYS | lib.CLMGK_TRAIT_SHIFT))
         self.embed_dim, self.num_heads, self.head_dim = embed_dim, num_heads, embed_dim // num_heads
@@ -166,12 +179,13 @@ class MultiheadAttention(nn.MultiheadAttention):
         self._is_linear, self._has_keys = bool(traits & lib.CLMGK_TRAIT_LINEAR), bool(traits & lib.CLMGK_TRAIT_KEYS)
         given = {"variant": variant, "score": score, "estep": estep, "softcap": softcap, "mix_hidden": mix_hidden,
                  "feature": feature, "feature_order": feature_order, "guard": guard,
-                 "feature_epsilon": feature_epsilon}
+                 "feature_epsilon": feature_epsilon, "score_mod": score_mod, "mask_mod": mask_mod}
+        self._add_named(captures, numbers)
         if feature == "favor" and features is None:
             features = self.head_dim
         self._check({**given, "mix_after_heads": mix_after}, features)
         names = ("variant", "feature", "feature_order", "guard", "feature_epsilon") if self._is_linear \
-            else ("variant", "score", "estep", "softcap", "mix_hidden")
+            else ("variant", "score", "estep", "softcap", "mix_hidden", "score_mod", "mask_mod")
         self._options: dict[str, Any] = {name: given[name] for name in names if given[name] is not None}
         self._key_heads = self.components if mixed else num_heads
         width = self._key_heads * self.head_dim
@@ -205,6 +219,12 @@ class MultiheadAttention(nn.MultiheadAttention):
             raise ValueError(f"components: {self.components}: expected 1 or more")
         if self._is_linear and self.dropout:
             raise ValueError(f"dropout: {self.dropout}: expected 0 with variant {self.variant!r}, which has no weights to drop")
+        for name in ("score_mod", "mask_mod"):
+            text = given.pop(name)
+            if text is not None and not isinstance(text, str):
+                raise TypeError(f"{name}: {type(text).__name__}: expected a text")
+            if text is not None and self._is_linear:
+                raise ValueError(f"{name}: given, but variant {self.variant!r} has no scores")
         options = {**given, "features": features, "dropout": self.dropout, "heads": self.num_heads,
                    "components": self.components, "head_size": self.head_dim, "length": 1}
         validate({name: value for name, value in options.items() if value is not None})
@@ -219,6 +239,31 @@ class MultiheadAttention(nn.MultiheadAttention):
                 shapes["key_bias"] = shapes["key_weight"][:1]
         for name in _EXTRAS[:-1]:
             self.register_parameter(name, new(*shapes[name]) if name in shapes else None)
+
+    def _add_named(self, captures: Any, numbers: Any) -> None:
+        """The tensors and numbers that texts read."""
+        given = {"capture": mapping("captures", captures or {}), "number": mapping("numbers", numbers or {})}
+        self._named = {kind: tuple(values) for kind, values in given.items()}
+        for kind, values in given.items():
+            for name, value in values.items():
+                if isinstance(value, nn.Parameter):
+                    self.register_parameter(f"{kind}_{name}", value)
+                elif isinstance(value, Tensor):
+                    self.register_buffer(f"{kind}_{name}", value)
+                elif kind == "capture":
+                    raise TypeError(f"captures[{name!r}]: {type(value).__name__}: expected a tensor")
+                else:
+                    setattr(self, f"{kind}_{name}", value)
+
+    def _texts(self, captures: Any, numbers: Any) -> dict[str, Any]:
+        """What texts read in a call, to which these are added, or whose values they replace."""
+        found = {}
+        for option, kind, given in ("captures", "capture", captures), ("numbers", "number", numbers):
+            values = {name: getattr(self, f"{kind}_{name}") for name in self._named[kind]}
+            values.update(mapping(option, given or {}))
+            if values:
+                found[option] = values
+        return found
 
     def reset_parameters(self) -> None:
         """Draws the initial values anew."""
@@ -238,6 +283,10 @@ class MultiheadAttention(nn.MultiheadAttention):
 
     _reset_parameters = reset_parameters
 
+    @property
+    def _has_texts(self) -> bool:
+        return self._options.get("score_mod") is not None or self._options.get("mask_mod") is not None
+
     def extra_repr(self) -> str:
         """The part of ``repr`` in parentheses: sizes, the variant, and options with another value than the default."""
         after = 0 if self.mix_after is None else self.mix_after.shape[1]
@@ -247,9 +296,10 @@ class MultiheadAttention(nn.MultiheadAttention):
         return ", ".join([str(self.embed_dim), str(self.num_heads), *shown])
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        for name in _EXTRAS:
+        named = [f"{kind}_{name}" for kind, names in self._named.items() for name in names]
+        for name in (*_EXTRAS, *named):
             parameter = getattr(self, name)
-            if parameter is not None:
+            if isinstance(parameter, Tensor):
                 state_dict.setdefault(prefix + name, parameter.detach().clone())
         super()._load_from_state_dict(state_dict, prefix, *args)
 
@@ -334,8 +384,10 @@ class MultiheadAttention(nn.MultiheadAttention):
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None,
                 need_weights: bool = False, attn_mask: Tensor | None = None, average_attn_weights: bool = True,
-                is_causal: bool = False) -> tuple[Tensor, Tensor | None]:
-        """As ``torch.nn.MultiheadAttention.forward``; is_causal needs no attn_mask.
+                is_causal: bool = False, captures: Mapping[str, Tensor] | None = None,
+                numbers: Mapping[str, float | Tensor] | None = None) -> tuple[Tensor, Tensor | None]:
+        """As ``torch.nn.MultiheadAttention.forward``; is_causal needs no attn_mask. `captures` and `numbers` are further ones of
+        score_mod and mask_mod, or take the place of the module's for this call.
 
         Query, key and value may be nested tensors of layout ``torch.strided``, as ``nn.TransformerEncoder`` makes them in
         eval mode, with batch_first and without a key_padding_mask. The output is nested then; the weights are padded.
@@ -348,7 +400,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         Raises
         ------
         NotImplementedError
-            need_weights with a variant other than softmax.
+            need_weights with a variant other than softmax, or with score_mod or mask_mod.
         ValueError
             Shapes do not fit; a mask that a linear variant cannot take.
         TypeError, RuntimeError
@@ -356,9 +408,11 @@ class MultiheadAttention(nn.MultiheadAttention):
         """
         if need_weights and self.variant != "softmax":
             raise NotImplementedError(f"need_weights: the weights of variant {self.variant!r} are not stored")
+        if need_weights and self._has_texts:
+            raise NotImplementedError("need_weights: the weights of score_mod and mask_mod are not stored")
         if isinstance(query, Tensor) and query.is_nested:
             return self._forward_nested({"query": query, "key": key, "value": value}, key_padding_mask, need_weights, attn_mask,
-                                        average_attn_weights, is_causal)
+                                        average_attn_weights, is_causal, captures, numbers)
         self._check_inputs({"query": query, "key": key, "value": value})
         batched = query.ndim == 3
         inputs = [x if batched else x.unsqueeze(0 if self.batch_first else 1) for x in (query, key, value)]
@@ -369,7 +423,8 @@ class MultiheadAttention(nn.MultiheadAttention):
         q, k, v = self._project((inputs[0], inputs[1], inputs[2]))
         sizes = (q.shape[0], q.shape[2], v.shape[2])
         k, v = self._add_keys(k, v)
-        options = {**self._parameters_of_call(), **self._masks(key_padding_mask, attn_mask, is_causal, sizes, batched)}
+        options = {**self._parameters_of_call(), **self._masks(key_padding_mask, attn_mask, is_causal, sizes, batched),
+                   **self._texts(captures, numbers)}
         if self._is_linear:
             o = linear_attention(q, k, v, **options)
         else:
@@ -416,7 +471,8 @@ class MultiheadAttention(nn.MultiheadAttention):
 
     @torch.no_grad()
     def update_prior(self, query: Tensor, key: Tensor, key_padding_mask: Tensor | None = None,
-                     attn_mask: Tensor | None = None, is_causal: bool = False) -> None:
+                     attn_mask: Tensor | None = None, is_causal: bool = False, captures: Mapping[str, Tensor] | None = None,
+                     numbers: Mapping[str, float | Tensor] | None = None) -> None:
         """Sets π to its maximum of the likelihood of these inputs (EM; MGK paper, Eq. 8). Only for "mgk" and "smgk"."""
         if self.prior is None:
             raise RuntimeError(f"variant {self.variant!r} has no prior")
@@ -432,11 +488,19 @@ class MultiheadAttention(nn.MultiheadAttention):
         k, _ = self._add_keys(k, v)
         options = {**self._parameters_of_call(), **self._masks(key_padding_mask, attn_mask, is_causal, sizes, batched)}
         options.pop("softcap")
-        arrays: dict[str, Any] = {name: value.detach().float().cpu().numpy() if isinstance(value, Tensor) else value
-                                  for name, value in options.items()}
+        arrays: dict[str, Any] = {name: _as_array(value) for name, value in options.items()}
+        for name, values in self._texts(captures, numbers).items():
+            arrays[name] = {own: _as_array(value) for own, value in values.items()}
         found = statistics(q.float().cpu().contiguous().numpy(), k.float().cpu().contiguous().numpy(),
                            statistics=["new_prior"], device=cpu_context(), **arrays)
         self.prior.copy_(torch.from_numpy(found["new_prior"]))
+
+
+def _as_array(value: Any) -> Any:
+    """A tensor as an array of floats, or of its ints; another value as it is."""
+    if not isinstance(value, Tensor):
+        return value
+    return (value.float() if value.is_floating_point() else value).detach().cpu().numpy()
 
 
 # ---- masks of PyTorch's module: True hides
