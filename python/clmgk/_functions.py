@@ -139,6 +139,12 @@ def attention(q: Array, k: Array, v: Array, *, return_lse: bool = False, out: Ar
         are not dense are copied.
     numbers : dict of float, optional
         The numbers in these texts, by name; up to 16. New numbers compile nothing.
+    mask_blocks : array [B,H,X,Y] of int, optional
+        Classes of blocks of queries and keys: a block of class 0 is hidden, one of 2 whole; of others mask_mod decides, if there
+        is one. `mask_blocks` makes them for a mask_mod, for many calls; without a mask_mod they are a list of visible blocks.
+        B and H may be 1.
+    mask_block : tuple of two int, optional
+        Queries and keys of a block, powers of two from 16. Default: 64 and 64.
     engine : {"auto", "lane", "simt", "matrix"}
         The kernel engine.
     device : str, Device or Context, optional
@@ -172,6 +178,48 @@ def attention(q: Array, k: Array, v: Array, *, return_lse: bool = False, out: Ar
     """
     outputs = Call(_storage(q, k, v, out), options, linear=False).run("forward", unwanted="" if return_lse else "lse")
     return (outputs["o"], outputs["lse"]) if return_lse else outputs["o"]
+
+
+def mask_blocks(q: Array, k: Array, v: Array, *, per_batch: bool = True, per_head: bool = True,
+                **options: Unpack[Options]) -> Array:
+    """Classifies the blocks of a mask_mod: once for all calls with the same mask, captures and numbers.
+
+    Parameters
+    ----------
+    q, k, v : array
+        As in `attention`. Only their shapes count.
+    per_batch, per_head : bool
+        False: one class for all batches or heads, which is right for each.
+    **options
+        As in the calls of `attention`: mask_mod, captures, numbers, mask_block, ...
+
+    Returns
+    -------
+    array [B or 1,H or 1,X,Y] of int32
+        For the argument `mask_blocks` of `attention` and its backward pass. A class other than 1 is proved
+        (docs/scores.md#blocks-of-a-mask).
+
+    Raises
+    ------
+    ValueError, TypeError, NotImplementedError, RuntimeError
+        As in `attention`. ValueError also without a mask_mod.
+    """
+    made = Call(_storage(q, k, v, None), options, linear=False)
+    check_mask_call(made.scalars, made.arrays)
+    return made.run("mask", class_fields(per_batch, per_head))["mask_blocks"]
+
+
+def check_mask_call(scalars: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
+    """Raises for options of `mask_blocks` that do not have what it reads, or have what it makes."""
+    if "mask_mod" not in scalars:
+        raise ValueError("mask_mod: missing: mask_blocks classifies its blocks")
+    if "mask_blocks" in arrays:
+        raise TypeError("unexpected argument 'mask_blocks': it is the result")
+
+
+def class_fields(per_batch: bool, per_head: bool) -> tuple[tuple[str, Any], ...]:
+    """Fields of a plan that classifies blocks."""
+    return (("use_mask_blocks", True), ("mask_blocks_batch", int(not per_batch)), ("mask_blocks_heads", int(not per_head)))
 
 
 def _wanted(field: str, names: Iterable[str]) -> tuple[str, ...]:

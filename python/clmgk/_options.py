@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from ._context import Context, Device, context_of
 from ._descriptor import Capture, Layout
-from ._library import ffi, from_name, lib
+from ._library import ffi, from_name, integer, lib
 from ._plan import Plan, Prepared, signature
 from ._slots import Array, Pass, check_array, check_range, dtype_name
 
@@ -58,6 +58,8 @@ class Options(TypedDict, total=False):
     mask_mod: str | None
     captures: Mapping[str, ArrayLike] | None
     numbers: Mapping[str, float] | None
+    mask_blocks: ArrayLike | None
+    mask_block: tuple[int, int] | None
     engine: str
     device: str | Device | Context | None
 
@@ -107,16 +109,16 @@ def head_source(options: Mapping[str, Any], arrays: Mapping[str, Any]) -> str:
 
 # Options that are arrays of numbers: f32, but these.
 _INTEGERS = frozenset(("lengths", "lengths_q", "offsets", "offsets_k", "positions", "positions_k",
-                       "page_table", "page_offsets", "last_page"))
+                       "page_table", "page_offsets", "last_page", "mask_blocks"))
 _PARAMETERS = frozenset(("prior", "variance", "shift", "lengths", "lengths_q", "offsets", "offsets_k", "positions",
                          "positions_k", "bias", "slopes", "sinks", "mix", "mix_weight", "mix_offset", "mix_hidden_offset", "mix_after", "noise",
-                         "projection", "page_table", "page_offsets", "last_page"))
+                         "projection", "page_table", "page_offsets", "last_page", "mask_blocks"))
 # Fields of the descriptor that arrays switch on.
 _SWITCHES = {"lengths": "use_lengths", "lengths_q": "use_lengths_q", "offsets_k": "use_offsets_k", "positions": "use_positions",
              "positions_k": "use_positions", "bias": "use_bias",
              "slopes": "use_alibi", "sinks": "use_sinks", "mix_weight": "use_mix_weight", "mix_offset": "use_mix_offset",
              "mix_hidden_offset": "use_mix_hidden_offset", "state_c": "use_state",
-             "page_offsets": "use_page_offsets"}
+             "page_offsets": "use_page_offsets", "mask_blocks": "use_mask_blocks"}
 
 
 # Arrays of parameters whose shapes may broadcast to those that the plan expects.
@@ -194,6 +196,13 @@ def _real(name: str, value: Any) -> float:
     if isinstance(number, str):
         raise TypeError(f"{name}: {number!r}: expected a number")
     return float(number)
+
+
+def block_size(value: Any) -> tuple[int, int]:
+    """The option `mask_block`: queries and keys of a block."""
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        raise TypeError(f"mask_block: {value!r}: expected two numbers, of queries and of keys")
+    return integer("mask_block", value[0]), integer("mask_block", value[1])
 
 
 def _layout(name: str, array: Array, has_components: bool) -> Layout | None:
@@ -289,7 +298,7 @@ class Call:
         elif name in _PARAMETERS and not (name == "variance" and np.ndim(value) == 0):
             self.arrays[name] = self._bias(value) if name == "bias" else parameter(name, value)
         else:
-            self.scalars[name] = value = scalar(name, value)
+            self.scalars[name] = value = block_size(value) if name == "mask_block" else scalar(name, value)
             self._key += (name, type(value), value)
 
     def _add_named(self, name: str, values: Mapping[str, Any]) -> None:
@@ -376,7 +385,7 @@ class Call:
         v = self.storage.get("v")
         batched = self._batched(traits)
         fields: dict[str, Any] = {name: value for name, value in self.scalars.items()
-                                  if name not in ("window_left", "window_right", "variance", "scale", "engine")}
+                                  if name not in ("window_left", "window_right", "variance", "scale", "engine", "mask_block")}
         head = 1 if batched else 0
         fields.update(variant=variant, dtype=dtype_name("q", q), dtype_k=dtype_name("k", k), length=q.shape[-2],
                       length_k=k.shape[-2] or lib.CLMGK_NO_KEYS, head_size=q.shape[-1],
@@ -477,6 +486,13 @@ class Call:
         if "bias" in self.arrays:
             axes = ("bias_batch", "bias_heads", "bias_length", "bias_length_k")
             fields.update(zip(axes, self.arrays["bias"].shape, strict=True))
+        if "mask_blocks" in self.arrays:
+            classes = self.arrays["mask_blocks"]
+            if classes.ndim != 4 or 0 in classes.shape[:2]:
+                raise ValueError(f"mask_blocks: shape {classes.shape}: expected [B or 1,H or 1,blocks of queries,blocks of keys]")
+            fields.update(mask_blocks_batch=classes.shape[0], mask_blocks_heads=classes.shape[1])
+        if "mask_block" in self.scalars:
+            fields.update(zip(("mask_block_q", "mask_block_k"), self.scalars["mask_block"]))
         if "offsets" in self.arrays:
             offsets = self.arrays["offsets"]
             if offsets.ndim != 1 or offsets.size < 2:

@@ -166,8 +166,8 @@ def _create(opened: Opened, desc: Any, options: Any) -> Handle:
 class Plan:
     """One attention problem on one device, compiled once, for many calls.
 
-    A plan is immutable, and threads may share it. `forward`, `backward`, `statistics` and `combine` run its passes on
-    NumPy arrays; ``clmgk.opencl`` enqueues them on OpenCL arrays. The functions ``clmgk.attention`` and others make plans
+    A plan is immutable, and threads may share it. `forward`, `backward`, `statistics`, `mask` and `combine` run its passes
+    on NumPy arrays; ``clmgk.opencl`` enqueues them on OpenCL arrays. The functions ``clmgk.attention`` and others make plans
     themselves and keep the last ones; a plan of one's own saves their look at the arguments, and gives access to every
     field of the C library's descriptor.
 
@@ -347,6 +347,23 @@ class Plan:
         if not self._resolved.statistics:
             raise ValueError("statistics: the plan was made without any")
         return self._call("statistics", arrays, seed=seed)
+
+    def mask(self, **arrays: Array) -> dict[str, Array]:
+        """Classifies the blocks of the mask of a plan that has use_mask_blocks=True and mask_mod.
+
+        Parameters
+        ----------
+        **arrays
+            The captured arrays and the numbers: capture_0, ..., numbers.
+
+        Returns
+        -------
+        dict
+            "mask_blocks", which the other passes read: 0 for a hidden block, 2 for a whole one, else 1.
+        """
+        if not self._resolved.use_mask_blocks or self._resolved.mask_mod == NULL:
+            raise ValueError("mask: the plan was made without use_mask_blocks and mask_mod")
+        return self._call("mask", arrays)
 
     def combine(self, *, parts_o: Array, parts_lse: Array, **arrays: Array) -> dict[str, Array]:
         """Combines attentions over disjoint ranges of keys into the attention over all; the plan has combine=True.

@@ -20,7 +20,7 @@ from ._library import (ARRAYS, GRADIENTS, NULL, begin_call, bits, call, check, c
 from ._plan import Plan
 from ._slots import Slot
 
-__all__ = ["adopt", "backward", "combine", "forward", "statistics"]
+__all__ = ["adopt", "backward", "combine", "forward", "mask", "statistics"]
 
 
 def adopt(context: pyopencl.Context, device: pyopencl.Device | None = None) -> Context:
@@ -158,6 +158,12 @@ def statistics(plan: Plan, queue: pyopencl.CommandQueue, *, wait_for: Sequence[p
                seed: int = 0, **arrays: Any) -> pyopencl.Event:
     """Enqueues the statistics, as `forward`."""
     return _enqueue(plan, "statistics", queue, arrays, wait_for, seed)
+
+
+def mask(plan: Plan, queue: pyopencl.CommandQueue, *, wait_for: Sequence[pyopencl.Event] | None = None,
+         **arrays: Any) -> pyopencl.Event:
+    """Enqueues the classification of a mask's blocks (`clmgk.Plan.mask`), as `forward`."""
+    return _enqueue(plan, "mask", queue, arrays, wait_for, 0)
 
 
 def combine(plan: Plan, queue: pyopencl.CommandQueue, *, parts: int,

@@ -103,3 +103,12 @@ def test_misuse(queue):
     plan.release()
     with pytest.raises(RuntimeError, match="released"):
         clmgk.opencl.forward(plan, queue, q=a, k=a, v=a, o=a)
+
+
+def test_classes_of_blocks(queue):
+    """The pass `mask`, of a mask without arrays."""
+    plan = clmgk.Plan(device=clmgk.opencl.adopt(queue.context), heads=2, length=40, head_size=16, mask_mod="j <= i",
+                      use_mask_blocks=True, mask_block_q=16, mask_block_k=16, mask_blocks_heads=1)
+    classes = cl.array.empty(queue, (1, 1, 3, 3), np.int32)
+    clmgk.opencl.mask(plan, queue, mask_blocks=classes).wait()
+    np.testing.assert_array_equal(classes.get()[0, 0], [[1, 0, 0], [2, 1, 0], [2, 2, 1]])

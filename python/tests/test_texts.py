@@ -89,3 +89,88 @@ def test_misuse(error, words, options):
 def test_linear_attention_has_no_scores():
     with pytest.raises(TypeError, match="unexpected argument 'score_mod'"):
         clmgk.linear_attention(Q, K, V, score_mod="s")
+
+
+# ---- classes of blocks
+
+ROWS, TOKENS = 40, np.repeat(np.arange(4), 32)  # rows of 40 queries, 128 keys in documents of 32
+BLOCKED = dict(mask_mod="doc[j] == d", captures={"doc": TOKENS}, numbers={"d": 2.0}, mask_block=(16, 32))
+
+
+def blocked():
+    return [RANDOM.standard_normal((B, H, n, D), dtype=np.float32) for n in (ROWS, 128, 128)]
+
+
+def test_classes_of_blocks():
+    """Made once, they give what the mask gives, and alone as a list of blocks do the same; gradients too."""
+    q, k, v = blocked()
+    classes = clmgk.mask_blocks(q, k, v, per_batch=False, per_head=False, **BLOCKED)
+    np.testing.assert_array_equal(classes, np.broadcast_to([0, 0, 2, 0], (1, 1, 3, 4)))
+    assert clmgk.mask_blocks(q, k, v, **BLOCKED).shape == (B, H, 3, 4)
+    o, lse = clmgk.attention(q, k, v, return_lse=True, **BLOCKED)
+    for options in BLOCKED, {"mask_block": (16, 32)}:
+        found, found_lse = clmgk.attention(q, k, v, return_lse=True, mask_blocks=classes.tolist(), **options)
+        np.testing.assert_allclose(found, o, atol=1e-6)
+        gradients = clmgk.attention_backward(np.ones_like(o), q, k, v, found, found_lse, mask_blocks=classes, **options)
+        assert (gradients["v"][:, :, :64] == 0).all() and (gradients["v"][:, :, 64:96] != 0).all()
+    np.testing.assert_allclose(found_lse, lse, atol=1e-6)
+    # a list hides what the mask shows
+    classes[0, 0, 0] = 0
+    assert (clmgk.attention(q, k, v, mask_blocks=classes, mask_block=(16, 32))[:, :, :16] == 0).all()
+
+
+def test_classes_of_a_plan():
+    q, k, v = blocked()
+    plan = clmgk.Plan(batch=B, heads=H, length=ROWS, length_k=128, head_size=D, mask_mod="doc[j] == d", numbers=["d"],
+                      captures=[clmgk.Capture("doc", "i32", (128,))], use_mask_blocks=True, mask_block_q=16, mask_block_k=32,
+                      mask_blocks_batch=1, mask_blocks_heads=1)
+    texts = dict(capture_0=TOKENS.astype(np.int32), numbers=np.array([2], np.float32))
+    classes = plan.mask(**texts)["mask_blocks"]
+    assert classes.shape == (1, 1, 3, 4)
+    found = plan.forward(q=q, k=k, v=v, mask_blocks=classes, **texts)["o"]
+    np.testing.assert_allclose(found, clmgk.attention(q, k, v, **BLOCKED), atol=1e-6)
+    with pytest.raises(ValueError, match="mask: the plan was made without use_mask_blocks and mask_mod"):
+        clmgk.Plan(length=5, head_size=D).mask()
+
+
+@pytest.mark.parametrize("error, words, options", [
+    (ValueError, r"mask_blocks: shape \(3, 4\): expected \[B or 1,H or 1,", {"mask_blocks": np.zeros((3, 4), int)}),
+    (ValueError, r"mask_blocks: shape \(1, 1, 2, 4\): expected \(1, 1, 3, 4\)", {"mask_blocks": np.zeros((1, 1, 2, 4), int)}),
+    (ValueError, "mask_blocks_heads: 3", {"mask_blocks": np.zeros((1, 3, 3, 4), int)}),
+    (TypeError, "mask_blocks: elements of type bool: expected int32", {"mask_blocks": np.zeros((1, 1, 3, 4), bool)}),
+    (TypeError, "mask_block: 64: expected two numbers", {"mask_block": 64}),
+    (ValueError, "mask_block_q: 48", {"mask_block": (48, 32)}),
+])
+def test_misuse_of_classes(error, words, options):
+    with pytest.raises(error, match=words):
+        clmgk.attention(*blocked(), **{**BLOCKED, **options})
+
+
+def test_misuse_of_mask_blocks():
+    with pytest.raises(ValueError, match="mask_mod: missing: mask_blocks classifies"):
+        clmgk.mask_blocks(Q, K, V)
+    with pytest.raises(TypeError, match="unexpected argument 'mask_blocks'"):
+        clmgk.mask_blocks(Q, K, V, mask_mod="j < 3", mask_blocks=np.zeros((1, 1, 1, 1), int))
+
+
+def test_classes_in_pytorch():
+    """Also of tensors without a batch, with classes of each head, and under autograd."""
+    torch = pytest.importorskip("torch")
+    import clmgk.torch
+    q, k, v = (torch.from_numpy(array[0]).requires_grad_() for array in blocked())
+    least = torch.tensor([0, 64], dtype=torch.int64)
+    options = dict(mask_mod="j >= least[h]", captures={"least": least}, mask_block=(16, 32))
+    classes = clmgk.torch.mask_blocks(q, k, v, per_batch=False, **options)
+    assert classes.dtype == torch.int32 and not classes.requires_grad
+    assert classes[0, 0].unique().tolist() == [2] and classes[0, 1].tolist() == [[0, 0, 2, 2]] * 3
+    visible = torch.arange(128) >= least[:, None, None]
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, visible.expand(H, ROWS, 128))
+    for given in options, {"mask_block": [16, 32]}:
+        o = clmgk.torch.attention(q, k, v, mask_blocks=classes, **given)
+        torch.testing.assert_close(o, expected, atol=2e-5, rtol=1e-4)
+        found, exact = (torch.autograd.grad(x.square().sum(), (q, k, v), retain_graph=True) for x in (o, expected))
+        torch.testing.assert_close(found, exact, atol=2e-5, rtol=1e-4)
+    with pytest.raises(TypeError, match="mask_blocks: a tensor of torch.float32: expected integers"):
+        clmgk.torch.attention(q, k, v, mask_blocks=classes.float(), **options)
+    with pytest.raises(ValueError, match="mask_mod: missing"):
+        clmgk.torch.mask_blocks(q, k, v)

@@ -15,6 +15,7 @@ from attn_gym.mods.softcapping import _tanh_approx  # noqa: E402
 from torch.nn.attention import flex_attention as flex  # noqa: E402
 
 import clmgk.torch as ct  # noqa: E402
+from clmgk.torch import _flex  # noqa: E402
 from tensors import close, normal  # noqa: E402
 
 F = torch.nn.functional
@@ -239,3 +240,26 @@ def test_misuse_of_masks():
     q, k, v = tensors()
     with pytest.raises(ValueError, match="key: 2 heads: expected query's, 4, or enable_gqa=True"):
         ct.flex_attention(q, k[:, :2], v[:, :2])
+
+
+# ---- classes of blocks
+
+
+def test_classes_of_blocks_are_kept(monkeypatch):
+    """They are made once for all layers and steps, and again when a tensor of the mask has changed; without gradients first."""
+    made = []
+    monkeypatch.setattr(_flex, "mask_blocks", lambda *args, **options: made.append(ct.mask_blocks(*args, **options)) or made[-1])
+    q, k, v = (normal(1, 2, 256, SIZE) for _ in "qkv")
+    documents = torch.arange(256) // 64
+    mask = ct.create_block_mask(lambda b, h, i, j: documents[i] == documents[j], None, None, 256, 256)
+    visible = (documents[:, None] == documents).clone()
+    with torch.inference_mode():
+        close(ct.flex_attention(q, k, v, block_mask=mask), F.scaled_dot_product_attention(q, k, v, visible))
+    o = ct.flex_attention(q, k, v, block_mask=mask)
+    for own, other in zip(*(torch.autograd.grad(x.square().sum(), (q, k, v))
+                            for x in (o, F.scaled_dot_product_attention(q, k, v, visible)))):
+        close(own, other)
+    assert len(made) == 1 and made[0].shape == (1, 1, 4, 4) and torch.equal(made[0][0, 0], 2 * torch.eye(4, dtype=torch.int32))
+    documents[:] = 0
+    close(ct.flex_attention(q, k, v, block_mask=mask), F.scaled_dot_product_attention(q, k, v))
+    assert len(made) == 2 and (made[1] == 2).all()

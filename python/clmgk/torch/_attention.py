@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-from .._options import MOST_CAPTURES, OPTIONS, Call, mapping, scalar
+from .._functions import check_mask_call, class_fields
+from .._options import MOST_CAPTURES, OPTIONS, Call, block_size, mapping, scalar
 from .._slots import Array
 from ._operators import INTEGERS, Family, Inputs, check_devices, check_dtype, draw_seed, prepare
 
@@ -43,7 +44,7 @@ _FAMILY = Family(
     extras=("prior", "variance", "shift", "lengths", "lengths_q", "offsets", "offsets_k", "positions", "positions_k", "bias",
             "slopes", "sinks", "mix", "mix_weight", "mix_offset", "mix_hidden_offset", "mix_after", "noise",
             *[f"capture_{place}" for place in range(MOST_CAPTURES)],
-            "numbers"),
+            "numbers", "mask_blocks"),
     outputs=_outputs, call=_call)
 _STRIDED = torch.strided
 
@@ -106,20 +107,40 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, return_lse: bool = False, seed
         results = attention(q[None], k[None], v[None], return_lse=True, seed=seed, **options)
         return (results[0][0], results[1][0]) if return_lse else results[0][0]
     q, k, v = prepare(q, k, v)
-    captures, numbers = options.pop("captures", None), options.pop("numbers", None)
-    extras, scalars = split(options, _FAMILY, OPTIONS) if options else ({}, {})
-    if captures:
-        extras.update(_captured(captures))
-        scalars["captures"] = tuple(captures)
-    if numbers:
-        extras["numbers"] = _numbers(numbers, q)
-        scalars["numbers"] = tuple(numbers)
+    extras, scalars = _split(q, options) if options else ({}, {})
     for axis, size in ((2, q.shape[2]), (3, k.shape[-2])) if "bias" in extras else ():  # C has no axes of size 0
         if size == 0 and extras["bias"].shape[axis:axis + 1] == (0,):
             extras["bias"] = extras["bias"].sum(axis, keepdim=True)
     drawn = draw_seed(seed, bool(scalars.get("dropout")) or "noise" in extras)
     o, lse, _ = _FAMILY(q, k, v, scalars, extras, drawn)
     return (o, lse) if return_lse else o
+
+
+def mask_blocks(q: Tensor, k: Tensor, v: Tensor, *, per_batch: bool = True, per_head: bool = True, **options: Any) -> Tensor:
+    """Classifies the blocks of a mask_mod, as ``clmgk.mask_blocks``: a tensor for the argument `mask_blocks` of `attention`, once
+    for all layers and steps with the same mask, captures and numbers. torch.compile's graphs do not contain it."""
+    check_tensors(q, k, v)
+    if q.ndim == 3:
+        q, k, v = q[None], k[None], v[None]
+    q, k, v = prepare(q, k, v)
+    extras, scalars = _split(q, options)
+    check_mask_call(scalars, extras)
+    return _FAMILY.classify(q, k, v, scalars, extras, dict(class_fields(per_batch, per_head)))
+
+
+def _split(q: Tensor, options: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and other options of attention, with those that a text reads."""
+    captures, numbers, block = (options.pop(name, None) for name in ("captures", "numbers", "mask_block"))
+    extras, scalars = split(options, _FAMILY, OPTIONS)
+    if captures:
+        extras.update(_captured(captures))
+        scalars["captures"] = tuple(captures)
+    if numbers:
+        extras["numbers"] = _numbers(numbers, q)
+        scalars["numbers"] = tuple(numbers)
+    if block is not None:
+        scalars["mask_block"] = block_size(block)
+    return extras, scalars
 
 
 def split(options: Mapping[str, Any], family: Family, allowed: frozenset[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -7,24 +7,42 @@ from typing import Any, Callable, Optional
 import torch
 from torch import Tensor
 
-from ._attention import attention, check_tensor, take_scale
+from ._attention import attention, check_tensor, mask_blocks, take_scale
+from ._operators import is_transformed
 from ._trace import Expr, Texts, trace
 
+_LEAST_CLASSIFIED = 4 * 64  # positions: with fewer blocks, classes are not worth their call
 Score = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 Mask = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 class BlockMask:
-    """A mask of `create_block_mask`."""
+    """A mask of `create_block_mask`. It keeps the classes of its blocks for all layers and steps."""
 
     def __init__(self, mask_mod: Mask, shape: tuple[Optional[int], Optional[int], int, int]) -> None:
         self.mask_mod, self.shape = mask_mod, shape
         self._traced: dict[Any, Expr] = {}
+        self._classes: dict[Any, tuple[Any, Tensor]] = {}
 
     def _trace(self, sizes: tuple[int, int, int, int], device: torch.device) -> Expr:
         if (sizes, device) not in self._traced:
             self._traced[sizes, device] = trace("mask_mod", self.mask_mod, dict(zip("bhij", sizes)), device)
         return self._traced[sizes, device]
+
+    def _classified(self, tensors: list[Tensor], q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> Optional[Tensor]:
+        """The classes of the blocks, by options of a call; made anew when one of the tensors that the mask reads has changed.
+        None: the call classifies by itself, as it does where positions alone decide, and within transforms."""
+        sizes = (*q.shape[:3], k.shape[2])
+        if not any(tensor.ndim for tensor in tensors) or min(sizes[2:]) < _LEAST_CLASSIFIED or type(q) is not Tensor \
+                or q.is_meta or is_transformed() or any(tensor.is_inference() for tensor in tensors):
+            return None
+        versions = tuple([tensor._version for tensor in tensors])
+        found = self._classes.get((sizes, q.device))
+        if found is None or found[0] != versions:
+            names = self._trace(sizes, q.device).names
+            classes = mask_blocks(q, k, v, per_batch="b" in names, per_head="h" in names, **options)
+            found = self._classes[sizes, q.device] = versions, classes
+        return found[1]
 
 
 def create_block_mask(mask_mod: Mask, B: Optional[int], H: Optional[int], Q_LEN: int, KV_LEN: int, device: Any = None,
@@ -35,7 +53,8 @@ def create_block_mask(mask_mod: Mask, B: Optional[int], H: Optional[int], Q_LEN:
     ----------
     mask_mod : callable
         mask_mod(b, h, q_idx, kv_idx): whether a query sees a key. It runs when the mask is made, and for other numbers of
-        batches or heads when they come: a change of what it reads needs a new mask.
+        batches or heads when they come: a change of what it reads needs a new mask. The classes of its blocks (hidden, whole
+        or mixed) are made in the first call with the mask, and kept for all layers and steps.
     B, H : int or None
         Batches and query heads; None or 1: any.
     Q_LEN, KV_LEN : int
@@ -128,5 +147,9 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Optiona
         mask = _from_blocks(block_mask) if hasattr(block_mask, "kv_num_blocks") else block_mask
         if mask.shape[2:] != sizes[2:] or any(own not in (None, 1, size) for own, size in zip(mask.shape, sizes)):
             raise ValueError(f"block_mask: of {mask.shape}: expected one of {sizes}, the batches, query heads, queries and keys")
-        options["mask_mod"] = texts.write(mask._trace(sizes, query.device), False)
-    return attention(query, key, value, captures=texts.captures, numbers=texts.numbers, return_lse=return_lse, **options)
+        expr = mask._trace(sizes, query.device)
+        options["mask_mod"] = texts.write(expr, False)
+    options.update(captures=texts.captures, numbers=texts.numbers)
+    if block_mask is not None and block_mask is mask:
+        options["mask_blocks"] = mask._classified(expr.tensors, query, key, value, options)
+    return attention(query, key, value, return_lse=return_lse, **options)

@@ -15,13 +15,14 @@ from torch import Tensor
 from .._context import Context, context_of, devices
 from .._library import check_seed, ffi, lib, name_of
 from .._options import Call, head_source, traits_of
+from .._plan import Plan
 from .._slots import Array, numpy_dtype
 from . import _cuda
 
 _DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 _POINTER, _cast = ffi.typeof("void *"), ffi.cast
 STORAGE = ("q", "k", "v")
-INTEGERS = ("lengths", "lengths_q", "offsets", "offsets_k", "positions", "positions_k")
+INTEGERS = ("lengths", "lengths_q", "offsets", "offsets_k", "positions", "positions_k", "mask_blocks")
 
 
 @functools.lru_cache(maxsize=None)
@@ -118,11 +119,11 @@ def _placeholder(name: str, tensor: Tensor) -> Array:
 class _Prepared:
     """A pass of a plan for tensors of certain shapes and layouts on one device, which were checked."""
 
-    def __init__(self, context: Context, made: Call, fields: Mapping[str, Any], pass_name: str, names: Sequence[str],
-                 inputs: Sequence[Optional[Tensor]], outputs: Mapping[str, Tensor]) -> None:
+    def __init__(self, plan: Plan, pass_name: str, names: Sequence[str], inputs: Sequence[Optional[Tensor]],
+                 outputs: Mapping[str, Tensor]) -> None:
         tensors = {name: tensor for name, tensor in zip(names, inputs) if tensor is not None}
-        self.device = tensors["q"].device
-        self.plan = made.plan(context, fields)
+        self.device = next(iter(outputs.values())).device
+        self.plan = plan
         self.is_cuda = self.device.type == "cuda"
         if self.is_cuda:
             _cuda.prepare(self.plan)
@@ -252,7 +253,7 @@ class Family:
                  seed: Optional[Tensor]) -> Sequence[Tensor]:
         """The outputs of the forward pass."""
         gradients = _wanted(q, k, v, extras)
-        operator = self._forward if gradients or _is_transformed() else self.inference
+        operator = self._forward if gradients or is_transformed() else self.inference
         outputs: Sequence[Tensor] = operator(q, k, v, to_string(scalars), gradients, seed,
                                              *[extras.get(name) for name in self.extras] if extras else ())
         return outputs
@@ -309,6 +310,27 @@ class Family:
         q, k, v, _, gradients, *rest = arguments[count:]
         return list(self._new_gradients(gradients, (*arguments[:count], q, k, v, *rest[1:])).values())
 
+    # ---- classes of blocks
+
+    def classify(self, q: Tensor, k: Tensor, v: Tensor, scalars: Mapping[str, Any], extras: Mapping[str, Tensor],
+                 fields: Mapping[str, Any]) -> Tensor:
+        """The classes of a mask's blocks, by a plan with these fields besides; not an operator."""
+        check_devices({"q": q, "k": k, "v": v, **extras})
+        read = {name: tensor.detach() for name, tensor in extras.items() if name.startswith(("capture_", "numbers"))}
+        context, inputs = context_for(q), tuple(read.values())
+        key = (self, "mask", to_string(scalars), *fields.values(), *extras, *_signature((q, k, v, *extras.values())))
+        prepared: _Prepared | None = context._kept.find(key)
+        if prepared is None:
+            storage = {name: _like(name, tensor) for name, tensor in zip(STORAGE, (q, k, v))}
+            made, more = self._call(storage, {name: _placeholder(name, tensor) for name, tensor in extras.items()},
+                                    dict(scalars), "")
+            plan = made.plan(context, {**more, **fields})
+            shape = plan._pass("mask").by_name["mask_blocks"].shape
+            output = torch.empty(shape, dtype=torch.int32, device=q.device)
+            prepared = context._kept.keep(key, _Prepared(plan, "mask", tuple(read), inputs, {"mask_blocks": output}))
+        with torch.inference_mode(False):  # a later call may have gradients
+            return prepared.run(inputs, None)[0]
+
     # ---- plans
 
     def _prepare(self, context: Context, pass_name: str, options: str, gradients: str, inputs: Sequence[Optional[Tensor]],
@@ -321,7 +343,7 @@ class Family:
         made, fields = self._call(storage, extras, dict(from_string(options)), gradients)
         if gradients:
             fields["gradients"] = gradients.split(",")
-        return _Prepared(context, made, fields, pass_name, names, inputs, outputs)
+        return _Prepared(made.plan(context, fields), pass_name, names, inputs, outputs)
 
     # ---- autograd
 
@@ -397,7 +419,7 @@ def prepare(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 _has_transforms = torch._C._are_functorch_transforms_active
 
 
-def _is_transformed() -> bool:
+def is_transformed() -> bool:
     """Whether tensors of a call may hide that they require gradients: within torch.func's transforms, and in a graph, which
     may be called with other tensors."""
     return torch.compiler.is_compiling() or _has_transforms()

@@ -42,6 +42,18 @@ class Expr:
             self._bounds = _bounds_of(self)
         return self._bounds
 
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The tensors in it."""
+        found, seen, stack = [], set[int](), [self]
+        while stack:
+            expr = stack.pop()
+            if id(expr) not in seen:
+                seen.add(id(expr))
+                stack += expr.args
+                found += [] if expr.tensor is None else [expr.tensor]
+        return found
+
 
 def _kind_of(dtype: torch.dtype) -> int:
     return FLOAT if dtype.is_floating_point else BOOL if dtype == torch.bool else INT
@@ -88,8 +100,9 @@ class _Ints:
     def __init__(self, tensor: Tensor) -> None:
         self.version = None if tensor.is_inference() else tensor._version
         # Numbers beyond int32 must not wrap around. None: the tensor itself, which is the key and must not be kept alive.
-        whole = tensor.clamp(-_MAX_INT, _MAX_INT) if tensor.dtype == torch.int64 else tensor
-        self.converted = None if tensor.dtype == torch.int32 else whole.to(torch.int32)
+        with torch.inference_mode(False):  # a later call may have gradients
+            whole = tensor.clamp(-_MAX_INT, _MAX_INT) if tensor.dtype == torch.int64 else tensor
+            self.converted = None if tensor.dtype == torch.int32 else whole.to(torch.int32)
         self.bounds: tuple[float, float] | None = None
 
     @classmethod
