@@ -21,10 +21,11 @@ static bool same_value(const json_t *old, const json_t *one)
 /* Engine and parameters may have been tuned meanwhile. */
 bool bench_is_same_work(const json_t *old, const json_t *one)
 {
-    static const char *const keys[] = {
-        "variant",    "dtype",  "dtype_k",  "dtype_v",   "dtype_o",    "pass",     "batch",     "heads",    "kv_heads",
-        "components", "length", "length_k", "head_size", "value_size", "causal",   "gradients", "window",   "sequences",
-        "bias",       "alibi",  "sinks",    "dropout",   "feature",    "features", "state",     "precision"};
+    static const char *const keys[] = {"variant",   "dtype",      "dtype_k",  "dtype_v",    "dtype_o", "pass",
+                                       "batch",     "heads",      "kv_heads", "components", "length",  "length_k",
+                                       "head_size", "value_size", "causal",   "gradients",  "window",  "sequences",
+                                       "bias",      "alibi",      "sinks",    "dropout",    "feature", "features",
+                                       "state",     "precision",  "softcap",  "score_mod",  "mask_mod"};
     for (size_t i = 0; i < TOOL_COUNT(keys); i++) {
         if (!same_value(json_object_get(old, keys[i]), json_object_get(one, keys[i])))
             return false;
@@ -75,12 +76,14 @@ static int int_of(const json_t *one, const char *key)
 
 void bench_name_case(const json_t *one, char *name, size_t size)
 {
-    snprintf(name, size, "%-13s %-8s M %d %2d heads %-4s N %-6d S %-6d D %-4d%s%s",
+    const bool has_text =
+        json_is_string(json_object_get(one, "score_mod")) || json_is_string(json_object_get(one, "mask_mod"));
+    snprintf(name, size, "%-13s %-8s M %d %2d heads %-4s N %-6d S %-6d D %-4d%s%s%s",
              json_string_value(json_object_get(one, "variant")), json_string_value(json_object_get(one, "pass")),
              int_of(one, "components"), int_of(one, "heads"), json_string_value(json_object_get(one, "dtype")),
              int_of(one, "length"), int_of(one, "length_k"), int_of(one, "head_size"),
              json_is_true(json_object_get(one, "causal")) ? " causal" : "       ",
-             json_is_array(json_object_get(one, "window")) ? " window" : "       ");
+             json_is_array(json_object_get(one, "window")) ? " window" : "       ", has_text ? " text" : "");
 }
 
 static void print_change(const json_t *one, double old_ms, double new_ms, const char *word, FILE *stream)

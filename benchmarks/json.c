@@ -71,9 +71,10 @@ static json_t *modifiers_json(const clmgk_attention_desc *desc)
     json_t *dropout = desc->dropout > 0 ? json_real(desc->dropout) : json_null();
     json_t *alibi = desc->use_alibi ? json_true() : json_null();
     json_t *sinks = desc->use_sinks ? json_true() : json_null();
-    json_t *const object = json_pack("{s:s?, s:o, s:o, s:o, s:o, s:o, s:o}", "gradients",
-                                     desc->gradients ? gradients.text : NULL, "window", window, "sequences", sequences,
-                                     "bias", bias, "alibi", alibi, "sinks", sinks, "dropout", dropout);
+    json_t *const object = json_pack(
+        "{s:s?, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:s?, s:s?}", "gradients", desc->gradients ? gradients.text : NULL,
+        "window", window, "sequences", sequences, "bias", bias, "alibi", alibi, "sinks", sinks, "dropout", dropout,
+        "softcap", tool_json_positive(desc->softcap), "score_mod", desc->score_mod, "mask_mod", desc->mask_mod);
     return tool_json_merge(object, tool_json_features(desc));
 }
 

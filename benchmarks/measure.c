@@ -68,7 +68,7 @@ static const bench_case *earlier_case(const bench_device *device, const bench_op
     for (size_t i = 0; i < options->request.shape_count; i++) {
         for (size_t c = 0; c < device->groups[i].count; c++) {
             const bench_case *other = &device->groups[i].cases[c];
-            if (other != one && other->kernel && strcmp(other->kernel, one->kernel) == 0 &&
+            if (other != one && other->kernel && other->text == one->text && strcmp(other->kernel, one->kernel) == 0 &&
                 strcmp(other->compiler_options, one->compiler_options) == 0)
                 return other;
         }

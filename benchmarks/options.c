@@ -16,6 +16,7 @@
       "admixture: the admixture family with 8 heads, beside softmax\n"                                                 \
       "linear: the linear family, with long sequences and decoding\n"                                                  \
       "gpu: long sequences in bf16 and f32, softmax, MGK, sMGK, mixed heads and linear\n"                              \
+      "scores: softmax with modifiers built in and as text; documents as text beside full attention\n"                 \
       "layer: the multi-head layer, forward, training and decoding. Default: --batch 4 --heads 8\n"                    \
       "--length 1024 --head-size 64; other options: only --variants, --dtype (one), --device,\n"                       \
       "--seconds, --keep-caches, --json\n"                                                                             \
@@ -27,7 +28,7 @@
       "admixture family (hard-fish:2x8), with hidden units between them (gfish:2x6x8); default\n"                      \
       "heads: the shape's. Default variants: softmax, and mgk and smgk with half the heads; suite\n"                   \
       "admixture: softmax and that family; suite linear: linear, and mlk and smlk with half the\n"                     \
-      "heads")
+      "heads; suite scores: softmax")
 
 #define OPTIONS_BEHIND_SIZES(X)                                                                                        \
     X(PASS, "pass", "NAME", "forward (default), backward (apart from its forward pass), or both")                      \
@@ -348,6 +349,7 @@ tool_exit bench_parse_options(int argc, char **argv, bench_options *options, boo
                                  .own_suites = own_suites,
                                  .own_suite_count = TOOL_COUNT(own_suites)};
     unsigned suite = 0;
+    options->request.texts = true;
     TOOL_TRY(bench_parse_choice(&choice, &options->request, &suite, error));
     options->short_batches = suite == BENCH_SUITE_SHORT;
     options->seconds = suite == BENCH_SUITE_QUICK || suite == BENCH_SUITE_GPU ? 0.5 : options->short_batches ? 1.5 : 4;

@@ -102,6 +102,8 @@ static void print_modifiers(const bench_modifiers *modifiers, FILE *stream)
     }
     if (modifiers->dropout > 0)
         fprintf(stream, ", dropout %g", modifiers->dropout);
+    if (modifiers->softcap > 0)
+        fprintf(stream, ", soft-cap %g", modifiers->softcap);
     fprintf(stream, "%s%s%s", modifiers->alibi ? ", ALiBi" : "", modifiers->sinks ? ", sinks" : "",
             modifiers->state ? ", states in and out" : "");
 }

@@ -59,6 +59,9 @@ CASE_KEYS = {
     "alibi": (bool, type(None)),
     "sinks": (bool, type(None)),
     "dropout": MAYBE,
+    "softcap": MAYBE,
+    "score_mod": (str, type(None)),
+    "mask_mod": (str, type(None)),
     "feature": (str, type(None)),
     "features": (int, type(None)),
     "state": (bool, type(None)),
@@ -100,7 +103,8 @@ ERROR_KEYS = {
     "length": int,
     "length_k": int,
 }
-MODIFIERS = ("gradients", "window", "sequences", "bias", "alibi", "sinks", "dropout", "feature", "features", "state")
+MODIFIERS = ("gradients", "window", "sequences", "bias", "alibi", "sinks", "dropout", "feature", "features", "state",
+             "softcap", "score_mod", "mask_mod")
 
 
 class BenchTest(ProgramTest):
@@ -559,6 +563,46 @@ PRODUCT_KEYS = {
 }
 
 
+class Scores(BenchTest):
+    """Scores and masks as text beside those that are built in."""
+
+    def test_a_text_beside_its_twin(self):
+        command = ["--shapes", "scores-alibi-128,scores-documents-256", "--variants", "softmax", *SHORT, "--json"]
+        built_in, text, full, documents = cases = json.loads(self.accept(*command).stdout)["cases"]
+        for case in cases:
+            self.check_keys(case, CASE_KEYS)
+            self.assertLessEqual(case["error"]["max"], case["error"]["bound"])
+        self.assertEqual((built_in["alibi"], built_in["score_mod"]), (True, None))
+        self.assertEqual((text["alibi"], text["score_mod"]), (None, "s - slope[h] * abs(i - j)"))
+        self.assertEqual([text[key] for key in ("flops", "bytes")], [built_in[key] for key in ("flops", "bytes")])
+        self.assertEqual((documents["mask_mod"], documents["flops"]), ("doc[i] == doc[j]", full["flops"] / 8))
+        self.assertEqual(documents["bytes"], full["bytes"] + 4 * 256)
+        for one, baseline in ((text, built_in), (documents, full)):
+            ratio = one["time_ms"]["median"] / baseline["time_ms"]["median"]
+            self.assertAlmostEqual(one["ratio_to_baseline"], ratio, delta=1e-5 * ratio)
+
+    @unittest.skipUnless(FULL, "in the full tier")
+    def test_suite(self):
+        shapes = ("scores-softcap", "scores-alibi", "scores-window", "scores-causal", "scores-documents")
+        text = self.accept("--suite", "scores", *SHORT).stdout
+        for word, count in (*((f"{name}: batch 1, N ", 1) for name in shapes), (", soft-cap 30", 1), ("softmax 8", 11),
+                            ("softmax 8 as text ", 4), ("softmax 8 by array ", 1), ("softmax 8 by position ", 1)):
+            self.assertEqual(text.count(word), count, word + text)
+
+    @unittest.skipUnless(FULL, "in the full tier")
+    def test_documents(self):
+        """Each text is a program of its own. Backward is checked where the mask hides keys."""
+        command = ["--shapes", "scores-documents", "--variants", "softmax", "--pass", "backward", "--seconds", 0.01, "--json"]
+        full, *texts = json.loads(self.accept(*command).stdout)["cases"]
+        self.assertEqual([case["mask_mod"] for case in texts], ["doc[i] == doc[j]", "i / 512 == j / 512"])
+        self.assertEqual([case["bytes"] - full["bytes"] for case in texts], [4 * 4096, 0])
+        for case in texts:
+            self.assertAlmostEqual(case["flops"], full["flops"] / 8, delta=1e-5 * case["flops"])
+            self.assertGreater(case["first_call_cold_ms"], 0)
+            self.assertGreater(case["error"]["length_k"], 512)
+            self.assertLessEqual(case["error"]["max"], case["error"]["bound"])
+
+
 class Products(BenchTest):
     SHAPE = ["--gemm", "33x65x17", "--seconds", 0.01, "--keep-caches"]
 
@@ -824,7 +868,7 @@ class Refusals(BenchTest):
             (["--features", "favor"], ["--features", 8, "--variants", "linear"]),
             (["--features"], ["--feature", "favor", "--features", 0, "--variants", "linear"]),
             (["use_window", "linear"], ["--length", 8, "--head-size", 8, "--window", "1,1", "--variants", "linear"]),
-            (["--suite", "short", "linear", "gpu", "layer", "call"], ["--suite", "long"]),
+            (["--suite", "short", "linear", "gpu", "scores", "layer", "call"], ["--suite", "long"]),
             (["--shapes", "lra-retrieval"], ["--shapes", "nothing"]),
             (["--shapes"], ["--shapes", "swin,"]),
             (["--suite", "--shapes"], ["--suite", "quick", "--shapes", "swin"]),

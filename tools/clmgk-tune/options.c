@@ -9,7 +9,7 @@
       "as in clmgk-bench; default: softmax, and mgk and smgk with half the heads; for the suite\n"                     \
       "admixture softmax and that family; for the suite linear that family")                                           \
     X(SHAPES, "shapes", "NAME,...", "as in clmgk-bench; default: the suite")                                           \
-    X(SUITE, "suite", "NAME", "full (default), paper, short, quick, admixture, linear or gpu, of clmgk-bench")
+    X(SUITE, "suite", "NAME", "full (default), paper, short, quick, admixture, linear, gpu or scores (without texts)")
 
 /* From VARIANTS to RESUME the options of measurements, from PRESET on those that are not of cases; then the actions
  * that go without one. */

@@ -85,12 +85,25 @@ uint64_t bench_state_bytes(const clmgk_attention_desc *desc)
     return bytes;
 }
 
+/* A text's array has an element for each head if it is of floats, for each key if it is of ints. */
+static bool is_capture_of(const clmgk_attention_desc *desc, clmgk_array array, bool integers)
+{
+    return array == CLMGK_ARRAY_CAPTURE_0 && (desc->captures[0].type == CLMGK_CAPTURE_I32) == integers;
+}
+
+void bench_size_capture(clmgk_attention_desc *desc)
+{
+    if (desc->captures[0].name)
+        desc->captures[0].shape[0] = is_capture_of(desc, CLMGK_ARRAY_CAPTURE_0, true) ? desc->length_k : desc->heads;
+}
+
 clmgk_attention_desc bench_slice(const clmgk_attention_desc *desc)
 {
     clmgk_attention_desc part = *desc;
     part.batch = part.bias_batch = 1;
     if (!tool_is_mixed(desc->variant))
         part.heads = part.kv_heads = part.bias_heads = 1;
+    bench_size_capture(&part);
     return part;
 }
 
@@ -134,7 +147,9 @@ static double linear_value_at(clmgk_array array, size_t element, double value)
 static double value_at(const bench_arrays *arrays, const clmgk_attention_desc *desc, clmgk_array array, size_t element)
 {
     const clmgk_values rule = clmgk_array_get_info(array)->values;
-    if (array == CLMGK_ARRAY_SLOPES)
+    if (is_capture_of(desc, array, true))
+        return (double)((int64_t)element * BENCH_DOCUMENTS / desc->length_k);
+    if (array == CLMGK_ARRAY_SLOPES || is_capture_of(desc, array, false))
         return ldexp(1.0, -1 - (int)(element % 8));
     if (tool_is_linear(desc->variant) && array != CLMGK_ARRAY_PRIOR)
         return linear_value_at(array, element, pattern_at(arrays, desc, array, element));
@@ -275,15 +290,18 @@ static tool_exit draw_projection(const clmgk_attention_desc *desc, float *out, t
 static tool_exit make_parameter(const tool_device *device, const bench_arrays *arrays, const clmgk_attention_desc *desc,
                                 clmgk_array array, size_t count, cl_mem *buffer, tool_error *error)
 {
-    const bool integers = clmgk_array_get_info(array)->element == CLMGK_ELEMENT_I32;
+    const bool offsets = clmgk_array_get_info(array)->element == CLMGK_ELEMENT_I32;
+    const bool integers = is_capture_of(desc, array, true);
     void *const values = calloc(count, sizeof(float));
     tool_exit status = TOOL_DONE;
     TOOL_TRY(tool_check_memory(values, "a parameter's values", error));
     if (array == CLMGK_ARRAY_PROJECTION)
         TOOL_TRY_GOTO(status, draw_projection(desc, values, error), done);
     for (size_t i = 0; array != CLMGK_ARRAY_PROJECTION && i < count; i++) {
-        if (integers)
+        if (offsets)
             ((int32_t *)values)[i] = bench_offset(desc, (int64_t)i);
+        else if (integers)
+            ((int32_t *)values)[i] = (int32_t)value_at(arrays, desc, array, i);
         else
             ((float *)values)[i] = (float)value_at(arrays, desc, array, i);
     }

@@ -24,7 +24,8 @@ enum {
     BENCH_SUITE_ADMIXTURE = 8,
     BENCH_SUITE_SHORT = 16,
     BENCH_SUITE_LINEAR = 32,
-    BENCH_SUITE_GPU = 64
+    BENCH_SUITE_GPU = 64,
+    BENCH_SUITE_SCORES = 128
 };
 
 /* More cases of softmax beside the variants that a shape compares: causal, every other storage type, without the
@@ -33,6 +34,18 @@ enum { BENCH_WITH_CAUSAL = 1, BENCH_WITH_STORAGE = 2, BENCH_WITH_FULL = 4, BENCH
 
 typedef enum bench_pass { BENCH_FORWARD, BENCH_BACKWARD, BENCH_PASSES } bench_pass;
 const char *bench_pass_name(bench_pass pass);
+
+#define BENCH_DOCUMENTS 8 /* in the S keys, of equal length */
+
+/* A score or mask as a line of text (docs/scores.md), in the place of a shape's causal mask, window, ALiBi and
+ * soft-cap. */
+typedef struct bench_text {
+    const char *name; /* NULL: the list ends here */
+    const char *score_mod, *mask_mod;
+    const char *slopes;    /* the name of an array [H]: ALiBi's slopes */
+    const char *documents; /* the name of an array [S]: the document of each key */
+    int64_t sparsity;      /* of the pairs that the shape's own masks leave, the mask leaves one in so many */
+} bench_text;
 
 /* Masks and modifiers; zero: none. */
 typedef struct bench_modifiers {
@@ -43,6 +56,8 @@ typedef struct bench_modifiers {
     bool alibi, sinks;
     double dropout;
     bool state; /* an incoming state and a new one */
+    double softcap;
+    const bench_text *texts; /* cases of softmax beside the variants; NULL: none */
 } bench_modifiers;
 
 /* A figure of the paper: seconds per iteration and gigabytes of the whole network. */
@@ -100,6 +115,7 @@ typedef struct bench_request {
     uint32_t named_gradients; /* those of them that some case must have */
     bench_shape shapes[BENCH_MAX_SHAPES];
     size_t shape_count;
+    bool texts;            /* the shapes' texts, too */
     clmgk_feature feature; /* this and the next two: of the variants of the linear family */
     int32_t feature_order;
     int64_t features;
@@ -166,7 +182,7 @@ const char *bench_given_size(const char *const *values);
 
 /* The values of the options of these names; NULL: not given. `sizes` are those of BENCH_SIZE_OPTIONS. Without variants:
  * softmax, and MGK and sMGK with half the heads; of the suite admixture: softmax and that family; of the suite linear:
- * linear attention, and MLK and sMLK with half the heads. */
+ * linear attention, and MLK and sMLK with half the heads; of the suite scores: softmax. */
 typedef struct bench_choice {
     const char *suite, *shapes, *variants, *dtypes;
     const char *dtype_k, *dtype_v, *dtype_o, *precision;
@@ -198,6 +214,7 @@ typedef struct bench_error_found {
 typedef struct bench_case {
     const bench_shape *shape;
     bench_pass pass;
+    const bench_text *text;    /* NULL: none */
     clmgk_attention_desc desc; /* resolved; `gradients` is 0 in the forward pass */
     bool refused;              /* the device cannot: `reason` */
     char reason[CLMGK_ERROR_MESSAGE_SIZE];
@@ -258,8 +275,8 @@ bool bench_is_tuned(const bench_case *one);
 /* Whether the device holds the arrays of a group, and the host what the check needs; the cases' reasons say why not. */
 bool bench_fits(const clmgk_device_info *info, bench_group *group);
 
-/* The softmax case that `one` is compared to: same pass, storage and masks, the shape's number of heads. NULL: not
- * measured. */
+/* The softmax case that `one` is compared to: same pass, storage and masks, the shape's number of heads; of a text the
+ * case with the shape's own masks and modifiers. NULL: not measured. */
 const bench_case *bench_baseline(const bench_group *group, const bench_case *one);
 
 /* The case of linear attention that `one`, of the linear family, is compared to likewise. NULL: not measured, or `one`
@@ -323,6 +340,9 @@ uint64_t bench_state_bytes(const clmgk_attention_desc *desc);
  * as double, which a check of sampled rows takes of the host's memory. */
 clmgk_attention_desc bench_slice(const clmgk_attention_desc *desc);
 uint64_t bench_slice_bytes(const clmgk_attention_desc *desc);
+
+/* Gives a text's array, if there is one, the size that the descriptor's heads or keys ask for. */
+void bench_size_capture(clmgk_attention_desc *desc);
 
 /* offsets[t] of a packed descriptor: the sequences' lengths grow from half the mean to one and a half. */
 int32_t bench_offset(const clmgk_attention_desc *desc, int64_t t);

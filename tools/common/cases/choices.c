@@ -200,9 +200,9 @@ static tool_exit parse_suite(const char *text, const char *const *own, size_t ow
                              unsigned *suite, tool_error *error)
 {
     static const unsigned suites[] = {BENCH_SUITE_SHORT,     BENCH_SUITE_PAPER,  BENCH_SUITE_QUICK, BENCH_SUITE_FULL,
-                                      BENCH_SUITE_ADMIXTURE, BENCH_SUITE_LINEAR, BENCH_SUITE_GPU};
+                                      BENCH_SUITE_ADMIXTURE, BENCH_SUITE_LINEAR, BENCH_SUITE_GPU,   BENCH_SUITE_SCORES};
     const char *names[TOOL_COUNT(suites) + BENCH_MAX_OWN_SUITES] = {"short",     "paper",  "quick", "full",
-                                                                    "admixture", "linear", "gpu"};
+                                                                    "admixture", "linear", "gpu",   "scores"};
     size_t index = 0;
     for (size_t i = 0; i < own_count; i++)
         names[TOOL_COUNT(suites) + i] = own[i];
@@ -254,6 +254,8 @@ static void take_default_variants(bench_request *request, unsigned suite)
         variants = linear, request->variant_count = TOOL_COUNT(linear);
     else if (suite == BENCH_SUITE_GPU)
         variants = of_gpu, request->variant_count = TOOL_COUNT(of_gpu);
+    else if (suite == BENCH_SUITE_SCORES)
+        request->variant_count = 1;
     memcpy(request->variants, variants, request->variant_count * sizeof(*variants));
 }
 

@@ -78,6 +78,7 @@ static void take_modifiers(const bench_modifiers *modifiers, clmgk_attention_des
     desc->use_alibi = modifiers->alibi;
     desc->use_sinks = modifiers->sinks;
     desc->dropout = modifiers->dropout;
+    desc->softcap = modifiers->softcap;
 }
 
 /* What the linear family alone has. */
@@ -134,9 +135,22 @@ static uint32_t gradients_had(const clmgk_attention_desc *desc, uint32_t set)
     return had;
 }
 
+/* What a case's operations are counted of: a text hides what the shape's own masks hide. */
+static clmgk_attention_desc counted(const bench_case *one)
+{
+    clmgk_attention_desc desc = one->desc;
+    if (one->text) {
+        desc.causal = one->shape->causal;
+        desc.use_window = one->shape->modifiers.window;
+        desc.window_left = one->shape->modifiers.window_left;
+        desc.window_right = one->shape->modifiers.window_right;
+    }
+    return desc;
+}
+
 tool_exit bench_count_flops(bench_case *one, const clmgk_plan_info *plan, tool_error *error)
 {
-    const clmgk_attention_desc *const desc = &one->desc;
+    const clmgk_attention_desc whole = counted(one), *const desc = &whole;
     clmgk_host_args arrays = CLMGK_HOST_ARGS_INIT;
     int32_t *offsets = calloc((size_t)desc->sequences + 1, sizeof(*offsets));
     TOOL_TRY(tool_check_memory(offsets, "offsets", error));
@@ -145,6 +159,8 @@ tool_exit bench_count_flops(bench_case *one, const clmgk_plan_info *plan, tool_e
     arrays.offsets = offsets;
     one->flops = one->pass == BENCH_BACKWARD ? tool_backward_flops(desc, &arrays, plan)
                                              : tool_forward_flops(desc, &arrays, plan);
+    if (one->text)
+        one->flops /= (double)one->text->sparsity;
     free(offsets);
     return TOOL_DONE;
 }
@@ -164,13 +180,13 @@ static tool_exit count_layer(bench_case *one, tool_error *error)
 }
 
 static tool_exit make_case(const bench_shape *shape, bench_pass pass, const clmgk_attention_desc *given,
-                           uint32_t gradients, bench_case *one, tool_error *error)
+                           const bench_text *text, uint32_t gradients, bench_case *one, tool_error *error)
 {
     clmgk_attention_desc desc;
     TOOL_TRY(tool_check_library(clmgk_attention_validate(given, &desc, &error->library), error));
     desc.gradients = pass == BENCH_BACKWARD ? gradients_had(&desc, gradients) : 0;
     TOOL_TRY(tool_check_library(clmgk_attention_validate(&desc, &desc, &error->library), error));
-    *one = (bench_case){.shape = shape, .pass = pass, .desc = desc};
+    *one = (bench_case){.shape = shape, .pass = pass, .text = text, .desc = desc};
     one->array_bytes = bench_array_bytes(&desc);
     TOOL_TRY(count_layer(one, error));
     return bench_count_flops(one, NULL, error);
@@ -179,11 +195,12 @@ static tool_exit make_case(const bench_shape *shape, bench_pass pass, const clmg
 /* Cases of softmax that a shape has beside the variants. */
 enum { MAX_EXTRA_CASES = 3 + CLMGK_DTYPES };
 
+static const bench_variant softmax = {CLMGK_VARIANT_SOFTMAX, BENCH_HEADS_OF_SHAPE, 0, 0};
+
 static size_t list_extra_cases(const bench_request *request, bench_pass pass, const bench_group *group,
                                clmgk_attention_desc descs[MAX_EXTRA_CASES])
 {
     const bench_shape *const shape = group->shape;
-    static const bench_variant softmax = {CLMGK_VARIANT_SOFTMAX, BENCH_HEADS_OF_SHAPE, 0, 0};
     static const clmgk_dtype plain_type = CLMGK_DTYPE_F32;
     const clmgk_attention_desc plain = describe(request, group, &softmax, plain_type);
     size_t count = 0;
@@ -208,6 +225,48 @@ static size_t list_extra_cases(const bench_request *request, bench_pass pass, co
     return count;
 }
 
+static size_t count_texts(const bench_request *request, const bench_shape *shape)
+{
+    size_t count = 0;
+    while (request->texts && shape->modifiers.texts && shape->modifiers.texts[count].name)
+        count++;
+    return count;
+}
+
+/* Softmax with a text in the place of the shape's masks and modifiers. */
+static clmgk_attention_desc describe_text(const bench_request *request, const bench_group *group,
+                                          const bench_text *text, clmgk_dtype dtype)
+{
+    clmgk_attention_desc desc = describe(request, group, &softmax, dtype);
+    desc.causal = desc.use_window = desc.use_alibi = 0;
+    desc.window_left = desc.window_right = 0;
+    desc.softcap = 0;
+    desc.score_mod = text->score_mod;
+    desc.mask_mod = text->mask_mod;
+    if (text->slopes || text->documents)
+        desc.captures[0] = (clmgk_capture){.name = text->slopes ? text->slopes : text->documents,
+                                           .type = text->slopes ? CLMGK_CAPTURE_F32 : CLMGK_CAPTURE_I32,
+                                           .axes = 1};
+    if (desc.length_k == 0)
+        desc.length_k = desc.length;
+    bench_size_capture(&desc);
+    return desc;
+}
+
+static tool_exit add_texts(const bench_request *request, bench_pass pass, bench_group *group, tool_error *error)
+{
+    const bench_text *const texts = group->shape->modifiers.texts;
+    const size_t count = count_texts(request, group->shape);
+    for (size_t t = 0; t < request->dtype_count; t++) {
+        for (size_t i = 0; i < count; i++) {
+            const clmgk_attention_desc desc = describe_text(request, group, &texts[i], request->dtypes[t]);
+            TOOL_TRY(make_case(group->shape, pass, &desc, &texts[i], request->gradients, &group->cases[group->count++],
+                               error));
+        }
+    }
+    return TOOL_DONE;
+}
+
 /* The cases of a shape, in the order in which they are run. */
 static tool_exit add_pass(const bench_request *request, bench_pass pass, bench_group *group, tool_error *error)
 {
@@ -215,20 +274,21 @@ static tool_exit add_pass(const bench_request *request, bench_pass pass, bench_g
     for (size_t t = 0; t < request->dtype_count; t++) {
         for (size_t i = 0; i < request->variant_count; i++) {
             const clmgk_attention_desc desc = describe(request, group, &request->variants[i], request->dtypes[t]);
-            TOOL_TRY(make_case(shape, pass, &desc, request->gradients, &group->cases[group->count++], error));
+            TOOL_TRY(make_case(shape, pass, &desc, NULL, request->gradients, &group->cases[group->count++], error));
         }
     }
     clmgk_attention_desc extra[MAX_EXTRA_CASES];
     const size_t extras = list_extra_cases(request, pass, group, extra);
     for (size_t i = 0; i < extras; i++)
-        TOOL_TRY(make_case(shape, pass, &extra[i], request->gradients, &group->cases[group->count++], error));
-    return TOOL_DONE;
+        TOOL_TRY(make_case(shape, pass, &extra[i], NULL, request->gradients, &group->cases[group->count++], error));
+    return add_texts(request, pass, group, error);
 }
 
 static tool_exit make_group(const bench_request *request, const bench_shape *shape, bool short_batch,
                             bench_group *group, tool_error *error)
 {
-    const size_t of_pass = request->variant_count * request->dtype_count + MAX_EXTRA_CASES;
+    const size_t of_pass =
+        (request->variant_count + count_texts(request, shape)) * request->dtype_count + MAX_EXTRA_CASES;
     group->shape = shape;
     group->batch = short_batch && shape->short_batch ? shape->short_batch : shape->batch;
     group->cases = calloc(request->pass_count * of_pass, sizeof(*group->cases));
@@ -325,11 +385,11 @@ bench_label bench_case_label(const bench_case *one)
     const tool_dtypes types = tool_dtypes_text(desc);
     const bool plain =
         strcmp(types.text, clmgk_dtype_name(CLMGK_DTYPE_F32)) == 0; /* the table's type if it says none */
-    const int length =
-        snprintf(label.text, sizeof(label.text), "%s %s%s%s%s%s%s%s", clmgk_variant_name(desc->variant), heads, feature,
-                 plain ? "" : " ", plain ? "" : types.text, desc->causal && !one->shape->causal ? " causal" : "",
-                 one->shape->modifiers.window && !desc->use_window ? " full" : "",
-                 one->pass == BENCH_BACKWARD ? " backward" : "");
+    const int length = snprintf(
+        label.text, sizeof(label.text), "%s %s%s%s%s%s%s%s%s%s", clmgk_variant_name(desc->variant), heads, feature,
+        plain ? "" : " ", plain ? "" : types.text, desc->causal && !one->shape->causal ? " causal" : "",
+        one->shape->modifiers.window && !desc->use_window && !one->text ? " full" : "", one->text ? " " : "",
+        one->text ? one->text->name : "", one->pass == BENCH_BACKWARD ? " backward" : "");
     if (length >= (int)sizeof(label.text))
         memcpy(&label.text[sizeof(label.text) - 4], "...", 4);
     return label;

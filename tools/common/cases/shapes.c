@@ -11,9 +11,29 @@ static const bench_figure lra_retrieval_figures[] = {
 };
 
 enum { PAPER = BENCH_SUITE_PAPER | BENCH_SUITE_FULL, FULL = BENCH_SUITE_FULL, QUICK = BENCH_SUITE_QUICK };
-enum { GPU = BENCH_SUITE_GPU };
+enum { GPU = BENCH_SUITE_GPU, SCORES = BENCH_SUITE_SCORES };
 enum { SHORT = PAPER | BENCH_SUITE_SHORT, ADMIXTURE = BENCH_SUITE_ADMIXTURE, LINEAR = BENCH_SUITE_LINEAR };
 enum { SQUARE = BENCH_WITH_CAUSAL | BENCH_WITH_STORAGE, BESIDE_FULL = BENCH_WITH_FULL };
+
+/* Texts; those of a built-in modifier say the same. */
+#define TEXT_END                                                                                                       \
+    {                                                                                                                  \
+        .name = NULL                                                                                                   \
+    }
+static const bench_text softcap_texts[] = {{.name = "as text", .score_mod = "30 * tanh(s / 30)", .sparsity = 1},
+                                           TEXT_END};
+static const bench_text alibi_texts[] = {
+    {.name = "as text", .score_mod = "s - slope[h] * abs(i - j)", .slopes = "slope", .sparsity = 1}, TEXT_END};
+static const bench_text window_texts[] = {{.name = "as text", .mask_mod = "abs(i - j) <= 256", .sparsity = 1},
+                                          TEXT_END};
+static const bench_text causal_texts[] = {{.name = "as text", .mask_mod = "j <= i + S - N", .sparsity = 1}, TEXT_END};
+#define BY_ARRAY                                                                                                       \
+    {                                                                                                                  \
+        .name = "by array", .mask_mod = "doc[i] == doc[j]", .documents = "doc", .sparsity = BENCH_DOCUMENTS            \
+    }
+static const bench_text array_texts[] = {BY_ARRAY, TEXT_END};
+static const bench_text document_texts[] = {
+    BY_ARRAY, {.name = "by position", .mask_mod = "i / 512 == j / 512", .sparsity = BENCH_DOCUMENTS}, TEXT_END};
 
 /* Modifiers. */
 #define PLAIN                                                                                                          \
@@ -31,6 +51,11 @@ enum { SQUARE = BENCH_WITH_CAUSAL | BENCH_WITH_STORAGE, BESIDE_FULL = BENCH_WITH
 #define SWIN_BIAS                                                                                                      \
     {                                                                                                                  \
         .bias = true, .bias_axis = { false, true, true, true }                                                         \
+    }
+
+#define TEXTS(...)                                                                                                     \
+    {                                                                                                                  \
+        __VA_ARGS__                                                                                                    \
     }
 
 #define STATE                                                                                                          \
@@ -99,6 +124,20 @@ const bench_shape bench_shapes[] = {
     {"linear-step", "decoding: a token of a sequence", LINEAR, 0, 1, 8, 0, 2, 1, 0, 64, 0, true, NULL, STATE, 0, 0},
     {"linear-steps", "decoding: a token of each of 64 sequences", LINEAR, 0, 64, 8, 0, 2, 1, 0, 64, 0, true, NULL,
      STATE, 0, 0},
+    {"scores-softcap", "a soft-cap of 30, built in and as text", SCORES, 0, 1, 8, 0, 2, 2048, 0, 64, 0, false, NULL,
+     TEXTS(.texts = softcap_texts, .softcap = 30), 0, 0},
+    {"scores-alibi", "ALiBi, built in and as text", SCORES, 0, 1, 8, 0, 2, 2048, 0, 64, 0, false, NULL,
+     TEXTS(.texts = alibi_texts, .alibi = true), 0, 0},
+    {"scores-window", "256 keys to each side, built in and as text", SCORES, 0, 1, 8, 0, 2, 2048, 0, 64, 0, false, NULL,
+     TEXTS(.texts = window_texts, .window = true, .window_left = 256, .window_right = 256), 0, 0},
+    {"scores-causal", "causal, built in and as text", SCORES, 0, 1, 8, 0, 2, 2048, 0, 64, 0, true, NULL,
+     TEXTS(.texts = causal_texts), 0, 0},
+    {"scores-documents", "full, and eight documents of equal length", SCORES, 0, 1, 8, 0, 2, 4096, 0, 64, 0, false,
+     NULL, TEXTS(.texts = document_texts), 0, 0},
+    {"scores-alibi-128", "ALiBi of a short sequence, built in and as text", 0, 0, 1, 8, 0, 2, 128, 0, 64, 0, false,
+     NULL, TEXTS(.texts = alibi_texts, .alibi = true), 0, 0},
+    {"scores-documents-256", "full, and eight short documents", 0, 0, 1, 8, 0, 2, 256, 0, 64, 0, false, NULL,
+     TEXTS(.texts = array_texts), 0, 0},
 };
 const size_t bench_shape_count = TOOL_COUNT(bench_shapes);
 

@@ -79,6 +79,7 @@ static bench_elements start_of(const clmgk_attention_desc *desc, const slice *on
                                    [CLMGK_ARRAY_STATE_Z] = bh,
                                    [CLMGK_ARRAY_STATE_M] = bh,
                                    [CLMGK_ARRAY_SLOPES] = h,
+                                   [CLMGK_ARRAY_CAPTURE_0] = desc->captures[0].type == CLMGK_CAPTURE_I32 ? 0 : h,
                                    [CLMGK_ARRAY_SINKS] = h,
                                    [CLMGK_ARRAY_BIAS] = bias}};
     for (clmgk_array array = 0; array < CLMGK_ARRAYS; array++)
@@ -203,12 +204,13 @@ static double products_of(const clmgk_attention_desc *desc, bench_pass pass)
     return pass == BENCH_BACKWARD ? 3 * scores + 2 * values : scores + values;
 }
 
-/* Queries and keys: as many as are affordable, no round numbers. Where one of the two is short, more of the other. */
+/* Queries and keys: as many as are affordable, no round numbers. Where one of the two is short, more of the other. A
+ * text's mask hides keys far from a query: it has few queries. */
 static void reduce_lengths(const clmgk_attention_desc *desc, bench_pass pass, double multiplications,
                            clmgk_attention_desc *part)
 {
     const double pairs = multiplications / (products_of(part, pass) * (double)part->batch);
-    const int64_t side = (int64_t)fmax(3, fmin(MOST_ROWS, sqrt(pairs)));
+    const int64_t side = (int64_t)fmax(3, fmin(MOST_ROWS, desc->mask_mod ? pairs / MOST_ROWS : sqrt(pairs)));
     part->length = TOOL_MIN(desc->length, side);
     part->length_k = TOOL_MIN(desc->length_k, (int64_t)fmin((double)MOST_ROWS * 16, pairs / (double)part->length));
     if (desc->sequences) /* the offsets are those of both */
@@ -238,6 +240,7 @@ tool_exit bench_reduce(const clmgk_attention_desc *desc, bench_pass pass, double
         reduce_axis(desc->length, part.length, &part.bias_length);
         reduce_axis(desc->length_k, part.length_k, &part.bias_length_k);
     }
+    bench_size_capture(&part);
     *reduced = part;
     return bench_make_dense(reduced, error);
 }
