@@ -117,7 +117,7 @@ else
     stage asan check_part asan cheap_tests -L quick -LE costly
     # The only build by Clang has the thread sanitizer; clang-tidy (lint) gives its warnings about the rest of the code.
     stage clang check_part tsan thread_tests -L quick -R '^test_(base|reference)$'
-    export CLMGK_TEST_ONLY=thread,at_once,in_flight,wait_lists,_share_,handed_over,held_up,cancelling,release_while
+    export CLMGK_TEST_ONLY=thread,at_once,in_flight,wait_lists,_share_,handed_over,held_up,cancelling,release_while,a_rank_
     stage tsan check_part tsan thread_tests -L threads
 fi
 
