@@ -147,8 +147,10 @@ static double linear_value_at(clmgk_array array, size_t element, double value)
 static double value_at(const bench_arrays *arrays, const clmgk_attention_desc *desc, clmgk_array array, size_t element)
 {
     const clmgk_values rule = clmgk_array_get_info(array)->values;
-    if (is_capture_of(desc, array, true))
-        return (double)((int64_t)element * BENCH_DOCUMENTS / desc->length_k);
+    if (is_capture_of(desc, array, true)) {
+        const int64_t document = (int64_t)element * BENCH_DOCUMENTS / desc->length_k;
+        return (double)document;
+    }
     if (array == CLMGK_ARRAY_SLOPES || is_capture_of(desc, array, false))
         return ldexp(1.0, -1 - (int)(element % 8));
     if (tool_is_linear(desc->variant) && array != CLMGK_ARRAY_PRIOR)
