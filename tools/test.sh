@@ -3,7 +3,7 @@
 # Installs missing packages, builds into build/ (other compilers and sanitizers: build-*/), and runs all checks.
 #   tools/test.sh          the checks that every change must pass: within 15 minutes on 2 cores
 #   tools/test.sh --full   also all long checks: every compiler with every sanitizer, all shapes, optimised programs,
-#                          Oclgrind sweeps, Clang's static analyzer, the mutation run, the files of a release, the site
+#                          Oclgrind sweeps, Clang's static analyzer, the mutation run, the files of a release
 # All stages run, even after failures; the output ends with CTest's summary of the main build.
 # shellcheck disable=SC2317 # stages are called through stage()
 set -euo pipefail
@@ -110,7 +110,6 @@ if [[ $full -eq 1 ]]; then
     done
     stage mutations tests/mutations/run.py
     stage release tools/release.sh build/release
-    stage site tools/site.sh
 else
     stage python python/test.sh
     export CLMGK_FAULT_STEP=96
@@ -120,6 +119,7 @@ else
     export CLMGK_TEST_ONLY=thread,at_once,in_flight,wait_lists,_share_,handed_over,held_up,cancelling,release_while,a_rank_
     stage tsan check_part tsan thread_tests -L threads
 fi
+stage site tools/site.sh
 
 echo "==== stages"
 printf '%s\n' "${summary[@]}"
