@@ -174,8 +174,11 @@ clmgk_status clmgk_dist_mpi_create(const void *communicator, clmgk_dist_mpi **ou
         return mgk_dist_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: NULL", out == NULL ? "out" : "transport");
     *out = NULL;
     DIST_TRY(mgk_dist_alloc((int64_t)sizeof(*s), (void **)&s, error));
+    s->communicator = MPI_COMM_NULL;
     const clmgk_status status = open_mpi(communicator, s, error);
     if (status != CLMGK_OK) {
+        if (s->communicator != MPI_COMM_NULL)
+            (void)MPI_Comm_free(&s->communicator);
         free(s);
         return status;
     }

@@ -462,8 +462,7 @@ static clmgk_status ring_backward(const clmgk_dist_plan *p, const clmgk_attentio
     return status;
 }
 
-/* ---- the calls -----------------------------------------------------------------------------------------------------
- */
+/* ---- the calls -------------------------------------------------------------------------------------------------- */
 
 static clmgk_status check_call(const clmgk_dist_plan *plan, const clmgk_attention_args *args, clmgk_error *error)
 {
