@@ -126,33 +126,31 @@ static void compress(clmgk_attention_desc *desc)
 
 static const int64_t page_sizes[] = {1, 16, 3, 64, 8, 100};
 
-TH_TEST(pages_of_batches)
+static void expect_pages(th_session *session, int64_t length, bool compressed)
 {
     for (size_t n = 0; n < TH_COUNT(page_sizes); n++) {
-        const clmgk_attention_desc desc = desc_of(CLMGK_VARIANT_SOFTMAX, 40, page_sizes[n], 150, n);
+        clmgk_attention_desc desc = desc_of(CLMGK_VARIANT_SOFTMAX, length, page_sizes[n], 150, n);
+        if (compressed)
+            compress(&desc);
         TH_PROBLEM problem = paged_problem(&desc, n);
         th_expect(session, &problem);
     }
 }
 
+TH_TEST(pages_of_batches)
+{
+    expect_pages(session, 40, false);
+}
+
 TH_TEST(compressed_tables)
 {
-    for (size_t n = 0; n < TH_COUNT(page_sizes); n++) {
-        clmgk_attention_desc desc = desc_of(CLMGK_VARIANT_SOFTMAX, 40, page_sizes[n], 150, n);
-        compress(&desc);
-        TH_PROBLEM problem = paged_problem(&desc, n);
-        th_expect(session, &problem);
-    }
+    expect_pages(session, 40, true);
 }
 
 /* Forms for few rows; keys that follow each other in a page are read in place, and the others one by one. */
 TH_TEST(pages_for_few_queries)
 {
-    for (size_t n = 0; n < TH_COUNT(page_sizes); n++) {
-        const clmgk_attention_desc desc = desc_of(CLMGK_VARIANT_SOFTMAX, 1, page_sizes[n], 150, n);
-        TH_PROBLEM problem = paged_problem(&desc, n);
-        th_expect(session, &problem);
-    }
+    expect_pages(session, 1, false);
 }
 
 /* Several components, global heads, and heads of one vector and less, whose tiles are copied. */
