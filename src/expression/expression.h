@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Scores and masks of a user's own, as a line of text: the parser, derivatives, values, ranges, and OpenCL C.
+ * Scores and masks of a user's own, as a line of text: the parser, derivatives, values, and OpenCL C.
  *
  * A graph holds typed nodes, each once; a node's arguments come before it. Texts are parsed into a graph, which
  * simplifies what it can and adds derivatives as more nodes. An expression is a copy of the nodes that one of them
@@ -210,26 +210,6 @@ int64_t mgk_element(const mgk_node *read, const mgk_values *array, const double 
 
 /* One operation on numbers. */
 double mgk_apply(const mgk_node *node, const double *arguments);
-
-/* ---- ranges ------------------------------------------------------------------------------------------------------ */
-
-/* The values between two numbers, which may be infinite, and NaN if `nan`. */
-typedef struct mgk_range {
-    double low, high;
-    bool nan;
-} mgk_range;
-
-typedef struct mgk_bounds {
-    mgk_range names[MGK_NAMES];
-    const double *numbers;
-    /* The range of the elements of a captured array whose indices lie in these ranges. */
-    mgk_range (*read)(void *user, uint32_t capture, int axes, const mgk_range *indices);
-    void *user;
-} mgk_bounds;
-
-/* A range that has every value of the expression that a kernel may compute, with any rounding that OpenCL allows.
- * `ranges` has room for one range for each node. A mask is false where `high` is 0, and true where `low` is 1. */
-mgk_range mgk_evaluate_range(const mgk_expression *expression, const mgk_bounds *bounds, mgk_range *ranges);
 
 /* ---- OpenCL C ---------------------------------------------------------------------------------------------------- */
 
