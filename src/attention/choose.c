@@ -396,9 +396,10 @@ static void read_mask(const mgk_expression *mask, mgk_mod_texts *mods)
 clmgk_status mgk_plan_read_texts(clmgk_plan *plan, clmgk_error *error)
 {
     const clmgk_attention_desc *const d = &plan->desc;
+    const clmgk_allocator *const allocator = &plan->context->allocator;
+    MGK_TRY(mgk_mask_to_window(allocator, &plan->desc, error));
     if (!mgk_has_texts(d))
         return CLMGK_OK;
-    const clmgk_allocator *const allocator = &plan->context->allocator;
     clmgk_attention_desc without = *d;
     without.gradients = 0;
     plan->formulas = mgk_alloc(allocator, FORMULAS, sizeof(*plan->formulas));
@@ -440,9 +441,9 @@ clmgk_status mgk_plan_try(clmgk_context *context, const clmgk_attention_desc *de
     if (plan == NULL)
         return mgk_fail_memory(error, "a plan");
     mgk_plan_begin(plan, context, desc);
+    clmgk_status status = mgk_plan_read_texts(plan, error);
     engine_list list = list_engines(plan);
     const mgk_ranked *const own = &list.ranked[place_of(&list, mgk_engine_of(engine))];
-    clmgk_status status = mgk_plan_read_texts(plan, error);
     if (status == CLMGK_OK)
         status =
             may_be_measured(own) ? try_tuned(plan, &list, which, engine, parameters, error) : fail_by_rank(own, error);

@@ -211,6 +211,18 @@ int64_t mgk_element(const mgk_node *read, const mgk_values *array, const double 
 /* One operation on numbers. */
 double mgk_apply(const mgk_node *node, const double *arguments);
 
+/* ---- bands ------------------------------------------------------------------------------------------------------- */
+
+/* Pairs with low <= j - d(i) <= high, d(i) = i, or i + S - N if `at_end`; INT64_MIN, INT64_MAX: no limit. */
+typedef struct mgk_band {
+    int64_t low, high;
+    bool at_end;
+} mgk_band;
+
+/* Whether a mask leaves just such pairs, as conditions of sums of i, j, N, S and ints tell, which are at most `most`.
+ */
+bool mgk_find_band(const mgk_expression *mask, int64_t most, mgk_band *band);
+
 /* ---- OpenCL C ---------------------------------------------------------------------------------------------------- */
 
 /* Appends a function of this name over cl/attention/mods.clh; `score`: it has the parameter s. NULL: it returns the

@@ -120,6 +120,34 @@ TH_TEST(programs)
     assert_int_equal(session->built, built);
 }
 
+/* A mask that is a causal mask or a window has that one's program. */
+TH_TEST(windows)
+{
+    static const struct {
+        const char *mask;
+        clmgk_alignment alignment;
+        int64_t left, right;
+    } windows[] = {{"j <= i + S - N", CLMGK_ALIGN_BOTTOM_RIGHT, -1, 0},
+                   {"abs(i - j) < 6", CLMGK_ALIGN_TOP_LEFT, 5, 5},
+                   {"let d = S - N + i - j; d >= -7 && d <= 20 && true", CLMGK_ALIGN_BOTTOM_RIGHT, 20, 7},
+                   {"j >= i", CLMGK_ALIGN_TOP_LEFT, 0, -1}};
+    const clmgk_plan_options options = options_of(session, CLMGK_ENGINE_LANE);
+    for (size_t n = 0; n < TH_COUNT(windows); n++) {
+        clmgk_attention_desc plain = th_small_desc(CLMGK_VARIANT_SOFTMAX, 60, 90);
+        clmgk_attention_desc texts = plain;
+        plain.use_window = 1;
+        plain.alignment = windows[n].alignment;
+        plain.window_left = windows[n].left;
+        plain.window_right = windows[n].right;
+        texts.mask_mod = windows[n].mask;
+        TWINS both = make_twins(&texts, &plain, n);
+        th_run_pass(session, &both.plain, TH_FORWARD, &options);
+        const size_t built = session->built;
+        expect_on(session, &both, CLMGK_ENGINE_LANE);
+        assert_int_equal(session->built, built);
+    }
+}
+
 /* ---- the mixture family's other scores --------------------------------------------------------------------------- */
 
 /* s / 2 is the score of the doubled variance. */
@@ -173,7 +201,7 @@ TH_TEST(mixed_heads)
     plain.softcap = 2.0;
     plain.causal = 1;
     texts.score_mod = "2 * tanh(s / 2)";
-    texts.mask_mod = "j <= i + S - N";
+    texts.mask_mod = "2 * j <= 2 * (i + S - N)"; /* which is not known to be a causal mask */
     TWINS both = make_twins(&texts, &plain, 5);
     expect_alike(session, &both, false);
 }

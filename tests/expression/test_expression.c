@@ -830,6 +830,49 @@ static bool check_tile(const mgk_expression *expression, point *at, int row, int
     return some == all && range.low != range.high;
 }
 
+/* Masks, and the bands of keys that they are; others are none. */
+static const struct {
+    const char *text;
+    bool found;
+    mgk_band band;
+} bands[] = {
+    {"j <= i", true, {INT64_MIN, 0, false}},
+    {"i + S - N >= j", true, {INT64_MIN, 0, true}},
+    {"j < i + 4 && i - j < 3", true, {-2, 3, false}},
+    {"abs(j - i) <= 16 && j <= i", true, {-16, 0, false}},
+    {"let d = j - i - (S - N); d >= -30 && -d > -12", true, {-30, 11, true}},
+    {"j <= i + 1000000000", true, {INT64_MIN, 1000000000, false}},
+    {"j < i", true, {INT64_MIN, -1, false}},
+    {"true", true, {INT64_MIN, INT64_MAX, false}},
+    {"j <= i && j <= i + S - N", false, {0}}, /* two diagonals */
+    {"j <= i || j < 4", false, {0}},
+    {"j <= i + 2147483647", false, {0}}, /* a sum that overflows */
+    {"2 * j <= 2 * i", false, {0}},
+    {"j + j <= i + j", true, {INT64_MIN, 0, false}},
+    {"j <= i + N", false, {0}},
+    {"j <= i + h", false, {0}},
+    {"j <= i && doc[b, i] == doc[b, j]", false, {0}},
+    {"j * 1.0 <= i", false, {0}},
+    {"!(j <= i)", false, {0}},
+    {"i / 4 == j / 4", false, {0}},
+    {"!(j == i)", false, {0}},
+};
+
+TH_HOST_TEST(test_bands)
+{
+    for (size_t n = 0; n < TH_COUNT(bands); ++n) {
+        mgk_expression *const expression = extract_text(bands[n].text, true);
+        mgk_band band;
+        const bool found = mgk_find_band(expression, 1 << 20, &band);
+        if (found != bands[n].found)
+            fail_msg("%s: %s band", bands[n].text, found ? "a" : "no");
+        if (found &&
+            (band.low != bands[n].band.low || band.high != bands[n].band.high || band.at_end != bands[n].band.at_end))
+            fail_msg("%s: %lld ... %lld, %d", bands[n].text, (long long)band.low, (long long)band.high, band.at_end);
+        mgk_free(NULL, expression);
+    }
+}
+
 TH_HOST_TEST(test_ranges)
 {
     point at;

@@ -160,6 +160,8 @@ int offline_print_steps(clmgk_attention_desc desc, clmgk_pass pass, const mgk_de
         }
     mark_strided(&desc);
     clmgk_status status = clmgk_attention_validate(&desc, &desc, &error);
+    if (status == CLMGK_OK)
+        status = mgk_mask_to_window(NULL, &desc, &error);
     if (status == CLMGK_OK && mgk_has_texts(&desc))
         status = mgk_formulas_of(&desc, NULL, &formulas, &error);
     if (status == CLMGK_OK)

@@ -144,3 +144,57 @@ clmgk_status mgk_resolve_texts(clmgk_attention_desc *desc, clmgk_error *error)
     mgk_formulas_free(&formulas);
     return status;
 }
+
+/* ---- masks that are windows ---------------------------------------------------------------------------------------
+ */
+
+/* The narrower one of two sides; -1: no limit. */
+static int64_t narrower(int64_t a, int64_t b)
+{
+    return a < 0 || (b >= 0 && b < a) ? b : a;
+}
+
+static int64_t side_of(int64_t limit)
+{
+    return limit < MAX_AXIS ? limit : -1;
+}
+
+/* Whether the band is a window around the descriptor's diagonal, which may be chosen where nothing else asks for it. */
+static bool fits_diagonal(const clmgk_attention_desc *d, const mgk_band *band)
+{
+    const bool asked = d->causal || d->use_window || d->use_alibi;
+    const bool same = d->alignment == (band->at_end ? CLMGK_ALIGN_BOTTOM_RIGHT : CLMGK_ALIGN_TOP_LEFT);
+    return band->low <= 0 && band->high >= 0 && (!asked || same);
+}
+
+static void set_window(clmgk_attention_desc *d, const mgk_band *band)
+{
+    const int64_t left = side_of(band->low == INT64_MIN ? MAX_AXIS : -band->low), right = side_of(band->high);
+    d->window_left = narrower(d->use_window ? d->window_left : -1, left);
+    d->window_right = narrower(d->causal ? 0 : d->use_window ? d->window_right : -1, right);
+    d->alignment = band->at_end ? CLMGK_ALIGN_BOTTOM_RIGHT : CLMGK_ALIGN_TOP_LEFT;
+    d->causal = d->window_right == 0;
+    d->use_window = d->window_left >= 0 || d->window_right > 0;
+    d->mask_mod = NULL;
+    d->mask_block_q = d->mask_block_k = 0;
+    if (d->score_mod == NULL)
+        d->captures[0].name = d->numbers[0] = NULL;
+}
+
+clmgk_status mgk_mask_to_window(const clmgk_allocator *allocator, clmgk_attention_desc *d, clmgk_error *error)
+{
+    const bool by_pairs = d->use_mask_blocks || d->use_positions || (d->statistics & CLMGK_STATISTIC_NLL) != 0;
+    if (d->mask_mod == NULL || by_pairs) /* a likelihood has masks of pairs alone */
+        return CLMGK_OK;
+    clmgk_attention_desc alone = *d;
+    alone.score_mod = NULL;
+    alone.gradients = 0;
+    mgk_formulas formulas;
+    MGK_TRY(mgk_formulas_of(&alone, allocator, &formulas, error));
+    mgk_band band;
+    if (mgk_find_band(formulas.mask, d->length > d->length_k ? d->length : d->length_k, &band) &&
+        fits_diagonal(d, &band))
+        set_window(d, &band);
+    mgk_formulas_free(&formulas);
+    return CLMGK_OK;
+}

@@ -25,4 +25,8 @@ clmgk_status mgk_formulas_of(const clmgk_attention_desc *desc, const clmgk_alloc
 /* Checks the texts, captured arrays and numbers of a descriptor, and fills in the strides. */
 clmgk_status mgk_resolve_texts(clmgk_attention_desc *desc, clmgk_error *error);
 
+/* Turns a mask that is a causal mask or a window into that: kernels have bounds for these, which need no text. The
+ * arrays and numbers of a descriptor without a score go with it. */
+clmgk_status mgk_mask_to_window(const clmgk_allocator *allocator, clmgk_attention_desc *resolved, clmgk_error *error);
+
 #endif
