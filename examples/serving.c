@@ -3,8 +3,8 @@
  * Serving: requests come and go in eight places of a batch, prompts and single tokens in one call a step.
  *
  * Keys and values are in pages, which a finished request gives back. All requests share their first page, stored once.
- * One plan serves all steps: offsets of the queries, lengths and page tables are arrays of a call. The program compares
- * each row with a causal pass over its request's tokens.
+ * One plan serves all steps: offsets of the queries, lengths, page tables, and slots of the new keys and values are
+ * arrays of a call. The program compares each row with a causal pass over its request's tokens.
  */
 #include "example.h"
 
@@ -26,7 +26,8 @@ typedef struct service {
     place place[PLACES];
     cl_int free_page[POOL], done_page[POOL];
     int free_pages, done_pages, next, rows; /* the first request that waits; rows of the step */
-    float q[STEP][Q_TOKEN], o[STEP][Q_TOKEN];
+    float q[STEP][Q_TOKEN], o[STEP][Q_TOKEN], k[STEP][KV_TOKEN], v[STEP][KV_TOKEN];
+    cl_int slot[STEP]; /* of the step's keys and values; -1: none */
     const float *expected[STEP];
 } service;
 
@@ -48,25 +49,41 @@ static clmgk_attention_desc describe(int64_t length)
     return desc;
 }
 
+static void begin_step(service *s)
+{
+    s->rows = 0;
+    memset(s->slot, -1, sizeof(s->slot));
+}
+
 /* The next `count` tokens of a place's request join its pages, and the step's queries. */
 static void add_tokens(service *s, place *p, int count)
 {
     for (; count > 0; --count, ++p->length, ++s->rows) {
         if (p->length % PAGE == 0)
             p->page[p->pages++] = s->free_page[--s->free_pages];
-        const size_t row = (size_t)p->page[p->pages - 1] * PAGE + (size_t)p->length % PAGE, bytes = sizeof(keys[0][0]);
-        write_buffer(s->queue, s->args.k, row * bytes, bytes, keys[p->request][p->length]);
-        write_buffer(s->queue, s->args.v, row * bytes, bytes, values[p->request][p->length]);
+        s->slot[s->rows] = p->page[p->pages - 1] * PAGE + p->length % PAGE;
+        memcpy(s->k[s->rows], keys[p->request][p->length], sizeof(s->k[0]));
+        memcpy(s->v[s->rows], values[p->request][p->length], sizeof(s->v[0]));
         memcpy(s->q[s->rows], queries[p->request][p->length], sizeof(s->q[0]));
         s->expected[s->rows] = expected[p->request][p->length];
     }
+}
+
+/* The keys and values of the step's tokens go to their slots. */
+static void append(service *s, clmgk_plan *plan)
+{
+    clmgk_error error = {0};
+    write_buffer(s->queue, s->args.append_k, 0, sizeof(s->k), s->k);
+    write_buffer(s->queue, s->args.append_v, 0, sizeof(s->v), s->v);
+    write_buffer(s->queue, s->args.append_slots, 0, sizeof(s->slot), s->slot);
+    TRY(clmgk_enqueue_append(plan, s->queue, &s->args, 0, NULL, NULL, &error));
 }
 
 /* Requests take free places with their whole prompts; the others bring a token. */
 static void fill_step(service *s)
 {
     cl_int offsets[PLACES + 1] = {0}, lengths[PLACES], table[PLACES][ROOM] = {{0}};
-    s->rows = 0;
+    begin_step(s);
     while (s->done_pages > 0) /* of requests that ended with the last step */
         s->free_page[s->free_pages++] = s->done_page[--s->done_pages];
     for (int t = 0; t < PLACES; ++t) {
@@ -113,6 +130,7 @@ int main(void)
     desc.sequences = PLACES;
     desc.use_lengths = 1;
     desc.page_size = PAGE, desc.pages = POOL, desc.table_pages = ROOM;
+    desc.append = STEP; /* tokens at most, of which each step has some */
     clmgk_plan *plan = NULL;
     TRY(clmgk_plan_create(d.clmgk, &desc, NULL, &plan, &error));
     s.queue = open_queue(d);
@@ -121,18 +139,24 @@ int main(void)
     s.args.o = new_buffer(d, sizeof(s.q), NULL);
     s.args.k = new_buffer(d, sizeof(keys[0][0]) * POOL * PAGE, NULL);
     s.args.v = new_buffer(d, sizeof(values[0][0]) * POOL * PAGE, NULL);
+    s.args.append_k = new_buffer(d, sizeof(s.k), NULL);
+    s.args.append_v = new_buffer(d, sizeof(s.v), NULL);
+    s.args.append_slots = new_buffer(d, sizeof(s.slot), NULL);
     s.args.offsets = new_buffer(d, sizeof(cl_int) * (PLACES + 1), NULL);
     s.args.lengths = new_buffer(d, sizeof(cl_int) * PLACES, NULL);
     s.args.page_table = new_buffer(d, sizeof(cl_int) * PLACES * ROOM, NULL);
     s.args.workspace = new_workspace(d, plan);
     for (cl_int page = POOL - 1; page >= 0; --page)
         s.free_page[s.free_pages++] = page;
+    begin_step(&s);
     add_tokens(&s, &(place){.request = 0}, PAGE); /* to page 0 */
+    append(&s, plan);
     for (int t = 0; t < PLACES; ++t)
         s.place[t].request = -1;
     float worst = 0.0F;
     int steps = 0;
     for (fill_step(&s); s.rows > 0; fill_step(&s), ++steps) {
+        append(&s, plan);
         TRY(clmgk_enqueue_forward(plan, s.queue, &s.args, 0, NULL, NULL, &error));
         read_buffer(s.queue, s.args.o, (size_t)s.rows * sizeof(s.o[0]), s.o);
         for (int i = 0; i < s.rows; ++i)

@@ -5,35 +5,15 @@
 
 #define ARGUMENTS mgk_heads_args
 #define BUFFERS   MGK_HEADS_BUFFERS
-#include "engine/rows.clh"
-
-#include "base/normal.clh"
-
-#define HALF_LANES       CAT(LANES_HALVED_, LANES)
-#define LANES_HALVED_16  8
-#define LANES_HALVED_8   4
-#define LANES_HALVED_4   2
-#define vload_half_lanes CAT(vload, HALF_LANES)
-typedef CAT(ulong, LANES) turns; /* fractions of 2^64 */
+#include "engine/rotary.clh"
 
 #define HEADS_AT_ONCE (GROUP_SIZE / TEAM)
-#define MEMBER        (ITEM % TEAM)
 
 #define GIVEN(slot) is_given(&a.bound, SLOT_##slot)
 
 /* ---- arguments ---- */
 
-/* Constant indices of arguments: with others compilers copy all arguments of a GPU's work-item to memory. */
-FUNCTION mgk_i64 pick(const mgk_i64 *list, const int count, int i)
-{
-    mgk_i64 x = list[0];
-    UNROLL
-    for (int n = 1; n < count; ++n)
-        x = n == i ? list[n] : x;
-    return x;
-}
-
-/* Field by field for the same reason. */
+/* Field by field: pick (engine/rotary.clh). */
 FUNCTION mgk_heads_part part_of(const mgk_heads_args *a, int n)
 {
 #define PART_FIELD(field) (n == 0 ? a->part[0].field : n == 1 ? a->part[1].field : a->part[2].field)
@@ -61,27 +41,6 @@ FUNCTION long position_of(const mgk_heads_args *a, long row, __global const int 
     return is_given(&a->bound, SLOT_LENGTHS) ? (long)lengths[row / a->length] - a->length + n : n;
 }
 
-/* Turns per position of all pairs. */
-FUNCTION void make_frequencies(const mgk_heads_args *a, SHARED ulong *frequency)
-{
-    for (int c = ITEM; c < a->pairs; c += GROUP_SIZE)
-        frequency[c] =
-            mul_hi((ulong)pick(a->slow, MGK_TURNS, c / MGK_TURNS), (ulong)pick(a->fast, MGK_TURNS, c % MGK_TURNS));
-}
-
-/* Cosines and sines of all pairs, up to a whole number of vectors: products with positions wrap, so nothing is lost. */
-FUNCTION void make_angles(const mgk_heads_args *a, long position, SHARED const ulong *frequency, SHARED float *cosine,
-                          SHARED float *sine)
-{
-    VECTORS_FOR(c, ITEM, GROUP_SIZE, a->pairs) {
-        const turns turn = CAT(vload, LANES)(0, frequency + c) * (turns)((ulong)position);
-        real x, y;
-        scaled_turn(CAT(convert_uint, LANES)(turn >> 32), (real)(1.0f), &x, &y);
-        vstore_real(x, 0, cosine + c);
-        vstore_real(y, 0, sine + c);
-    }
-}
-
 /* ---- a head ---- */
 
 /* A head's row: x = in (+ bias), back to `in` with keep; out = rotated(x scale (gain)). */
@@ -90,9 +49,8 @@ typedef struct head {
     __global const float *bias, *gain; /* 0: none */
     float scale;
     bool keep;
-    int rotary, pairs, size;
-    SHARED const float *cosine, *sine;
-    float direction; /* 1; -1: rotated back */
+    turns_of_head turns;
+    int size;
 } head;
 
 FUNCTION real biased(const head *h, int c, int size)
@@ -101,7 +59,7 @@ FUNCTION real biased(const head *h, int c, int size)
     return h->bias != 0 ? x + key_load(h->bias, c, size, 0.0f) : x;
 }
 
-FUNCTION real scaled(const head *h, int c, int size)
+FUNCTION real head_load(const head *h, int c, int size)
 {
     const real x = biased(h, c, size);
     if (h->keep)
@@ -109,31 +67,12 @@ FUNCTION real scaled(const head *h, int c, int size)
     return h->gain != 0 ? x * h->scale * key_load(h->gain, c, size, 0.0f) : x;
 }
 
-FUNCTION void turn_head(const head *h)
+FUNCTION void head_store(const head *h, int c, int size, real x)
 {
-    const int pairs = h->rotary != 0 && h->size > 0 ? h->pairs : 0;
-    if (h->rotary == 1)
-        VECTORS_FOR(c, MEMBER, TEAM, pairs) {
-            const real x = scaled(h, c, pairs), y = scaled(h, pairs + c, 2 * pairs);
-            const real cosine = vload_real(0, h->cosine + c), sine = h->direction * vload_real(0, h->sine + c);
-            store_piece(h->out, c, pairs, fma(x, cosine, -(y * sine)));
-            store_piece(h->out, pairs + c, 2 * pairs, fma(x, sine, y * cosine));
-        }
-    else
-        VECTORS_FOR(c, MEMBER, TEAM, 2 * pairs) {
-            const real x = scaled(h, c, 2 * pairs);
-            real cosine, sine, rotated, y;
-            cosine.even = cosine.odd = vload_half_lanes(0, h->cosine + c / 2);
-            sine.odd = h->direction * vload_half_lanes(0, h->sine + c / 2);
-            sine.even = -sine.odd;
-            rotated.even = x.odd;
-            rotated.odd = x.even;
-            y = fma(x, cosine, rotated * sine);
-            store_piece(h->out, c, 2 * pairs, y);
-        }
-    VECTORS_FOR(c, MEMBER, TEAM, h->size - 2 * pairs)
-        store_piece(h->out, 2 * pairs + c, h->size, scaled(h, 2 * pairs + c, h->size));
+    store_piece(h->out, c, size, x);
 }
+
+#include "engine/turn_head.clh"
 
 /* ---- forward ---- */
 
@@ -170,22 +109,16 @@ KERNEL(layer_heads)
     SHARED ulong frequency[MGK_MOST_PAIRS];
     SHARED float cosine[MGK_MOST_PAIRS], sine[MGK_MOST_PAIRS];
     const long first = (long)GROUP_ID * a.block, end = min(first + a.block, a.rows);
-    if (a.rotary != 0)
-        make_frequencies(&a, frequency);
+    make_frequencies(&a.rotary, frequency);
     for (long row = first; row < end; ++row) {
         const long position = position_of(&a, row, lengths, offsets);
         const bool stored = position >= 0 && position < a.capacity;
-        if (a.rotary != 0) {
+        if (a.rotary.form != 0) {
             GLOBAL_BARRIER(); /* the frequencies are ready; the angles of the row before are no longer read */
-            make_angles(&a, position, frequency, cosine, sine);
+            make_angles(&a.rotary, position, frequency, cosine, sine);
             GLOBAL_BARRIER();
         }
-        const head rotated = {.keep = a.keep_biased,
-                              .rotary = a.rotary,
-                              .pairs = a.pairs,
-                              .cosine = cosine,
-                              .sine = sine,
-                              .direction = 1.0f};
+        const head rotated = {.keep = a.keep_biased, .turns = {a.rotary.form, a.rotary.pairs, cosine, sine, 1.0f}};
         for (int n = 0; n < 3; ++n) {
             const mgk_heads_part part = part_of(&a, n);
             const bool is_cache = n > 0 && a.capacity > 0;
@@ -197,7 +130,7 @@ KERNEL(layer_heads)
                      : n == 1 ? (GIVEN(BIAS_K) ? bias_k : 0)
                               : (GIVEN(BIAS_V) ? bias_v : 0);
             h.gain = n == 0 ? (GIVEN(GAIN_Q) ? gain_q : 0) : n == 1 && GIVEN(GAIN_K) ? gain_k : 0;
-            h.rotary = n < 2 ? a.rotary : 0;
+            h.turns.form = n < 2 ? a.rotary.form : 0;
             if (!is_cache || stored)
                 forward_row(&a, &part, h, shared);
             KEEP_APART;
@@ -253,9 +186,9 @@ FUNCTION void backward_row(const mgk_heads_args *a, const mgk_heads_part *part, 
     for (int first = 0; first < part->heads; first += HEADS_AT_ONCE) {
         const int number = first + ITEM / TEAM, at = number * part->size;
         const bool mine = number < part->heads;
-        if (h.rotary != 0) {
+        if (h.turns.form != 0) {
             h.in = h.out = r->d + at;
-            h.size = mine ? 2 * h.pairs : 0; /* the rest stays unchanged */
+            h.size = mine ? 2 * h.turns.pairs : 0; /* the rest stays unchanged */
             turn_head(&h);
             GLOBAL_BARRIER(); /* other members read the numbers that this one rotated */
         }
@@ -271,12 +204,11 @@ KERNEL(layer_heads_backward)
     SHARED ulong frequency[MGK_MOST_PAIRS];
     SHARED float cosine[MGK_MOST_PAIRS], sine[MGK_MOST_PAIRS];
     const long first = (long)GROUP_ID * a.block, end = min(first + a.block, a.rows);
-    if (a.rotary != 0)
-        make_frequencies(&a, frequency);
+    make_frequencies(&a.rotary, frequency);
     for (long row = first; row < end; ++row) {
-        if (a.rotary != 0) {
+        if (a.rotary.form != 0) {
             GLOBAL_BARRIER();
-            make_angles(&a, position_of(&a, row, lengths, offsets), frequency, cosine, sine);
+            make_angles(&a.rotary, position_of(&a, row, lengths, offsets), frequency, cosine, sine);
             GLOBAL_BARRIER();
         }
         for (int n = 0; n < 3; ++n) {
@@ -284,8 +216,7 @@ KERNEL(layer_heads_backward)
             const mgk_i64 biases = pick(a.region, 3, n), gains = n < 2 ? pick(a.region + 3, 2, n) : -1;
             const long columns = (long)part.heads * part.size;
             const long team = (long)GROUP_ID * min(part.heads, HEADS_AT_ONCE) + ITEM / TEAM;
-            const head h = {
-                .rotary = n < 2 ? a.rotary : 0, .pairs = a.pairs, .cosine = cosine, .sine = sine, .direction = -1.0f};
+            const head h = {.turns = {n < 2 ? a.rotary.form : 0, a.rotary.pairs, cosine, sine, -1.0f}};
             const gradient_row r = {.d = (n == 0   ? out_q
                                           : n == 1 ? out_k
                                                    : out_v) +

@@ -12,7 +12,7 @@
  *
  *     ELEMENT   element type: STORAGE (the descriptor's type for the array: clmgk_array_dtype), CAPTURE (the
  *               captured array's type: clmgk_capture), F32, I32 or BYTE
- *     ACCESS    IN, or OUT if some pass writes the array
+ *     ACCESS    IN, or OUT if some pass writes the array; the pass append writes K and V, inputs of all others
  *     VALUES    legal values of an input, which the calls on host arrays check: ANY, FINITE, NOT_NEGATIVE (and
  *               finite), POSITIVE (and finite), NOT_RAISED (no +inf, no NaN), LENGTHS (0 .. size of the axis),
  *               OFFSETS (ascending from 0 to the size of the axis), POSITIONS (0 .. 2^30 - 1)
@@ -36,8 +36,8 @@
 
 #define CLMGK_ARRAY_LIST(A, G, S)                                                                                      \
     A(Q, q, STORAGE, IN, ANY, "rrr-", query_axes(d), true)                                                             \
-    A(K, k, STORAGE, IN, ANY, "rrr-", key_axes(d), true)                                                               \
-    A(V, v, STORAGE, IN, ANY, "rr--", value_axes(d), true)                                                             \
+    A(K, k, STORAGE, IN, ANY, "rrr--r", key_axes(d), true)                                                             \
+    A(V, v, STORAGE, IN, ANY, "rr---o", value_axes(d), true)                                                           \
     A(O, o, STORAGE, OUT, ANY, "rr-r", "BHNE", true)                                                                   \
     A(LSE, lse, F32, OUT, ANY, "or-o", row_axes(d), !linear(d))                                                        \
     A(PRIOR, prior, F32, IN, NOT_NEGATIVE, "rrr-", prior_axes(d), d->prior_shape != CLMGK_PRIOR_UNIFORM)               \
@@ -116,6 +116,10 @@
     A(PARTS_O, parts_o, STORAGE, IN, ANY, "---r", "BHNE", d->combine)                                                  \
     A(PARTS_LSE, parts_lse, F32, IN, ANY, "---r", "BHN", d->combine)                                                   \
     A(PARTS_LSE_LOW, parts_lse_low, F32, IN, ANY, "---o", "BHN", d->combine && d->use_lse_low)                         \
+    A(APPEND_K, append_k, STORAGE, IN, ANY, "-----r", append_axes(d), d->append > 0)                                   \
+    A(APPEND_V, append_v, STORAGE, IN, ANY, "-----o", "RGE", d->append > 0)                                            \
+    A(APPEND_SLOTS, append_slots, I32, IN, ANY, "-----r", "R", d->append > 0)                                          \
+    A(APPEND_POSITIONS, append_positions, I32, IN, ANY, "-----r", "R", d->append_rotary != 0)                          \
     A(WORKSPACE, workspace, BYTE, OUT, ANY, "oooo", "", true)
 
 /* X(NAME, field): the value 1 in the descriptor's field switches the array NAME on. */
@@ -204,7 +208,8 @@ CLMGK_API const clmgk_array_info *clmgk_array_get_info(clmgk_array array);
     X(BACKWARD, 1, "backward")                                                                                         \
     X(STATISTICS, 2, "statistics")                                                                                     \
     X(COMBINE, 3, "combine")                                                                                           \
-    X(MASK, 4, "mask")
+    X(MASK, 4, "mask")                                                                                                 \
+    X(APPEND, 5, "append")
 
 typedef enum clmgk_pass {
 #define CLMGK_PASS_ENUM(name, value, ...) CLMGK_PASS_##name = (value),
@@ -227,7 +232,8 @@ typedef enum clmgk_presence { CLMGK_ABSENT, CLMGK_OPTIONAL, CLMGK_REQUIRED } clm
 /*
  * Shape of an array in axis order. Letters: B batch, H query heads, A heads that are mixed after their softmax, G
  * key/value heads, N queries, S keys, D and E head sizes, M components or global heads, U hidden units, F features, T
- * packed sequences, t for T + 1, o for B + 1, P pages of a pool, K keys of a page, C entries of a page table; b, h, n
+ * packed sequences, t for T + 1, o for B + 1, P pages of a pool, K keys of a page, C entries of a page table, R tokens
+ * to append; b, h, n
  * and s are the axes of the bias; c, d, q and k those of mask_blocks; w, x, y and z those of a captured array; # is the
  * number of a score's or mask's numbers; 1 and 2 are axes of that size.
  */

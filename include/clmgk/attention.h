@@ -8,6 +8,7 @@
  *     clmgk_enqueue_backward(plan, queue, &args, 0, NULL, &event, &error);        desc.gradients
  *     clmgk_enqueue_statistics(plan, queue, &args, 0, NULL, &event, &error);      desc.statistics
  *     clmgk_enqueue_mask(plan, queue, &args, 0, NULL, &event, &error);            desc.mask_mod, desc.use_mask_blocks
+ *     clmgk_enqueue_append(plan, queue, &args, 0, NULL, &event, &error);          desc.append
  *
  * Programs that have their arrays in host memory and make no OpenCL calls use clmgk_attention_forward_host,
  * _backward_host and _statistics_host.
@@ -279,6 +280,18 @@ typedef struct clmgk_attention_desc {
     int64_t mask_block_k;
     int64_t mask_blocks_batch;
     int64_t mask_blocks_heads;
+
+    /* New keys and values (clmgk_enqueue_append). R = append > 0: a call writes up to R tokens into K and V, which are
+     * pools of pages, or caches. append_k is [R,G,D] (MGK [R,G,M,D], admixture variants [R,M,D]) and append_v [R,G,E],
+     * with Q's storage type and any strides: so parts of a packed QKV; the layouts' `batch` is ignored. The first
+     * append_rotary_size elements (0: all D, else even, at most 512) of each key are rotated by its token's position,
+     * with append_rotary_base >= 1 (0: 10000) and the pairs of clmgk_rotary. Not in the linear family. */
+    int64_t append; /* 0: the plan has no clmgk_enqueue_append */
+    clmgk_layout append_k;
+    clmgk_layout append_v;
+    clmgk_rotary append_rotary;
+    int64_t append_rotary_size;
+    double append_rotary_base;
 } clmgk_attention_desc;
 
 #define CLMGK_ATTENTION_DESC_INIT CLMGK_INIT(clmgk_attention_desc)
@@ -466,10 +479,12 @@ CLMGK_API size_t clmgk_plan_workspace_size(const clmgk_plan *plan);
  *   counts          shape of the prior ([M] if uniform); counts of several batches or devices may be added up
  *   new_prior       shape of counts
  *   nll             [B,H]; packed sequences: [T,H]; 0 where no row sees a key
- *   parts_o         storage type, dense [parts,B,H,N,E]: required input of combine
- *   parts_lse       dense [parts,B,H,N]: required input of combine; parts_lse_low likewise, optional with use_lse_low
- *   workspace       clmgk_plan_workspace_size bytes (offset in bytes, a multiple of 4); ignored by a pass without
- *                   workspace. Concurrent enqueues need distinct workspaces
+ *   append_k, append_v  new keys and values, storage type of Q, layouts append_k and append_v: required with append >
+ * 0; a call without append_v and v appends keys alone append_slots    int32 [R]: the slot of each token, required with
+ * append > 0 append_positions  int32 [R]: required with append_rotary parts_o         storage type, dense
+ * [parts,B,H,N,E]: required input of combine parts_lse       dense [parts,B,H,N]: required input of combine;
+ * parts_lse_low likewise, optional with use_lse_low workspace       clmgk_plan_workspace_size bytes (offset in bytes, a
+ * multiple of 4); ignored by a pass without workspace. Concurrent enqueues need distinct workspaces
  *
  * State of the linear family. C = sum_j psi_j v_j^T and z = sum_j psi_j, summed over the keys of the state passed in
  * and over all keys j < lengths[b], independent of causality and alignment; psi_j = sum_r pi_r(j) phi(k_jr) with the
@@ -669,6 +684,26 @@ CLMGK_API clmgk_status clmgk_enqueue_statistics(clmgk_plan *plan, cl_command_que
 CLMGK_API clmgk_status clmgk_enqueue_mask(clmgk_plan *plan, cl_command_queue queue, const clmgk_attention_args *args,
                                           cl_uint num_wait, const cl_event *wait_list, cl_event *event,
                                           clmgk_error *error);
+
+/*
+ * ---- new keys and values ----------------------------------------------------------------------------------------
+ *
+ * Slot number s is row s mod page_size of page floor(s / page_size); without pages it is row s mod S of cache
+ * floor(s / S), a batch or a sequence. There are at most 2^31 - 1 slots. A token with a negative slot, or one beyond
+ * the last, is left out: so a call may have fewer than R tokens. If two tokens have the same slot, it is undefined
+ * which of them it holds afterwards. Elements of other slots are not written.
+ */
+
+/*
+ * Enqueues a plan's append, in one kernel: element (t, g, d) of append_k, rotated by append_positions[t] if the
+ * descriptor has append_rotary and rounded to K's type, becomes element (g, d) of slot append_slots[t] of K; and
+ * append_v's of V. K and V are outputs, so no two of their elements may share memory. Needs no workspace.
+ * INVALID_VALUE: a plan without `append`; INVALID_BUFFER: v or append_v without the other. Otherwise like
+ * clmgk_enqueue_forward.
+ */
+CLMGK_API clmgk_status clmgk_enqueue_append(clmgk_plan *plan, cl_command_queue queue, const clmgk_attention_args *args,
+                                            cl_uint num_wait, const cl_event *wait_list, cl_event *event,
+                                            clmgk_error *error);
 
 /*
  * ---- partial results --------------------------------------------------------------------------------------------

@@ -69,8 +69,8 @@ typedef struct clmgk_cuda_args {
 
 /*
  * Enqueue a pass of a prepared plan on `stream`, a stream of the device's primary context: like clmgk_enqueue_forward,
- * _backward, _statistics and _combine (attention.h), with the stream's order in place of events. They never compile,
- * allocate, or wait for the device, and may be captured into a CUDA graph.
+ * _backward, _statistics, _combine, _mask and _append (attention.h), with the stream's order in place of events. They
+ * never compile, allocate, or wait for the device, and may be captured into a CUDA graph.
  * Errors: INVALID_VALUE (NULL, a plan that is not prepared or lacks the pass, a number), INVALID_BUFFER (missing, not
  * CUDA's memory of the device, not aligned, or an output that shares elements), CUDA, for example for a stream of
  * another device. After INVALID_* nothing was enqueued. CUDA reports failures of earlier work at later calls, these
@@ -86,5 +86,7 @@ CLMGK_API clmgk_status clmgk_enqueue_combine_cuda(clmgk_plan *plan, clmgk_cuda_s
                                                   const clmgk_cuda_args *args, clmgk_error *error);
 CLMGK_API clmgk_status clmgk_enqueue_mask_cuda(clmgk_plan *plan, clmgk_cuda_stream stream, const clmgk_cuda_args *args,
                                                clmgk_error *error);
+CLMGK_API clmgk_status clmgk_enqueue_append_cuda(clmgk_plan *plan, clmgk_cuda_stream stream,
+                                                 const clmgk_cuda_args *args, clmgk_error *error);
 
 #endif

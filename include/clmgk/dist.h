@@ -105,7 +105,7 @@ typedef struct clmgk_dist_desc {
      * INVALID_VALUE without it for causal masks, windows, ALiBi, dropout, noise, score_mod and mask_mod.
      *
      * UNSUPPORTED: the linear family; packed sequences, lengths, pages, lists of mask blocks, a bias, a prior [H,M,S],
-     * statistics, combine; gradients but those of Q, K and V; dK or dV that is not f32 (dtype_grad_k, dtype_grad_v).
+     * statistics, combine, append; gradients but those of Q, K and V; dK or dV that is not f32 (dtype_grad_k, dtype_grad_v).
      * RING also: sinks, mix_after_heads, and O or dQ that is not f32.
      */
     const clmgk_attention_desc *attention;

@@ -41,21 +41,6 @@ typedef enum clmgk_norm {
 } clmgk_norm;
 
 /*
- * Rotary positions. The first P = rotary_size elements of a head form P/2 pairs. Pair c is rotated by the angle
- * position rotary_base^(-2c/P): (x, y) -> (x cos - y sin, x sin + y cos). Angles are accurate to 10^-6 at any position.
- */
-#define CLMGK_ROTARY_LIST(X)                                                                                           \
-    X(NONE, 0, "none")                                                                                                 \
-    X(HALVES, 1, "halves") /* pair c is elements c and c + P/2 (GPT-NeoX, Llama in transformers) */                    \
-    X(PAIRS, 2, "pairs")   /* pair c is elements 2c and 2c + 1 (GPT-J, the original paper) */
-
-typedef enum clmgk_rotary {
-#define CLMGK_ROTARY_ENUM(name, value, ...) CLMGK_ROTARY_##name = (value),
-    CLMGK_ROTARY_LIST(CLMGK_ROTARY_ENUM)
-#undef CLMGK_ROTARY_ENUM
-} clmgk_rotary;
-
-/*
  * The layer's own arrays, in a list like CLMGK_ARRAY_LIST (arrays.h):
  *
  *     A(NAME, field, ELEMENT, ACCESS, passes, axes, has)   passes: forward, backward; r required, o optional, - absent
@@ -146,7 +131,7 @@ typedef struct clmgk_layer_desc {
      * masks and modifiers, score and mask as text (with a cache i counts the new tokens, j the cache's), state. Its
      * `gradients` may name its parameters (prior, variance, shift, bias, sinks, mix..., captured arrays, numbers,
      * state), but not q, k and v. Its precision holds for the layer's products, too (gemm.h). Its layouts (the layer
-     * chooses them), statistics, combine, use_positions, pages and use_mask_blocks must be zero. Without a second input
+     * chooses them), statistics, combine, use_positions, pages, use_mask_blocks and append must be zero. Without a second input
      * and without a cache S is N; with a cache S is cache_capacity (0 stands for it). The library reads the structure
      * only during the call.
      */
@@ -303,8 +288,6 @@ CLMGK_API clmgk_status clmgk_enqueue_layer_backward(clmgk_layer *layer, cl_comma
 /* Names, as in variants.h. The name of an array is that of its field. */
 CLMGK_API const char *clmgk_norm_name(clmgk_norm norm);
 CLMGK_API clmgk_status clmgk_norm_from_name(const char *name, clmgk_norm *norm, clmgk_error *error);
-CLMGK_API const char *clmgk_rotary_name(clmgk_rotary rotary);
-CLMGK_API clmgk_status clmgk_rotary_from_name(const char *name, clmgk_rotary *rotary, clmgk_error *error);
 CLMGK_API const char *clmgk_layer_array_name(clmgk_layer_array array);
 CLMGK_API clmgk_status clmgk_layer_array_from_name(const char *name, clmgk_layer_array *array, clmgk_error *error);
 

@@ -260,6 +260,21 @@ typedef enum clmgk_engine {
 #undef CLMGK_ENGINE_ENUM
 } clmgk_engine;
 
+/*
+ * Rotary positions. The first P = rotary_size elements of a head form P/2 pairs. Pair c is rotated by the angle
+ * position rotary_base^(-2c/P): (x, y) -> (x cos - y sin, x sin + y cos). Angles are accurate to 10^-6 at any position.
+ */
+#define CLMGK_ROTARY_LIST(X)                                                                                           \
+    X(NONE, 0, "none")                                                                                                 \
+    X(HALVES, 1, "halves") /* pair c is elements c and c + P/2 (GPT-NeoX, Llama in transformers) */                    \
+    X(PAIRS, 2, "pairs")   /* pair c is elements 2c and 2c + 1 (GPT-J, the original paper) */
+
+typedef enum clmgk_rotary {
+#define CLMGK_ROTARY_ENUM(name, value, ...) CLMGK_ROTARY_##name = (value),
+    CLMGK_ROTARY_LIST(CLMGK_ROTARY_ENUM)
+#undef CLMGK_ROTARY_ENUM
+} clmgk_rotary;
+
 /* Traits of variants: bits of a set. */
 typedef enum clmgk_variant_trait {
     CLMGK_TRAIT_ADMIXTURE = 1,   /* Q and K have M heads, mixed by p: admixture family and its linear forms */
@@ -298,6 +313,8 @@ CLMGK_API const char *clmgk_alignment_name(clmgk_alignment alignment);
 CLMGK_API clmgk_status clmgk_alignment_from_name(const char *name, clmgk_alignment *alignment, clmgk_error *error);
 CLMGK_API const char *clmgk_feature_name(clmgk_feature feature);
 CLMGK_API clmgk_status clmgk_feature_from_name(const char *name, clmgk_feature *feature, clmgk_error *error);
+CLMGK_API const char *clmgk_rotary_name(clmgk_rotary rotary);
+CLMGK_API clmgk_status clmgk_rotary_from_name(const char *name, clmgk_rotary *rotary, clmgk_error *error);
 CLMGK_API const char *clmgk_engine_name(clmgk_engine engine);
 CLMGK_API clmgk_status clmgk_engine_from_name(const char *name, clmgk_engine *engine, clmgk_error *error);
 

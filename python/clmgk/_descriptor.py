@@ -117,6 +117,12 @@ class Descriptor(TypedDict, total=False):
     mask_block_k: int
     mask_blocks_batch: int
     mask_blocks_heads: int
+    append: int
+    append_k: Layout | None
+    append_v: Layout | None
+    append_rotary: str
+    append_rotary_size: int
+    append_rotary_base: float
 
 
 # Enumerations of C without a table of names.

@@ -166,8 +166,8 @@ def _create(opened: Opened, desc: Any, options: Any) -> Handle:
 class Plan:
     """One attention problem on one device, compiled once, for many calls.
 
-    A plan is immutable, and threads may share it. `forward`, `backward`, `statistics`, `mask` and `combine` run its passes
-    on NumPy arrays; ``clmgk.opencl`` enqueues them on OpenCL arrays. The functions ``clmgk.attention`` and others make plans
+    A plan is immutable, and threads may share it. `forward`, `backward`, `statistics`, `mask`, `append` and `combine` run
+    its passes on NumPy arrays; ``clmgk.opencl`` enqueues them on OpenCL arrays. The functions ``clmgk.attention`` and others make plans
     themselves and keep the last ones; a plan of one's own saves their look at the arguments, and gives access to every
     field of the C library's descriptor.
 
@@ -364,6 +364,32 @@ class Plan:
         if not self._resolved.use_mask_blocks or self._resolved.mask_mod == NULL:
             raise ValueError("mask: the plan was made without use_mask_blocks and mask_mod")
         return self._call("mask", arrays)
+
+    def append(self, *, k: Array, v: Array, append_k: Array, append_v: Array, append_slots: Array,
+               **arrays: Array) -> dict[str, Array]:
+        """Writes new keys and values into the pools or caches of a plan that has append > 0.
+
+        Parameters
+        ----------
+        k, v : array
+            The pools or caches, in which slots are written.
+        append_k, append_v : array [R,G,D] and [R,G,E]
+            The new keys and values of R tokens.
+        append_slots : array of int32 [R]
+            Each token's slot: page * page_size + row, or without pages batch * S + row. A token with a negative slot, or one
+            beyond the last, is left out.
+        **arrays
+            append_positions, int32 [R], with append_rotary.
+
+        Returns
+        -------
+        dict
+            "k" and "v".
+        """
+        if not self._resolved.append:
+            raise ValueError("append: the plan was made without it")
+        return self._call("append", {"k": k, "v": v, "append_k": append_k, "append_v": append_v,
+                                     "append_slots": append_slots, **arrays})
 
     def combine(self, *, parts_o: Array, parts_lse: Array, **arrays: Array) -> dict[str, Array]:
         """Combines attentions over disjoint ranges of keys into the attention over all; the plan has combine=True.

@@ -20,7 +20,7 @@ from ._library import (ARRAYS, GRADIENTS, NULL, begin_call, bits, call, check, c
 from ._plan import Plan
 from ._slots import Slot
 
-__all__ = ["adopt", "backward", "combine", "forward", "mask", "statistics"]
+__all__ = ["adopt", "append", "backward", "combine", "forward", "mask", "statistics"]
 
 
 def adopt(context: pyopencl.Context, device: pyopencl.Device | None = None) -> Context:
@@ -164,6 +164,12 @@ def mask(plan: Plan, queue: pyopencl.CommandQueue, *, wait_for: Sequence[pyopenc
          **arrays: Any) -> pyopencl.Event:
     """Enqueues the classification of a mask's blocks (`clmgk.Plan.mask`), as `forward`."""
     return _enqueue(plan, "mask", queue, arrays, wait_for, 0)
+
+
+def append(plan: Plan, queue: pyopencl.CommandQueue, *, wait_for: Sequence[pyopencl.Event] | None = None,
+           **arrays: Any) -> pyopencl.Event:
+    """Enqueues the writes of new keys and values (`clmgk.Plan.append`), as `forward`."""
+    return _enqueue(plan, "append", queue, arrays, wait_for, 0)
 
 
 def combine(plan: Plan, queue: pyopencl.CommandQueue, *, parts: int,

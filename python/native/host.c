@@ -107,6 +107,7 @@ int32_t binding_is_output(clmgk_pass pass, clmgk_array array)
     return info->gradient != 0                ? pass == CLMGK_PASS_BACKWARD
            : info->statistic != 0             ? pass == CLMGK_PASS_STATISTICS
            : array == CLMGK_ARRAY_MASK_BLOCKS ? pass == CLMGK_PASS_MASK
+           : pass == CLMGK_PASS_APPEND        ? array == CLMGK_ARRAY_K || array == CLMGK_ARRAY_V
            : written[array] == OUT            ? pass == CLMGK_PASS_FORWARD || pass == CLMGK_PASS_COMBINE
                                               : 0;
 }
@@ -122,6 +123,7 @@ static enqueue_function *const enqueue_functions[CLMGK_PASSES] = {
     [CLMGK_PASS_STATISTICS] = clmgk_enqueue_statistics,
     [CLMGK_PASS_COMBINE] = clmgk_enqueue_combine,
     [CLMGK_PASS_MASK] = clmgk_enqueue_mask,
+    [CLMGK_PASS_APPEND] = clmgk_enqueue_append,
 };
 
 /* A pass, from its buffers to its end. */

@@ -40,8 +40,10 @@ FROM_ARRAYS = {"dtype", "dtype_k", "dtype_v", "dtype_o", "batch", "kv_heads", "c
                "use_mask_blocks", "mask_block_q", "mask_block_k", "mask_blocks_batch", "mask_blocks_heads"}
 # Fields that stand for a function of their own, or its argument.
 FUNCTIONS = {"gradients", "statistics", "combine"}
-# For rows whose weights need more than f32's L, where the functions return one L; gradients to be added up; parts of a batch.
-PLANS_ALONE = {"use_lse_low", "dtype_grad_q", "dtype_grad_k", "dtype_grad_v", "first_batch", "first_head", "all_heads", "partial_keys"}
+# For rows whose weights need more than f32's L, where the functions return one L; gradients to be added up; parts of a batch; pools
+# that calls write.
+PLANS_ALONE = {"use_lse_low", "dtype_grad_q", "dtype_grad_k", "dtype_grad_v", "first_batch", "first_head", "all_heads", "partial_keys",
+               "append", "append_k", "append_v", "append_rotary", "append_rotary_size", "append_rotary_base"}
 
 
 @pytest.mark.parametrize("name", OFFERED)

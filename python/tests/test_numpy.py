@@ -347,6 +347,31 @@ def test_pages_and_caches(rng):
     np.testing.assert_allclose(o[0].reshape(2, 2, 3, 16).swapaxes(0, 1), expected, **TOLERANCE)
 
 
+def test_append(rng):
+    """Tokens go to their slots; keys are rotated; the other elements of the pools stay."""
+    k, v, _ = paged(rng)
+    new_k, new_v = normal(rng, 3, 2, 16), normal(rng, 3, 2, 16)
+    slots, positions = np.array([9, -1, 4], np.int32), np.array([3, 1, 0], np.int32)
+    plan = clmgk.Plan(heads=2, head_size=16, page_size=4, pages=7, table_pages=2, append=3, append_rotary="halves")
+    expected_k, expected_v = k.copy(), v.copy()
+    for token, (slot, position) in enumerate(zip(slots, positions)):
+        if slot >= 0:
+            angle = position * 10000.0 ** (-np.arange(8) / 8)
+            x, y = new_k[token, :, :8], new_k[token, :, 8:]
+            expected_k[slot // 4, :, slot % 4] = np.concatenate(
+                [x * np.cos(angle) - y * np.sin(angle), x * np.sin(angle) + y * np.cos(angle)], axis=1)
+            expected_v[slot // 4, :, slot % 4] = new_v[token]
+    arrays = {"append_k": new_k, "append_v": new_v, "append_slots": slots, "append_positions": positions}
+    out = plan.append(k=k, v=v, **arrays)
+    assert out["k"] is k and out["v"] is v
+    np.testing.assert_allclose(k, expected_k, **TOLERANCE)
+    np.testing.assert_array_equal(v, expected_v)
+    with pytest.raises(ValueError, match="append: the plan was made without it"):
+        clmgk.Plan(length=3, head_size=16).append(k=k, v=v, **arrays)
+    with pytest.raises(ValueError, match="append_positions"):
+        plan.append(k=k, v=v, **{**arrays, "append_positions": None})
+
+
 def test_pages_are_checked(rng):
     k, v, _ = paged(rng)
     q = normal(rng, 2, 2, 3, 16)

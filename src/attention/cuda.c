@@ -119,3 +119,9 @@ clmgk_status clmgk_enqueue_mask_cuda(clmgk_plan *plan, clmgk_cuda_stream stream,
 {
     return enqueue(plan, CLMGK_PASS_MASK, stream, args, error);
 }
+
+clmgk_status clmgk_enqueue_append_cuda(clmgk_plan *plan, clmgk_cuda_stream stream, const clmgk_cuda_args *args,
+                                       clmgk_error *error)
+{
+    return enqueue(plan, CLMGK_PASS_APPEND, stream, args, error);
+}

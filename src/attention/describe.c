@@ -3,6 +3,7 @@
 #include "attention/core/formulas.h"
 #include "attention/core/mask.h"
 #include "attention/plan.h"
+#include "operation/rows.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -40,6 +41,7 @@ static clmgk_status check_enums(const clmgk_attention_desc *d, clmgk_error *erro
                   {ENUM(partial_keys, 2)},
                   {ENUM(resolved, 2)},
                   {ENUM(feature, 5)},
+                  {ENUM(append_rotary, 3)},
                   CLMGK_SWITCH_LIST(SWITCH)};
     for (size_t i = 0; i < MGK_COUNT(fields); ++i)
         if (fields[i].value < 0 || fields[i].value >= fields[i].count)
@@ -307,6 +309,33 @@ static clmgk_status check_pages(const clmgk_attention_desc *d, clmgk_error *erro
                                                                             : "its kernels do not read pages");
 }
 
+static clmgk_status resolve_append(clmgk_attention_desc *d, clmgk_error *error)
+{
+    const mgk_rotary_fields rotary = {.prefix = "append_",
+                                      .head = "head_size",
+                                      .rotary = d->append_rotary,
+                                      .head_size = d->head_size,
+                                      .size = &d->append_rotary_size,
+                                      .base = &d->append_rotary_base};
+    MGK_TRY(check_count("append", d->append, 0, error));
+    MGK_TRY(mgk_resolve_rotary(&rotary, error));
+    if (d->append == 0)
+        return d->append_rotary == CLMGK_ROTARY_NONE
+                   ? CLMGK_OK
+                   : mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "append_rotary: %d: expected 0 with append = 0",
+                              (int)d->append_rotary);
+    if (mgk_has_trait(d, CLMGK_TRAIT_LINEAR))
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "append: %" PRId64 ": expected 0 with variant %s", d->append,
+                        clmgk_variant_name(d->variant));
+    const int64_t rows = d->page_size > 0 ? d->page_size : d->length_k;
+    const int64_t places = d->page_size > 0 ? d->pages : mgk_has_caches(d) ? d->sequences : d->batch;
+    if (rows > 0 && places > INT32_MAX / rows)
+        return mgk_fail(error, CLMGK_ERROR_OVERFLOW,
+                        "append: %" PRId64 ": expected less than 2^31 slots, found %" PRId64 " times %" PRId64,
+                        d->append, places, rows);
+    return CLMGK_OK;
+}
+
 /* Packed sequences have an alignment of their own, and lengths, too, unless they have caches. */
 static clmgk_status check_sequences(const clmgk_attention_desc *d, clmgk_error *error)
 {
@@ -475,6 +504,12 @@ static clmgk_status check_outputs(const clmgk_attention_desc *d, clmgk_error *er
 /* Strides of a dense array; false on overflow. An empty array has the strides of an array with one token. */
 static bool dense_layout(clmgk_layout *layout, const clmgk_shape *shape)
 {
+    if (shape->axes[0] == 'R') {
+        layout->strided = 1;
+        layout->component = shape->size[shape->rank - 1];
+        layout->head = shape->rank > 3 ? shape->size[2] * layout->component : layout->component;
+        return mgk_mul_i64(shape->size[1], layout->head, &layout->token);
+    }
     const bool has_width = shape->axes[shape->rank - 1] == 'D' || shape->axes[shape->rank - 1] == 'E';
     const int tokens = shape->rank - (has_width ? 2 : 1);
     const int64_t components = tokens > 2 ? shape->size[2] : 1;
@@ -523,10 +558,10 @@ static clmgk_status check_no_overlap(const char *name, const clmgk_shape *shape,
 }
 
 /* True if the array is an output, whose elements must not overlap. */
-static bool is_written(clmgk_array array)
+static bool is_written(const clmgk_attention_desc *d, clmgk_array array)
 {
     for (int pass = 0; pass < CLMGK_PASSES; ++pass)
-        if (mgk_array_is_output((clmgk_pass)pass, array))
+        if (mgk_pass_is_wanted(d, (clmgk_pass)pass) && mgk_array_is_output((clmgk_pass)pass, array))
             return true;
     return false;
 }
@@ -548,7 +583,7 @@ static clmgk_status resolve_layout(clmgk_attention_desc *d, clmgk_array array, c
     if (!mgk_array_extent(d, array, &extent))
         return mgk_fail(error, CLMGK_ERROR_OVERFLOW, "%s: its extent in bytes does not fit in 64 bits", name);
     shape = mgk_array_shape(d, array);
-    return extent > 0 && is_written(array) ? check_no_overlap(name, &shape, error) : CLMGK_OK;
+    return extent > 0 && is_written(d, array) ? check_no_overlap(name, &shape, error) : CLMGK_OK;
 }
 
 static clmgk_status resolve_layouts(clmgk_attention_desc *d, clmgk_error *error)
@@ -613,6 +648,7 @@ clmgk_status mgk_attention_resolve(const clmgk_attention_desc *desc, clmgk_atten
     MGK_TRY(resolve_variance(&d, error));
     MGK_TRY(resolve_window(&d, error));
     MGK_TRY(check_sequences(&d, error));
+    MGK_TRY(resolve_append(&d, error));
     MGK_TRY(resolve_bias(&d, error));
     MGK_TRY(check_softcap(&d, error));
     MGK_TRY(check_dropout(&d, error));

@@ -94,13 +94,16 @@ static clmgk_status check_numbers(clmgk_pass pass, const clmgk_attention_args *a
     if (pass == CLMGK_PASS_COMBINE && (args->parts < 1 || args->parts > MAX_PARTS))
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "parts: %" PRId64 ": expected 1 to %" PRId64, args->parts,
                         MAX_PARTS);
+    if (pass == CLMGK_PASS_APPEND && (args->v.memory == NULL) != (args->append_v.memory == NULL))
+        return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER, "%s: NULL: expected a buffer, or none for %s either",
+                        args->v.memory == NULL ? "v" : "append_v", args->v.memory == NULL ? "append_v" : "v");
     return CLMGK_OK;
 }
 
 clmgk_status mgk_plan_check_call(const clmgk_plan *plan, clmgk_pass pass, const void *args, clmgk_error *error)
 {
-    static const char *const fields[CLMGK_PASSES] = {"", "gradients", "statistics", "combine",
-                                                     "use_mask_blocks and mask_mod"};
+    static const char *const fields[CLMGK_PASSES] = {
+        "", "gradients", "statistics", "combine", "use_mask_blocks and mask_mod", "append"};
     if (plan == NULL)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "plan: NULL: expected a plan");
     if (args == NULL)
@@ -167,4 +170,10 @@ clmgk_status clmgk_enqueue_mask(clmgk_plan *plan, cl_command_queue queue, const 
                                 cl_uint num_wait, const cl_event *wait_list, cl_event *event, clmgk_error *error)
 {
     return enqueue(plan, CLMGK_PASS_MASK, args, &(mgk_queue_place){queue, num_wait, wait_list, event}, error);
+}
+
+clmgk_status clmgk_enqueue_append(clmgk_plan *plan, cl_command_queue queue, const clmgk_attention_args *args,
+                                  cl_uint num_wait, const cl_event *wait_list, cl_event *event, clmgk_error *error)
+{
+    return enqueue(plan, CLMGK_PASS_APPEND, args, &(mgk_queue_place){queue, num_wait, wait_list, event}, error);
 }

@@ -40,6 +40,7 @@ static const char *why_not(const clmgk_attention_desc *d)
         {d->sequences > 0, "sequences: packed sequences"},
         {d->use_lengths != 0, "use_lengths: 1"},
         {d->page_size > 0, "page_size: pages"},
+        {d->append > 0, "append: new keys and values"},
         {d->use_mask_blocks != 0, "use_mask_blocks: 1"},
         {d->use_bias != 0, "use_bias: 1"},
         {d->prior_shape == CLMGK_PRIOR_HMS, "prior_shape: HMS"},

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Validation of a layer's descriptor, and its defaults. */
 #include "layer/layer.h"
+#include "operation/rows.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -79,27 +80,14 @@ static clmgk_status check_positions(const clmgk_layer_desc *d, clmgk_error *erro
 
 static clmgk_status resolve_rotary(clmgk_layer_desc *d, clmgk_error *error)
 {
-    const int64_t head_size = d->attention->head_size;
+    const mgk_rotary_fields fields = {.prefix = "",
+                                      .head = "attention.head_size",
+                                      .rotary = d->rotary,
+                                      .head_size = d->attention->head_size,
+                                      .size = &d->rotary_size,
+                                      .base = &d->rotary_base};
     MGK_TRY(check_positions(d, error));
-    if (d->rotary == CLMGK_ROTARY_NONE) {
-        if (d->rotary_size == 0 && d->rotary_base == 0.0)
-            return CLMGK_OK;
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: %g: expected 0 without rotary positions (rotary)",
-                        d->rotary_size != 0 ? "rotary_size" : "rotary_base",
-                        d->rotary_size != 0 ? (double)d->rotary_size : d->rotary_base);
-    }
-    if (d->rotary_size == 0)
-        d->rotary_size = head_size;
-    if (d->rotary_size < 2 || d->rotary_size > head_size || d->rotary_size % 2 != 0)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
-                        "rotary_size: %" PRId64 ": expected an even number from 2 to attention.head_size = %" PRId64,
-                        d->rotary_size, head_size);
-    if (d->rotary_base == 0.0)
-        d->rotary_base = 10000.0;
-    if (!(d->rotary_base >= 1.0) || isinf(d->rotary_base))
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "rotary_base: %g: expected 1 or more, or 0 for 10000",
-                        d->rotary_base);
-    return CLMGK_OK;
+    return mgk_resolve_rotary(&fields, error);
 }
 
 static clmgk_status resolve_numbers(clmgk_layer_desc *d, clmgk_error *error)
@@ -154,6 +142,7 @@ static clmgk_status check_outer_fields(clmgk_attention_desc *a, clmgk_error *err
     } others[] = {{"use_positions", a->use_positions},
                   {"page_size", a->page_size},
                   {"use_mask_blocks", a->use_mask_blocks},
+                  {"append", a->append},
                   {"sequences", a->use_lengths ? a->sequences : 0}}; /* they have caches of their own */
     for (size_t i = 0; i < MGK_COUNT(others); ++i)
         if (others[i].value != 0)

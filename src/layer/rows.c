@@ -4,10 +4,6 @@
 
 #include "operation/rows.h"
 
-#include <math.h>
-
-#define PI 3.14159265358979323846
-
 static int64_t least(int64_t a, int64_t b)
 {
     return a < b ? a : b;
@@ -117,13 +113,6 @@ void mgk_rows_norm_backward(const mgk_rows_list *list, const mgk_norm_rows *rows
 
 /* ---- rows of heads -------------------------------------------------------------------------------------------- */
 
-/* 2^64 x, 0 <= x <= 1. */
-static mgk_i64 fraction_of(double x)
-{
-    const uint64_t bits = x < 1.0 ? (uint64_t)ldexp(x, 64) : UINT64_MAX;
-    return (mgk_i64)bits;
-}
-
 static mgk_heads_args heads_args(const mgk_heads_rows *rows, int64_t block)
 {
     mgk_heads_args args = {.rows = rows->rows,
@@ -132,7 +121,7 @@ static mgk_heads_args heads_args(const mgk_heads_rows *rows, int64_t block)
                            .sequences = (mgk_i32)rows->sequences,
                            .capacity = (mgk_i32)rows->capacity,
                            .block = (mgk_i32)block,
-                           .rotary = (mgk_i32)rows->rotary,
+                           .rotary = mgk_rotary_of(rows->rotary, rows->rotary_size, rows->rotary_base),
                            .keep_biased = rows->keep_biased,
                            .epsilon = (float)rows->epsilon};
     for (size_t i = 0; i < 3; ++i) {
@@ -143,14 +132,6 @@ static mgk_heads_args heads_args(const mgk_heads_rows *rows, int64_t block)
                                         .head_out = is_cache ? rows->capacity * size : size,
                                         .heads = (mgk_i32)rows->part[i].heads,
                                         .size = (mgk_i32)size};
-    }
-    if (rows->rotary == CLMGK_ROTARY_NONE)
-        return args;
-    args.pairs = (mgk_i32)(rows->rotary_size / 2);
-    for (int i = 0; i < MGK_TURNS; ++i) {
-        const double step = -2.0 * i / (double)rows->rotary_size;
-        args.fast[i] = fraction_of(pow(rows->rotary_base, step));
-        args.slow[i] = fraction_of(pow(rows->rotary_base, step * MGK_TURNS) / (2.0 * PI));
     }
     return args;
 }

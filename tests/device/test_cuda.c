@@ -266,6 +266,7 @@ static const struct {
     [CLMGK_PASS_STATISTICS] = {clmgk_enqueue_statistics, clmgk_enqueue_statistics_cuda},
     [CLMGK_PASS_COMBINE] = {clmgk_enqueue_combine, clmgk_enqueue_combine_cuda},
     [CLMGK_PASS_MASK] = {clmgk_enqueue_mask, clmgk_enqueue_mask_cuda},
+    [CLMGK_PASS_APPEND] = {clmgk_enqueue_append, clmgk_enqueue_append_cuda},
 };
 
 /* Writes the results to the arrays. */
@@ -393,7 +394,9 @@ static void expect_same_bits(const scene *self, clmgk_plan *plan, const clmgk_at
 CUDA_TEST(all_passes_give_the_bits_of_opencl)
 {
     NEEDS(self->context != NULL);
-    const clmgk_attention_desc desc = mixture();
+    clmgk_attention_desc desc = mixture();
+    desc.append = 3;
+    th_expect_ok(clmgk_attention_validate(&desc, &desc, &th_error));
     clmgk_plan *const plan = plan_of(self, &desc);
     arrays host;
     make(&desc, clmgk_plan_workspace_size(plan), &host);

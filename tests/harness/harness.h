@@ -181,7 +181,7 @@ static inline int64_t th_softmax_heads(const clmgk_attention_desc *desc)
 bool th_is_gradient(th_name name);
 
 /* The calls of a plan. */
-typedef enum th_pass { TH_FORWARD, TH_BACKWARD, TH_STATISTICS, TH_COMBINE, TH_MASK } th_pass;
+typedef enum th_pass { TH_FORWARD, TH_BACKWARD, TH_STATISTICS, TH_COMBINE, TH_MASK, TH_APPEND } th_pass;
 
 #define TH_RANK 5 /* axes (b, h, r, n, d) of any array; those it lacks are 1 */
 

@@ -143,6 +143,22 @@ static void shape_captures(th_problem *problem)
     set_shape(&problem->array[TH_GRAD_NUMBERS], count, 1, 1, 1, 1);
 }
 
+/* Tokens first; slots of pages, or of caches. */
+static void shape_append(th_problem *problem)
+{
+    const clmgk_attention_desc *const d = &problem->desc;
+    th_array *const a = problem->array;
+    const th_array *const k = &a[TH_K];
+    set_shape(&a[TH_APPEND_K], d->append, k->shape[1], k->shape[2], 1, d->head_size);
+    set_shape(&a[TH_APPEND_V], d->append, d->kv_heads, 1, 1, d->value_size);
+    set_layout(&a[TH_APPEND_K], &d->append_k);
+    set_layout(&a[TH_APPEND_V], &d->append_v);
+    a[TH_APPEND_K].stride[0] = d->append_k.token;
+    a[TH_APPEND_V].stride[0] = d->append_v.token;
+    set_shape(&a[TH_APPEND_SLOTS], d->append, 1, 1, 1, 1);
+    set_shape(&a[TH_APPEND_POSITIONS], d->append, 1, 1, 1, 1);
+}
+
 static void shape_arrays(th_problem *problem)
 {
     const clmgk_attention_desc *const d = &problem->desc;
@@ -194,6 +210,7 @@ static void shape_arrays(th_problem *problem)
     set_shape(&a[TH_DENOMINATOR], d->batch, d->heads, 1, d->length, 2);
     shape_training(problem);
     shape_captures(problem);
+    shape_append(problem);
 }
 
 static bool has_scale(const clmgk_attention_desc *desc)
@@ -201,7 +218,7 @@ static bool has_scale(const clmgk_attention_desc *desc)
     return desc->feature == CLMGK_FEATURE_EXP || desc->feature == CLMGK_FEATURE_FAVOR;
 }
 
-static bool is_used_apart_from_pages(const clmgk_attention_desc *desc, th_name name)
+static bool is_used_in_attention(const clmgk_attention_desc *desc, th_name name)
 {
     const clmgk_array_info *const info = clmgk_array_get_info((clmgk_array)name);
     switch (name) {
@@ -287,7 +304,9 @@ static bool is_used(const clmgk_attention_desc *desc, th_name name)
 {
     if (name >= TH_PAGE_TABLE && name <= TH_LAST_PAGE)
         return name == TH_PAGE_TABLE ? desc->page_size > 0 : desc->use_page_offsets != 0;
-    return is_used_apart_from_pages(desc, name);
+    if (name >= TH_APPEND_K && name <= TH_APPEND_POSITIONS)
+        return name == TH_APPEND_POSITIONS ? desc->append_rotary != 0 : desc->append > 0;
+    return is_used_in_attention(desc, name);
 }
 
 bool th_is_gradient(th_name name)
@@ -333,6 +352,11 @@ static double random_value(const clmgk_attention_desc *desc, th_name name, uint6
         return floor(th_uniform(state) * (double)(desc->table_pages + 1));
     case TH_LAST_PAGE:
         return floor(th_uniform(state) * (double)(desc->page_size + 1));
+    case TH_APPEND_SLOTS:
+        return floor(th_uniform(state) *
+                     (double)(desc->page_size > 0 ? desc->pages * desc->page_size : desc->length_k));
+    case TH_APPEND_POSITIONS:
+        return floor(1000 * th_uniform(state));
     case TH_BIAS:
         return th_random(state) % 8 == 0 ? (double)-INFINITY : th_normal(state);
     case TH_SLOPES:

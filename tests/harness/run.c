@@ -122,6 +122,8 @@ static bool takes_part(th_pass pass, size_t name)
         return (th_is_input(name) && name != TH_V) || (name >= TH_RESPONSIBILITIES && name <= TH_NLL);
     case TH_MASK:
         return name >= TH_CAPTURE_0 && name <= TH_MASK_BLOCKS;
+    case TH_APPEND:
+        return name == TH_K || name == TH_V || (name >= TH_APPEND_K && name <= TH_APPEND_POSITIONS);
     default:
         return name == TH_O || name == TH_LSE || name == TH_LSE_LOW || (name >= TH_PARTS_O && name <= TH_PARTS_LSE_LOW);
     }
@@ -136,6 +138,8 @@ static bool is_output(th_pass pass, size_t name)
         return name >= TH_RESPONSIBILITIES && name <= TH_NLL;
     case TH_MASK:
         return name == TH_MASK_BLOCKS;
+    case TH_APPEND: /* some slots of K and V: tests compare whole buffers */
+        return false;
     default:
         return th_is_output(name);
     }
@@ -315,6 +319,7 @@ void th_enqueue(clmgk_plan *plan, cl_command_queue queue, const th_device *devic
         [TH_STATISTICS] = clmgk_enqueue_statistics,
         [TH_COMBINE] = clmgk_enqueue_combine,
         [TH_MASK] = clmgk_enqueue_mask,
+        [TH_APPEND] = clmgk_enqueue_append,
     };
     th_expect_ok(enqueue[device->pass](plan, queue, &device->args, num_wait, wait_list, event, &th_error));
 }

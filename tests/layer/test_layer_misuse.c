@@ -93,6 +93,7 @@ static const bad_desc bad_descs[] = {
     {A(.sequences = 2, .use_lengths = 1), .status = CLMGK_ERROR_UNSUPPORTED, .field = "attention.sequences",
      .value = "2"},
     {A(.use_mask_blocks = 1), .status = CLMGK_ERROR_UNSUPPORTED, .field = "attention.use_mask_blocks", .value = "1"},
+    {A(.append = 3), .status = CLMGK_ERROR_UNSUPPORTED, .field = "attention.append", .value = "3"},
     {A(.batch = 1 << 29, .length = 4), .status = CLMGK_ERROR_OVERFLOW, .field = "attention.batch",
      .value = "536870912"},
 

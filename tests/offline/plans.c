@@ -296,12 +296,19 @@ static const mixed_problem several_types[] = {
      CLMGK_STORAGE_F32,
      CLMGK_STORAGE_F32,
      2},
+    {{"softmax-append-64", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, 1, 64, 64, false, false, false, CLMGK_PASS_APPEND,
+      false},
+     CLMGK_STORAGE_F16,
+     CLMGK_STORAGE_BF16,
+     CLMGK_STORAGE_F32,
+     512},
 };
 
 static const char *const pass_names[CLMGK_PASSES] = {[CLMGK_PASS_FORWARD] = "",
                                                      [CLMGK_PASS_BACKWARD] = "backward-",
                                                      [CLMGK_PASS_STATISTICS] = "statistics-",
-                                                     [CLMGK_PASS_COMBINE] = ""};
+                                                     [CLMGK_PASS_COMBINE] = "",
+                                                     [CLMGK_PASS_APPEND] = ""};
 
 static mgk_device_facts facts_of(clmgk_device_class device_class, const char *vendor)
 {
@@ -395,6 +402,8 @@ static void ask(const problem *p, clmgk_attention_desc *desc)
     desc->gradients = p->pass == CLMGK_PASS_BACKWARD ? gradients_of(p) : 0;
     desc->statistics = p->pass == CLMGK_PASS_STATISTICS ? CLMGK_STATISTIC_ALL : 0;
     desc->combine = p->pass == CLMGK_PASS_COMBINE;
+    desc->append = p->pass == CLMGK_PASS_APPEND ? desc->length : 0;
+    desc->append_rotary = p->pass == CLMGK_PASS_APPEND ? CLMGK_ROTARY_HALVES : CLMGK_ROTARY_NONE;
     desc->sequences = p->modified ? 4 : 0;
     desc->use_offsets_k = p->modified && desc->length != desc->length_k;
     desc->use_bias = desc->use_alibi = desc->use_sinks = desc->use_lse_low = p->modified;

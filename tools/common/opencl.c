@@ -78,8 +78,8 @@ tool_exit tool_time_pass(const tool_device *device, clmgk_plan *plan, clmgk_pass
 {
     clmgk_status (*const enqueues[CLMGK_PASSES])(clmgk_plan *, cl_command_queue, const clmgk_attention_args *, cl_uint,
                                                  const cl_event *, cl_event *, clmgk_error *) = {
-        clmgk_enqueue_forward, clmgk_enqueue_backward, clmgk_enqueue_statistics, clmgk_enqueue_combine,
-        clmgk_enqueue_mask};
+        clmgk_enqueue_forward, clmgk_enqueue_backward, clmgk_enqueue_statistics,
+        clmgk_enqueue_combine, clmgk_enqueue_mask,     clmgk_enqueue_append};
     const double start = tool_now_ms();
     TOOL_TRY(tool_check_library(enqueues[pass](plan, device->queue, args, 0, NULL, NULL, &error->library), error));
     TOOL_TRY(tool_check_cl(clFinish(device->queue), "clFinish", error));

@@ -65,6 +65,14 @@ static const char *value_axes(const clmgk_attention_desc *d)
     return place_axes(d, "PGKE", "TGSE", "BGSE");
 }
 
+/* Tokens first, as projections make them. */
+static const char *append_axes(const clmgk_attention_desc *d)
+{
+    if (has_trait(d, CLMGK_TRAIT_ADMIXTURE))
+        return "RMD";
+    return has_trait(d, CLMGK_TRAIT_KEYS) ? "RGMD" : "RGD";
+}
+
 /* Problems with a length of keys each. */
 static const char *cache_axis(const clmgk_attention_desc *d)
 {
@@ -314,7 +322,8 @@ static int64_t size_of(const clmgk_attention_desc *d, char axis)
                  {'P', d->pages},
                  {'K', d->page_size},
                  {'C', d->table_pages},
-                 {'o', d->batch + 1}};
+                 {'o', d->batch + 1},
+                 {'R', d->append}};
     for (size_t i = 0; i < MGK_COUNT(sizes); ++i)
         if (sizes[i].axis == axis)
             return sizes[i].size;
@@ -332,11 +341,19 @@ static int64_t product(int64_t a, int64_t b)
 static size_t layout_offset(clmgk_array array)
 {
 #define OFFSET_OF_LAYOUT(NAME, field) [CLMGK_ARRAY_##NAME] = offsetof(clmgk_attention_desc, field)
-    static const size_t offsets[CLMGK_ARRAYS] = {
-        OFFSET_OF_LAYOUT(Q, q),           OFFSET_OF_LAYOUT(K, k),           OFFSET_OF_LAYOUT(V, v),
-        OFFSET_OF_LAYOUT(O, o),           OFFSET_OF_LAYOUT(LSE, lse),       OFFSET_OF_LAYOUT(GRAD_LSE, lse),
-        OFFSET_OF_LAYOUT(LSE_LOW, lse),   OFFSET_OF_LAYOUT(GRAD_O, grad_o), OFFSET_OF_LAYOUT(GRAD_Q, grad_q),
-        OFFSET_OF_LAYOUT(GRAD_K, grad_k), OFFSET_OF_LAYOUT(GRAD_V, grad_v)};
+    static const size_t offsets[CLMGK_ARRAYS] = {OFFSET_OF_LAYOUT(Q, q),
+                                                 OFFSET_OF_LAYOUT(K, k),
+                                                 OFFSET_OF_LAYOUT(V, v),
+                                                 OFFSET_OF_LAYOUT(O, o),
+                                                 OFFSET_OF_LAYOUT(LSE, lse),
+                                                 OFFSET_OF_LAYOUT(GRAD_LSE, lse),
+                                                 OFFSET_OF_LAYOUT(LSE_LOW, lse),
+                                                 OFFSET_OF_LAYOUT(GRAD_O, grad_o),
+                                                 OFFSET_OF_LAYOUT(GRAD_Q, grad_q),
+                                                 OFFSET_OF_LAYOUT(GRAD_K, grad_k),
+                                                 OFFSET_OF_LAYOUT(GRAD_V, grad_v),
+                                                 OFFSET_OF_LAYOUT(APPEND_K, append_k),
+                                                 OFFSET_OF_LAYOUT(APPEND_V, append_v)};
     return offsets[array];
 }
 
@@ -346,12 +363,16 @@ clmgk_layout *mgk_array_layout(clmgk_attention_desc *desc, clmgk_array array)
     return offset != 0 ? (clmgk_layout *)(void *)((char *)desc + offset) : NULL;
 }
 
-/* [B,heads,(M,)tokens,width]; L has no width. */
+/* [B,heads,(M,)tokens,width], or [tokens,heads,(M,)width]; L has no width. */
 static int64_t stride_in(const clmgk_layout *layout, const clmgk_shape *shape, int axis)
 {
     const char letter = shape->axes[axis];
-    if (axis < 2)
-        return axis == 0 ? layout->batch : layout->head;
+    if (letter == 'R')
+        return layout->token;
+    if (axis == 1)
+        return layout->head;
+    if (axis == 0)
+        return layout->batch;
     if (letter == 'N' || letter == 'S' || letter == 'K')
         return layout->token;
     return letter == 'M' ? layout->component : 1;
@@ -440,14 +461,20 @@ bool mgk_array_is_output(clmgk_pass pass, clmgk_array array)
         return info->statistic != 0;
     if (pass == CLMGK_PASS_MASK)
         return array == CLMGK_ARRAY_MASK_BLOCKS;
+    if (pass == CLMGK_PASS_APPEND)
+        return array == CLMGK_ARRAY_K || array == CLMGK_ARRAY_V;
     return array == CLMGK_ARRAY_O || array == CLMGK_ARRAY_LSE || array == CLMGK_ARRAY_LSE_LOW ||
            array == CLMGK_ARRAY_DENOMINATOR || (array >= CLMGK_ARRAY_NEW_STATE_C && array <= CLMGK_ARRAY_NEW_STATE_M);
 }
 
 bool mgk_pass_is_wanted(const clmgk_attention_desc *desc, clmgk_pass pass)
 {
-    const bool wanted[CLMGK_PASSES] = {true, desc->gradients != 0, desc->statistics != 0, desc->combine != 0,
-                                       desc->use_mask_blocks && desc->mask_mod != NULL};
+    const bool wanted[CLMGK_PASSES] = {true,
+                                       desc->gradients != 0,
+                                       desc->statistics != 0,
+                                       desc->combine != 0,
+                                       desc->use_mask_blocks && desc->mask_mod != NULL,
+                                       desc->append > 0};
     return wanted[pass];
 }
 

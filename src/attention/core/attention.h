@@ -134,6 +134,9 @@ clmgk_status mgk_forward_plan(const mgk_forward *pass, const mgk_attention_step 
 clmgk_status mgk_attention_check_splits(const mgk_tunables *tunables, const clmgk_attention_desc *desc, int64_t parts,
                                         int64_t rows, clmgk_error *error);
 
+/* Plans the pass that writes new keys and values into their slots. */
+clmgk_status mgk_attention_plan_append(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error);
+
 /* Plans the combination of the caller's partial results. */
 clmgk_status mgk_attention_plan_combine(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error);
 

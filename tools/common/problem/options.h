@@ -122,6 +122,10 @@
     X(PARTS_O, )                                                                                                       \
     X(PARTS_LSE, )                                                                                                     \
     X(PARTS_LSE_LOW, )                                                                                                 \
+    X(APPEND_K, )                                                                                                      \
+    X(APPEND_V, )                                                                                                      \
+    X(APPEND_SLOTS, )                                                                                                  \
+    X(APPEND_POSITIONS, )                                                                                              \
     X(WORKSPACE, )
 
 /* Every array has one line in one of the lists; one without does not compile. */

@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* New keys and values in their slots, against a loop over tokens. All other bytes of the pools stay as they are. */
+#include "harness/harness.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the loop --------------------------------------------------------------------------------------------------- */
+
+/* Element number `flat` of the token, head and component that begin at `row`, rotated by the token's position. */
+static double rotated(const th_problem *problem, const double *row, int64_t element, double position)
+{
+    const clmgk_attention_desc *const d = &problem->desc;
+    const int64_t pairs = d->append_rotary_size / 2;
+    if (d->append_rotary == CLMGK_ROTARY_NONE || element >= 2 * pairs)
+        return row[element];
+    const bool halves = d->append_rotary == CLMGK_ROTARY_HALVES;
+    const int64_t c = halves ? element % pairs : element / 2;
+    const bool second = halves ? element >= pairs : element % 2 == 1;
+    const double angle = position * pow(d->append_rotary_base, -2.0 * (double)c / (double)d->append_rotary_size);
+    const double x = row[halves ? c : 2 * c], y = row[halves ? c + pairs : 2 * c + 1];
+    return second ? x * sin(angle) + y * cos(angle) : x * cos(angle) - y * sin(angle);
+}
+
+/* The place in a pool of an element of a token's rows. */
+static size_t place_in(const th_array *pool, int64_t slot, int64_t rows, int64_t head, int64_t component)
+{
+    const int64_t *const shape = pool->shape;
+    const int64_t row = ((slot / rows * shape[1] + head) * shape[2] + component) * shape[3] + slot % rows;
+    return (size_t)(row * shape[4]);
+}
+
+/* Writes the tokens into the values of K or V. */
+static void append(th_problem *problem, th_name to, th_name from)
+{
+    const clmgk_attention_desc *const d = &problem->desc;
+    th_array *const pool = &problem->array[to];
+    const th_array *const tokens = &problem->array[from];
+    const double *row = tokens->values;
+    for (int64_t t = 0; t < tokens->shape[0]; t++)
+        for (int64_t h = 0; h < tokens->shape[1]; h++)
+            for (int64_t r = 0; r < tokens->shape[2]; r++, row += tokens->shape[4]) {
+                const int64_t slot = (int64_t)problem->array[TH_APPEND_SLOTS].values[t];
+                if (slot < 0 || slot >= pool->shape[0] * pool->shape[3])
+                    continue;
+                const double position =
+                    d->append_rotary != CLMGK_ROTARY_NONE ? problem->array[TH_APPEND_POSITIONS].values[t] : 0.0;
+                double *const out = pool->values + place_in(pool, slot, pool->shape[3], h, r);
+                for (int64_t e = 0; e < tokens->shape[4]; e++)
+                    out[e] = to == TH_K ? rotated(problem, row, e, position) : row[e];
+            }
+}
+
+/* Compares a pool with the loop's values: rounded like these, and after a rotation within its error. Elements of other
+ * slots have the bits of `before`. */
+static void expect_pool(const th_problem *problem, th_name name, const unsigned char *bytes,
+                        const unsigned char *before)
+{
+    const th_array *const pool = &problem->array[name];
+    th_array got = *pool, rounded = *pool;
+    const bool exact = problem->desc.append_rotary == CLMGK_ROTARY_NONE || name == TH_V;
+    const double unit = pool->dtype == CLMGK_DTYPE_F32 ? 0x1p-20 : pool->dtype == CLMGK_DTYPE_F16 ? 0x1p-10 : 0x1p-7;
+    unsigned char *const expected = malloc((size_t)(th_place(pool, pool->count - 1) + 1) * pool->element);
+    got.values = calloc(pool->count, sizeof(double));
+    rounded.values = calloc(pool->count, sizeof(double));
+    assert_true(expected && got.values && rounded.values);
+    for (size_t n = 0; n < pool->count; n++) {
+        const size_t at = th_place(pool, n) * pool->element;
+        th_get(&got, bytes, n);
+        th_put(pool, expected, n);
+        th_get(&rounded, expected, n);
+        const bool untouched = memcmp(expected + at, before + at, pool->element) == 0;
+        const double error = fabs(got.values[n] - rounded.values[n]);
+        if (!(error <= (exact || untouched ? 0.0 : unit * (1.0 + fabs(rounded.values[n])))))
+            fail_msg("array %d, element %zu: %g, expected %g", (int)name, n, got.values[n], rounded.values[n]);
+    }
+    free(expected);
+    free(got.values);
+    free(rounded.values);
+}
+
+static void expect_appended(th_session *session, th_problem *problem, const clmgk_plan_options *options)
+{
+    clmgk_plan *const plan = th_plan_of(session, &problem->desc, options);
+    TH_DEVICE device = th_upload_for(session, problem, TH_APPEND, 0);
+    append(problem, TH_K, TH_APPEND_K);
+    if (problem->array[TH_APPEND_V].used)
+        append(problem, TH_V, TH_APPEND_V);
+    th_enqueue(plan, session->queue, &device, 0, NULL, NULL);
+    assert_int_equal(clFinish(session->queue), CL_SUCCESS);
+    for (size_t home = 0; home < TH_ARRAYS; home++) {
+        th_device_buffer *const buffer = &device.buffer[home];
+        if (buffer->bytes == 0)
+            continue;
+        unsigned char *const bytes = th_read_back(session, buffer);
+        for (th_name name = TH_K; name <= TH_V; name++)
+            if (problem->array[name].used && problem->array[name].home == home) {
+                expect_pool(problem, name, bytes, buffer->image);
+                th_mark_output(&problem->array[name], buffer);
+            }
+        th_message message;
+        if (!th_has_canaries(buffer, bytes, home, false, &message))
+            fail_msg("%s", message.text);
+        free(bytes);
+    }
+    clmgk_plan_release(plan);
+}
+
+/* ---- problems --------------------------------------------------------------------------------------------------- */
+
+static clmgk_attention_desc desc_of(clmgk_variant variant, int64_t page_size, int64_t tokens)
+{
+    clmgk_attention_desc desc = th_small_desc(variant, 3, 40);
+    if (variant == CLMGK_VARIANT_SOFTMAX) { /* rows of several vectors, and a part of one */
+        desc.head_size = 40;
+        desc.value_size = 33;
+    }
+    desc.page_size = page_size;
+    desc.pages = page_size > 0 ? 9 : 0;
+    desc.table_pages = page_size > 0 ? (40 + page_size - 1) / page_size : 0;
+    desc.use_lengths = page_size == 0;
+    desc.batch = 2;
+    desc.append = tokens;
+    return desc;
+}
+
+/* Different slots in any order; every fifth token has none: a negative one, one beyond the pool, or the largest. */
+static void shuffle_slots(th_problem *problem, uint64_t seed)
+{
+    th_array *const slots = &problem->array[TH_APPEND_SLOTS];
+    const th_array *const k = &problem->array[TH_K];
+    const int64_t all = k->shape[0] * k->shape[3];
+    uint64_t state = seed;
+    bool *const used = calloc((size_t)all, sizeof(*used));
+    assert_non_null(used);
+    for (size_t t = 0; t < slots->count; t++) {
+        const double none[] = {-1.0, (double)all, 2147483647.0, -2147483648.0};
+        int64_t slot = th_pick(&state, 0, all - 1);
+        while (used[slot])
+            slot = (slot + 1) % all;
+        used[slot] = t % 5 != 4;
+        slots->values[t] = t % 5 == 4 ? none[t / 5 % 4] : (double)slot;
+    }
+    free(used);
+}
+
+static void expect_tokens(th_session *session, const clmgk_attention_desc *desc, uint64_t seed)
+{
+    const clmgk_plan_options options = th_options(session, 0);
+    TH_PROBLEM problem = th_problem_make(desc, seed);
+    shuffle_slots(&problem, seed);
+    expect_appended(session, &problem, &options);
+}
+
+/* Pages and caches, few tokens and many, in types of all kinds and with each form of rotary positions. */
+TH_TEST(slots_of_pages)
+{
+    clmgk_attention_desc desc = desc_of(CLMGK_VARIANT_SOFTMAX, 16, 37);
+    expect_tokens(session, &desc, 1);
+    desc.page_size = 1, desc.pages = 80, desc.table_pages = 40, desc.append = 1;
+    expect_tokens(session, &desc, 2);
+    desc.page_size = 3, desc.append = 200;
+    expect_tokens(session, &desc, 3);
+}
+
+TH_TEST(rotary_positions_and_types)
+{
+    clmgk_attention_desc desc = desc_of(CLMGK_VARIANT_SOFTMAX, 8, 30);
+    desc.dtype_k = CLMGK_STORAGE_F16;
+    desc.dtype_v = CLMGK_STORAGE_BF16;
+    desc.append_rotary = CLMGK_ROTARY_HALVES;
+    expect_tokens(session, &desc, 1);
+    desc.append_rotary = CLMGK_ROTARY_PAIRS;
+    desc.append_rotary_size = 10;
+    desc.append_rotary_base = 500.0;
+    expect_tokens(session, &desc, 2);
+}
+
+TH_TEST(components_of_keys)
+{
+    clmgk_attention_desc desc = desc_of(CLMGK_VARIANT_MGK, 4, 20);
+    desc.append_rotary = CLMGK_ROTARY_HALVES;
+    desc.append_rotary_size = 4;
+    expect_tokens(session, &desc, 1);
+}
+
+TH_FULL_TEST(mixed_heads)
+{
+    clmgk_attention_desc desc = desc_of(CLMGK_VARIANT_HARD_FISH, 4, 20);
+    desc.append_rotary = CLMGK_ROTARY_PAIRS;
+    desc.append_rotary_size = 4;
+    expect_tokens(session, &desc, 2);
+}
+
+/* K and V tokens first in one pool [pages,2,page,G,D], and new tokens in a packed QKV; caches without pages; keys
+ * alone. */
+TH_TEST(layouts)
+{
+    enum { PAGE = 16, HEADS = 2, SIZE = 48, TOKEN = HEADS * SIZE, QKV = 3 * TOKEN };
+    clmgk_attention_desc desc = desc_of(CLMGK_VARIANT_SOFTMAX, PAGE, 30);
+    desc.heads = desc.kv_heads = HEADS;
+    desc.head_size = desc.value_size = SIZE;
+    desc.k = desc.v = (clmgk_layout){.strided = 1, .batch = (int64_t)2 * PAGE * TOKEN, .head = SIZE, .token = TOKEN};
+    desc.append_k = desc.append_v = (clmgk_layout){.strided = 1, .head = SIZE, .token = QKV};
+    TH_PROBLEM packed = th_problem_make(&desc, 3);
+    packed.array[TH_V].home = TH_K;
+    packed.array[TH_V].offset = packed.array[TH_K].offset + (uint64_t)(PAGE * TOKEN);
+    packed.array[TH_APPEND_V].home = TH_APPEND_K;
+    packed.array[TH_APPEND_V].offset = packed.array[TH_APPEND_K].offset + (uint64_t)TOKEN;
+    shuffle_slots(&packed, 3);
+    const clmgk_plan_options options = th_options(session, 0);
+    expect_appended(session, &packed, &options);
+    desc = desc_of(CLMGK_VARIANT_SOFTMAX, 0, 21);
+    TH_PROBLEM caches = th_problem_make(&desc, 4);
+    shuffle_slots(&caches, 4);
+    expect_appended(session, &caches, &options);
+    TH_PROBLEM keys = th_problem_make(&desc, 5);
+    shuffle_slots(&keys, 5);
+    keys.array[TH_V].used = keys.array[TH_APPEND_V].used = false;
+    expect_appended(session, &keys, &options);
+}
+
+/* All engines append alike, and all types of all three arrays. */
+TH_FULL_TEST(types_on_engines)
+{
+    for (size_t n = 0; n < 27 * session->engines; n++) {
+        const clmgk_plan_options options = th_options(session, n / 27);
+        clmgk_attention_desc desc = desc_of(CLMGK_VARIANT_SOFTMAX, options.engine == CLMGK_ENGINE_MATRIX ? 0 : 8, 30);
+        desc.dtype = th_dtypes[n % 3];
+        desc.dtype_k = (clmgk_storage)(1 + th_dtypes[n / 3 % 3]);
+        desc.dtype_v = (clmgk_storage)(1 + th_dtypes[n / 9 % 3]);
+        desc.append_rotary = (clmgk_rotary)(n % 2);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
+        shuffle_slots(&problem, n);
+        clmgk_plan *const plan = th_try_plan(session, &desc, &options, NULL);
+        if (plan)
+            expect_appended(session, &problem, &options);
+        clmgk_plan_release(plan);
+    }
+}
+
+/* ---- refusals --------------------------------------------------------------------------------------------------- */
+
+static void expect_refused(const clmgk_attention_desc *desc, clmgk_status status, const char *field, const char *value)
+{
+    th_expect_refusal(clmgk_attention_validate(desc, NULL, &th_error), status, field, value);
+}
+
+TH_HOST_TEST(refused_fields)
+{
+    const clmgk_attention_desc good = desc_of(CLMGK_VARIANT_SOFTMAX, 16, 5);
+    clmgk_attention_desc d = good;
+    th_expect_ok(clmgk_attention_validate(&d, NULL, &th_error));
+    d = good, d.append = -1, expect_refused(&d, CLMGK_ERROR_INVALID_VALUE, "append", "-1");
+    d = good, d.append = 0, d.append_rotary = CLMGK_ROTARY_PAIRS, d.head_size = 8;
+    expect_refused(&d, CLMGK_ERROR_INVALID_VALUE, "append_rotary", "2");
+    d = good, d.append_rotary = (clmgk_rotary)3, expect_refused(&d, CLMGK_ERROR_INVALID_VALUE, "append_rotary", "3");
+    d = good, d.append_rotary_size = 4, expect_refused(&d, CLMGK_ERROR_INVALID_VALUE, "append_rotary_size", "4");
+    d = good, d.append_rotary = CLMGK_ROTARY_PAIRS, d.append_rotary_size = 3;
+    expect_refused(&d, CLMGK_ERROR_INVALID_VALUE, "append_rotary_size", "3");
+    d = good, d.append_rotary = CLMGK_ROTARY_PAIRS, d.append_rotary_size = 4, d.append_rotary_base = 0.5;
+    expect_refused(&d, CLMGK_ERROR_INVALID_VALUE, "append_rotary_base", "0.5");
+    d = good, d.pages = INT64_C(1) << 28, expect_refused(&d, CLMGK_ERROR_OVERFLOW, "append", "5");
+    d = good, d.k = (clmgk_layout){.strided = 1}, expect_refused(&d, CLMGK_ERROR_INVALID_SHAPE, "k", "0");
+    d.append = 0, th_expect_ok(clmgk_attention_validate(&d, NULL, &th_error)); /* an input may be a broadcast */
+    d = th_small_desc(CLMGK_VARIANT_LINEAR, 5, 5), d.append = 4;
+    expect_refused(&d, CLMGK_ERROR_INVALID_VALUE, "append", "4");
+}
+
+TH_TEST(refused_calls)
+{
+    const clmgk_attention_desc desc = desc_of(CLMGK_VARIANT_SOFTMAX, 16, 37),
+                               without = desc_of(CLMGK_VARIANT_SOFTMAX, 16, 0);
+    const clmgk_plan_options options = th_options(session, 0);
+    TH_PROBLEM problem = th_problem_make(&desc, 1);
+    TH_DEVICE device = th_upload_for(session, &problem, TH_APPEND, 0);
+    clmgk_plan *plan = th_plan_of(session, &desc, &options);
+    const clmgk_attention_args good = device.args;
+    clmgk_attention_args args = good;
+#define ENQUEUE() clmgk_enqueue_append(plan, session->queue, &args, 0, NULL, NULL, &th_error)
+    args.v.memory = NULL;
+    th_expect_error(ENQUEUE(), CLMGK_ERROR_INVALID_BUFFER, "append_v");
+    args = good, args.append_v.memory = NULL;
+    th_expect_error(ENQUEUE(), CLMGK_ERROR_INVALID_BUFFER, "append_v: NULL");
+    args = good, args.append_slots.memory = NULL;
+    th_expect_error(ENQUEUE(), CLMGK_ERROR_INVALID_BUFFER, "append_slots");
+    args = good, args.append_positions = good.append_slots;
+    th_expect_error(ENQUEUE(), CLMGK_ERROR_INVALID_BUFFER, "append_positions");
+    args = good, args.v = good.k;
+    th_expect_error(ENQUEUE(), CLMGK_ERROR_INVALID_BUFFER, "v");
+    clmgk_plan_release(plan);
+    plan = th_plan_of(session, &without, &options);
+    args = good;
+    th_expect_error(ENQUEUE(), CLMGK_ERROR_INVALID_VALUE, "append");
+    clmgk_plan_release(plan);
+    th_expect_untouched(session, &device);
+}
