@@ -147,17 +147,22 @@ CLMGK_DIST_API clmgk_status clmgk_dist_backward(clmgk_dist_plan *plan, const clm
  */
 
 typedef enum clmgk_dist_order {
-    CLMGK_DIST_ZIGZAG = 0, /* the tokens in 2 ranks pieces, of which rank r has numbers r and 2 ranks - 1 - r */
-    CLMGK_DIST_STRIPES = 1 /* token i is of rank i mod ranks */
+    CLMGK_DIST_ZIGZAG = 0,   /* the tokens in 2 ranks pieces, of which rank r has numbers r and 2 ranks - 1 - r */
+    CLMGK_DIST_STRIPES = 1,  /* token i is of rank i mod ranks */
+    CLMGK_DIST_DOCUMENTS = 2 /* documents packed back to back, which see no others: as few pieces as bring each rank
+                              * within 1 % of the mean, equally many for each rank */
 } clmgk_dist_order;
 
 /*
- * Distributes a causal sequence so that all ranks have about as many visible pairs. Writes the tokens of rank 0, in
- * ascending order, then those of rank 1, and so on, to tokens[count], and each rank's number of them to lengths[ranks].
- * A rank's part of `tokens` is also its positions. INVALID_VALUE: NULL, `ranks` outside 1 .. CLMGK_DIST_MAX_RANKS,
- * `count` outside 0 .. 2^30.
+ * Distributes a causal sequence so that all ranks have about as many visible pairs, and tokens. Writes the tokens of
+ * rank 0, in ascending order, then those of rank 1, and so on, to tokens[count], and each rank's number of them to
+ * lengths[ranks]. A rank's part of `tokens` is also its positions. Only DOCUMENTS reads offsets[documents + 1]: where
+ * each document begins, and at last `count`; a mask_mod tells the plan which tokens are of one document.
+ * INVALID_VALUE: NULL, `ranks` outside 1 .. CLMGK_DIST_MAX_RANKS, `count` outside 0 .. 2^30, offsets that don't rise
+ * from 0 to `count`; OUT_OF_HOST_MEMORY.
  */
-CLMGK_DIST_API clmgk_status clmgk_dist_permutation(clmgk_dist_order order, int64_t count, int32_t ranks,
-                                                   int32_t *tokens, int64_t *lengths, clmgk_error *error);
+CLMGK_DIST_API clmgk_status clmgk_dist_permutation(clmgk_dist_order order, int64_t count, const int32_t *offsets,
+                                                   int64_t documents, int32_t ranks, int32_t *tokens, int64_t *lengths,
+                                                   clmgk_error *error);
 
 #endif

@@ -144,7 +144,7 @@ static int check_ring(const clmgk_dist_transport *t)
     const clmgk_attention_desc desc = describe(TOKENS);
     if (clmgk_attention_forward_host(getenv("CLMGK_DEVICE"), &desc, &args, &error) != CLMGK_OK)
         return fail(t->rank, "one device");
-    if (clmgk_dist_permutation(CLMGK_DIST_ZIGZAG, TOKENS, t->ranks, tokens, lengths, &error) != CLMGK_OK)
+    if (clmgk_dist_permutation(CLMGK_DIST_ZIGZAG, TOKENS, NULL, 0, t->ranks, tokens, lengths, &error) != CLMGK_OK)
         return fail(t->rank, "the order");
     const int count = (int)lengths[t->rank];
     const int32_t *const mine = tokens + (t->rank == 0 ? 0 : lengths[0]);

@@ -10,7 +10,7 @@ int main(void)
     int32_t tokens[TOKENS];
     int64_t lengths[RANKS];
     clmgk_error error = {0};
-    if (clmgk_dist_permutation(CLMGK_DIST_ZIGZAG, TOKENS, RANKS, tokens, lengths, &error) != CLMGK_OK) {
+    if (clmgk_dist_permutation(CLMGK_DIST_ZIGZAG, TOKENS, NULL, 0, RANKS, tokens, lengths, &error) != CLMGK_OK) {
         fprintf(stderr, "%s\n", error.message);
         return 1;
     }

@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "dist/ranks.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A rank's OpenCL and plan. */
+typedef struct place {
+    cl_context cl;
+    cl_command_queue queue;
+    clmgk_context *context;
+    clmgk_dist_plan *plan;
+    cl_mem memory[TH_ARRAYS];
+} place;
+
+static clmgk_status failed(tr_rank *w, const char *what)
+{
+    w->error.status = CLMGK_ERROR_OPENCL;
+    (void)snprintf(w->error.message, sizeof(w->error.message), "%s", what);
+    return CLMGK_ERROR_OPENCL;
+}
+
+/* Which tokens an array has; TR_KINDS: none, all ranks have it alike. */
+static tr_kind kind_of(th_name name)
+{
+    static const th_name queries[] = {TH_Q, TH_O, TH_LSE, TH_LSE_LOW, TH_POSITIONS, TH_GRAD_O, TH_GRAD_LSE, TH_GRAD_Q};
+    static const th_name keys[] = {TH_K, TH_V, TH_POSITIONS_K, TH_GRAD_K, TH_GRAD_V};
+    for (size_t n = 0; n < TH_COUNT(queries); n++)
+        if (queries[n] == name)
+            return TR_QUERIES;
+    for (size_t n = 0; n < TH_COUNT(keys); n++)
+        if (keys[n] == name)
+            return TR_KEYS;
+    return TR_KINDS;
+}
+
+static bool is_result(th_name name)
+{
+    return name == TH_O || name == TH_LSE || (name >= TH_GRAD_Q && name <= TH_GRAD_V);
+}
+
+/* Rows before an axis of tokens: [lists, tokens, size]; positions are [batch, tokens]. */
+static int64_t lists_of(const th_array *array, th_name name)
+{
+    return name == TH_POSITIONS || name == TH_POSITIONS_K ? array->shape[0]
+                                                          : array->shape[0] * array->shape[1] * array->shape[2];
+}
+
+static int64_t tokens_of(const th_array *array, th_name name)
+{
+    return name == TH_POSITIONS || name == TH_POSITIONS_K ? array->shape[1] : array->shape[3];
+}
+
+/* Copies a rank's tokens out of the whole's values, or back. */
+static void move(const tr_cut *c, int32_t rank, const th_array *whole, th_name name, double *own, bool back)
+{
+    const tr_kind kind = kind_of(name);
+    const int64_t lists = lists_of(whole, name), size = whole->shape[4], count = c->lengths[kind][rank];
+    const int32_t *tokens = c->tokens[kind];
+    for (int32_t r = 0; r < rank; r++)
+        tokens += c->lengths[kind][r];
+    for (int64_t list = 0; list < lists; list++)
+        for (int64_t n = 0; n < count; n++) {
+            double *const there = whole->values + (list * tokens_of(whole, name) + tokens[n]) * size;
+            double *const here = own + (list * count + n) * size;
+            memcpy(back ? there : here, back ? here : there, (size_t)size * sizeof(double));
+        }
+}
+
+static size_t count_of(const tr_rank *w, th_name name)
+{
+    const th_array *const array = &w->whole->array[name];
+    const tr_kind kind = kind_of(name);
+    return kind == TR_KINDS ? array->count
+                            : (size_t)(lists_of(array, name) * array->shape[4] * w->cut->lengths[kind][w->rank]);
+}
+
+static clmgk_status make_memory(tr_rank *w, place *p, th_name name)
+{
+    const th_array *const array = &w->whole->array[name];
+    const size_t count = count_of(w, name), bytes = count * array->element;
+    void *const elements = calloc(count + 1, array->element);
+    double *const values = calloc(count + 1, sizeof(double));
+    cl_int code = CL_SUCCESS;
+    if (elements && values && count > 0) {
+        if (kind_of(name) == TR_KINDS)
+            memcpy(values, array->values, count * sizeof(double));
+        else
+            move(w->cut, w->rank, array, name, values, false);
+        if (array->integer)
+            for (size_t n = 0; n < count; n++)
+                ((int32_t *)elements)[n] = (int32_t)values[n];
+        else
+            clmgk_ref_store(array->dtype, values, count, elements);
+        p->memory[name] = clCreateBuffer(p->cl, CL_MEM_READ_WRITE | CL_MEM_COPY_HOST_PTR, bytes, elements, &code);
+    }
+    free(elements);
+    free(values);
+    return elements && values && code == CL_SUCCESS ? CLMGK_OK : failed(w, "clCreateBuffer");
+}
+
+static clmgk_status take_result(tr_rank *w, const place *p, th_name name)
+{
+    const th_array *const array = &w->whole->array[name];
+    const size_t count = count_of(w, name);
+    void *const elements = calloc(count + 1, array->element);
+    w->result[name] = calloc(count + 1, sizeof(double));
+    cl_int code = CL_SUCCESS;
+    if (elements && count > 0)
+        code =
+            clEnqueueReadBuffer(p->queue, p->memory[name], CL_TRUE, 0, count * array->element, elements, 0, NULL, NULL);
+    if (elements && w->result[name])
+        clmgk_ref_load(array->dtype, elements, count, w->result[name]);
+    free(elements);
+    return code == CL_SUCCESS ? CLMGK_OK : failed(w, "clEnqueueReadBuffer");
+}
+
+static clmgk_status open_place(tr_rank *w, place *p)
+{
+    clmgk_device_info info = CLMGK_DEVICE_INFO_INIT;
+    cl_int code = CL_SUCCESS;
+    if (clmgk_select_device(getenv("CLMGK_DEVICE"), &info, &w->error) != CLMGK_OK)
+        return w->error.status;
+    p->cl = clCreateContext(NULL, 1, &info.device_id, NULL, NULL, &code);
+    p->queue = p->cl ? clCreateCommandQueue(p->cl, info.device_id, 0, &code) : NULL;
+    if (!p->queue)
+        return failed(w, "clCreateContext");
+    return clmgk_context_create(p->cl, info.device_id, NULL, &p->context, &w->error);
+}
+
+static void close_place(place *p)
+{
+    clmgk_dist_plan_release(p->plan);
+    for (size_t n = 0; n < TH_ARRAYS; n++)
+        if (p->memory[n])
+            clReleaseMemObject(p->memory[n]);
+    clmgk_context_release(p->context);
+    if (p->queue)
+        clReleaseCommandQueue(p->queue);
+    if (p->cl)
+        clReleaseContext(p->cl);
+}
+
+static clmgk_status make_plan(tr_rank *w, place *p)
+{
+    clmgk_attention_desc desc = w->whole->desc;
+    clmgk_dist_transport transport;
+    desc.resolved = 0;
+    desc.length = w->cut->lengths[TR_QUERIES][w->rank];
+    desc.length_k = th_keys(w->cut->lengths[TR_KEYS][w->rank]);
+    if (w->heads > 0)
+        desc.heads = w->heads;
+    desc.all_heads = 0;
+    desc.q = desc.k = desc.v = desc.o = desc.lse = (clmgk_layout){0};
+    desc.grad_o = desc.grad_q = desc.grad_k = desc.grad_v = (clmgk_layout){0};
+    const clmgk_dist_desc d = {.struct_size = sizeof(d),
+                               .attention = &desc,
+                               .lengths_k = w->cut->lengths[TR_KEYS],
+                               .schedule = w->schedule,
+                               .timeout = w->timeout};
+    const clmgk_status status = clmgk_dist_local_transport(w->local, w->rank, &transport, &w->error);
+    return status != CLMGK_OK
+               ? status
+               : clmgk_dist_plan_create(p->context, p->queue, &d, &transport, w->options, &p->plan, &w->error);
+}
+
+static clmgk_status run_passes(tr_rank *w, place *p)
+{
+    clmgk_attention_args args = CLMGK_ATTENTION_ARGS_INIT;
+    clmgk_status status = CLMGK_OK;
+    args.seed = w->whole->seed;
+    args.accumulate = w->whole->accumulate;
+    for (th_name name = 0; name < TH_ARRAYS && status == CLMGK_OK; name++)
+        if (w->whole->array[name].used && (kind_of(name) != TR_KINDS || th_is_input(name))) {
+            status = make_memory(w, p, name);
+            clmgk_array_buffer(&args, (clmgk_array)name)->memory = p->memory[name];
+        }
+    if (status == CLMGK_OK)
+        status = clmgk_dist_forward(p->plan, &args, &w->error);
+    if (status == CLMGK_OK)
+        status = clmgk_dist_backward(p->plan, &args, &w->error);
+    for (th_name name = 0; name < TH_ARRAYS && status == CLMGK_OK; name++)
+        if (is_result(name))
+            status = take_result(w, p, name);
+    return status;
+}
+
+static void *run_rank(void *argument)
+{
+    tr_rank *const w = argument;
+    place p = {0};
+    if (w->absent)
+        return NULL;
+    w->status = open_place(w, &p);
+    if (w->status == CLMGK_OK)
+        w->status = make_plan(w, &p);
+    if (w->status == CLMGK_OK)
+        w->status = run_passes(w, &p);
+    close_place(&p);
+    return NULL;
+}
+
+void tr_run(const th_problem *whole, const tr_cut *cut, const clmgk_plan_options *options, clmgk_dist_schedule schedule,
+            tr_rank *ranks)
+{
+    clmgk_dist_local *local = NULL;
+    th_expect_ok(clmgk_dist_local_create(cut->ranks, &local, &th_error));
+    for (int32_t r = 0; r < cut->ranks; r++) {
+        ranks[r].whole = whole;
+        ranks[r].cut = cut;
+        ranks[r].options = options;
+        ranks[r].local = local;
+        ranks[r].schedule = schedule;
+        ranks[r].rank = r;
+        ranks[r].timeout = ranks[r].timeout > 0 ? ranks[r].timeout : 600;
+    }
+    th_run_threads(run_rank, ranks, sizeof(ranks[0]), (size_t)cut->ranks);
+    clmgk_dist_local_release(local);
+}
+
+void tr_free(tr_rank *ranks, int32_t count)
+{
+    for (int32_t r = 0; r < count; r++)
+        for (size_t name = 0; name < TH_ARRAYS; name++)
+            free(ranks[r].result[name]);
+}
+
+/* Gives the gradients that are added up a value before, or takes it away. */
+static void add_before(th_problem *whole, double before)
+{
+    for (th_name name = TH_GRAD_Q; name <= TH_GRAD_V; name++)
+        for (size_t n = 0; (whole->accumulate >> (name - TH_GRAD_Q) & 1U) != 0 && n < whole->array[name].count; n++)
+            whole->array[name].values[n] = before + (before > 0 ? 0 : whole->array[name].values[n]);
+}
+
+void tr_run_whole(th_problem *whole, const tr_cut *cut, const clmgk_plan_options *options, clmgk_dist_schedule schedule)
+{
+    tr_rank ranks[TR_RANKS] = {{0}};
+    add_before(whole, 0.0625);
+    tr_run(whole, cut, options, schedule, ranks);
+    for (int32_t r = 0; r < cut->ranks; r++) {
+        if (ranks[r].status != CLMGK_OK)
+            fail_msg("rank %d of %d, schedule %d: %s", (int)r, (int)cut->ranks, (int)schedule, ranks[r].error.message);
+        for (th_name name = 0; name < TH_ARRAYS; name++)
+            if (ranks[r].result[name])
+                move(cut, r, &whole->array[name], name, ranks[r].result[name], true);
+    }
+    add_before(whole, -0.0625);
+    tr_free(ranks, cut->ranks);
+}
+
+void tr_round(th_problem *problem)
+{
+    for (th_name name = 0; name < TH_ARRAYS; name++) {
+        const th_array *const array = &problem->array[name];
+        for (size_t n = 0; array->used && !array->integer && n < array->count; n++) {
+            unsigned char element[sizeof(float)];
+            clmgk_ref_store(array->dtype, &array->values[n], 1, element);
+            clmgk_ref_load(array->dtype, element, 1, &array->values[n]);
+        }
+    }
+}
