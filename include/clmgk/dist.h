@@ -99,14 +99,17 @@ typedef struct clmgk_dist_desc {
     size_t struct_size; /* sizeof(clmgk_dist_desc) */
     /*
      * The problem of this rank: length is the number of its queries, length_k that of its keys (0 of either: none, with
-     * CLMGK_NO_KEYS as there). All else but length is the same on all ranks; K, V, dK and dV are dense.
+     * CLMGK_NO_KEYS as there). All else but length is the same on all ranks; K, V, dK and dV are dense. lengths_q
+     * count this rank's queries.
      *
      * With more than one rank, use_positions tells where tokens stand in the whole, wherever that matters:
      * INVALID_VALUE without it for causal masks, windows, ALiBi, dropout, noise, score_mod and mask_mod.
      *
-     * UNSUPPORTED: the linear family; packed sequences, lengths, pages, lists of mask blocks, a bias, a prior [H,M,S],
-     * statistics, combine, append; gradients but those of Q, K and V; dK or dV that is not f32 (dtype_grad_k, dtype_grad_v).
-     * RING also: sinks, mix_after_heads, and O or dQ that is not f32.
+     * Gradients of arrays that all ranks have alike (all but dQ, dK and dV) are sums over ranks, which every rank gets.
+     *
+     * UNSUPPORTED: the linear family; packed sequences, use_lengths, pages, lists of mask blocks, a bias and a prior
+     * [H,M,S], which go by index (a score_mod can read an array by position); statistics, combine, append; dK or dV that is not
+     * f32 (dtype_grad_k, dtype_grad_v). RING also: mix_after_heads, and O or dQ that is not f32.
      */
     const clmgk_attention_desc *attention;
     const int64_t *lengths_k; /* [ranks]: each rank's number of keys; may be 0 */

@@ -34,7 +34,6 @@ static bool is_f32(const clmgk_attention_desc *d, clmgk_array array)
 
 static const char *why_not(const clmgk_attention_desc *d)
 {
-    const uint32_t other = ~(uint32_t)(CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V);
     const rule rules[] = {
         {has_trait(d, CLMGK_TRAIT_LINEAR), "variant: the linear family"},
         {d->sequences > 0, "sequences: packed sequences"},
@@ -45,7 +44,6 @@ static const char *why_not(const clmgk_attention_desc *d)
         {d->use_bias != 0, "use_bias: 1"},
         {d->prior_shape == CLMGK_PRIOR_HMS, "prior_shape: HMS"},
         {d->statistics != 0 || d->combine != 0, "statistics, combine"},
-        {(d->gradients & other) != 0, "gradients: of other arrays than Q, K and V"},
         {(d->gradients & CLMGK_GRADIENT_K) != 0 && !is_f32(d, CLMGK_ARRAY_GRAD_K), "dtype_grad_k: not f32"},
         {(d->gradients & CLMGK_GRADIENT_V) != 0 && !is_f32(d, CLMGK_ARRAY_GRAD_V), "dtype_grad_v: not f32"}};
     return broken_rule(rules, DIST_COUNT(rules));
@@ -54,7 +52,6 @@ static const char *why_not(const clmgk_attention_desc *d)
 static const char *why_no_ring(const clmgk_attention_desc *d)
 {
     const rule rules[] = {
-        {d->use_sinks != 0, "use_sinks: 1"},
         {d->mix_after_heads > 0, "mix_after_heads"},
         {!is_f32(d, CLMGK_ARRAY_O), "dtype_o: not f32"},
         {(d->gradients & CLMGK_GRADIENT_Q) != 0 && !is_f32(d, CLMGK_ARRAY_GRAD_Q), "dtype_grad_q: not f32"}};
@@ -236,6 +233,18 @@ static clmgk_status make_buffer(const clmgk_dist_plan *p, int64_t bytes, cl_mem 
     return mgk_dist_check_cl(error, code, "clCreateBuffer");
 }
 
+static clmgk_status make_no_sinks(clmgk_dist_plan *p, clmgk_error *error)
+{
+    static const float none = -INFINITY;
+    const size_t bytes = (size_t)clmgk_array_count(&p->desc, CLMGK_ARRAY_SINKS) * sizeof(float);
+    DIST_TRY(make_buffer(p, (int64_t)bytes, &p->no_sinks, error));
+    return bytes > 0
+               ? mgk_dist_check_cl(
+                     error, clEnqueueFillBuffer(p->queue, p->no_sinks, &none, sizeof(none), 0, bytes, 0, NULL, NULL),
+                     "clEnqueueFillBuffer")
+               : CLMGK_OK;
+}
+
 static clmgk_status make_buffers(clmgk_dist_plan *p, clmgk_error *error)
 {
     const clmgk_attention_desc *const d = &p->desc;
@@ -250,11 +259,13 @@ static clmgk_status make_buffers(clmgk_dist_plan *p, clmgk_error *error)
         workspace = own > workspace ? own : workspace;
     }
     DIST_TRY(make_buffer(p, (int64_t)workspace, &p->workspace, error));
+    DIST_TRY(make_buffer(p, 2 * (int64_t)sizeof(float) * mgk_dist_sums_count(p), &p->sums, error));
     if (!p->ring)
         return CLMGK_OK;
     const int64_t parts = p->transport.ranks, floats = (int64_t)sizeof(float) * parts * rows;
     DIST_TRY(make_buffer(p, floats * d->value_size, &p->parts_o, error));
     DIST_TRY(make_buffer(p, floats, &p->parts_lse, error));
+    DIST_TRY(make_no_sinks(p, error));
     return make_buffer(p, d->use_lse_low ? floats : 0, &p->parts_low, error);
 }
 
@@ -368,8 +379,9 @@ void clmgk_dist_plan_release(clmgk_dist_plan *plan)
 {
     if (plan == NULL)
         return;
-    cl_mem *const memory[] = {&plan->memory[0], &plan->memory[1], &plan->memory[2], &plan->grad[0],  &plan->grad[1],
-                              &plan->parts_o,   &plan->parts_lse, &plan->parts_low, &plan->workspace};
+    cl_mem *const memory[] = {&plan->memory[0], &plan->memory[1], &plan->memory[2], &plan->grad[0],
+                              &plan->grad[1],   &plan->parts_o,   &plan->parts_lse, &plan->parts_low,
+                              &plan->workspace, &plan->no_sinks,  &plan->sums};
     for (size_t i = 0; i < DIST_COUNT(memory); ++i)
         if (*memory[i] != NULL)
             (void)clReleaseMemObject(*memory[i]);

@@ -39,7 +39,25 @@ struct clmgk_dist_plan {
     clmgk_plan *combine;
     cl_mem memory[DIST_TRACKS], grad[2]; /* keys, and dK and dV, of a shard or of all */
     cl_mem parts_o, parts_lse, parts_low, workspace;
+    cl_mem no_sinks; /* RING with sinks: logits -inf, for all parts but a row's first */
+    cl_mem sums;     /* gradients of arrays that all ranks have alike, and as much behind them (memory.c) */
 };
+
+/* Reads or writes `bytes` of an array whose offset counts elements of `element` bytes. */
+clmgk_status mgk_dist_read(const clmgk_dist_plan *p, const clmgk_buffer *from, int64_t element, int64_t bytes, void *to,
+                           clmgk_error *error);
+clmgk_status mgk_dist_write(const clmgk_dist_plan *p, const clmgk_buffer *to, int64_t element, int64_t bytes,
+                            const void *from, clmgk_error *error);
+/* Writes floats, to which it adds what is there if `added`. */
+clmgk_status mgk_dist_write_sum(const clmgk_dist_plan *p, const clmgk_buffer *to, bool added, void *values,
+                                int64_t bytes, clmgk_error *error);
+void mgk_dist_add_floats(float *to, const float *from, int64_t count);
+
+/* Gradients of arrays that all ranks have alike: their number of elements; where this rank's backward passes add its
+ * part, the first of which begins with zeros; and the sums over ranks, in their order, to the call's arrays. */
+int64_t mgk_dist_sums_count(const clmgk_dist_plan *p);
+clmgk_status mgk_dist_begin_sums(const clmgk_dist_plan *p, bool first, clmgk_attention_args *args, clmgk_error *error);
+clmgk_status mgk_dist_end_sums(const clmgk_dist_plan *p, const clmgk_attention_args *args, clmgk_error *error);
 
 /* Several exchanges under way. */
 typedef struct mgk_dist_flight {

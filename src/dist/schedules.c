@@ -10,21 +10,6 @@
 
 /* ---- memory of the device ------------------------------------------------------------------------------------- */
 
-static clmgk_status read_track(const clmgk_dist_plan *p, const clmgk_buffer *from, int64_t element, int64_t bytes,
-                               void *to, clmgk_error *error)
-{
-    if (bytes == 0)
-        return CLMGK_OK;
-    if (from->memory == NULL)
-        return mgk_dist_fail(error, CLMGK_ERROR_INVALID_BUFFER,
-                             "args: NULL: expected keys, values and their positions");
-    return mgk_dist_check_cl(error,
-                             clEnqueueReadBuffer(p->queue, from->memory, CL_TRUE,
-                                                 (size_t)from->offset * (size_t)element, (size_t)bytes, to, 0, NULL,
-                                                 NULL),
-                             "clEnqueueReadBuffer");
-}
-
 static int64_t track_bytes(const mgk_dist_cargo *cargo, int track, int64_t tokens)
 {
     return cargo->track[track].lists * cargo->track[track].bytes * tokens;
@@ -42,22 +27,18 @@ static clmgk_status read_shard(const clmgk_dist_plan *p, const clmgk_attention_a
     const clmgk_buffer *const from[DIST_TRACKS] = {&args->k, &args->v, &args->positions_k};
     static const clmgk_array array[DIST_TRACKS] = {CLMGK_ARRAY_K, CLMGK_ARRAY_V, CLMGK_ARRAY_POSITIONS_K};
     for (int t = 0; t < DIST_TRACKS; ++t)
-        DIST_TRY(read_track(p, from[t], (int64_t)clmgk_array_element_size(&p->desc, array[t]),
-                            track_bytes(&p->keys, t, own_keys(p)),
-                            shard + mgk_dist_track_begin(&p->keys, t, own_keys(p)), error));
+        DIST_TRY(mgk_dist_read(p, from[t], (int64_t)clmgk_array_element_size(&p->desc, array[t]),
+                               track_bytes(&p->keys, t, own_keys(p)),
+                               shard + mgk_dist_track_begin(&p->keys, t, own_keys(p)), error));
     return CLMGK_OK;
 }
 
 static clmgk_status write_shard(const clmgk_dist_plan *p, const char *shard, int64_t tokens, clmgk_error *error)
 {
     for (int t = 0; t < DIST_TRACKS; ++t) {
-        const int64_t bytes = track_bytes(&p->keys, t, tokens);
-        if (bytes > 0)
-            DIST_TRY(mgk_dist_check_cl(error,
-                                       clEnqueueWriteBuffer(p->queue, p->memory[t], CL_TRUE, 0, (size_t)bytes,
-                                                            shard + mgk_dist_track_begin(&p->keys, t, tokens), 0, NULL,
-                                                            NULL),
-                                       "clEnqueueWriteBuffer"));
+        const clmgk_buffer to = {p->memory[t], 0};
+        DIST_TRY(mgk_dist_write(p, &to, 1, track_bytes(&p->keys, t, tokens),
+                                shard + mgk_dist_track_begin(&p->keys, t, tokens), error));
     }
     return CLMGK_OK;
 }
@@ -67,54 +48,33 @@ static clmgk_status read_gradients(const clmgk_dist_plan *p, int64_t tokens, cha
 {
     for (int t = 0; t < 2; ++t) {
         const clmgk_buffer from = {p->grad[t], 0};
-        DIST_TRY(read_track(p, &from, 1, track_bytes(&p->gradients, t, tokens),
-                            shard + mgk_dist_track_begin(&p->gradients, t, tokens), error));
+        DIST_TRY(mgk_dist_read(p, &from, 1, track_bytes(&p->gradients, t, tokens),
+                               shard + mgk_dist_track_begin(&p->gradients, t, tokens), error));
     }
     return CLMGK_OK;
 }
 
-static void add_floats(float *to, const float *from, int64_t count)
-{
-    for (int64_t i = 0; i < count; ++i)
-        to[i] += from[i];
-}
-
 static void add_shard(const clmgk_dist_plan *p, char *to, const char *from, int64_t tokens)
 {
-    add_floats((float *)(void *)to, (const float *)(const void *)from,
-               mgk_dist_cargo_bytes(&p->gradients, tokens) / (int64_t)sizeof(float));
+    mgk_dist_add_floats((float *)(void *)to, (const float *)(const void *)from,
+                        mgk_dist_cargo_bytes(&p->gradients, tokens) / (int64_t)sizeof(float));
 }
 
-/* A gradient of this rank's keys goes to the call's array, or is added to what is there. */
-static clmgk_status write_gradient(const clmgk_dist_plan *p, const clmgk_buffer *to, bool added, int track, char *shard,
-                                   clmgk_error *error)
+/* dK or dV goes to the call's array, or is added to what is there. */
+static clmgk_status write_gradient(const clmgk_dist_plan *p, const clmgk_attention_args *args, clmgk_gradient gradient,
+                                   int track, char *shard, clmgk_error *error)
 {
-    const int64_t bytes = track_bytes(&p->gradients, track, own_keys(p));
-    char *const own = shard + mgk_dist_track_begin(&p->gradients, track, own_keys(p));
-    void *before = NULL;
-    if (bytes == 0)
-        return CLMGK_OK;
-    if (to->memory == NULL)
-        return mgk_dist_fail(error, CLMGK_ERROR_INVALID_BUFFER, "args: grad_%c: NULL", track == DIST_K ? 'k' : 'v');
-    if (added) {
-        DIST_TRY(mgk_dist_alloc(bytes, &before, error));
-        const clmgk_status status = read_track(p, to, (int64_t)sizeof(float), bytes, before, error);
-        if (status == CLMGK_OK)
-            add_floats((float *)(void *)own, before, bytes / (int64_t)sizeof(float));
-        free(before);
-        DIST_TRY(status);
-    }
-    return mgk_dist_check_cl(error,
-                             clEnqueueWriteBuffer(p->queue, to->memory, CL_TRUE, (size_t)to->offset * sizeof(float),
-                                                  (size_t)bytes, own, 0, NULL, NULL),
-                             "clEnqueueWriteBuffer");
+    return mgk_dist_write_sum(p, track == DIST_K ? &args->grad_k : &args->grad_v,
+                              (args->accumulate & (uint32_t)gradient) != 0,
+                              shard + mgk_dist_track_begin(&p->gradients, track, own_keys(p)),
+                              track_bytes(&p->gradients, track, own_keys(p)), error);
 }
 
 static clmgk_status write_gradients(const clmgk_dist_plan *p, const clmgk_attention_args *args, char *shard,
                                     clmgk_error *error)
 {
-    DIST_TRY(write_gradient(p, &args->grad_k, (args->accumulate & CLMGK_GRADIENT_K) != 0, DIST_K, shard, error));
-    return write_gradient(p, &args->grad_v, (args->accumulate & CLMGK_GRADIENT_V) != 0, DIST_V, shard, error);
+    DIST_TRY(write_gradient(p, args, CLMGK_GRADIENT_K, DIST_K, shard, error));
+    return write_gradient(p, args, CLMGK_GRADIENT_V, DIST_V, shard, error);
 }
 
 /* ---- a pass over the keys on the device ------------------------------------------------------------------------- */
@@ -145,6 +105,7 @@ static clmgk_status run_backward(const clmgk_dist_plan *p, clmgk_plan *plan, con
     a.accumulate &= (uint32_t)CLMGK_GRADIENT_Q;
     if (!first)
         a.accumulate |= (uint32_t)CLMGK_GRADIENT_Q;
+    DIST_TRY(mgk_dist_begin_sums(p, first, &a, error));
     for (int t = 0; t < 2; ++t) /* without queries nothing may be written */
         if (track_bytes(&p->gradients, t, tokens) > 0)
             DIST_TRY(
@@ -275,6 +236,8 @@ static clmgk_status gathered_backward(const clmgk_dist_plan *p, const clmgk_atte
         status = run_backward(p, p->plan[0], args, true, p->total, whole, error);
     if (status == CLMGK_OK)
         status = reduce(p, args, whole, mine, error);
+    if (status == CLMGK_OK)
+        status = mgk_dist_end_sums(p, args, error);
     free(whole);
     free(mine);
     return status;
@@ -363,6 +326,8 @@ static clmgk_status forward_step(const clmgk_dist_plan *p, const clmgk_attention
         return CLMGK_OK;
     DIST_TRY(write_shard(p, shard, p->lengths_k[owner], error));
     set_keys(p, &a);
+    if (*parts > 0 && p->no_sinks != NULL)
+        a.sinks = (clmgk_buffer){p->no_sinks, 0};
     set_part(p, (*parts)++, &a);
     return finish(p, clmgk_enqueue_forward(p->plan[owner], p->queue, &a, 0, NULL, NULL, error), error);
 }
@@ -458,6 +423,8 @@ static clmgk_status ring_backward(const clmgk_dist_plan *p, const clmgk_attentio
         status = ring_turn(p, args, &m, step, &first, error);
     if (status == CLMGK_OK)
         status = bring_home(p, args, &m, error);
+    if (status == CLMGK_OK)
+        status = mgk_dist_end_sums(p, args, error);
     free_ring(&m);
     return status;
 }

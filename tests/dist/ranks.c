@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "dist/ranks.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,7 +38,7 @@ static tr_kind kind_of(th_name name)
 
 static bool is_result(th_name name)
 {
-    return name == TH_O || name == TH_LSE || (name >= TH_GRAD_Q && name <= TH_GRAD_V);
+    return name == TH_O || name == TH_LSE || th_is_gradient(name);
 }
 
 /* Rows before an axis of tokens: [lists, tokens, size]; positions are [batch, tokens]. */
@@ -76,6 +77,16 @@ static size_t count_of(const tr_rank *w, th_name name)
                             : (size_t)(lists_of(array, name) * array->shape[4] * w->cut->lengths[kind][w->rank]);
 }
 
+/* How many of a rank's queries, which are in order, are before each batch's end. */
+static void count_rows(const tr_rank *w, const double *ends, double *own)
+{
+    int64_t first = 0;
+    for (int32_t r = 0; r < w->rank; r++)
+        first += w->cut->lengths[TR_QUERIES][r];
+    for (int64_t b = 0; b < w->whole->desc.batch; b++)
+        own[b] = fmin(fmax(ends[b] - (double)first, 0.0), (double)w->cut->lengths[TR_QUERIES][w->rank]);
+}
+
 static clmgk_status make_memory(tr_rank *w, place *p, th_name name)
 {
     const th_array *const array = &w->whole->array[name];
@@ -84,7 +95,9 @@ static clmgk_status make_memory(tr_rank *w, place *p, th_name name)
     double *const values = calloc(count + 1, sizeof(double));
     cl_int code = CL_SUCCESS;
     if (elements && values && count > 0) {
-        if (kind_of(name) == TR_KINDS)
+        if (name == TH_LENGTHS_Q)
+            count_rows(w, array->values, values);
+        else if (kind_of(name) == TR_KINDS)
             memcpy(values, array->values, count * sizeof(double));
         else
             move(w->cut, w->rank, array, name, values, false);
@@ -172,7 +185,7 @@ static clmgk_status run_passes(tr_rank *w, place *p)
     args.seed = w->whole->seed;
     args.accumulate = w->whole->accumulate;
     for (th_name name = 0; name < TH_ARRAYS && status == CLMGK_OK; name++)
-        if (w->whole->array[name].used && (kind_of(name) != TR_KINDS || th_is_input(name))) {
+        if (w->whole->array[name].used && (kind_of(name) != TR_KINDS || th_is_input(name) || th_is_gradient(name))) {
             status = make_memory(w, p, name);
             clmgk_array_buffer(&args, (clmgk_array)name)->memory = p->memory[name];
         }
@@ -181,7 +194,7 @@ static clmgk_status run_passes(tr_rank *w, place *p)
     if (status == CLMGK_OK)
         status = clmgk_dist_backward(p->plan, &args, &w->error);
     for (th_name name = 0; name < TH_ARRAYS && status == CLMGK_OK; name++)
-        if (is_result(name))
+        if (is_result(name) && w->whole->array[name].used)
             status = take_result(w, p, name);
     return status;
 }
@@ -229,9 +242,23 @@ void tr_free(tr_rank *ranks, int32_t count)
 /* Gives the gradients that are added up a value before, or takes it away. */
 static void add_before(th_problem *whole, double before)
 {
-    for (th_name name = TH_GRAD_Q; name <= TH_GRAD_V; name++)
-        for (size_t n = 0; (whole->accumulate >> (name - TH_GRAD_Q) & 1U) != 0 && n < whole->array[name].count; n++)
+    for (th_name name = 0; name < TH_ARRAYS; name++)
+        for (size_t n = 0; (whole->accumulate & clmgk_array_get_info((clmgk_array)name)->gradient) != 0 &&
+                           n < whole->array[name].count;
+             n++)
             whole->array[name].values[n] = before + (before > 0 ? 0 : whole->array[name].values[n]);
+}
+
+/* Of arrays that all ranks have alike all have the same bits. */
+static void put_result(const tr_rank *w, th_array *whole, th_name name)
+{
+    const size_t bytes = whole->count * sizeof(double);
+    if (kind_of(name) != TR_KINDS)
+        move(w->cut, w->rank, whole, name, w->result[name], true);
+    else if (w->rank == 0)
+        memcpy(whole->values, w->result[name], bytes);
+    else if (memcmp(whole->values, w->result[name], bytes) != 0)
+        fail_msg("array %d: rank %d has another one", (int)name, (int)w->rank);
 }
 
 void tr_run_whole(th_problem *whole, const tr_cut *cut, const clmgk_plan_options *options, clmgk_dist_schedule schedule)
@@ -244,7 +271,7 @@ void tr_run_whole(th_problem *whole, const tr_cut *cut, const clmgk_plan_options
             fail_msg("rank %d of %d, schedule %d: %s", (int)r, (int)cut->ranks, (int)schedule, ranks[r].error.message);
         for (th_name name = 0; name < TH_ARRAYS; name++)
             if (ranks[r].result[name])
-                move(cut, r, &whole->array[name], name, ranks[r].result[name], true);
+                put_result(&ranks[r], &whole->array[name], name);
     }
     add_before(whole, -0.0625);
     tr_free(ranks, cut->ranks);

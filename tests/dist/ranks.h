@@ -14,7 +14,7 @@ enum { TR_RANKS = 4, TR_TOKENS = 4096 }; /* at most */
 /* A kind of token. */
 typedef enum tr_kind { TR_QUERIES, TR_KEYS, TR_KINDS } tr_kind;
 
-/* Which token is whose: each rank's tokens, one rank after the other. */
+/* Which token is whose: each rank's tokens, one rank after the other. With lengths_q queries are in order. */
 typedef struct tr_cut {
     int32_t ranks;
     int32_t tokens[TR_KINDS][TR_TOKENS];

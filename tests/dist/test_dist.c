@@ -16,9 +16,9 @@ enum { TOKENS = 61 };
 static clmgk_attention_desc whole_desc(clmgk_variant variant)
 {
     clmgk_attention_desc desc = th_small_desc(variant, TOKENS, TOKENS);
-    desc.use_positions = desc.causal = desc.use_lse_low = 1;
+    desc.use_positions = desc.causal = desc.use_lse_low = desc.use_sinks = 1;
     desc.dropout = 0.125;
-    desc.gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V;
+    desc.gradients = th_all_gradients(&desc);
     return desc;
 }
 
