@@ -32,6 +32,12 @@ clmgk_status mgk_dist_write(const clmgk_dist_plan *p, const clmgk_buffer *to, in
                              "clEnqueueWriteBuffer");
 }
 
+clmgk_status mgk_dist_finish(const clmgk_dist_plan *p, clmgk_status status, clmgk_error *error)
+{
+    const cl_int code = clFinish(p->queue);
+    return status != CLMGK_OK ? status : mgk_dist_check_cl(error, code, "clFinish");
+}
+
 void mgk_dist_add_floats(float *to, const float *from, int64_t count)
 {
     for (int64_t i = 0; i < count; ++i)
@@ -82,8 +88,8 @@ clmgk_status mgk_dist_begin_sums(const clmgk_dist_plan *p, bool first, clmgk_att
     for (clmgk_array a = 0; a < CLMGK_ARRAYS; ++a)
         if (is_shared(p, a)) {
             const bool behind = a == CLMGK_ARRAY_GRAD_SINKS && !first;
-            *clmgk_array_buffer(args, a) =
-                (clmgk_buffer){p->sums, behind ? (uint64_t)(bytes / sizeof(float)) : (uint64_t)place};
+            const int64_t begin = behind ? mgk_dist_sums_count(p) : place + mgk_dist_head_offset(p, a);
+            *clmgk_array_buffer(args, a) = (clmgk_buffer){p->sums, (uint64_t)begin};
             args->accumulate |= clmgk_array_get_info(a)->gradient;
             place += clmgk_array_count(&p->desc, a);
         }

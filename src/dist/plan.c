@@ -34,16 +34,22 @@ static bool is_f32(const clmgk_attention_desc *d, clmgk_array array)
 
 static const char *why_not(const clmgk_attention_desc *d)
 {
+    const rule rules[] = {{has_trait(d, CLMGK_TRAIT_LINEAR), "variant: the linear family"},
+                          {d->sequences > 0, "sequences: packed sequences"},
+                          {d->use_lengths != 0, "use_lengths: 1"},
+                          {d->page_size > 0, "page_size: pages"},
+                          {d->append > 0, "append: new keys and values"},
+                          {d->use_mask_blocks != 0, "use_mask_blocks: 1"},
+                          {d->use_bias != 0, "use_bias: 1"},
+                          {d->prior_shape == CLMGK_PRIOR_HMS, "prior_shape: HMS"},
+                          {d->statistics != 0 || d->combine != 0, "statistics, combine"}};
+    return broken_rule(rules, DIST_COUNT(rules));
+}
+
+/* Sums over ranks. */
+static const char *why_no_sums(const clmgk_attention_desc *d)
+{
     const rule rules[] = {
-        {has_trait(d, CLMGK_TRAIT_LINEAR), "variant: the linear family"},
-        {d->sequences > 0, "sequences: packed sequences"},
-        {d->use_lengths != 0, "use_lengths: 1"},
-        {d->page_size > 0, "page_size: pages"},
-        {d->append > 0, "append: new keys and values"},
-        {d->use_mask_blocks != 0, "use_mask_blocks: 1"},
-        {d->use_bias != 0, "use_bias: 1"},
-        {d->prior_shape == CLMGK_PRIOR_HMS, "prior_shape: HMS"},
-        {d->statistics != 0 || d->combine != 0, "statistics, combine"},
         {(d->gradients & CLMGK_GRADIENT_K) != 0 && !is_f32(d, CLMGK_ARRAY_GRAD_K), "dtype_grad_k: not f32"},
         {(d->gradients & CLMGK_GRADIENT_V) != 0 && !is_f32(d, CLMGK_ARRAY_GRAD_V), "dtype_grad_v: not f32"}};
     return broken_rule(rules, DIST_COUNT(rules));
@@ -55,6 +61,29 @@ static const char *why_no_ring(const clmgk_attention_desc *d)
         {d->mix_after_heads > 0, "mix_after_heads"},
         {!is_f32(d, CLMGK_ARRAY_O), "dtype_o: not f32"},
         {(d->gradients & CLMGK_GRADIENT_Q) != 0 && !is_f32(d, CLMGK_ARRAY_GRAD_Q), "dtype_grad_q: not f32"}};
+    return broken_rule(rules, DIST_COUNT(rules));
+}
+
+/* Whether a text reads the number of its head, which is not that of the whole in a part of the heads. */
+static bool reads_head(const char *text)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789";
+    while (text != NULL && *text != '\0') {
+        const size_t word = strspn(text, letters);
+        if (word == 1 && *text == 'h')
+            return true;
+        text += word > 0 ? word : 1;
+    }
+    return false;
+}
+
+static const char *why_no_split(const clmgk_attention_desc *d, int32_t ranks)
+{
+    const rule rules[] = {{has_trait(d, CLMGK_TRAIT_ADMIXTURE), "variant: its heads are mixed"},
+                          {d->kv_heads < ranks, "kv_heads: less than ranks"},
+                          {d->use_lengths_q != 0, "use_lengths_q: 1"},
+                          {reads_head(d->score_mod), "score_mod: it reads h"},
+                          {reads_head(d->mask_mod), "mask_mod: it reads h"}};
     return broken_rule(rules, DIST_COUNT(rules));
 }
 
@@ -83,11 +112,15 @@ static clmgk_status check_desc(const clmgk_dist_desc *desc, int32_t ranks, clmgk
     if (!is_dense(&d->k) || !is_dense(&d->v) || !is_dense(&d->grad_k) || !is_dense(&d->grad_v))
         return mgk_dist_fail(error, CLMGK_ERROR_UNSUPPORTED,
                              "attention: layouts: expected K, V, dK and dV to be dense");
+    if (desc->schedule == CLMGK_DIST_ALL_TO_ALL &&
+        !(is_dense(&d->q) && is_dense(&d->o) && is_dense(&d->lse) && is_dense(&d->grad_o) && is_dense(&d->grad_q)))
+        return mgk_dist_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                             "attention: layouts: expected all arrays to be dense with the schedule ALL_TO_ALL");
     if (placed != NULL)
         return mgk_dist_fail(error, CLMGK_ERROR_INVALID_VALUE,
                              "attention.use_positions: 0: expected 1 with %s: it depends on where a token stands",
                              placed);
-    if ((unsigned)desc->schedule > CLMGK_DIST_RING)
+    if ((unsigned)desc->schedule > CLMGK_DIST_ALL_TO_ALL)
         return mgk_dist_fail(error, CLMGK_ERROR_INVALID_VALUE, "schedule: %d: expected a clmgk_dist_schedule",
                              (int)desc->schedule);
     if (!(desc->timeout > 0.0 && isfinite(desc->timeout) && desc->timeout < 1e9))
@@ -96,13 +129,18 @@ static clmgk_status check_desc(const clmgk_dist_desc *desc, int32_t ranks, clmgk
     return CLMGK_OK;
 }
 
-static clmgk_status check_resolved(const clmgk_attention_desc *d, clmgk_dist_schedule schedule, clmgk_error *error)
+static clmgk_status check_resolved(const clmgk_attention_desc *d, clmgk_dist_schedule schedule, int32_t ranks,
+                                   clmgk_error *error)
 {
-    const char *const reason = why_not(d), *const ring = schedule == CLMGK_DIST_RING ? why_no_ring(d) : NULL;
+    const bool split = schedule == CLMGK_DIST_ALL_TO_ALL;
+    const char *const common = why_not(d), *const sums = split ? NULL : why_no_sums(d);
+    const char *const reason = common != NULL ? common : sums;
+    const char *const own = schedule == CLMGK_DIST_RING ? why_no_ring(d) : split ? why_no_split(d, ranks) : NULL;
     if (reason != NULL)
         return mgk_dist_fail(error, CLMGK_ERROR_UNSUPPORTED, "attention.%s: not over several ranks", reason);
-    if (ring != NULL)
-        return mgk_dist_fail(error, CLMGK_ERROR_UNSUPPORTED, "attention.%s: not with the schedule RING", ring);
+    if (own != NULL)
+        return mgk_dist_fail(error, CLMGK_ERROR_UNSUPPORTED, "attention.%s: not with the schedule %s", own,
+                             split ? "ALL_TO_ALL" : "RING");
     return CLMGK_OK;
 }
 
@@ -132,7 +170,7 @@ static clmgk_status take_lengths(clmgk_dist_plan *p, const clmgk_dist_desc *desc
 
 /* ---- agreement --------------------------------------------------------------------------------------------------- */
 
-enum { FACTS = 28 };
+enum { FACTS = 28 }; /* behind them the number of queries, each rank's own */
 
 /* What must be the same on all ranks. */
 static void state_facts(const clmgk_dist_plan *p, int64_t *fact)
@@ -166,7 +204,7 @@ static void state_facts(const clmgk_dist_plan *p, int64_t *fact)
                                   d->use_lse_low,
                                   (int64_t)(d->dropout * 4294967296.0),
                                   (int64_t)d->gradients,
-                                  (int64_t)p->ring,
+                                  (int64_t)p->schedule,
                                   p->transport.ranks,
                                   lengths};
     memcpy(fact, facts, sizeof(facts));
@@ -174,31 +212,42 @@ static void state_facts(const clmgk_dist_plan *p, int64_t *fact)
 
 static clmgk_status exchange_facts(const clmgk_dist_plan *p, const int64_t *own, int64_t *all, clmgk_error *error)
 {
-    const int64_t bytes = FACTS * (int64_t)sizeof(*own);
+    const int64_t bytes = (FACTS + 1) * (int64_t)sizeof(*own);
     mgk_dist_flight flight;
     DIST_TRY(mgk_dist_flight_begin(p, p->transport.ranks, &flight, error));
     clmgk_status status = CLMGK_OK;
     for (int32_t n = 1; n < p->transport.ranks && status == CLMGK_OK; ++n) {
         const int32_t from = mgk_dist_neighbour(p, -n);
-        const clmgk_dist_exchange x = {own,  bytes, mgk_dist_neighbour(p, n), all + (int64_t)from * FACTS, bytes,
+        const clmgk_dist_exchange x = {own,  bytes, mgk_dist_neighbour(p, n), all + (int64_t)from * (FACTS + 1), bytes,
                                        from, 0};
         status = mgk_dist_flight_add(&flight, &x, error);
     }
     return mgk_dist_flight_end(&flight, status, error);
 }
 
-static clmgk_status agree(const clmgk_dist_plan *p, clmgk_error *error)
+static clmgk_status agree(clmgk_dist_plan *p, clmgk_error *error)
 {
-    int64_t own[FACTS], *all = NULL;
+    const int32_t ranks = p->transport.ranks;
+    int64_t own[FACTS + 1], *all = NULL;
     state_facts(p, own);
-    DIST_TRY(mgk_dist_alloc(p->transport.ranks * (int64_t)sizeof(own), (void **)&all, error));
+    own[FACTS] = p->desc.length;
+    DIST_TRY(mgk_dist_alloc(ranks * (int64_t)sizeof(int64_t), (void **)&p->lengths_q, error));
+    DIST_TRY(mgk_dist_alloc(ranks * (int64_t)sizeof(own), (void **)&all, error));
     clmgk_status status = exchange_facts(p, own, all, error);
-    for (int32_t r = 0; r < p->transport.ranks && status == CLMGK_OK; ++r)
-        if (r != p->transport.rank && memcmp(all + (int64_t)r * FACTS, own, sizeof(own)) != 0)
+    memcpy(all + (int64_t)p->transport.rank * (FACTS + 1), own, sizeof(own));
+    for (int32_t r = 0; r < ranks && status == CLMGK_OK; ++r) {
+        const int64_t *const other = all + (int64_t)r * (FACTS + 1);
+        p->lengths_q[r] = other[FACTS];
+        p->total_q += other[FACTS];
+        if (memcmp(other, own, FACTS * sizeof(*own)) != 0)
             status = mgk_dist_fail(error, CLMGK_ERROR_INVALID_SHAPE,
                                    "rank %d: its descriptor, schedule or lengths_k differ from those of rank %d",
                                    (int)r, (int)p->transport.rank);
+    }
     free(all);
+    if (status == CLMGK_OK && p->total_q > INT64_C(1) << 30)
+        return mgk_dist_fail(error, CLMGK_ERROR_OVERFLOW, "length: %lld queries of all ranks: expected at most 2^30",
+                             (long long)p->total_q);
     return status;
 }
 
@@ -248,19 +297,22 @@ static clmgk_status make_no_sinks(clmgk_dist_plan *p, clmgk_error *error)
 static clmgk_status make_buffers(clmgk_dist_plan *p, clmgk_error *error)
 {
     const clmgk_attention_desc *const d = &p->desc;
-    const int64_t keys = p->ring ? p->most : p->total, rows = d->batch * d->heads * d->length;
+    const int64_t keys = p->schedule == CLMGK_DIST_RING ? p->most : p->schedule == CLMGK_DIST_ALL_GATHER ? p->total : 0;
+    const int64_t rows = d->batch * d->heads * d->length;
     size_t workspace = 0;
     for (int t = 0; t < DIST_TRACKS; ++t)
         DIST_TRY(make_buffer(p, p->keys.track[t].lists * p->keys.track[t].bytes * keys, &p->memory[t], error));
     for (int t = 0; t < 2; ++t)
         DIST_TRY(make_buffer(p, p->gradients.track[t].lists * p->gradients.track[t].bytes * keys, &p->grad[t], error));
+    for (clmgk_array a = 0; a < CLMGK_ARRAYS && p->schedule == CLMGK_DIST_ALL_TO_ALL; ++a)
+        DIST_TRY(make_buffer(p, mgk_dist_heads_bytes(p, a), &p->heads[a], error));
     for (int32_t r = 0; r < p->transport.ranks; ++r) {
         const size_t own = clmgk_plan_workspace_size(p->plan[r]);
         workspace = own > workspace ? own : workspace;
     }
     DIST_TRY(make_buffer(p, (int64_t)workspace, &p->workspace, error));
     DIST_TRY(make_buffer(p, 2 * (int64_t)sizeof(float) * mgk_dist_sums_count(p), &p->sums, error));
-    if (!p->ring)
+    if (p->schedule != CLMGK_DIST_RING)
         return CLMGK_OK;
     const int64_t parts = p->transport.ranks, floats = (int64_t)sizeof(float) * parts * rows;
     DIST_TRY(make_buffer(p, floats * d->value_size, &p->parts_o, error));
@@ -278,7 +330,9 @@ static clmgk_status make_plan(const clmgk_dist_plan *p, clmgk_context *context, 
         d.k = d.v = d.grad_k = d.grad_v = (clmgk_layout){.strided = 0};
     d.resolved = 0;
     d.length_k = keys > 0 ? keys : CLMGK_NO_KEYS;
-    if (p->ring) { /* parts are dense */
+    if (p->schedule == CLMGK_DIST_ALL_TO_ALL)
+        d = mgk_dist_heads_desc(p, &d);
+    if (p->schedule == CLMGK_DIST_RING) { /* parts are dense */
         d.o = d.lse = (clmgk_layout){.strided = 0};
         d.partial_keys = 1;
     }
@@ -289,7 +343,7 @@ static clmgk_status make_plans(clmgk_dist_plan *p, clmgk_context *context, const
                                const clmgk_plan_options *options, clmgk_error *error)
 {
     clmgk_attention_desc d = p->desc;
-    if (!p->ring)
+    if (p->schedule != CLMGK_DIST_RING)
         return make_plan(p, context, desc, options, p->total, &p->plan[0], error);
     clmgk_plan_options own = options != NULL ? *options : (clmgk_plan_options)CLMGK_PLAN_OPTIONS_INIT;
     for (int32_t r = 0; r < p->transport.ranks; ++r) {
@@ -311,10 +365,11 @@ static clmgk_status make(clmgk_dist_plan *p, clmgk_context *context, const clmgk
     const int32_t ranks = p->transport.ranks;
     DIST_TRY(check_desc(desc, ranks, error));
     DIST_TRY(clmgk_attention_validate(desc->attention, &p->desc, error));
-    DIST_TRY(check_resolved(&p->desc, desc->schedule, error));
+    DIST_TRY(check_resolved(&p->desc, desc->schedule, ranks, error));
     DIST_TRY(take_lengths(p, desc, error));
     p->timeout = desc->timeout;
-    p->ring = desc->schedule == CLMGK_DIST_RING && ranks > 1 && p->total > 0;
+    p->schedule =
+        desc->schedule == CLMGK_DIST_AUTO || ranks == 1 || p->total == 0 ? CLMGK_DIST_ALL_GATHER : desc->schedule;
     set_cargo(p);
     DIST_TRY(agree(p, error));
     DIST_TRY(mgk_dist_alloc(ranks * (int64_t)sizeof(clmgk_plan *), (void **)&p->plan, error));
@@ -385,10 +440,14 @@ void clmgk_dist_plan_release(clmgk_dist_plan *plan)
     for (size_t i = 0; i < DIST_COUNT(memory); ++i)
         if (*memory[i] != NULL)
             (void)clReleaseMemObject(*memory[i]);
+    for (clmgk_array a = 0; a < CLMGK_ARRAYS; ++a)
+        if (plan->heads[a] != NULL)
+            (void)clReleaseMemObject(plan->heads[a]);
     for (int32_t r = 0; plan->plan != NULL && r < plan->transport.ranks; ++r)
         clmgk_plan_release(plan->plan[r]);
     clmgk_plan_release(plan->combine);
     free(plan->plan);
     free(plan->lengths_k);
+    free(plan->lengths_q);
     free(plan);
 }

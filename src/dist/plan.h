@@ -31,17 +31,38 @@ struct clmgk_dist_plan {
     clmgk_attention_desc desc; /* of this rank, resolved */
     clmgk_dist_transport transport;
     double timeout;
-    bool ring;
-    int64_t *lengths_k;  /* [ranks] */
+    clmgk_dist_schedule schedule;   /* that is used: ALL_GATHER where there is one rank, or no key */
+    int64_t *lengths_q, *lengths_k; /* [ranks] */
+    int64_t total_q;
     int64_t total, most; /* keys of all ranks, and of the largest one */
     mgk_dist_cargo keys, gradients;
-    clmgk_plan **plan; /* [ranks]: of this rank's queries and the keys of a rank; ALL_GATHER: [0], of all keys */
+    clmgk_plan **plan; /* [ranks]: of this rank's queries and the keys of a rank; ALL_GATHER: [0], of all keys;
+                        * ALL_TO_ALL: [0], of all tokens and this rank's heads */
     clmgk_plan *combine;
     cl_mem memory[DIST_TRACKS], grad[2]; /* keys, and dK and dV, of a shard or of all */
     cl_mem parts_o, parts_lse, parts_low, workspace;
-    cl_mem no_sinks; /* RING with sinks: logits -inf, for all parts but a row's first */
-    cl_mem sums;     /* gradients of arrays that all ranks have alike, and as much behind them (memory.c) */
+    cl_mem no_sinks;            /* RING with sinks: logits -inf, for all parts but a row's first */
+    cl_mem sums;                /* gradients of arrays that all ranks have alike, and as much behind them (memory.c) */
+    cl_mem heads[CLMGK_ARRAYS]; /* ALL_TO_ALL: all tokens of this rank's heads */
 };
+
+/* ---- heads.c: ALL_TO_ALL ---- */
+
+/* Groups of heads, each with one head of V, before those of a rank; up to `ranks` itself. */
+int64_t mgk_dist_groups_before(const clmgk_dist_plan *p, int32_t rank);
+/* Elements of an array of heads that all ranks have, before those of this rank's heads; 0 for other arrays. */
+int64_t mgk_dist_head_offset(const clmgk_dist_plan *p, clmgk_array array);
+/* This rank's problem: all tokens, its heads. */
+clmgk_attention_desc mgk_dist_heads_desc(const clmgk_dist_plan *p, const clmgk_attention_desc *given);
+/* Bytes of the memory for an array of the problem; 0: none. */
+int64_t mgk_dist_heads_bytes(const clmgk_dist_plan *p, clmgk_array array);
+clmgk_status mgk_dist_heads_forward(const clmgk_dist_plan *p, const clmgk_attention_args *args, clmgk_error *error);
+clmgk_status mgk_dist_heads_backward(const clmgk_dist_plan *p, const clmgk_attention_args *args, clmgk_error *error);
+
+/* ---- memory.c ---- */
+
+/* Waits for what was enqueued, with which status. */
+clmgk_status mgk_dist_finish(const clmgk_dist_plan *p, clmgk_status status, clmgk_error *error);
 
 /* Reads or writes `bytes` of an array whose offset counts elements of `element` bytes. */
 clmgk_status mgk_dist_read(const clmgk_dist_plan *p, const clmgk_buffer *from, int64_t element, int64_t bytes, void *to,

@@ -87,12 +87,6 @@ static void set_keys(const clmgk_dist_plan *p, clmgk_attention_args *a)
     a->workspace = (clmgk_buffer){p->workspace, 0};
 }
 
-static clmgk_status finish(const clmgk_dist_plan *p, clmgk_status status, clmgk_error *error)
-{
-    const cl_int code = clFinish(p->queue);
-    return status != CLMGK_OK ? status : mgk_dist_check_cl(error, code, "clFinish");
-}
-
 /* dQ goes to the call's array, dK and dV of `tokens` keys to `shard`. */
 static clmgk_status run_backward(const clmgk_dist_plan *p, clmgk_plan *plan, const clmgk_attention_args *args,
                                  bool first, int64_t tokens, char *shard, clmgk_error *error)
@@ -113,7 +107,7 @@ static clmgk_status run_backward(const clmgk_dist_plan *p, clmgk_plan *plan, con
                                   clEnqueueFillBuffer(p->queue, p->grad[t], &zero, sizeof(zero), 0,
                                                       (size_t)track_bytes(&p->gradients, t, tokens), 0, NULL, NULL),
                                   "clEnqueueFillBuffer"));
-    DIST_TRY(finish(p, clmgk_enqueue_backward(plan, p->queue, &a, 0, NULL, NULL, error), error));
+    DIST_TRY(mgk_dist_finish(p, clmgk_enqueue_backward(plan, p->queue, &a, 0, NULL, NULL, error), error));
     return read_gradients(p, tokens, shard, error);
 }
 
@@ -180,7 +174,7 @@ static clmgk_status gathered_forward(const clmgk_dist_plan *p, const clmgk_atten
     clmgk_attention_args a = *args;
     DIST_TRY(gather(p, args, error));
     set_keys(p, &a);
-    return finish(p, clmgk_enqueue_forward(p->plan[0], p->queue, &a, 0, NULL, NULL, error), error);
+    return mgk_dist_finish(p, clmgk_enqueue_forward(p->plan[0], p->queue, &a, 0, NULL, NULL, error), error);
 }
 
 /* Each rank's part of `mine`, dK and dV of all keys, goes to it; those of the own keys come to theirs[ranks]. */
@@ -329,7 +323,7 @@ static clmgk_status forward_step(const clmgk_dist_plan *p, const clmgk_attention
     if (*parts > 0 && p->no_sinks != NULL)
         a.sinks = (clmgk_buffer){p->no_sinks, 0};
     set_part(p, (*parts)++, &a);
-    return finish(p, clmgk_enqueue_forward(p->plan[owner], p->queue, &a, 0, NULL, NULL, error), error);
+    return mgk_dist_finish(p, clmgk_enqueue_forward(p->plan[owner], p->queue, &a, 0, NULL, NULL, error), error);
 }
 
 static clmgk_status combine_parts(const clmgk_dist_plan *p, const clmgk_attention_args *args, int64_t parts,
@@ -343,7 +337,7 @@ static clmgk_status combine_parts(const clmgk_dist_plan *p, const clmgk_attentio
     a.parts_o = (clmgk_buffer){p->parts_o, 0};
     a.parts_lse = (clmgk_buffer){p->parts_lse, 0};
     a.parts_lse_low = (clmgk_buffer){p->parts_low, 0};
-    return finish(p, clmgk_enqueue_combine(p->combine, p->queue, &a, 0, NULL, NULL, error), error);
+    return mgk_dist_finish(p, clmgk_enqueue_combine(p->combine, p->queue, &a, 0, NULL, NULL, error), error);
 }
 
 static clmgk_status ring_forward(const clmgk_dist_plan *p, const clmgk_attention_args *args, clmgk_error *error)
@@ -449,16 +443,24 @@ static clmgk_status told(const clmgk_dist_plan *plan, clmgk_status status)
     return status;
 }
 
+typedef clmgk_status pass(const clmgk_dist_plan *p, const clmgk_attention_args *args, clmgk_error *error);
+
 clmgk_status clmgk_dist_forward(clmgk_dist_plan *plan, const clmgk_attention_args *args, clmgk_error *error)
 {
+    static pass *const passes[] = {[CLMGK_DIST_ALL_GATHER] = gathered_forward,
+                                   [CLMGK_DIST_RING] = ring_forward,
+                                   [CLMGK_DIST_ALL_TO_ALL] = mgk_dist_heads_forward};
     DIST_TRY(check_call(plan, args, error));
-    return told(plan, plan->ring ? ring_forward(plan, args, error) : gathered_forward(plan, args, error));
+    return told(plan, passes[plan->schedule](plan, args, error));
 }
 
 clmgk_status clmgk_dist_backward(clmgk_dist_plan *plan, const clmgk_attention_args *args, clmgk_error *error)
 {
+    static pass *const passes[] = {[CLMGK_DIST_ALL_GATHER] = gathered_backward,
+                                   [CLMGK_DIST_RING] = ring_backward,
+                                   [CLMGK_DIST_ALL_TO_ALL] = mgk_dist_heads_backward};
     DIST_TRY(check_call(plan, args, error));
     if (plan->desc.gradients == 0)
         return mgk_dist_fail(error, CLMGK_ERROR_INVALID_VALUE, "gradients: 0: expected a plan with gradients");
-    return told(plan, plan->ring ? ring_backward(plan, args, error) : gathered_backward(plan, args, error));
+    return told(plan, passes[plan->schedule](plan, args, error));
 }

@@ -266,6 +266,9 @@ void tr_run_whole(th_problem *whole, const tr_cut *cut, const clmgk_plan_options
     tr_rank ranks[TR_RANKS] = {{0}};
     add_before(whole, 0.0625);
     tr_run(whole, cut, options, schedule, ranks);
+    for (int32_t r = 0; r < cut->ranks; r++) /* the first cause */
+        if (ranks[r].status != CLMGK_OK && ranks[r].status != CLMGK_ERROR_COMMUNICATION)
+            fail_msg("rank %d of %d, schedule %d: %s", (int)r, (int)cut->ranks, (int)schedule, ranks[r].error.message);
     for (int32_t r = 0; r < cut->ranks; r++) {
         if (ranks[r].status != CLMGK_OK)
             fail_msg("rank %d of %d, schedule %d: %s", (int)r, (int)cut->ranks, (int)schedule, ranks[r].error.message);

@@ -69,20 +69,34 @@ static tr_cut uneven_cut(void)
     return c;
 }
 
+/* Schedules and cuts, the most telling ones first. */
 static void expect_schedules(th_session *session, clmgk_attention_desc desc, size_t count)
 {
+    const bool split = (clmgk_variant_traits(desc.variant) & CLMGK_TRAIT_ADMIXTURE) == 0;
     const tr_cut cuts[] = {make_cut(CLMGK_DIST_ZIGZAG, 2), uneven_cut(), make_cut(CLMGK_DIST_STRIPES, 3),
                            make_cut(CLMGK_DIST_ZIGZAG, 1)};
-    for (size_t n = 0; n < (session->full ? 2 * TH_COUNT(cuts) : count); n++) {
+    const struct {
+        clmgk_dist_schedule schedule;
+        int cut;
+    } runs[] = {{CLMGK_DIST_RING, 0},       {CLMGK_DIST_ALL_TO_ALL, 1}, {CLMGK_DIST_ALL_GATHER, 0},
+                {CLMGK_DIST_RING, 1},       {CLMGK_DIST_ALL_GATHER, 1}, {CLMGK_DIST_RING, 2},
+                {CLMGK_DIST_ALL_TO_ALL, 0}, {CLMGK_DIST_RING, 3}};
+    for (size_t n = 0; n < (session->full ? TH_COUNT(runs) : count); n++) {
+        const tr_cut *const c = &cuts[runs[n].cut];
         TH_PROBLEM problem = whole_problem(&desc);
-        expect_results(session, &problem, &cuts[n / 2 % TH_COUNT(cuts)],
-                       n % 2 == 0 ? CLMGK_DIST_RING : CLMGK_DIST_ALL_GATHER);
+        if (runs[n].schedule != CLMGK_DIST_ALL_TO_ALL || (split && problem.desc.kv_heads >= c->ranks))
+            expect_results(session, &problem, c, runs[n].schedule);
     }
 }
 
+/* Three groups of two heads. */
 TH_TEST(softmax)
 {
-    expect_schedules(session, whole_desc(CLMGK_VARIANT_SOFTMAX), 3);
+    clmgk_attention_desc desc = whole_desc(CLMGK_VARIANT_SOFTMAX);
+    desc.heads = 6;
+    desc.kv_heads = 3;
+    desc.batch = 2;
+    expect_schedules(session, desc, 4);
 }
 
 /* dQ depends on the sum of dS over a row's keys, which a part of them does not have. */
@@ -105,6 +119,30 @@ TH_FULL_TEST(arrays_of_bf16)
     desc.dtype = CLMGK_DTYPE_BF16;
     desc.dtype_o = desc.dtype_grad_q = desc.dtype_grad_k = desc.dtype_grad_v = CLMGK_STORAGE_F32;
     expect_schedules(session, desc, 1);
+}
+
+/* What a schedule cannot do is refused by name, by all ranks. */
+TH_TEST(refusals)
+{
+    clmgk_attention_desc mixed = whole_desc(CLMGK_VARIANT_FISH), few = whole_desc(CLMGK_VARIANT_SOFTMAX), text = few;
+    few.kv_heads = 1;
+    text.mask_mod = "i - j < 10 * (h + 1)";
+    const struct {
+        const clmgk_attention_desc *desc;
+        const char *words;
+    } cases[] = {{&mixed, "attention.variant: its heads are mixed: not with the schedule ALL_TO_ALL"},
+                 {&few, "attention.kv_heads: less than ranks: not with the schedule ALL_TO_ALL"},
+                 {&text, "attention.mask_mod: it reads h: not with the schedule ALL_TO_ALL"}};
+    const tr_cut c = make_cut(CLMGK_DIST_ZIGZAG, 2);
+    for (size_t n = 0; n < TH_COUNT(cases); n++) {
+        TH_PROBLEM problem = whole_problem(cases[n].desc);
+        tr_rank ranks[TR_RANKS] = {{0}};
+        tr_run(&problem, &c, NULL, CLMGK_DIST_ALL_TO_ALL, ranks);
+        for (int r = 0; r < 2; r++) {
+            assert_int_equal(ranks[r].status, CLMGK_ERROR_UNSUPPORTED);
+            assert_non_null(strstr(ranks[r].error.message, cases[n].words));
+        }
+    }
 }
 
 /* ---- faults --------------------------------------------------------------------------------------------------------

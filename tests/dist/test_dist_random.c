@@ -87,7 +87,7 @@ static clmgk_attention_desc draw_desc(const configuration *from, uint64_t *state
     d.dtype_o = d.dtype_grad_q = d.dtype_grad_k = d.dtype_grad_v = CLMGK_STORAGE_F32;
     d.batch = th_pick(state, 1, 2);
     if (!mixed) {
-        d.kv_heads = th_pick(state, 1, 2);
+        d.kv_heads = th_pick(state, 1, 3);
         d.heads = d.kv_heads * th_pick(state, 1, 2);
     }
     d.use_positions = 1;
@@ -113,6 +113,12 @@ static clmgk_attention_desc draw_desc(const configuration *from, uint64_t *state
     return d;
 }
 
+static bool can_split(const draw *d)
+{
+    const bool mixed = (clmgk_variant_traits(d->problem.desc.variant) & CLMGK_TRAIT_ADMIXTURE) != 0;
+    return !mixed && d->problem.desc.kv_heads >= d->cut.ranks && !d->problem.desc.use_lengths_q;
+}
+
 static draw make_draw(bool full, uint64_t number)
 {
     uint64_t state = number * 0x9e3779b97f4a7c15U + 77;
@@ -124,7 +130,9 @@ static draw make_draw(bool full, uint64_t number)
     deal(&d.cut, TR_QUERIES, d.problem.desc.length, desc.use_lengths_q != 0, &state);
     deal(&d.cut, TR_KEYS, d.problem.desc.length_k, false, &state);
     set_places(&d.problem, &state);
-    d.schedule = th_chance(&state, 3) ? CLMGK_DIST_ALL_GATHER : CLMGK_DIST_RING;
+    d.schedule = can_split(&d) && th_chance(&state, 3) ? CLMGK_DIST_ALL_TO_ALL
+                 : th_chance(&state, 3)                ? CLMGK_DIST_ALL_GATHER
+                                                       : CLMGK_DIST_RING;
     d.problem.accumulate = th_chance(&state, 3) ? (uint32_t)th_random(&state) & desc.gradients : 0;
     tr_round(&d.problem);
     return d;
