@@ -11,16 +11,10 @@ typedef struct ratios {
     double logs, least, most;
 } ratios;
 
-/* The case of variant number c in pass number `pass`: a group has them pass by pass. */
-static const bench_case *case_of(const bench_options *options, const bench_group *group, size_t pass, size_t c)
-{
-    return &group->cases[group->count / options->request.pass_count * pass + c];
-}
-
 static bool is_fastest(const bench_options *options, const bench_group *group, size_t pass, const bench_case *one)
 {
     for (size_t c = 0; c < options->request.variant_count; c++) {
-        const bench_case *other = case_of(options, group, pass, c);
+        const bench_case *other = bench_case_of(&options->request, group, pass, c);
         if (other->repetitions && other->time_ms.median < one->time_ms.median)
             return false;
     }
@@ -32,7 +26,7 @@ static ratios collect(const bench_options *options, const bench_device *device, 
     ratios found = {.least = INFINITY};
     for (size_t i = 0; i < options->request.shape_count; i++) {
         const bench_group *group = &device->groups[i];
-        const bench_case *one = case_of(options, group, pass, c);
+        const bench_case *one = bench_case_of(&options->request, group, pass, c);
         const bench_case *baseline = bench_baseline(group, one);
         if (!one->repetitions || !baseline || baseline == one)
             continue;
@@ -79,7 +73,7 @@ static void print_paper(const bench_options *options, const bench_group *group, 
 {
     const bench_figure *base = bench_find_figure(group->shape, CLMGK_VARIANT_SOFTMAX, group->shape->heads);
     for (size_t c = 0; base && options->request.passes[0] == BENCH_FORWARD && c < options->request.variant_count; c++) {
-        const bench_case *one = case_of(options, group, 0, c);
+        const bench_case *one = bench_case_of(&options->request, group, 0, c);
         const bench_case *baseline = bench_baseline(group, one);
         const bench_figure *figure = bench_find_figure(group->shape, one->desc.variant, one->desc.heads);
         if (!figure || !baseline || baseline == one || !one->repetitions || tool_is_linear(one->desc.variant))

@@ -27,7 +27,7 @@ static json_t *paper_operations_json(const bench_group *group, const bench_case 
 static json_t *counts_json(const bench_group *group, const bench_case *one)
 {
     const bench_operations ratio = bench_compare_counts(group, one);
-    const clmgk_operations *const parts = one->pass == BENCH_FORWARD ? one->counts.forward : one->counts.backward;
+    const clmgk_operations *const parts = one->pass == BENCH_BACKWARD ? one->counts.backward : one->counts.forward;
     clmgk_operations sum = {0, 0};
     for (clmgk_part part = 0; part < CLMGK_PARTS; part++) {
         sum.multiplications += parts[part].multiplications;

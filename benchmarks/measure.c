@@ -105,6 +105,17 @@ static tool_exit check_reduced(const bench_device *device, const bench_options *
     return bench_check(&device->tool, &same, arrays, &reduced, one->pass, &one->error, error);
 }
 
+/* Classes of blocks are right if a forward pass that takes them is. */
+static tool_exit use_classes(const bench_device *device, const bench_case *one, const bench_runner *run,
+                             tool_error *error)
+{
+    bench_runner forward = *run;
+    bench_call_time time = {0, 0};
+    forward.pass = BENCH_FORWARD;
+    TOOL_TRY(bench_spoil(&device->tool, &one->desc, BENCH_FORWARD, &run->own, error));
+    return bench_time_calls(&device->tool, &forward, 1, &time, error);
+}
+
 /* Random numbers depend on batch and head, which a slice has not, and a new state on all keys: with dropout, noise or
  * states, too, a smaller problem is checked. */
 static tool_exit validate(const bench_device *device, const bench_options *options, const bench_arrays *arrays,
@@ -113,7 +124,9 @@ static tool_exit validate(const bench_device *device, const bench_options *optio
     clmgk_attention_desc computed = one->desc; /* with the precision that its products have */
     computed.precision = info->precision;
     const bool random = one->desc.dropout > 0 || (clmgk_variant_traits(one->desc.variant) & CLMGK_TRAIT_NOISE);
-    if (one->pass == BENCH_FORWARD && !random && !one->desc.use_new_state)
+    if (one->pass == BENCH_MASK)
+        TOOL_TRY(use_classes(device, one, run, error));
+    if (one->pass != BENCH_BACKWARD && !random && !one->desc.use_new_state)
         return bench_validate_rows(&device->tool, arrays, &computed, &run->own.args, VALIDATE_SECONDS, &one->error,
                                    error);
     bench_error_found written = {.ok = true};

@@ -28,12 +28,6 @@ static void write_head(size_t panels, FILE *script)
             panels * 350, panels);
 }
 
-/* Where the cases of pass number `pass` begin: all passes have as many. */
-static size_t first_of_pass(const bench_options *options, const bench_group *group, size_t pass)
-{
-    return group->count / options->request.pass_count * pass;
-}
-
 /* What times are relative to: softmax, or linear attention where its family is alone. */
 static clmgk_variant base_of(const bench_options *options)
 {
@@ -83,7 +77,7 @@ static bool has_bars(const bench_options *options, const bench_device *device, s
     for (size_t i = 0; i < options->request.shape_count; i++) {
         const bench_group *const group = &device->groups[i];
         for (size_t c = 0; c < options->request.variant_count; c++) {
-            const bench_case *const one = &group->cases[first_of_pass(options, group, pass) + c];
+            const bench_case *const one = bench_case_of(&options->request, group, pass, c);
             if (height_of(options, device, group, one, scale, one->time_ms.median) >= 0.0)
                 return true;
         }
@@ -101,7 +95,7 @@ static void write_data(const char *name, const bench_options *options, const ben
         const bench_group *group = &device->groups[i];
         fprintf(script, "%s", bench_shape_name(group->shape));
         for (size_t c = 0; c < options->request.variant_count; c++) {
-            const bench_case *one = &group->cases[first_of_pass(options, group, pass) + c];
+            const bench_case *one = bench_case_of(&options->request, group, pass, c);
             const double times[] = {one->time_ms.median, rates ? one->time_ms.max : one->time_ms.min,
                                     rates ? one->time_ms.min : one->time_ms.max};
             for (size_t t = 0; t < TOOL_COUNT(times); t++) {
@@ -145,7 +139,7 @@ static size_t write_noisy(const bench_options *options, const bench_device *devi
     for (size_t i = 0; i < options->request.shape_count; i++) {
         const bench_group *const group = &device->groups[i];
         for (size_t c = 0; c < options->request.variant_count; c++) {
-            const bench_case *const one = &group->cases[first_of_pass(options, group, pass) + c];
+            const bench_case *const one = bench_case_of(&options->request, group, pass, c);
             const double height = height_of(options, device, group, one, scale, one->time_ms.median);
             *highest = TOOL_MAX(*highest, height);
             if (height < 0.0 || !bench_was_disturbed(one))
@@ -182,7 +176,7 @@ static const char *find_note(const bench_options *options, const bench_device *d
     for (size_t i = 0; i < options->request.shape_count; i++) {
         const bench_group *group = &device->groups[i];
         for (size_t c = 0; c < options->request.variant_count; c++) {
-            const bench_case *one = &group->cases[first_of_pass(options, group, pass) + c];
+            const bench_case *one = bench_case_of(&options->request, group, pass, c);
             const char *note = one->repetitions ? bench_peak_note(&device->peaks, one) : NULL;
             if (note)
                 return note;

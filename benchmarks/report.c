@@ -46,6 +46,8 @@ double bench_kv_fraction_of_read(const bench_peaks *peaks, const bench_case *one
 {
     const bench_elements count = bench_count_elements(&one->desc);
     double bytes = 0;
+    if (one->pass == BENCH_MASK)
+        return 0;
     for (clmgk_array array = CLMGK_ARRAY_K; array <= CLMGK_ARRAY_V; array++)
         bytes += (double)count.of[array] * (double)clmgk_array_element_size(&one->desc, array);
     return bytes / (1e6 * one->time_ms.median * peaks->read_gbps);
@@ -58,7 +60,7 @@ double bench_state_fraction_of_copy(const bench_peaks *peaks, const bench_case *
 
 static clmgk_pass pass_of(const bench_case *one)
 {
-    return one->pass == BENCH_FORWARD ? CLMGK_PASS_FORWARD : CLMGK_PASS_BACKWARD;
+    return one->pass == BENCH_BACKWARD ? CLMGK_PASS_BACKWARD : CLMGK_PASS_FORWARD;
 }
 
 static double ratio(const bench_case *one, const bench_case *baseline, uint32_t parts)
@@ -331,7 +333,7 @@ static void print_parts(const bench_peaks *peaks, const bench_group *group, FILE
 {
     for (size_t i = 0; i < group->count; i++) {
         const bench_case *one = &group->cases[i];
-        if (!one->repetitions)
+        if (!one->repetitions || one->pass == BENCH_MASK) /* no products */
             continue;
         const char *note = bench_peak_note(peaks, one);
         fprintf(stream, "  %-16s %-24s %9.1f %8.3f%s%s\n", bench_shape_name(group->shape), bench_case_label(one).text,

@@ -8,6 +8,8 @@
 - The layer (--layer, and nothing else): nn.MultiheadAttention and LayerNorm, width 512, 8 heads, N = 1024, batch 4,
   against the suite `layer`: forward, and forward with backward; bytes kept between them.
 - The papers' sizes (--paper, and nothing else): fused attention, softmax, MGK and sMGK on short sequences and small heads.
+- Scores and masks of one's own (--scores, and nothing else): FlexAttention, compiled, beside the suite `scores`; forward,
+  which is all that it has on a CPU. Its compilations take minutes, once.
 - Swin's windows: thousands of 49 x 49 with a bias.
 
 Same shapes, same number of threads, f32. --dtype bf16 compares the fused attention, here and over the papers' sizes, in bf16,
@@ -26,8 +28,9 @@ import time
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from tables import PASSES, STEPS, show_eager, show_fused, show_layer, show_paper, show_whole
+from tables import PASSES, STEPS, show_eager, show_fused, show_layer, show_paper, show_scores, show_whole
 
 HEADS = 8
 MGK_HEADS = 4
@@ -405,6 +408,85 @@ def compare_layer(arguments):
     return found
 
 
+# ---- scores and masks of one's own ------------------------------------------------------------------------------
+
+
+def flex_texts():
+    """The score and the mask of the shapes of clmgk-bench's suite `scores`; of documents known by an array of N = 4096."""
+    slope = 0.5 ** (1 + torch.arange(HEADS))
+    document = torch.arange(4096) * 8 // 4096
+    return {
+        "scores-softcap": (lambda s, b, h, i, j: 30 * torch.tanh(s / 30), None),
+        "scores-alibi": (lambda s, b, h, i, j: s - slope[h] * (i - j).abs(), None),
+        "scores-window": (None, lambda b, h, i, j: (i - j).abs() <= 256),
+        "scores-causal": (None, lambda b, h, i, j: j <= i),
+        "scores-documents": (None, lambda b, h, i, j: document[i] == document[j]),
+    }
+
+
+class Flex:
+    """FlexAttention of a shape, compiled; `name` None: full attention."""
+
+    def __init__(self, length, head_size, name):
+        self.score, self.mask = flex_texts()[name] if name else (None, None)
+        self.length = length
+        self.inputs = [normals(1, HEADS, length, head_size) for _ in range(3)]
+        self.make_blocks = torch.compile(create_block_mask, dynamic=False)
+        self.attention = torch.compile(flex_attention, dynamic=False)
+        self.blocks = self.classify()
+        self.check()
+
+    def classify(self):
+        return self.make_blocks(self.mask, None, None, self.length, self.length, device="cpu") if self.mask else None
+
+    def call(self):
+        return self.attention(*self.inputs, score_mod=self.score, block_mask=self.blocks)
+
+    def check(self):
+        """The last rows against the formula."""
+        q, k, v = self.inputs
+        rows = torch.arange(self.length - 8, self.length)
+        scores = q[:, :, rows] @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
+        at = (torch.tensor(0), torch.arange(HEADS)[:, None, None], rows[:, None], torch.arange(self.length))
+        scores = self.score(scores, *at) if self.score else scores
+        scores = scores.masked_fill(~self.mask(*at), -torch.inf) if self.mask else scores
+        torch.testing.assert_close(self.call()[:, :, rows], torch.softmax(scores, -1) @ v, rtol=1e-3, atol=1e-4)
+
+
+def time_flex(seconds, length, head_size, name):
+    torch.compiler.reset()  # else the shapes' functions are one function with ever more guards
+    flex = Flex(length, head_size, name)
+    times = timed(flex.call, seconds)
+    return times, timed(flex.classify, seconds / 4) if flex.mask else []
+
+
+def compare_scores(arguments, shape):
+    """Rounds in turn. Cases by text: the built-in modifier, or full attention, has none; classes have a pass of their own."""
+    theirs, full, classes, ours = [], [], [], {}
+    for _ in range(arguments.rounds):
+        found = run_bench(arguments, "--shapes", shape, "--variants", "softmax", "--seconds", 2 * arguments.seconds)["cases"]
+        for case in found:
+            text = case["score_mod"] or case["mask_mod"] or "built in"
+            ours.setdefault("classes" if case["pass"] == "mask" else text, []).append(case)
+        size = (found[0]["length"], found[0]["head_size"])
+        with torch.no_grad():
+            times, of_classes = time_flex(arguments.seconds, *size, shape)
+            theirs, classes = theirs + times, classes + of_classes
+            full += time_flex(arguments.seconds, *size, None)[0]
+
+    def median(times):
+        return statistics.median(times) if times else None
+
+    return {
+        "shape": shape,
+        "length": size[0],
+        "flex_ms": median(theirs),
+        "flex_full_ms": median(full),
+        "flex_classes_ms": median(classes),
+        "clmgk_ms": {text: median([case["time_ms"]["median"] for case in cases]) for text, cases in ours.items()},
+    }
+
+
 # ---- the command ------------------------------------------------------------------------------------------------
 
 
@@ -422,6 +504,7 @@ def parse():
     parser.add_argument("--mixed", action="store_true", help="heads mixed, against the eager formula, and nothing else")
     parser.add_argument("--linear", action="store_true", help="linear attention, likewise")
     parser.add_argument("--layer", action="store_true", help="the multi-head layer, and nothing else")
+    parser.add_argument("--scores", nargs="*", choices=flex_texts(), help="scores and masks: of these shapes (default: all)")
     parser.add_argument("--paper", action="store_true", help="the papers' sizes, and nothing else")
     parser.add_argument("--shapes", nargs="+", choices=PAPER, default=PAPER, help="of these (default: all)")
     parser.add_argument("--no-swin", action="store_true", help="leaves Swin's windows out")
@@ -429,7 +512,7 @@ def parse():
     parser.add_argument("--threads", type=int, help="of PyTorch (default: the processors of this machine)")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     found = parser.parse_args()
-    if found.dtype != "f32" and (found.mixed or found.linear or found.layer):
+    if found.dtype != "f32" and (found.mixed or found.linear or found.layer or found.scores is not None):
         parser.error("--dtype: the fused attention alone has other types than f32")
     return found
 
@@ -448,7 +531,13 @@ def compare(arguments):
         "linear": [],
         "layer": None,
         "paper": [],
+        "scores": [],
     }
+    if arguments.scores is not None:
+        for shape in arguments.scores or flex_texts():
+            result["scores"].append(compare_scores(arguments, shape))
+            show_scores(result["scores"][-1])
+        return result
     if arguments.paper:
         for shape in arguments.shapes:
             result["paper"].append(compare_paper(arguments, shape))

@@ -80,6 +80,16 @@ def show_layer(found):
         row(f"decoding / reading, {variant}", f"{ratio:.2f}")
 
 
+def show_scores(found):
+    print("{shape}, N = S = {length}".format(**found))
+    flex, full = found["flex_ms"], found["flex_full_ms"]
+    row("FlexAttention, compiled", f"{flex:.1f} ms", f"{flex / full:.3f} of full")
+    for text, ms in found["clmgk_ms"].items():
+        row(f"clmgk, {text}", f"{ms:.2f} ms", "" if text == "classes" else f"{flex / ms:.2f} times as fast")
+    if found["flex_classes_ms"]:
+        row("create_block_mask, compiled", f"{found['flex_classes_ms']:.2f} ms", f"{found['flex_classes_ms'] / full:.4f} of full")
+
+
 # ---- the table of bf16 ------------------------------------------------------------------------------------------
 
 

@@ -568,7 +568,7 @@ class Scores(BenchTest):
 
     def test_a_text_beside_its_twin(self):
         command = ["--shapes", "scores-alibi-128,scores-documents-256", "--variants", "softmax", *SHORT, "--json"]
-        built_in, text, full, documents = cases = json.loads(self.accept(*command).stdout)["cases"]
+        built_in, text, full, documents, classes = cases = json.loads(self.accept(*command).stdout)["cases"]
         for case in cases:
             self.check_keys(case, CASE_KEYS)
             self.assertLessEqual(case["error"]["max"], case["error"]["bound"])
@@ -577,7 +577,9 @@ class Scores(BenchTest):
         self.assertEqual([text[key] for key in ("flops", "bytes")], [built_in[key] for key in ("flops", "bytes")])
         self.assertEqual((documents["mask_mod"], documents["flops"]), ("doc[i] == doc[j]", full["flops"] / 8))
         self.assertEqual(documents["bytes"], full["bytes"] + 4 * 256)
-        for one, baseline in ((text, built_in), (documents, full)):
+        self.assertEqual([classes[key] for key in ("pass", "flops", "mask_mod")], ["mask", 0, documents["mask_mod"]])
+        self.assertEqual(classes["bytes"], 4 * 256 + 4 * 4 * 4)
+        for one, baseline in ((text, built_in), (documents, full), (classes, full)):
             ratio = one["time_ms"]["median"] / baseline["time_ms"]["median"]
             self.assertAlmostEqual(one["ratio_to_baseline"], ratio, delta=1e-5 * ratio)
 
@@ -585,8 +587,8 @@ class Scores(BenchTest):
     def test_suite(self):
         shapes = ("scores-softcap", "scores-alibi", "scores-window", "scores-causal", "scores-documents")
         text = self.accept("--suite", "scores", *SHORT).stdout
-        for word, count in (*((f"{name}: batch 1, N ", 1) for name in shapes), (", soft-cap 30", 1), ("softmax 8", 11),
-                            ("softmax 8 as text ", 4), ("softmax 8 by array ", 1), ("softmax 8 by position ", 1)):
+        for word, count in (*((f"{name}: batch 1, N ", 1) for name in shapes), (", soft-cap 30", 1), ("softmax 8", 12),
+                            ("softmax 8 as text ", 4), ("softmax 8 by array ", 1), ("softmax 8 by position ", 1), ("softmax 8 classes ", 1)):
             self.assertEqual(text.count(word), count, word + text)
 
     @unittest.skipUnless(FULL, "in the full tier")

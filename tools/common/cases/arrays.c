@@ -34,12 +34,15 @@ static bool is_state(clmgk_array array)
 
 bool bench_is_output(bench_pass pass, clmgk_array array)
 {
+    if (pass == BENCH_MASK)
+        return array == CLMGK_ARRAY_MASK_BLOCKS;
     return pass == BENCH_BACKWARD ? clmgk_array_get_info(array)->gradient != 0 : is_kept(array) || is_new_state(array);
 }
 
 static bool is_output(clmgk_array array)
 {
-    return bench_is_output(BENCH_FORWARD, array) || bench_is_output(BENCH_BACKWARD, array);
+    return bench_is_output(BENCH_FORWARD, array) || bench_is_output(BENCH_BACKWARD, array) ||
+           bench_is_output(BENCH_MASK, array);
 }
 
 /* Whether calls of a case are given the array. */
@@ -67,12 +70,14 @@ static size_t count_bytes(const clmgk_attention_desc *desc, const bench_elements
     return count->of[array] * clmgk_array_element_size(desc, array);
 }
 
-uint64_t bench_array_bytes(const clmgk_attention_desc *desc)
+uint64_t bench_array_bytes(const clmgk_attention_desc *desc, bench_pass pass)
 {
     const bench_elements count = bench_count_elements(desc);
     uint64_t bytes = 0;
-    for (clmgk_array array = 0; array < CLMGK_ARRAYS; array++)
-        bytes += count_bytes(desc, &count, array);
+    for (clmgk_array array = 0; array < CLMGK_ARRAYS; array++) {
+        if (pass != BENCH_MASK || array == CLMGK_ARRAY_CAPTURE_0 || array == CLMGK_ARRAY_MASK_BLOCKS)
+            bytes += count_bytes(desc, &count, array);
+    }
     return bytes;
 }
 

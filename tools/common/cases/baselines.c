@@ -21,9 +21,10 @@ static bool same_masks(const bench_shape *shape, const clmgk_attention_desc *oth
 /* The case of a variant with the shape's number of heads that is otherwise like `one`; NULL: not measured. */
 static const bench_case *find_beside(const bench_group *group, clmgk_variant variant, const bench_case *one)
 {
+    const bench_pass pass = one->pass == BENCH_MASK ? BENCH_FORWARD : one->pass;
     for (size_t i = 0; i < group->count; i++) {
         const bench_case *other = &group->cases[i];
-        if (other->desc.variant == variant && other->desc.heads == group->shape->heads && other->pass == one->pass &&
+        if (other->desc.variant == variant && other->desc.heads == group->shape->heads && other->pass == pass &&
             same_types(&other->desc, &one->desc) && !other->text && same_masks(group->shape, &other->desc, one) &&
             other->repetitions)
             return other;

@@ -32,7 +32,9 @@ enum {
  * window, and forward in f32 with keys and values in f16. */
 enum { BENCH_WITH_CAUSAL = 1, BENCH_WITH_STORAGE = 2, BENCH_WITH_FULL = 4, BENCH_WITH_F16_CACHE = 8 };
 
-typedef enum bench_pass { BENCH_FORWARD, BENCH_BACKWARD, BENCH_PASSES } bench_pass;
+/* BENCH_PASSES can be asked for. BENCH_MASK, of a text's case, makes the classes of a mask's blocks and nothing else.
+ */
+typedef enum bench_pass { BENCH_FORWARD, BENCH_BACKWARD, BENCH_PASSES, BENCH_MASK } bench_pass;
 const char *bench_pass_name(bench_pass pass);
 
 #define BENCH_DOCUMENTS 8 /* in the S keys, of equal length */
@@ -45,6 +47,7 @@ typedef struct bench_text {
     const char *slopes;    /* the name of an array [H]: ALiBi's slopes */
     const char *documents; /* the name of an array [S]: the document of each key */
     int64_t sparsity;      /* of the pairs that the shape's own masks leave, the mask leaves one in so many */
+    bool classes;          /* the case is of BENCH_MASK, beside those of the forward pass */
 } bench_text;
 
 /* Masks and modifiers; zero: none. */
@@ -257,6 +260,9 @@ typedef struct bench_group {
 tool_exit bench_make_groups(const bench_request *request, bool short_batches, bench_group **groups, tool_error *error);
 void bench_free_groups(const bench_request *request, bench_group *groups);
 
+/* The case of variant number `variant` in pass number `pass` of those asked for; of the first storage type. */
+const bench_case *bench_case_of(const bench_request *request, const bench_group *group, size_t pass, size_t variant);
+
 /* Counts a case's operations. `plan` NULL: not known yet. */
 tool_exit bench_count_flops(bench_case *one, const clmgk_plan_info *plan, tool_error *error);
 
@@ -332,8 +338,8 @@ typedef struct bench_elements {
 } bench_elements;
 bench_elements bench_count_elements(const clmgk_attention_desc *desc);
 
-/* Bytes of the arrays of a call of the descriptor's pass, without the workspace; bytes of the states among them. */
-uint64_t bench_array_bytes(const clmgk_attention_desc *desc);
+/* Bytes of the arrays of a call of the pass, without the workspace; bytes of the states among them. */
+uint64_t bench_array_bytes(const clmgk_attention_desc *desc, bench_pass pass);
 uint64_t bench_state_bytes(const clmgk_attention_desc *desc);
 
 /* One (b,h) of a case, or b with all its heads where these are mixed, as a problem of its own; the bytes of its inputs
@@ -384,7 +390,7 @@ tool_exit bench_validate_whole(const tool_device *device, const bench_arrays *ar
 tool_exit bench_validate_finite(const tool_device *device, const clmgk_attention_desc *desc, const bench_own *own,
                                 bench_error_found *found, tool_error *error);
 
-/* Fills the pass's outputs with NaN, so that what is not written cannot pass for right. */
+/* Fills the pass's outputs with NaN, classes of blocks with 0, so that what is not written cannot pass for right. */
 tool_exit bench_spoil(const tool_device *device, const clmgk_attention_desc *desc, bench_pass pass,
                       const bench_own *own, tool_error *error);
 
@@ -398,7 +404,8 @@ typedef struct bench_manner {
     const char *parameters, *backward_parameters;
 } bench_manner;
 
-/* A case that is ready to run: in the backward pass O and L are there. */
+/* A case that is ready to run: in the backward pass O and L are there. The forward pass of a descriptor with
+ * use_mask_blocks takes the classes that BENCH_MASK made before it. */
 typedef struct bench_runner {
     bench_pass pass;
     clmgk_context *library;

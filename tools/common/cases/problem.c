@@ -26,7 +26,9 @@ const char *bench_gradient_name(int which)
 
 const char *bench_pass_name(bench_pass pass)
 {
-    return clmgk_pass_name(pass == BENCH_FORWARD ? CLMGK_PASS_FORWARD : CLMGK_PASS_BACKWARD);
+    return clmgk_pass_name(pass == BENCH_MASK       ? CLMGK_PASS_MASK
+                           : pass == BENCH_BACKWARD ? CLMGK_PASS_BACKWARD
+                                                    : CLMGK_PASS_FORWARD);
 }
 
 bench_names bench_gradient_names(uint32_t set)
@@ -135,6 +137,14 @@ static uint32_t gradients_had(const clmgk_attention_desc *desc, uint32_t set)
     return had;
 }
 
+const bench_case *bench_case_of(const bench_request *request, const bench_group *group, size_t pass, size_t variant)
+{
+    const bench_case *first = group->cases;
+    while (first->pass != request->passes[pass])
+        first++;
+    return &first[variant];
+}
+
 /* What a case's operations are counted of: a text hides what the shape's own masks hide. */
 static clmgk_attention_desc counted(const bench_case *one)
 {
@@ -161,6 +171,8 @@ tool_exit bench_count_flops(bench_case *one, const clmgk_plan_info *plan, tool_e
                                              : tool_forward_flops(desc, &arrays, plan);
     if (one->text)
         one->flops /= (double)one->text->sparsity;
+    if (one->pass == BENCH_MASK) /* no products */
+        one->flops = 0;
     free(offsets);
     return TOOL_DONE;
 }
@@ -173,7 +185,6 @@ static tool_exit count_layer(bench_case *one, tool_error *error)
     const bool noise = (clmgk_variant_traits(desc.variant) & CLMGK_TRAIT_NOISE) != 0;
     desc.shared_noise = noise;
     one->width = shape->width ? shape->width : shape->heads * shape->head_size;
-    one->counts = (clmgk_counts)CLMGK_COUNTS_INIT;
     const int64_t width_k = desc.length_k != desc.length ? one->width : 0;
     return tool_check_library(
         clmgk_count_attention(&desc, one->width, width_k, one->width, &one->counts, &error->library), error);
@@ -187,8 +198,10 @@ static tool_exit make_case(const bench_shape *shape, bench_pass pass, const clmg
     desc.gradients = pass == BENCH_BACKWARD ? gradients_had(&desc, gradients) : 0;
     TOOL_TRY(tool_check_library(clmgk_attention_validate(&desc, &desc, &error->library), error));
     *one = (bench_case){.shape = shape, .pass = pass, .text = text, .desc = desc};
-    one->array_bytes = bench_array_bytes(&desc);
-    TOOL_TRY(count_layer(one, error));
+    one->array_bytes = bench_array_bytes(&desc, pass);
+    one->counts = (clmgk_counts)CLMGK_COUNTS_INIT;
+    if (pass != BENCH_MASK)
+        TOOL_TRY(count_layer(one, error));
     return bench_count_flops(one, NULL, error);
 }
 
@@ -243,6 +256,8 @@ static clmgk_attention_desc describe_text(const bench_request *request, const be
     desc.softcap = 0;
     desc.score_mod = text->score_mod;
     desc.mask_mod = text->mask_mod;
+    desc.use_mask_blocks = text->classes;
+    desc.mask_blocks_batch = desc.mask_blocks_heads = text->classes; /* the same of all */
     if (text->slopes || text->documents)
         desc.captures[0] = (clmgk_capture){.name = text->slopes ? text->slopes : text->documents,
                                            .type = text->slopes ? CLMGK_CAPTURE_F32 : CLMGK_CAPTURE_I32,
@@ -259,9 +274,11 @@ static tool_exit add_texts(const bench_request *request, bench_pass pass, bench_
     const size_t count = count_texts(request, group->shape);
     for (size_t t = 0; t < request->dtype_count; t++) {
         for (size_t i = 0; i < count; i++) {
+            if (texts[i].classes && pass != BENCH_FORWARD)
+                continue;
             const clmgk_attention_desc desc = describe_text(request, group, &texts[i], request->dtypes[t]);
-            TOOL_TRY(make_case(group->shape, pass, &desc, &texts[i], request->gradients, &group->cases[group->count++],
-                               error));
+            TOOL_TRY(make_case(group->shape, texts[i].classes ? BENCH_MASK : pass, &desc, &texts[i], request->gradients,
+                               &group->cases[group->count++], error));
         }
     }
     return TOOL_DONE;
@@ -426,7 +443,7 @@ static needs needs_of(const bench_group *group)
         const clmgk_attention_desc *desc = &one->desc;
         need.arrays = fmax(need.arrays, (double)one->array_bytes);
         need.largest = fmax(need.largest, largest_array_bytes(desc));
-        if (one->pass == BENCH_FORWARD)
+        if (one->pass != BENCH_BACKWARD)
             need.check = fmax(need.check, (double)bench_slice_bytes(desc));
         else
             own += (double)bench_count_elements(desc).of[CLMGK_ARRAY_O] *

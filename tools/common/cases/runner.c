@@ -27,7 +27,9 @@ static double event_span_ms(cl_event first, cl_event last)
 
 tool_exit bench_enqueue(const tool_device *device, const bench_runner *run, cl_event *event, tool_error *error)
 {
-    return tool_check_library((run->pass == BENCH_BACKWARD ? clmgk_enqueue_backward : clmgk_enqueue_forward)(
+    return tool_check_library((run->pass == BENCH_MASK       ? clmgk_enqueue_mask
+                               : run->pass == BENCH_BACKWARD ? clmgk_enqueue_backward
+                                                             : clmgk_enqueue_forward)(
                                   run->plan, device->queue, &run->own.args, 0, NULL, event, &error->library),
                               error);
 }

@@ -31,9 +31,17 @@ static const bench_text causal_texts[] = {{.name = "as text", .mask_mod = "j <= 
     {                                                                                                                  \
         .name = "by array", .mask_mod = "doc[i] == doc[j]", .documents = "doc", .sparsity = BENCH_DOCUMENTS            \
     }
-static const bench_text array_texts[] = {BY_ARRAY, TEXT_END};
+#define CLASSES                                                                                                        \
+    {                                                                                                                  \
+        .name = "classes", .mask_mod = "doc[i] == doc[j]", .documents = "doc", .sparsity = BENCH_DOCUMENTS,            \
+        .classes = true                                                                                                \
+    }
+static const bench_text array_texts[] = {BY_ARRAY, CLASSES, TEXT_END};
 static const bench_text document_texts[] = {
-    BY_ARRAY, {.name = "by position", .mask_mod = "i / 512 == j / 512", .sparsity = BENCH_DOCUMENTS}, TEXT_END};
+    BY_ARRAY,
+    {.name = "by position", .mask_mod = "i / 512 == j / 512", .sparsity = BENCH_DOCUMENTS},
+    CLASSES,
+    TEXT_END};
 
 /* Modifiers. */
 #define PLAIN                                                                                                          \

@@ -438,15 +438,16 @@ tool_exit bench_validate_finite(const tool_device *device, const clmgk_attention
 tool_exit bench_spoil(const tool_device *device, const clmgk_attention_desc *desc, bench_pass pass,
                       const bench_own *own, tool_error *error)
 {
-    static const unsigned char ones = 0xFF; /* NaN */
+    static const unsigned char ones = 0xFF, zero = 0; /* NaN; classes of hidden blocks */
     const bench_elements count = bench_count_elements(desc);
     for (clmgk_array array = 0; array < CLMGK_ARRAYS; array++) {
         if (count.of[array] == 0 || !bench_is_output(pass, array))
             continue;
         const size_t bytes = count.of[array] * clmgk_array_element_size(desc, array);
-        TOOL_TRY(tool_check_cl(
-            clEnqueueFillBuffer(device->queue, memory_of(own, array), &ones, sizeof(ones), 0, bytes, 0, NULL, NULL),
-            "clEnqueueFillBuffer", error));
+        TOOL_TRY(tool_check_cl(clEnqueueFillBuffer(device->queue, memory_of(own, array),
+                                                   array == CLMGK_ARRAY_MASK_BLOCKS ? &zero : &ones, sizeof(ones), 0,
+                                                   bytes, 0, NULL, NULL),
+                               "clEnqueueFillBuffer", error));
     }
     return tool_check_cl(clFinish(device->queue), "clFinish", error);
 }
