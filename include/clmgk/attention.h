@@ -292,6 +292,13 @@ typedef struct clmgk_attention_desc {
     clmgk_rotary append_rotary;
     int64_t append_rotary_size;
     double append_rotary_base;
+
+    /* 1: calls have sizes of their own, in args.sizes (clmgk_call_sizes), and the descriptor's are their limits: one
+     * plan, compiled once, serves a cache that grows, and batches of any lengths. Engine, parameters and programs are
+     * those that suit the limits: at most 4 queries have the form for few rows, which calls of a plan with a limit of
+     * more don't have. A plan of fixed sizes may be faster. UNSUPPORTED with gradients, statistics, append, and in the
+     * linear family. */
+    int32_t sizes_at_call;
 } clmgk_attention_desc;
 
 #define CLMGK_ATTENTION_DESC_INIT CLMGK_INIT(clmgk_attention_desc)
@@ -422,6 +429,33 @@ CLMGK_API clmgk_status clmgk_plan_get_info(const clmgk_plan *plan, clmgk_plan_in
 CLMGK_API size_t clmgk_plan_workspace_size(const clmgk_plan *plan);
 
 /*
+ * The sizes of a call, with the descriptor's meanings and defaults: zero of batch is 1, of length_k as many keys as
+ * queries, or those of a whole table of pages; a layout with `strided` = 0 is dense. Packed sequences stay packed. Axes
+ * that follow the descriptor's are those of the call: of the bias (an axis of 1 stays 1), a prior [H,M,S], classes of
+ * blocks, lengths, offsets, positions and tables. Captured arrays keep their shapes, and pools of pages their number of
+ * pages.
+ */
+typedef struct clmgk_call_sizes {
+    size_t struct_size;  /* sizeof(clmgk_call_sizes) */
+    int64_t batch;       /* each at most the descriptor's */
+    int64_t length;      /* 0: no queries */
+    int64_t length_k;    /* CLMGK_NO_KEYS: none */
+    int64_t sequences;   /* 0 unless the descriptor has packed sequences */
+    int64_t table_pages; /* 0 unless the descriptor has pages: then 0 is the descriptor's */
+    clmgk_layout q, k, v, o, lse;
+} clmgk_call_sizes;
+
+#define CLMGK_CALL_SIZES_INIT CLMGK_INIT(clmgk_call_sizes)
+
+/*
+ * The bytes of workspace that any pass of a plan with sizes_at_call = 1 needs for a call of these sizes, never more
+ * than clmgk_plan_workspace_size. Errors: INVALID_VALUE (NULL, a plan without sizes_at_call), and those of a call with
+ * such sizes: INVALID_VALUE, INVALID_SHAPE (also beyond a limit), OVERFLOW.
+ */
+CLMGK_API clmgk_status clmgk_plan_call_workspace_size(const clmgk_plan *plan, const clmgk_call_sizes *sizes,
+                                                      size_t *bytes, clmgk_error *error);
+
+/*
  * The arrays of a call, all on the device: a field for each line of CLMGK_ARRAY_LIST (arrays.h). The layout is the
  * descriptor's; arrays without a layout there are dense, and f32 or int32. The structure serves all passes of all
  * plans. A pass ignores arrays of other passes. It is an error to pass an array of the pass that the descriptor does
@@ -479,12 +513,15 @@ CLMGK_API size_t clmgk_plan_workspace_size(const clmgk_plan *plan);
  *   counts          shape of the prior ([M] if uniform); counts of several batches or devices may be added up
  *   new_prior       shape of counts
  *   nll             [B,H]; packed sequences: [T,H]; 0 where no row sees a key
- *   append_k, append_v  new keys and values, storage type of Q, layouts append_k and append_v: required with append >
- * 0; a call without append_v and v appends keys alone append_slots    int32 [R]: the slot of each token, required with
- * append > 0 append_positions  int32 [R]: required with append_rotary parts_o         storage type, dense
- * [parts,B,H,N,E]: required input of combine parts_lse       dense [parts,B,H,N]: required input of combine;
- * parts_lse_low likewise, optional with use_lse_low workspace       clmgk_plan_workspace_size bytes (offset in bytes, a
- * multiple of 4); ignored by a pass without workspace. Concurrent enqueues need distinct workspaces
+ *   append_k, append_v  new keys and values, storage type of Q, layouts append_k and append_v: required with
+ *                   append > 0; a call without append_v and v appends keys alone
+ *   append_slots    int32 [R]: the slot of each token, required with append > 0
+ *   append_positions  int32 [R]: required with append_rotary
+ *   parts_o         storage type, dense [parts,B,H,N,E]: required input of combine
+ *   parts_lse       dense [parts,B,H,N]: required input of combine; parts_lse_low likewise, optional with use_lse_low
+ *   workspace       clmgk_plan_workspace_size bytes, or for sizes of a call clmgk_plan_call_workspace_size (offset in
+ *                   bytes, a multiple of 4); ignored by a pass without workspace. Concurrent enqueues need distinct
+ *                   workspaces
  *
  * State of the linear family. C = sum_j psi_j v_j^T and z = sum_j psi_j, summed over the keys of the state passed in
  * and over all keys j < lengths[b], independent of causality and alignment; psi_j = sum_r pi_r(j) phi(k_jr) with the
@@ -531,6 +568,7 @@ typedef struct clmgk_attention_args {
     uint32_t accumulate; /* set of clmgk_gradient: these gradients are added to the values in their arrays, the others
                             overwrite them. Gradients that the plan does not compute are ignored */
     int64_t parts;       /* number of parts of combine: 1 .. 2^20 */
+    const clmgk_call_sizes *sizes; /* of a plan with sizes_at_call = 1; NULL: the descriptor's */
 #define CLMGK_ARGS_FIELD(name, field, ...)      clmgk_buffer field;
 #define CLMGK_ARGS_GRAD_FIELD(name, field, ...) clmgk_buffer grad_##field;
     CLMGK_ARRAY_LIST(CLMGK_ARGS_FIELD, CLMGK_ARGS_GRAD_FIELD, CLMGK_ARGS_FIELD)

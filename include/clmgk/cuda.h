@@ -55,9 +55,10 @@ CLMGK_API clmgk_status clmgk_plan_prepare_cuda(clmgk_plan *plan, clmgk_error *er
  */
 typedef struct clmgk_cuda_args {
     size_t struct_size; /* sizeof(clmgk_cuda_args) */
-    uint64_t seed;      /* these three as in clmgk_attention_args */
+    uint64_t seed;      /* these four as in clmgk_attention_args */
     uint32_t accumulate;
     int64_t parts;
+    const clmgk_call_sizes *sizes;
 #define CLMGK_CUDA_FIELD(name, field, ...)      uint64_t field;
 #define CLMGK_CUDA_GRAD_FIELD(name, field, ...) uint64_t grad_##field;
     CLMGK_ARRAY_LIST(CLMGK_CUDA_FIELD, CLMGK_CUDA_GRAD_FIELD, CLMGK_CUDA_FIELD)

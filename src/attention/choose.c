@@ -105,8 +105,19 @@ static clmgk_status try_engine(const choice *c, const mgk_engine *engine, const 
     pass->engine = engine->value;
     pass->plan.mods = mgk_has_texts(&plan->desc) ? &plan->mods : NULL;
     const bool follows = c->names != NULL && engine->value == plan->pass[CLMGK_PASS_FORWARD]->engine;
-    const mgk_parameters parameters = {.text = text, .origin = origin, .followed = follows ? c->followed.data : NULL};
-    return mgk_family_plan(plan->family, &plan->desc, &facts, engine->value, parameters, c->which, &pass->plan, error);
+    /* values of one size, for all */
+    const bool near = plan->desc.sizes_at_call && origin == MGK_ORIGIN_TUNED;
+    const mgk_pass_request request = {.desc = &plan->desc,
+                                      .limits = &plan->desc,
+                                      .most_splits = plan->desc.sizes_at_call ? 1 : 0,
+                                      .facts = &facts,
+                                      .engine = engine->value,
+                                      .parameters = {.text = text,
+                                                     .origin = near ? MGK_ORIGIN_NEAR : origin,
+                                                     .followed = follows ? c->followed.data : NULL},
+                                      .pass = c->which};
+    MGK_TRY(mgk_family_plan_request(plan->family, &request, &pass->plan, error));
+    return plan->desc.sizes_at_call ? mgk_sized_begin(plan, c->which, &request, error) : CLMGK_OK;
 }
 
 static clmgk_status choose_default(const choice *c, clmgk_error *error)
@@ -230,6 +241,7 @@ void mgk_plan_free_passes(clmgk_plan *plan)
         if (pass != NULL) {
             mgk_steps_clear(&pass->plan.steps, NULL);
             mgk_text_free(&pass->parameters);
+            mgk_sized_free(plan->context, pass->sized);
         }
         mgk_free(&plan->context->allocator, pass);
         plan->pass[i] = NULL;

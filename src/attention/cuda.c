@@ -80,6 +80,7 @@ static clmgk_status enqueue(clmgk_plan *plan, clmgk_pass pass, clmgk_cuda_stream
     args.seed = read.seed;
     args.accumulate = read.accumulate;
     args.parts = read.parts;
+    args.sizes = read.sizes;
     MGK_TRY(place_all(plan, &read, &args, error));
     const mgk_cuda_place at = {mgk_cuda_of(plan->context), stream};
     if (at.cuda == NULL)

@@ -39,6 +39,7 @@ static clmgk_status check_enums(const clmgk_attention_desc *d, clmgk_error *erro
                   {ENUM(shared_noise, 2)},
                   {ENUM(combine, 2)},
                   {ENUM(partial_keys, 2)},
+                  {ENUM(sizes_at_call, 2)},
                   {ENUM(resolved, 2)},
                   {ENUM(feature, 5)},
                   {ENUM(append_rotary, 3)},
@@ -628,6 +629,22 @@ static clmgk_status check_extents(const clmgk_attention_desc *d, clmgk_error *er
     return CLMGK_OK;
 }
 
+/* Passes and families whose programs may depend on sizes. */
+static clmgk_status check_sizes_at_call(const clmgk_attention_desc *d, clmgk_error *error)
+{
+    const char *const field = d->gradients != 0    ? "gradients"
+                              : d->statistics != 0 ? "statistics"
+                              : d->append != 0     ? "append"
+                                                   : NULL;
+    if (!d->sizes_at_call)
+        return CLMGK_OK;
+    if (mgk_has_trait(d, CLMGK_TRAIT_LINEAR))
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "sizes_at_call: 1: expected 0 with variant %s",
+                        clmgk_variant_name(d->variant));
+    return field == NULL ? CLMGK_OK
+                         : mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "%s: expected 0 with sizes_at_call = 1", field);
+}
+
 clmgk_status mgk_attention_resolve(const clmgk_attention_desc *desc, clmgk_attention_desc *resolved, clmgk_error *error)
 {
     if (desc == NULL)
@@ -657,10 +674,79 @@ clmgk_status mgk_attention_resolve(const clmgk_attention_desc *desc, clmgk_atten
     MGK_TRY(mgk_resolve_texts(&d, error));
     MGK_TRY(mgk_resolve_mask_blocks(&d, error));
     MGK_TRY(check_outputs(&d, error));
+    MGK_TRY(check_sizes_at_call(&d, error));
     MGK_TRY(resolve_layouts(&d, error));
     MGK_TRY(check_extents(&d, error));
     *resolved = d;
     return CLMGK_OK;
+}
+
+/* ---- sizes of a call -------------------------------------------------------------------------------------------- */
+
+static clmgk_status check_limit(const char *field, int64_t size, int64_t limit, clmgk_error *error)
+{
+    return size <= limit
+               ? CLMGK_OK
+               : mgk_fail(error, CLMGK_ERROR_INVALID_SHAPE,
+                          "sizes.%s: %" PRId64 ": expected at most %" PRId64 ", the descriptor's", field, size, limit);
+}
+
+static clmgk_status check_limits(const clmgk_attention_desc *d, const clmgk_attention_desc *limits, clmgk_error *error)
+{
+    MGK_TRY(check_limit("batch", d->batch, limits->batch, error));
+    MGK_TRY(check_limit("length", d->length, limits->length, error));
+    MGK_TRY(check_limit("length_k", d->length_k, limits->length_k, error));
+    MGK_TRY(check_limit("sequences", d->sequences, limits->sequences, error));
+    MGK_TRY(check_limit("table_pages", d->table_pages, limits->table_pages, error));
+    return d->sequences > 0 || limits->sequences == 0
+               ? CLMGK_OK
+               : mgk_fail(error, CLMGK_ERROR_INVALID_SHAPE,
+                          "sizes.sequences: 0: expected 1 to %" PRId64 ": the plan has packed sequences",
+                          limits->sequences);
+}
+
+/* A whole axis follows the call's; an axis of 1 stays. */
+static void follow(int64_t *axis, int64_t limit, int64_t size)
+{
+    if (*axis == limit && limit > 1)
+        *axis = size;
+}
+
+static void take_sizes(const clmgk_call_sizes *sizes, clmgk_attention_desc *d)
+{
+    d->batch = sizes->batch;
+    d->length = sizes->length;
+    d->length_k = sizes->length_k;
+    d->sequences = sizes->sequences;
+    if (sizes->table_pages != 0)
+        d->table_pages = sizes->table_pages;
+    d->q = sizes->q;
+    d->k = sizes->k;
+    d->v = sizes->v;
+    d->o = sizes->o;
+    d->lse = sizes->lse;
+    d->resolved = 0;
+}
+
+clmgk_status mgk_attention_resize(const clmgk_attention_desc *limits, const clmgk_call_sizes *sizes,
+                                  clmgk_attention_desc *d, clmgk_error *error)
+{
+    *d = *limits;
+    take_sizes(sizes, d);
+    MGK_TRY(resolve_axes(d, error));
+    MGK_TRY(check_pages(d, error));
+    MGK_TRY(check_sequences(d, error));
+    MGK_TRY(check_limits(d, limits, error));
+    follow(&d->bias_batch, limits->batch, d->batch);
+    follow(&d->bias_length, limits->length, d->length);
+    follow(&d->bias_length_k, limits->length_k, d->length_k);
+    follow(&d->mask_blocks_batch, limits->batch, d->batch);
+    if (d->use_bias && d->batch % d->bias_batch != 0)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_SHAPE,
+                        "sizes.batch: %" PRId64 ": expected a multiple of bias_batch = %" PRId64, d->batch,
+                        d->bias_batch);
+    MGK_TRY(resolve_layouts(d, error));
+    return check_extents(d, error);
 }
 
 clmgk_status clmgk_attention_validate(const clmgk_attention_desc *desc, clmgk_attention_desc *resolved,

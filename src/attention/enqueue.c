@@ -25,10 +25,9 @@ static int access_of(clmgk_pass pass, clmgk_array array)
     return pass == CLMGK_PASS_BACKWARD ? MGK_READ | MGK_WRITE : MGK_WRITE; /* some gradients are sums in place */
 }
 
-static clmgk_status add_array(const clmgk_plan *plan, clmgk_pass pass, clmgk_array array, const mgk_call *call,
-                              call_arrays *arrays, clmgk_error *error)
+static clmgk_status add_array(const clmgk_plan *plan, const mgk_plan_array *line, clmgk_pass pass, clmgk_array array,
+                              const mgk_call *call, call_arrays *arrays, clmgk_error *error)
 {
-    const mgk_plan_array *const line = &plan->array[array];
     const clmgk_buffer *const buffer = call->buffers[array];
     const char *const name = clmgk_array_name(array);
     const mgk_extent *extent = &line->extent;
@@ -49,15 +48,17 @@ static clmgk_status add_array(const clmgk_plan *plan, clmgk_pass pass, clmgk_arr
     return CLMGK_OK;
 }
 
-static clmgk_status check_arrays(const clmgk_plan *plan, clmgk_pass pass, const mgk_call *call,
-                                 const clmgk_buffer *workspace, clmgk_error *error)
+/* `lines`, `steps`: the plan's, or those of the call's sizes. */
+static clmgk_status check_arrays(const clmgk_plan *plan, const mgk_plan_array *lines, const mgk_steps *steps,
+                                 clmgk_pass pass, const mgk_call *call, const clmgk_buffer *workspace,
+                                 clmgk_error *error)
 {
     call_arrays arrays;
     arrays.operands.count = 0;
     for (int i = 0; i < CLMGK_ARRAY_WORKSPACE; ++i)
-        if (plan->array[i].presence[pass] != CLMGK_ABSENT)
-            MGK_TRY(add_array(plan, pass, (clmgk_array)i, call, &arrays, error));
-    const uint64_t bytes = mgk_steps_workspace_size(&plan->pass[pass]->plan.steps);
+        if (lines[i].presence[pass] != CLMGK_ABSENT)
+            MGK_TRY(add_array(plan, &lines[i], pass, (clmgk_array)i, call, &arrays, error));
+    const uint64_t bytes = mgk_steps_workspace_size(steps);
     MGK_TRY(mgk_operands_add_workspace(&arrays.operands, workspace, bytes, error));
     return call->cuda != NULL ? mgk_check_addresses(call->cuda->cuda, &arrays.operands, error)
                               : mgk_check_operands(plan->context, &arrays.operands, error);
@@ -114,11 +115,11 @@ clmgk_status mgk_plan_check_call(const clmgk_plan *plan, clmgk_pass pass, const 
     return CLMGK_OK;
 }
 
-clmgk_status mgk_plan_enqueue(clmgk_plan *plan, clmgk_pass pass, clmgk_attention_args *args, const mgk_queue_place *at,
-                              const mgk_cuda_place *cuda, clmgk_error *error)
+static clmgk_status enqueue_steps(clmgk_plan *plan, const mgk_plan_array *lines, mgk_steps *steps, clmgk_pass pass,
+                                  clmgk_attention_args *args, const mgk_queue_place *at, const mgk_cuda_place *cuda,
+                                  clmgk_error *error)
 {
     mgk_call call = mgk_empty_call();
-    MGK_TRY(check_numbers(pass, args, error));
     call.seed = args->seed;
     call.parts = args->parts;
     call.cuda = cuda;
@@ -127,9 +128,26 @@ clmgk_status mgk_plan_enqueue(clmgk_plan *plan, clmgk_pass pass, clmgk_attention
         MGK_TRY(mgk_check_queue(plan->context, at->queue, error));
         MGK_TRY(mgk_check_wait_list(plan->context, at->num_wait, at->wait_list, error));
     }
-    MGK_TRY(check_arrays(plan, pass, &call, &args->workspace, error));
+    MGK_TRY(check_arrays(plan, lines, steps, pass, &call, &args->workspace, error));
     args->workspace.offset = mgk_aligned_workspace(args->workspace.offset) / sizeof(float); /* call's, too */
-    return mgk_steps_enqueue(&plan->pass[pass]->plan.steps, &call, at, error);
+    return mgk_steps_enqueue(steps, &call, at, error);
+}
+
+static clmgk_status enqueue_sized(clmgk_plan *plan, clmgk_pass pass, clmgk_attention_args *args,
+                                  const mgk_queue_place *at, const mgk_cuda_place *cuda, clmgk_error *error)
+{
+    mgk_sized_call call;
+    MGK_TRY(mgk_sized_plan(plan, pass, args->sizes, &call, error));
+    return enqueue_steps(plan, call.array, &call.pass.steps, pass, args, at, cuda, error);
+}
+
+clmgk_status mgk_plan_enqueue(clmgk_plan *plan, clmgk_pass pass, clmgk_attention_args *args, const mgk_queue_place *at,
+                              const mgk_cuda_place *cuda, clmgk_error *error)
+{
+    MGK_TRY(check_numbers(pass, args, error));
+    return plan->desc.sizes_at_call || args->sizes != NULL
+               ? enqueue_sized(plan, pass, args, at, cuda, error)
+               : enqueue_steps(plan, plan->array, &plan->pass[pass]->plan.steps, pass, args, at, cuda, error);
 }
 
 /* The caller's structure is copied, because it may be an older version's. */

@@ -286,7 +286,7 @@ static clmgk_status host_begin(host_call *call, clmgk_pass pass, const clmgk_att
     call->pass = pass;
     call->desc.gradients = pass == CLMGK_PASS_BACKWARD ? call->desc.gradients : 0;
     call->desc.statistics = pass == CLMGK_PASS_STATISTICS ? call->desc.statistics : 0;
-    call->desc.combine = 0;
+    call->desc.combine = call->desc.sizes_at_call = 0;
     for (int i = 0; i < CLMGK_ARRAYS; ++i)
         MGK_TRY(check_pointer(call, (clmgk_array)i, error));
     for (int i = 0; i < CLMGK_ARRAYS; ++i)

@@ -190,16 +190,16 @@ static clmgk_status make_passes(clmgk_plan *plan, const clmgk_plan_options *opti
     return status;
 }
 
-static void list_arrays(clmgk_plan *plan)
+void mgk_plan_list_arrays(const clmgk_attention_desc *desc, mgk_plan_array array[CLMGK_ARRAYS])
 {
     for (int i = 0; i < CLMGK_ARRAYS; ++i) {
-        mgk_plan_array *const line = &plan->array[i];
-        const clmgk_shape shape = mgk_array_used_shape(&plan->desc, (clmgk_array)i);
-        line->element = mgk_array_element_size(&plan->desc, (clmgk_array)i);
+        mgk_plan_array *const line = &array[i];
+        const clmgk_shape shape = mgk_array_used_shape(desc, (clmgk_array)i);
+        line->element = mgk_array_element_size(desc, (clmgk_array)i);
         line->extent =
             shape.rank > 0 ? mgk_extent_of(shape.rank, shape.size, shape.stride, line->element) : mgk_extent_dense(0);
         for (int pass = 0; pass < CLMGK_PASSES; ++pass)
-            line->presence[pass] = mgk_array_presence(&plan->desc, (clmgk_pass)pass, (clmgk_array)i);
+            line->presence[pass] = mgk_array_presence(desc, (clmgk_pass)pass, (clmgk_array)i);
     }
 }
 
@@ -223,7 +223,7 @@ clmgk_status mgk_plan_make(clmgk_context *context, const clmgk_attention_desc *r
     plan->attempt = *attempt;
 
     clmgk_status status;
-    list_arrays(plan);
+    mgk_plan_list_arrays(&plan->desc, plan->array);
     MGK_TRY_GOTO(status, mgk_plan_read_texts(plan, error), fail);
     MGK_TRY_GOTO(status, make_captures(plan, error), fail);
     status = make_passes(plan, options, error);

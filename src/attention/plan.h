@@ -7,12 +7,20 @@
 #include "device/extents.h"
 #include "tuning/database.h"
 
+/* What calls with sizes of their own plan the pass from. */
+typedef struct mgk_sized_pass {
+    mgk_device_facts facts;
+    char *given, *followed; /* parameters; NULL: none */
+    mgk_origin origin;
+} mgk_sized_pass;
+
 /* A compiled pass of a plan. */
 typedef struct mgk_compiled_pass {
     clmgk_engine engine;
     mgk_pass_plan plan;
     mgk_text parameters;
     clmgk_tuning_source source; /* of engine and parameters */
+    mgk_sized_pass *sized;      /* NULL: calls have no sizes of their own */
 } mgk_compiled_pass;
 
 /* An array of the plan, as each call needs it. */
@@ -59,6 +67,10 @@ clmgk_status mgk_plan_read_options(const clmgk_plan_options *options, clmgk_plan
 clmgk_status mgk_attention_resolve(const clmgk_attention_desc *desc, clmgk_attention_desc *resolved,
                                    clmgk_error *error);
 
+/* The resolved descriptor of a call of these sizes, of a plan with the descriptor `limits`. */
+clmgk_status mgk_attention_resize(const clmgk_attention_desc *limits, const clmgk_call_sizes *sizes,
+                                  clmgk_attention_desc *desc, clmgk_error *error);
+
 /* The tuning bucket of a resolved descriptor. The statistics use the backward pass's. */
 mgk_tuning_key mgk_attention_key(const clmgk_attention_desc *desc, clmgk_pass pass);
 
@@ -84,6 +96,26 @@ void mgk_plan_end(clmgk_plan *plan);
  * passes. */
 clmgk_status mgk_plan_choose(clmgk_plan *plan, const clmgk_plan_options *options, clmgk_error *error);
 void mgk_plan_free_passes(clmgk_plan *plan);
+
+/* Frees a pass's. */
+void mgk_sized_free(const clmgk_context *context, mgk_sized_pass *sized);
+
+/* Adds kernels for all sizes of calls to a pass that has been planned for the limits, and keeps what calls need. */
+clmgk_status mgk_sized_begin(clmgk_plan *plan, clmgk_pass which, const mgk_pass_request *request, clmgk_error *error);
+
+/* A call with sizes of its own. */
+typedef struct mgk_sized_call {
+    clmgk_attention_desc desc;
+    mgk_plan_array array[CLMGK_ARRAYS];
+    mgk_pass_plan pass; /* its steps run the plan's kernels */
+} mgk_sized_call;
+
+/* Plans the pass for sizes; NULL: the descriptor's. Allocates nothing. */
+clmgk_status mgk_sized_plan(const clmgk_plan *plan, clmgk_pass which, const clmgk_call_sizes *sizes,
+                            mgk_sized_call *call, clmgk_error *error);
+
+/* The arrays of a descriptor. */
+void mgk_plan_list_arrays(const clmgk_attention_desc *desc, mgk_plan_array array[CLMGK_ARRAYS]);
 
 /* Checks that a call has a plan with the pass, and arguments: INVALID_VALUE if not. */
 clmgk_status mgk_plan_check_call(const clmgk_plan *plan, clmgk_pass pass, const void *args, clmgk_error *error);

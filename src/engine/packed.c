@@ -22,7 +22,8 @@ static bool is_even(const clmgk_layout *layout, int64_t rows)
 int64_t mgk_packed_heads(const mgk_engine *engine, const clmgk_attention_desc *d)
 {
     const int64_t rows = d->length;
-    const bool few = rows > 0 && rows < engine->fewest_rows;
+    /* other numbers of rows, with which calls come, need not be even */
+    const bool few = rows > 0 && rows < (d->sizes_at_call ? 2 : engine->fewest_rows);
     const bool grouped = d->kv_heads > 0 && d->heads > d->kv_heads;
     const bool plain = d->sequences == 0 && !d->use_lengths_q && is_alike_in_heads(d);
     if (!few || !grouped || !plain || !is_even(&d->q, rows) || !is_even(&d->o, rows) || !is_even(&d->lse, rows))

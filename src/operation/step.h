@@ -58,6 +58,8 @@ typedef struct mgk_step {
     const char *file;                       /* of cl/ */
     const char *name;                       /* of the kernel */
     mgk_text options;                       /* of the compiler */
+    mgk_hash key;                           /* of the options, if calls may choose among the list's kernels */
+    const struct mgk_step *made;            /* the step whose kernel this one runs, of another list; NULL: its own */
     const char *mods;                       /* OpenCL C of a user's score and mask, the plan's; NULL: none */
     mgk_launch launch;                      /* global[0] = 0: nothing to do */
     uint64_t local_bytes;                   /* local memory of a work-group */
@@ -79,8 +81,10 @@ typedef struct mgk_steps {
     size_t count;
     size_t main; /* the main step: its options, local and private bytes are reported */
     uint64_t workspace_bytes;
-    pthread_mutex_t mutex; /* guards the kernels' arguments: clSetKernelArg is not thread-safe */
-    bool made;             /* the mutex is initialised */
+    bool any_size;           /* calls launch smaller grids than the steps' */
+    struct mgk_steps *owner; /* of the kernels that the steps run; NULL: the list itself */
+    pthread_mutex_t mutex;   /* guards the kernels' arguments: clSetKernelArg is not thread-safe */
+    bool made;               /* the mutex is initialised */
 } mgk_steps;
 
 /* A line of a kernel's list of buffers (cl/base/bound.clh): its number in a call, and whether the kernel takes it. */
@@ -100,6 +104,14 @@ clmgk_status mgk_step_check(const mgk_step *step, clmgk_error *error);
 
 /* Empties a list. */
 void mgk_steps_clear(mgk_steps *steps, const clmgk_allocator *allocator);
+
+/* Has the list's steps, which nothing has compiled, run kernels of `owner`, which a call then enqueues by them.
+ * UNSUPPORTED if a step has none. */
+clmgk_status mgk_steps_borrow(mgk_steps *steps, mgk_steps *owner, clmgk_error *error);
+
+/* Moves those steps of `more` to the end of the list whose kernels it lacks, for calls of any size up to the larger
+ * grids. UNSUPPORTED if they are too many. */
+clmgk_status mgk_steps_add(mgk_steps *steps, mgk_steps *more, clmgk_error *error);
 
 /* Adds `floats` floats to the workspace, which begins at a multiple of MGK_WORKSPACE_ALIGNMENT bytes. Returns their
  * offset from its begin, also a multiple. */
@@ -129,8 +141,8 @@ clmgk_status mgk_steps_prepare_cuda(mgk_cuda *cuda, mgk_steps *steps, clmgk_erro
 /* INVALID_VALUE: a call in CUDA before that. */
 clmgk_status mgk_fail_unprepared(clmgk_error *error);
 
-/* Enqueues the steps; each waits for the previous step. Never compiles, allocates or waits. For a call in CUDA the list
- * must be prepared. */
+/* Enqueues the steps, or those of a list that runs another's kernels; each waits for the previous step. Never compiles,
+ * allocates or waits. For a call in CUDA the list must be prepared. */
 clmgk_status mgk_steps_enqueue(mgk_steps *steps, const mgk_call *call, const mgk_queue_place *at, clmgk_error *error);
 
 #endif

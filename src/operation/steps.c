@@ -51,6 +51,52 @@ uint64_t mgk_steps_workspace_size(const mgk_steps *steps)
     return bytes > 0 ? bytes + MGK_WORKSPACE_ALIGNMENT - sizeof(float) : 0;
 }
 
+/* ---- kernels of another list ------------------------------------------------------------------------------------ */
+
+/* The list's step with the kernel of `step`; NULL: it has none. */
+static mgk_step *find(mgk_steps *steps, const mgk_step *step)
+{
+    for (size_t i = 0; i < steps->count; ++i) {
+        mgk_step *const one = &steps->step[i];
+        if (one->key.low == step->key.low && one->key.high == step->key.high && strcmp(one->name, step->name) == 0)
+            return one;
+    }
+    return NULL;
+}
+
+clmgk_status mgk_steps_borrow(mgk_steps *steps, mgk_steps *owner, clmgk_error *error)
+{
+    steps->owner = owner;
+    for (size_t i = 0; i < steps->count; ++i) {
+        mgk_step *const step = &steps->step[i];
+        step->made = find(owner, step);
+        if (step->made == NULL)
+            return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "kernel %s: the plan has none for these sizes", step->name);
+    }
+    return CLMGK_OK;
+}
+
+clmgk_status mgk_steps_add(mgk_steps *steps, mgk_steps *more, clmgk_error *error)
+{
+    steps->any_size = true;
+    for (size_t i = 0; i < more->count; ++i) {
+        mgk_step *const same = find(steps, &more->step[i]);
+        if (same != NULL) {
+            if (same->launch.global[0] < more->step[i].launch.global[0])
+                same->launch = more->step[i].launch;
+            continue;
+        }
+        if (steps->count == MGK_MAX_STEPS)
+            return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "sizes_at_call: expected at most %d kernels of a pass",
+                            MGK_MAX_STEPS);
+        mgk_step *const last = &steps->step[steps->count++];
+        mgk_text_free(&last->options);
+        *last = more->step[i];
+        more->step[i].options = (mgk_text){.allocator = last->options.allocator};
+    }
+    return CLMGK_OK;
+}
+
 /* ---- arguments ---------------------------------------------------------------------------------------------- */
 
 void mgk_step_bind(mgk_step *step, const void *args, size_t args_bytes, const mgk_step_buffer *list, size_t count)
@@ -127,8 +173,9 @@ static mgk_bound bound_of(const mgk_step *step, const mgk_call *call)
 static clmgk_status launch(const mgk_step *step, mgk_cuda_function function, const mgk_launch *grid, const void *args,
                            const mgk_call *call, const mgk_queue_place *at, clmgk_error *error)
 {
+    const mgk_step *const made = step->made != NULL ? step->made : step;
     const cl_mem *const stand_in =
-        call->cuda != NULL ? mgk_cuda_stand_in(call->cuda->cuda) : &step->program->context->stand_in;
+        call->cuda != NULL ? mgk_cuda_stand_in(call->cuda->cuda) : &made->program->context->stand_in;
     const mgk_bound bound = bound_of(step, call);
     enum { FIRST = 2 }; /* the first buffer's argument */
     unsigned char bytes[MGK_ARGUMENT_BYTES];
@@ -147,7 +194,7 @@ static clmgk_status launch(const mgk_step *step, mgk_cuda_function function, con
     }
     if (call->cuda != NULL)
         return mgk_cuda_launch(call->cuda, function, grid, FIRST + step->buffers, list, error);
-    return mgk_launch_kernel(at->queue, step->kernel, grid, FIRST + step->buffers, list, at->num_wait, at->wait_list,
+    return mgk_launch_kernel(at->queue, made->kernel, grid, FIRST + step->buffers, list, at->num_wait, at->wait_list,
                              at->event, error);
 }
 
@@ -173,8 +220,9 @@ static clmgk_status launch_all(const mgk_steps *steps, const mgk_call *call, con
         const mgk_queue_place here = {at->queue, before != NULL ? 1 : at->num_wait,
                                       before != NULL ? &before : at->wait_list,
                                       next < steps->count ? &done : at->event};
+        const mgk_cuda_function function = step->made != NULL ? step->made->function : step->function;
         status = step->enqueue != NULL ? step->enqueue(step->state, call, &here, error)
-                                       : launch(step, step->function, &step->launch, step->args, call, &here, error);
+                                       : launch(step, function, &step->launch, step->args, call, &here, error);
         if (before != NULL)
             clReleaseEvent(before);
         before = done;
@@ -201,10 +249,11 @@ clmgk_status mgk_steps_enqueue(mgk_steps *steps, const mgk_call *call, const mgk
         static const mgk_launch nothing = {.dimensions = 1};
         return mgk_launch_kernel(at->queue, NULL, &nothing, 0, NULL, at->num_wait, at->wait_list, at->event, error);
     }
-    pthread_mutex_lock(&steps->mutex);
+    mgk_steps *const owner = steps->owner != NULL ? steps->owner : steps;
+    pthread_mutex_lock(&owner->mutex);
     const clmgk_status status =
-        call->cuda == NULL || is_prepared(steps) ? launch_all(steps, call, at, error) : mgk_fail_unprepared(error);
-    pthread_mutex_unlock(&steps->mutex);
+        call->cuda == NULL || is_prepared(owner) ? launch_all(steps, call, at, error) : mgk_fail_unprepared(error);
+    pthread_mutex_unlock(&owner->mutex);
     return status;
 }
 
@@ -224,16 +273,27 @@ static mgk_launch warm_up_grid(const clmgk_context *context, const mgk_launch *g
 }
 
 /* Runs a kernel on an empty problem (all-zero arguments), because some drivers finish compiling at the first launch. */
-static clmgk_status warm_up(const clmgk_context *context, const mgk_step *step, cl_command_queue queue,
-                            clmgk_error *error)
+static clmgk_status run_on_nothing(const mgk_step *step, const mgk_launch *grid, cl_command_queue queue,
+                                   clmgk_error *error)
 {
     static const unsigned char args[MGK_ARGUMENT_BYTES] = {0};
     const mgk_call call = mgk_empty_call();
-    const mgk_launch grid = warm_up_grid(context, &step->launch);
     const mgk_queue_place at = {queue, 0, NULL, NULL};
-    const clmgk_status status = launch(step, NULL, &grid, args, &call, &at, error);
+    const clmgk_status status = launch(step, NULL, grid, args, &call, &at, error);
     const cl_int code = clFinish(queue);
     return status == CLMGK_OK ? mgk_check_cl(error, code, "clFinish") : status;
+}
+
+/* `any_size`: runs the code of smaller grids, too. */
+static clmgk_status warm_up(const clmgk_context *context, const mgk_step *step, bool any_size, cl_command_queue queue,
+                            clmgk_error *error)
+{
+    const mgk_launch grid = warm_up_grid(context, &step->launch);
+    mgk_launch one = grid;
+    memcpy(one.global, one.local, sizeof(one.global));
+    if (any_size && grid.global[0] > one.global[0])
+        MGK_TRY(run_on_nothing(step, &one, queue, error));
+    return run_on_nothing(step, &grid, queue, error);
 }
 
 /* A kernel whose local memory the device does not take. Lowers `limits` for another plan. */
@@ -276,8 +336,8 @@ static clmgk_status check_fit(const clmgk_context *context, const mgk_step *step
                                                                      : CLMGK_OK;
 }
 
-static clmgk_status compile_step(clmgk_context *context, mgk_step *step, cl_command_queue queue, mgk_limits *limits,
-                                 clmgk_program_origin *origin, clmgk_error *error)
+static clmgk_status compile_step(clmgk_context *context, mgk_step *step, bool any_size, cl_command_queue queue,
+                                 mgk_limits *limits, clmgk_program_origin *origin, clmgk_error *error)
 {
     double ignored = 0.0;
     clmgk_program_origin own = CLMGK_PROGRAM_MEMORY;
@@ -295,7 +355,7 @@ static clmgk_status compile_step(clmgk_context *context, mgk_step *step, cl_comm
         return mgk_fail_cl(error, code, "clCreateKernel");
     step->needs = mgk_kernel_measure(step->kernel, context->device);
     MGK_TRY(check_fit(context, step, limits, error));
-    const clmgk_status status = warm_up(context, step, queue, error);
+    const clmgk_status status = warm_up(context, step, any_size, queue, error);
     return status != CLMGK_OK && status != CLMGK_ERROR_OUT_OF_HOST_MEMORY && run_decides(context, step)
                ? refuse_local(step, context->facts.info.local_memory_bytes, limits, error)
                : status;
@@ -308,7 +368,7 @@ static clmgk_status compile(clmgk_context *context, mgk_steps *steps, cl_command
         return mgk_fail(error, CLMGK_ERROR_OUT_OF_HOST_MEMORY, "no mutex for a plan");
     steps->made = true;
     for (size_t i = 0; i < steps->count; ++i)
-        MGK_TRY(compile_step(context, &steps->step[i], queue, limits, origin, error));
+        MGK_TRY(compile_step(context, &steps->step[i], steps->any_size, queue, limits, origin, error));
     return CLMGK_OK;
 }
 

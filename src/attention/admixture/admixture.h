@@ -18,9 +18,13 @@ int64_t mgk_admixture_held(const mgk_attention_traits *traits);
 mgk_footprint mgk_admixture_footprint(const mgk_attention_request *request);
 bool mgk_admixture_shares_softmax(const mgk_attention_request *request);
 
-/* The request of the heads that have a softmax: where they are mixed after it, with `desc`, which becomes a descriptor
- * with as many heads, else the request itself. */
-mgk_attention_request mgk_admixture_softmax_request(const mgk_attention_request *request, clmgk_attention_desc *desc);
+/* The descriptors of the heads that have a softmax. */
+typedef struct mgk_softmax_descs {
+    clmgk_attention_desc desc, limits;
+} mgk_softmax_descs;
+
+/* The request of these heads, with the descriptors, which it sets. */
+mgk_attention_request mgk_admixture_softmax_request(const mgk_attention_request *request, mgk_softmax_descs *descs);
 
 /* The forward pass of heads that are mixed after the softmax. */
 clmgk_status mgk_admixture_plan_mixed(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error);

@@ -310,9 +310,9 @@ static void add_begin(mgk_backward *x)
 
 clmgk_status mgk_admixture_plan_backward(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error)
 {
-    clmgk_attention_desc desc;
-    const mgk_attention_request softmax = mgk_admixture_softmax_request(request, &desc);
-    mgk_backward x = {.request = &softmax, .want = mgk_backward_wants_of(&desc), .plan = plan};
+    mgk_softmax_descs descs;
+    const mgk_attention_request softmax = mgk_admixture_softmax_request(request, &descs);
+    mgk_backward x = {.request = &softmax, .want = mgk_backward_wants_of(softmax.desc), .plan = plan};
     const mgk_attention_traits *const t = &request->traits;
     MGK_TRY(prepare(&x, error));
     add_begin(&x);

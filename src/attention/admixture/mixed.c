@@ -7,12 +7,14 @@
 
 MGK_TUNABLE_NAMES(MGK_COMMON_TUNABLES)
 
-mgk_attention_request mgk_admixture_softmax_request(const mgk_attention_request *request, clmgk_attention_desc *desc)
+mgk_attention_request mgk_admixture_softmax_request(const mgk_attention_request *request, mgk_softmax_descs *descs)
 {
     mgk_attention_request own = *request;
-    *desc = *request->desc;
-    desc->heads = mgk_softmax_heads(desc);
-    own.desc = desc;
+    descs->desc = *request->desc;
+    descs->limits = *request->limits;
+    descs->desc.heads = descs->limits.heads = mgk_softmax_heads(request->desc);
+    own.desc = &descs->desc;
+    own.limits = &descs->limits;
     return own;
 }
 
@@ -99,8 +101,8 @@ static void add_sums(const mixed_pass *x, const mgk_attention_request *request, 
 clmgk_status mgk_admixture_plan_mixed(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error)
 {
     const clmgk_attention_desc *const d = request->desc;
-    clmgk_attention_desc desc;
-    const mgk_attention_request softmax = mgk_admixture_softmax_request(request, &desc);
+    mgk_softmax_descs descs;
+    const mgk_attention_request softmax = mgk_admixture_softmax_request(request, &descs);
     const mgk_footprint of_logs = mgk_admixture_footprint(&softmax), of_sums = footprint_of_sums(request);
     mixed_pass x;
     MGK_TRY(mgk_forward_begin(&softmax, &of_logs, &x.logs, error));

@@ -185,6 +185,34 @@ static void bind_classes(const mgk_mask_classes *classes, mgk_step *step)
     mgk_step_append(step, &classes->place, sizeof(classes->place));
 }
 
+/* No option may assume finite numbers, or fuse more than the explicit fma (base/common.clh). */
+static void print_options(const mgk_flags *flags, const mgk_tunables *tunables, const char *compiler, mgk_text *text)
+{
+    mgk_text_printf(text, "-cl-std=CL1.2");
+    mgk_flags_options(flags, text);
+    if (tunables != NULL)
+        mgk_tunables_options(tunables, text);
+    if (compiler != NULL)
+        mgk_text_printf(text, " %s", compiler);
+}
+
+/* What tells the options of a kernel: calls find it by this. */
+static mgk_hash key_of(const mgk_flags *flags, const mgk_tunables *tunables, const char *compiler)
+{
+    struct {
+        mgk_flags flags;
+        int32_t values[MGK_MAX_TUNABLES];
+        const char *compiler; /* constant texts, one for each choice */
+    } all;
+    memset(&all, 0, sizeof(all));
+    all.flags = *flags;
+    for (size_t i = 0; tunables != NULL && i < mgk_tunables_count(tunables); ++i)
+        if (mgk_tunables_at(tunables, i)->macro != NULL)
+            all.values[i] = tunables->value[i];
+    all.compiler = compiler;
+    return mgk_hash_bytes(&all, sizeof(all));
+}
+
 mgk_step *mgk_attention_add(const mgk_attention_step *step, mgk_pass_plan *plan)
 {
     mgk_step *const kernel = &plan->steps.step[plan->steps.count++];
@@ -193,16 +221,12 @@ mgk_step *mgk_attention_add(const mgk_attention_step *step, mgk_pass_plan *plan)
     mgk_flags flags = step->flags;
     const bool places_pairs = step->block != NULL && (flags.SCORE_MOD || flags.MASK_MOD);
     flags.MASK_CLASSES = flags.MASK_CLASSES || (places_pairs && flags.MASK_MOD && plan->classes.used);
-    mgk_text_printf(&kernel->options, "-cl-std=CL1.2");
-    /* no option may assume finite numbers, or fuse more than the explicit fma (base/common.clh) */
-    mgk_flags_options(&flags, &kernel->options);
-    if (step->tunables != NULL)
-        mgk_tunables_options(step->tunables, &kernel->options);
     const mgk_block no_block = {.threads = 1, .compiler = step->compiler};
     const mgk_block *const block = step->block != NULL ? step->block : &no_block;
     const size_t local = step->block != NULL ? block->threads : step->local;
-    if (block->compiler != NULL)
-        mgk_text_printf(&kernel->options, " %s", block->compiler);
+    kernel->key = key_of(&flags, step->tunables, block->compiler);
+    if (!plan->of_call)
+        print_options(&flags, step->tunables, block->compiler, &kernel->options);
     kernel->launch = (mgk_launch){1, {step->global * block->threads, 1, 1}, {local, 1, 1}};
     kernel->local_bytes = block->local_bytes;
     kernel->private_bytes = block->private_bytes;
@@ -254,7 +278,7 @@ static int64_t most_splits(const clmgk_attention_desc *d)
 
 mgk_footprint mgk_attention_footprint(const mgk_attention_request *request)
 {
-    const clmgk_attention_desc *const d = request->desc;
+    const clmgk_attention_desc *const d = request->limits;
     const mgk_attention_traits *const t = &request->traits;
     return (mgk_footprint){.causal = d->causal,
                            .rows = mgk_attention_rows(d),
@@ -285,6 +309,7 @@ clmgk_status mgk_attention_fit(const mgk_attention_request *request, const mgk_f
 {
     const mgk_attention_traits *const t = &request->traits;
     mgk_footprint own = *footprint;
+    own.short_panels = own.short_panels && !request->desc->sizes_at_call;
     const bool plain = !mgk_has_mods(request->desc) && request->desc->page_size == 0;
     own.unit = own.unit && (plain || !request->engine->private_tiles); /* AMX */
     own.turns = own.turns && !mgk_has_mods(request->desc);
@@ -324,6 +349,13 @@ mgk_flags mgk_attention_text_flags(const clmgk_attention_desc *d)
     set_mod_flags(d, &flags);
     flags.MASK_CLASSES = false; /* it makes them */
     return flags;
+}
+
+void mgk_attention_limit_splits(const mgk_attention_request *request, mgk_tunables *p)
+{
+    const int64_t most = request->most_splits;
+    if (most > 0 && mgk_tunable_get(p, MGK_NAMED(splits)) > most)
+        mgk_tunable_default(p, MGK_NAMED(splits), (int)most);
 }
 
 bool mgk_attention_splits_tuned(const mgk_tunables *tunables)
@@ -407,10 +439,11 @@ static void choose_by_waves(mgk_forward *x)
                               .tiles = (int64_t)((double)mgk_attention_keys(d) * seen_part(d)) / x->block.tile,
                               .least_tiles = x->block.few_rows > 0 ? 1 : TILES_EACH,
                               .most_splits = most_splits(d),
-                              .tail = usual ? !masked && d->sequences == 0 && x->block.few_rows == 0 &&
-                                                  x->head_groups == d->heads &&
-                                                  mgk_tunable_is_default(p, MGK_NAMED(splits))
-                                            : mgk_tunable_get(p, MGK_NAMED(split_from)) == SPLIT_BEHIND_WAVES};
+                              .tail = d->sizes_at_call ? false
+                                      : usual          ? !masked && d->sequences == 0 && x->block.few_rows == 0 &&
+                                                    x->head_groups == d->heads &&
+                                                    mgk_tunable_is_default(p, MGK_NAMED(splits))
+                                              : mgk_tunable_get(p, MGK_NAMED(split_from)) == SPLIT_BEHIND_WAVES};
     mgk_tunable_default(p, MGK_NAMED(splits), (int)mgk_waves_splits(&launch));
     if (launch.tail && mgk_tunable_get(p, MGK_NAMED(splits)) > 1)
         mgk_tunable_default(p, MGK_NAMED(split_from), SPLIT_BEHIND_WAVES);
@@ -425,7 +458,8 @@ static void choose_splits(mgk_forward *x)
         mgk_tunable_default(p, MGK_NAMED(splits), splits_by_count(x->request, x->head_groups, &x->block));
     else
         choose_by_waves(x);
-    if (d->sequences > 0 || x->head_groups != d->heads || whole_blocks(x) == 0)
+    mgk_attention_limit_splits(x->request, p);
+    if (d->sequences > 0 || x->head_groups != d->heads || whole_blocks(x) == 0 || d->sizes_at_call)
         p->value[mgk_tunable_index(p, MGK_NAMED(split_from))] = SPLIT_ALL;
 }
 
@@ -448,6 +482,11 @@ static int part_teams(const mgk_attention_request *request, int64_t rows, int64_
     return (int)teams;
 }
 
+static int64_t rows_of(const clmgk_attention_desc *d)
+{
+    return d->batch * d->heads * d->length;
+}
+
 /* `parts`: the workspace's, of `args`; 0: the caller's. Work-items have an element of O each, or four (cl/attention/
  * combine.cl), of rows rounded up to the class of E. */
 static void add_combine(const mgk_attention_request *request, int64_t parts, const mgk_forward_args *args,
@@ -456,11 +495,15 @@ static void add_combine(const mgk_attention_request *request, int64_t parts, con
     enum { ITEMS = 64 };
     const clmgk_attention_desc *const d = request->desc;
     const size_t size = (size_t)request->traits.value_size;
-    const size_t rows = (size_t)(d->batch * d->heads * d->length - args->parts_first);
+    /* a plan for any sizes runs the largest grid */
+    const size_t rows = d->sizes_at_call && !plan->of_call ? (size_t)rows_of(request->limits)
+                                                           : (size_t)(rows_of(d) - args->parts_first);
     mgk_flags flags = mgk_attention_flags(request);
     flags.SPLIT_KEYS = parts > 0;
     flags.SPLIT_TAIL = parts > 0 && args->whole > 0;
-    flags.PART_TEAMS = request->engine->private_tiles ? 0 : part_teams(request, (int64_t)rows, parts);
+    flags.PART_TEAMS = request->engine->private_tiles ? 0
+                       : d->sizes_at_call             ? part_teams(request, rows_of(request->limits), 0)
+                                                      : part_teams(request, (int64_t)rows, parts);
     const size_t row = flags.PART_TEAMS > 0 ? (size_t)flags.PART_TEAMS * size / 4 : size;
     const size_t local = flags.PART_TEAMS > 1 ? row : ITEMS;
     const mgk_attention_step step = {.file = "attention/combine.cl",
@@ -540,7 +583,8 @@ static bool transposes_bias(const mgk_forward *x)
 {
     enum { LEAST_USES = 4, LEAST_PROBLEMS = 32 };
     const clmgk_attention_desc *const d = x->request->desc;
-    if (x->block.bias_lanes == 0 || d->sequences > 0 || !d->use_bias || d->bias_length == 1 || d->bias_length_k == 1)
+    if (x->block.bias_lanes == 0 || d->sizes_at_call || d->sequences > 0 || !d->use_bias || d->bias_length == 1 ||
+        d->bias_length_k == 1)
         return false;
     const int64_t biases = d->bias_batch * d->bias_heads, problems = d->batch * d->heads;
     return problems >= LEAST_PROBLEMS && problems >= LEAST_USES * biases &&

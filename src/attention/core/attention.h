@@ -28,7 +28,10 @@ typedef struct mgk_attention_traits {
 
 /* A pass to be planned. */
 typedef struct mgk_attention_request {
-    const clmgk_attention_desc *desc; /* resolved */
+    const clmgk_attention_desc *desc;   /* resolved: the plan's, or a call's, whose sizes differ */
+    const clmgk_attention_desc *limits; /* the plan's: programs, parameters and blocks are chosen by its sizes, numbers
+                                         * of work-groups, arguments and workspace by those of `desc` */
+    int64_t most_splits;                /* 0: any, as far as programs allow */
     const mgk_device_facts *facts;
     const mgk_engine *engine;
     mgk_parameters parameters;
@@ -91,6 +94,9 @@ mgk_flags mgk_attention_block_flags(const mgk_attention_request *request, const 
 
 /* The flags of a kernel that evaluates the texts of score and mask, and has no block. */
 mgk_flags mgk_attention_text_flags(const clmgk_attention_desc *desc);
+
+/* Limits `splits` that nobody has given to those of the request. */
+void mgk_attention_limit_splits(const mgk_attention_request *request, mgk_tunables *tunables);
 
 /* Whether `splits` was tuned, perhaps for another shape, to more than 1. */
 bool mgk_attention_splits_tuned(const mgk_tunables *tunables);

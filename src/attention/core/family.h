@@ -55,6 +55,7 @@ typedef struct mgk_mask_classes {
 /* A pass; 0 steps: the plan can't do it. */
 typedef struct mgk_pass_plan {
     const mgk_mod_texts *mods; /* NULL: the descriptor has no texts */
+    bool of_call;              /* its steps have keys, but no options: no memory is allocated */
     mgk_mask_classes classes;
 
     mgk_tunables tunables; /* in use by the main kernel */
@@ -111,7 +112,21 @@ CLMGK_FAMILY_LIST(MGK_FAMILY)
 /* The family of a variant; NULL for a value outside the enumeration. */
 const mgk_family *mgk_family_of(clmgk_variant variant);
 
-/* Plans a pass of a resolved descriptor on `engine` by the family's function. */
+/* What a pass is planned from. */
+typedef struct mgk_pass_request {
+    const clmgk_attention_desc *desc, *limits; /* as in mgk_attention_request */
+    int64_t most_splits;
+    const mgk_device_facts *facts;
+    clmgk_engine engine;
+    mgk_parameters parameters;
+    clmgk_pass pass;
+} mgk_pass_request;
+
+/* Plans a pass by the family's function. */
+clmgk_status mgk_family_plan_request(const mgk_family *family, const mgk_pass_request *request, mgk_pass_plan *plan,
+                                     clmgk_error *error);
+
+/* The same of a resolved descriptor with its own sizes. */
 clmgk_status mgk_family_plan(const mgk_family *family, const clmgk_attention_desc *desc, const mgk_device_facts *facts,
                              clmgk_engine engine, mgk_parameters parameters, clmgk_pass pass, mgk_pass_plan *plan,
                              clmgk_error *error);

@@ -52,12 +52,14 @@ static mgk_attention_step kernel_of(const mgk_forward *x, mgk_forward_args *args
 
 clmgk_status mgk_mixture_plan_forward(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error)
 {
-    clmgk_attention_desc packed = *request->desc;
+    clmgk_attention_desc packed = *request->desc, packed_limits = *request->limits;
     mgk_attention_request own = *request;
-    const int64_t heads = mgk_packed_heads(request->engine, request->desc);
+    const int64_t heads = mgk_packed_heads(request->engine, request->limits);
     if (heads > 1) {
         mgk_pack_heads(&packed, heads);
+        mgk_pack_heads(&packed_limits, heads);
         own.desc = &packed;
+        own.limits = &packed_limits;
     }
     const mgk_footprint footprint = footprint_of(&own);
     mgk_forward_args args = mgk_mixture_args_of(&own);

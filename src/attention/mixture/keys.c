@@ -15,7 +15,7 @@ static int64_t heads_of(const mgk_attention_request *request)
  * most keys may not be in use. */
 bool mgk_mixture_has_key_terms(const mgk_attention_request *request, const mgk_block *block)
 {
-    const clmgk_attention_desc *const d = request->desc;
+    const clmgk_attention_desc *const d = request->limits;
     const mgk_attention_traits *const t = &request->traits;
     const int64_t blocks = (mgk_attention_rows(d) + block->rows - 1) / block->rows * (d->heads / heads_of(request));
     const bool fits = !t->shifted || t->components * d->heads <= d->kv_heads * d->head_size;

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Calls with sizes of their own (desc.sizes_at_call). A plan has the programs that the descriptor's sizes, its limits,
+ * lead to, with one range of keys and, where some call takes several, with several. A call is planned by the family as
+ * any other, with its own sizes for numbers of work-groups, arguments and workspace, and the limits for all that
+ * programs depend on; but its steps run the plan's kernels, and nothing is compiled or allocated.
+ */
+#include "attention/plan.h"
+
+#include <string.h>
+
+/* ---- plans ------------------------------------------------------------------------------------------------------ */
+
+void mgk_sized_free(const clmgk_context *context, mgk_sized_pass *sized)
+{
+    if (sized == NULL)
+        return;
+    mgk_free(&context->allocator, sized->given);
+    mgk_free(&context->allocator, sized->followed);
+    mgk_free(&context->allocator, sized);
+}
+
+static clmgk_status copy(const clmgk_context *context, const char *text, char **own, clmgk_error *error)
+{
+    *own = text != NULL ? mgk_strdup(&context->allocator, text) : NULL;
+    return text == NULL || *own != NULL ? CLMGK_OK : mgk_fail_memory(error, "a plan's parameters");
+}
+
+static clmgk_status keep(const clmgk_context *context, const mgk_pass_request *request, mgk_sized_pass **out,
+                         clmgk_error *error)
+{
+    mgk_sized_pass *const sized = mgk_alloc(&context->allocator, 1, sizeof(*sized));
+    mgk_sized_free(context, *out);
+    *out = sized;
+    if (sized == NULL)
+        return mgk_fail_memory(error, "a plan's pass");
+    sized->facts = *request->facts;
+    sized->origin = request->parameters.origin;
+    MGK_TRY(copy(context, request->parameters.text, &sized->given, error));
+    return copy(context, request->parameters.followed, &sized->followed, error);
+}
+
+/* Plans the pass for these sizes, and adds the kernels that the plan lacks. The plan's workspace is that of the sizes
+ * that need most. */
+static clmgk_status add_kernels(const clmgk_plan *plan, const mgk_pass_request *request, const clmgk_attention_desc *d,
+                                mgk_pass_plan *pass, clmgk_error *error)
+{
+    mgk_pass_request own = *request;
+    own.desc = d;
+    own.most_splits = 0;
+    mgk_pass_plan *const more = mgk_alloc(&plan->context->allocator, 1, sizeof(*more));
+    if (more == NULL)
+        return mgk_fail_memory(error, "a plan's pass");
+    mgk_steps_clear(&more->steps, &plan->context->allocator);
+    more->mods = pass->mods;
+    clmgk_status status = mgk_family_plan_request(plan->family, &own, more, error);
+    if (status == CLMGK_OK)
+        status = mgk_steps_add(&pass->steps, &more->steps, error);
+    if (more->steps.workspace_bytes > pass->steps.workspace_bytes)
+        pass->steps.workspace_bytes = more->steps.workspace_bytes;
+    mgk_steps_clear(&more->steps, NULL);
+    mgk_free(&plan->context->allocator, more);
+    return status;
+}
+
+/* Work-groups are fewest, and ranges of keys most, with the fewest batches and queries. */
+clmgk_status mgk_sized_begin(clmgk_plan *plan, clmgk_pass which, const mgk_pass_request *request, clmgk_error *error)
+{
+    const clmgk_attention_desc *const limits = &plan->desc;
+    mgk_compiled_pass *const pass = plan->pass[which];
+    MGK_TRY(keep(plan->context, request, &pass->sized, error));
+    for (int corner = 0; corner < 4; ++corner) {
+        clmgk_call_sizes sizes = {.batch = (corner & 1) != 0 ? 1 : limits->batch,
+                                  .length = (corner & 2) != 0 && limits->length > 0 ? 1 : limits->length,
+                                  .length_k = limits->length_k > 0 ? limits->length_k : CLMGK_NO_KEYS,
+                                  .sequences = limits->sequences > 0 && (corner & 1) != 0 ? 1 : limits->sequences};
+        clmgk_attention_desc d;
+        if (limits->sequences > 0 && !limits->use_offsets_k && !mgk_has_caches(limits))
+            sizes.length_k = sizes.length > 0 ? sizes.length : CLMGK_NO_KEYS;
+        if (mgk_attention_resize(limits, &sizes, &d, NULL) == CLMGK_OK) /* else no call has them: of a bias */
+            MGK_TRY(add_kernels(plan, request, &d, &pass->plan, error));
+    }
+    return CLMGK_OK;
+}
+
+/* ---- calls ------------------------------------------------------------------------------------------------------ */
+
+/* Plans the pass with at most so many ranges of keys. */
+static clmgk_status plan_with(const clmgk_plan *plan, clmgk_pass which, int64_t most_splits, mgk_sized_call *call,
+                              clmgk_error *error)
+{
+    mgk_compiled_pass *const pass = plan->pass[which];
+    const mgk_sized_pass *const sized = pass->sized;
+    const mgk_pass_request request = {
+        .desc = &call->desc,
+        .limits = &plan->desc,
+        .most_splits = most_splits,
+        .facts = &sized->facts,
+        .engine = pass->engine,
+        .parameters = {.text = sized->given, .origin = sized->origin, .followed = sized->followed},
+        .pass = which};
+    memset(&call->pass, 0, sizeof(call->pass));
+    call->pass.mods = pass->plan.mods;
+    call->pass.of_call = true;
+    MGK_TRY(mgk_family_plan_request(plan->family, &request, &call->pass, error));
+    return mgk_steps_borrow(&call->pass.steps, &pass->plan.steps, error);
+}
+
+/* Takes fewer ranges of keys while the workspace would be larger than the plan's, or the plan has no kernels for
+ * several. */
+static clmgk_status plan_pass(const clmgk_plan *plan, clmgk_pass which, mgk_sized_call *call, clmgk_error *error)
+{
+    const uint64_t most = plan->pass[which]->plan.steps.workspace_bytes;
+    for (int64_t splits = MGK_WAVES_MOST; splits > 1; splits /= 2) {
+        clmgk_error failure;
+        if (plan_with(plan, which, splits, call, &failure) != CLMGK_OK)
+            break;
+        if (call->pass.steps.workspace_bytes <= most)
+            return CLMGK_OK;
+    }
+    return plan_with(plan, which, 1, call, error);
+}
+
+clmgk_status mgk_sized_plan(const clmgk_plan *plan, clmgk_pass which, const clmgk_call_sizes *sizes,
+                            mgk_sized_call *call, clmgk_error *error)
+{
+    clmgk_call_sizes own = CLMGK_CALL_SIZES_INIT;
+    if (!plan->desc.sizes_at_call)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                        "sizes: given, but the plan's descriptor has sizes_at_call = 0");
+    call->desc = plan->desc;
+    if (sizes != NULL) {
+        MGK_TRY(mgk_struct_read(sizes, "sizes", sizeof(own), &own, sizeof(own), error));
+        MGK_TRY(mgk_attention_resize(&plan->desc, &own, &call->desc, error));
+    }
+    MGK_TRY(plan_pass(plan, which, call, error));
+    mgk_plan_list_arrays(&call->desc, call->array);
+    return CLMGK_OK;
+}
+
+clmgk_status clmgk_plan_call_workspace_size(const clmgk_plan *plan, const clmgk_call_sizes *sizes, size_t *bytes,
+                                            clmgk_error *error)
+{
+    uint64_t most = 0;
+    if (plan == NULL || sizes == NULL || bytes == NULL)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: NULL: expected %s",
+                        plan == NULL    ? "plan"
+                        : sizes == NULL ? "sizes"
+                                        : "bytes",
+                        plan == NULL    ? "a plan"
+                        : sizes == NULL ? "the sizes of a call"
+                                        : "room for a number");
+    for (int i = 0; i < CLMGK_PASSES; ++i) {
+        mgk_sized_call call;
+        if (plan->pass[i] == NULL)
+            continue;
+        MGK_TRY(mgk_sized_plan(plan, (clmgk_pass)i, sizes, &call, error));
+        const uint64_t own = mgk_steps_workspace_size(&call.pass.steps);
+        most = own > most ? own : most;
+    }
+    *bytes = (size_t)most;
+    return CLMGK_OK;
+}

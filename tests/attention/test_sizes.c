@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Plans whose calls have sizes of their own, within the descriptor's. */
+#include "harness/harness.h"
+
+#include <string.h>
+
+static clmgk_attention_desc limits_of(clmgk_variant variant, int64_t batch, int64_t length, int64_t length_k)
+{
+    clmgk_attention_desc desc = th_small_desc(variant, length, length_k);
+    desc.batch = batch;
+    desc.sizes_at_call = 1;
+    return desc;
+}
+
+/* The descriptor of a call alone. */
+static clmgk_attention_desc call_desc(const clmgk_attention_desc *limits, int64_t batch, int64_t length,
+                                      int64_t length_k)
+{
+    clmgk_attention_desc desc = *limits;
+    desc.batch = batch;
+    desc.length = length;
+    desc.length_k = th_keys(length_k);
+    desc.sizes_at_call = 0;
+    return desc;
+}
+
+static clmgk_call_sizes sizes_of(const clmgk_attention_desc *resolved)
+{
+    clmgk_call_sizes sizes = CLMGK_CALL_SIZES_INIT;
+    sizes.batch = resolved->batch;
+    sizes.length = resolved->length;
+    sizes.length_k = resolved->length_k > 0 ? resolved->length_k : CLMGK_NO_KEYS;
+    sizes.sequences = resolved->sequences;
+    sizes.table_pages = resolved->table_pages;
+    sizes.q = resolved->q;
+    sizes.k = resolved->k;
+    sizes.v = resolved->v;
+    sizes.o = resolved->o;
+    sizes.lse = resolved->lse;
+    return sizes;
+}
+
+/* Uploads a problem, with the workspace that its call needs. */
+static th_device upload(const th_session *session, th_problem *problem, clmgk_plan *plan, const clmgk_call_sizes *sizes)
+{
+    size_t bytes = 0;
+    th_expect_ok(clmgk_plan_call_workspace_size(plan, sizes, &bytes, &th_error));
+    assert_true(bytes <= clmgk_plan_workspace_size(plan));
+    th_device device = th_upload(session, problem, bytes);
+    device.args.sizes = sizes;
+    return device;
+}
+
+/* Runs a problem as a call of a plan for any sizes, and compares with the reference. */
+static void expect_call(th_session *session, clmgk_plan *plan, th_problem *problem)
+{
+    clmgk_plan_info info = CLMGK_PLAN_INFO_INIT;
+    const clmgk_call_sizes sizes = sizes_of(&problem->desc);
+    TH_DEVICE device = upload(session, problem, plan, &sizes);
+    th_enqueue(plan, session->queue, &device, 0, NULL, NULL);
+    assert_int_equal(clFinish(session->queue), CL_SUCCESS);
+    th_download(session, problem, &device);
+    TH_REF_ANSWER answer = th_solve(problem);
+    th_expect_ok(clmgk_plan_get_info(plan, &info, &th_error));
+    th_check(session, problem, info.engine, &answer);
+}
+
+/* A plan of fixed sizes with the same parameters gives the same bits. `parameters`: NULL: those of the plan. */
+static void expect_same_bits(th_session *session, clmgk_plan *plan, const th_problem *problem, const char *parameters)
+{
+    clmgk_plan_info info = CLMGK_PLAN_INFO_INIT;
+    th_expect_ok(clmgk_plan_get_info(plan, &info, &th_error));
+    clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
+    options.engine = info.engine;
+    options.parameters = parameters != NULL ? parameters : info.parameters;
+    TH_PROBLEM other = th_problem_make(&problem->desc, 1);
+    th_copy_inputs(&other, problem);
+    th_run_pass(session, &other, TH_FORWARD, &options);
+    th_expect_equal_bits(problem, &other, TH_O);
+    th_expect_equal_bits(problem, &other, TH_LSE);
+}
+
+static const int64_t lengths[][3] = {{1, 1, 1},  {2, 40, 40}, {1, 7, 301}, {3, 70, 1},
+                                     {1, 33, 0}, {2, 0, 20},  {3, 97, 64}, {1, 70, 300}};
+
+/* Calls of all sizes; with the plan's own, too. */
+static void sweep(th_session *session, const clmgk_attention_desc *limits, size_t engine, const char *parameters)
+{
+    clmgk_plan *const plan = th_plan(session, limits, session->engine[engine], parameters);
+    for (size_t n = 0; n < TH_COUNT(lengths); n++) {
+        const clmgk_attention_desc desc = call_desc(limits, lengths[n][0], lengths[n][1], lengths[n][2]);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
+        expect_call(session, plan, &problem);
+        if (lengths[n][1] > 4 && n < 4)
+            expect_same_bits(session, plan, &problem, NULL);
+    }
+    clmgk_plan_release(plan);
+}
+
+TH_TEST(any_sizes)
+{
+    clmgk_attention_desc desc = limits_of(CLMGK_VARIANT_SOFTMAX, 3, 100, 301);
+    desc.causal = 1;
+    for (size_t n = 0; n < (session->full ? session->engines : 2) && n < session->engines; n++)
+        sweep(session, &desc, n, NULL);
+}
+
+/* Each new length of a cache is a call of the same programs, in one range of keys or several. */
+TH_TEST(a_growing_cache)
+{
+    const clmgk_attention_desc desc = limits_of(CLMGK_VARIANT_SOFTMAX, 2, 1, 2100);
+    for (size_t n = 0; n < 2 && n < session->engines; n++) {
+        clmgk_plan *const plan = th_plan(session, &desc, session->engine[n], NULL);
+        for (int64_t keys = 1; keys <= 2100; keys += session->full ? 1 : keys < 40 ? 7 : 512) {
+            const clmgk_attention_desc step = call_desc(&desc, 1 + keys % 2, 1, keys);
+            TH_PROBLEM problem = th_problem_make(&step, (uint64_t)keys);
+            expect_call(session, plan, &problem);
+            if (keys == 8)
+                expect_same_bits(session, plan, &problem, "");
+        }
+        clmgk_plan_release(plan);
+    }
+}
+
+/* All variants, with every array whose shape follows the sizes. */
+static clmgk_attention_desc rich_limits(size_t n, clmgk_variant variant)
+{
+    clmgk_attention_desc desc = limits_of(variant, 3, 80, 120);
+    desc.use_bias = n % 2 == 0;
+    desc.bias_batch = n % 4 == 0 ? 3 : 0;
+    if (desc.use_bias)
+        th_set_bias_axes(&desc, n);
+    desc.use_lengths = n % 3 != 0;
+    desc.use_lengths_q = n % 3 == 1;
+    desc.alignment = (clmgk_alignment)(n % 3);
+    desc.causal = n % 4 == 1;
+    desc.use_alibi = desc.use_sinks = n % 5 == 0;
+    if (variant == CLMGK_VARIANT_MGK)
+        desc.prior_shape = CLMGK_PRIOR_HMS;
+    return desc;
+}
+
+static void sweep_rich(th_session *session, clmgk_variant variant, size_t n, size_t engine)
+{
+    const clmgk_attention_desc limits = rich_limits(n, variant);
+    clmgk_plan *const plan = th_plan(session, &limits, session->engine[engine], NULL);
+    static const int64_t sizes[][3] = {{1, 1, 120}, {3, 80, 7}, {2, 5, 0}, {1, 65, 66}};
+    for (size_t i = 0; i < TH_COUNT(sizes); i++) {
+        clmgk_attention_desc desc = call_desc(&limits, sizes[i][0], sizes[i][1], sizes[i][2]);
+        if (desc.use_bias) {
+            desc.bias_batch = limits.bias_batch == 1 ? 1 : 0;
+            th_set_bias_axes(&desc, n);
+        }
+        TH_PROBLEM problem = th_problem_make(&desc, i);
+        expect_call(session, plan, &problem);
+    }
+    clmgk_plan_release(plan);
+}
+
+TH_TEST(arrays_of_the_call)
+{
+    sweep_rich(session, CLMGK_VARIANT_MGK, 4, 0);
+    sweep_rich(session, CLMGK_VARIANT_HARD_FISH, 1, 0);
+}
+
+TH_FULL_TEST(all_variants)
+{
+    for (size_t engine = 0; engine < session->engines; engine++) {
+        const bool emulated = session->engine[engine] == CLMGK_ENGINE_MATRIX; /* its compilations take long */
+        for (size_t n = 0; n < (emulated ? 1 : TH_COUNT(th_variants)); n++)
+            sweep_rich(session, th_variants[n], n, engine);
+        for (size_t n = 0; !emulated && n < TH_COUNT(th_admixtures); n++)
+            sweep_rich(session, th_admixtures[n], n, engine);
+    }
+}
+
+/* Packed sequences, whose number follows the call, and caches with a room that does. */
+TH_TEST(packed_sequences)
+{
+    clmgk_attention_desc limits = limits_of(CLMGK_VARIANT_SOFTMAX, 1, 150, 150);
+    limits.sequences = 9;
+    clmgk_plan *const plan = th_plan(session, &limits, session->engine[0], NULL);
+    limits.use_lengths = 1;
+    clmgk_plan *const caches = th_plan(session, &limits, session->engine[0], NULL);
+    for (int64_t n = 0; n < 4; n++) {
+        clmgk_attention_desc desc = call_desc(&limits, 1, 1 + n * 37, 1 + n * 37);
+        desc.sequences = 1 + n * 2;
+        desc.use_lengths = 0;
+        TH_PROBLEM problem = th_problem_make(&desc, (uint64_t)n);
+        expect_call(session, plan, &problem);
+        desc.use_lengths = 1;
+        desc.length_k = 150 - n * 37;
+        TH_PROBLEM of_caches = th_problem_make(&desc, (uint64_t)n);
+        expect_call(session, caches, &of_caches);
+    }
+    clmgk_plan_release(plan);
+    clmgk_plan_release(caches);
+}
+
+/* Calls in flight at once, each with sizes, arrays and a workspace of its own. */
+TH_TEST(calls_in_flight)
+{
+    enum { CALLS = 4 };
+    const clmgk_attention_desc limits = limits_of(CLMGK_VARIANT_SOFTMAX, 2, 1, 2100);
+    clmgk_plan *const plan = th_plan(session, &limits, session->engine[0], NULL);
+    cl_command_queue queue = th_queue(session, true);
+    th_problem problems[CALLS];
+    th_device devices[CALLS];
+    clmgk_call_sizes sizes[CALLS];
+    for (int n = 0; n < CALLS; n++) {
+        const clmgk_attention_desc desc = call_desc(&limits, 1 + n % 2, 1, 2100 - 690 * n);
+        problems[n] = th_problem_make(&desc, (uint64_t)n);
+        sizes[n] = sizes_of(&problems[n].desc);
+        devices[n] = upload(session, &problems[n], plan, &sizes[n]);
+    }
+    for (int n = 0; n < CALLS; n++)
+        th_enqueue(plan, queue, &devices[n], 0, NULL, NULL);
+    assert_int_equal(clFinish(queue), CL_SUCCESS);
+    for (int n = 0; n < CALLS; n++) {
+        th_download(session, &problems[n], &devices[n]);
+        TH_REF_ANSWER answer = th_solve(&problems[n]);
+        th_check(session, &problems[n], session->engine[0], &answer);
+        th_device_free(&devices[n]);
+        th_problem_free(&problems[n]);
+    }
+    clReleaseCommandQueue(queue);
+    clmgk_plan_release(plan);
+}
+
+/* Without sizes a call has the descriptor's, and its layouts. */
+TH_TEST(sizes_of_the_descriptor)
+{
+    clmgk_attention_desc desc = limits_of(CLMGK_VARIANT_SOFTMAX, 3, 100, 301);
+    desc.causal = 1;
+    clmgk_plan *const plan = th_plan(session, &desc, session->engine[0], NULL);
+    desc.sizes_at_call = 0;
+    TH_PROBLEM problem = th_problem_make(&desc, 1);
+    TH_DEVICE device = th_upload(session, &problem, clmgk_plan_workspace_size(plan));
+    th_enqueue(plan, session->queue, &device, 0, NULL, NULL);
+    assert_int_equal(clFinish(session->queue), CL_SUCCESS);
+    th_download(session, &problem, &device);
+    TH_REF_ANSWER answer = th_solve(&problem);
+    th_check(session, &problem, session->engine[0], &answer);
+    clmgk_plan_release(plan);
+}
+
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
+
+static void refuse(th_session *session, clmgk_plan *plan, const th_device *device, clmgk_call_sizes sizes,
+                   clmgk_status status, const char *field, const char *value)
+{
+    size_t bytes = 0;
+    th_device own = *device;
+    own.args.sizes = &sizes;
+    th_expect_refusal(clmgk_enqueue_forward(plan, session->queue, &own.args, 0, NULL, NULL, &th_error), status, field,
+                      value);
+    th_expect_refusal(clmgk_plan_call_workspace_size(plan, &sizes, &bytes, &th_error), status, field, value);
+}
+
+TH_TEST(refused_sizes)
+{
+    clmgk_attention_desc limits = limits_of(CLMGK_VARIANT_SOFTMAX, 3, 100, 301);
+    limits.causal = 1;
+    clmgk_plan *const plan = th_plan(session, &limits, session->engine[0], NULL);
+    const clmgk_attention_desc desc = call_desc(&limits, 2, 40, 50);
+    TH_PROBLEM problem = th_problem_make(&desc, 1);
+    const clmgk_call_sizes good = sizes_of(&problem.desc);
+    TH_DEVICE device = upload(session, &problem, plan, &good);
+    const struct {
+        size_t field;
+        int64_t value;
+        clmgk_status status;
+        const char *name, *shown;
+    } cases[] = {{offsetof(clmgk_call_sizes, batch), 4, CLMGK_ERROR_INVALID_SHAPE, "sizes.batch", "4"},
+                 {offsetof(clmgk_call_sizes, length), 101, CLMGK_ERROR_INVALID_SHAPE, "sizes.length", "101"},
+                 {offsetof(clmgk_call_sizes, length_k), 302, CLMGK_ERROR_INVALID_SHAPE, "sizes.length_k", "302"},
+                 {offsetof(clmgk_call_sizes, length), -1, CLMGK_ERROR_INVALID_VALUE, "length", "-1"},
+                 {offsetof(clmgk_call_sizes, length_k), -2, CLMGK_ERROR_INVALID_VALUE, "length_k", "-2"},
+                 {offsetof(clmgk_call_sizes, table_pages), 1, CLMGK_ERROR_INVALID_VALUE, "table_pages", "1"},
+                 {offsetof(clmgk_call_sizes, o.token), 1, CLMGK_ERROR_INVALID_SHAPE, "o", "1"},
+                 {offsetof(clmgk_call_sizes, q.head), -1, CLMGK_ERROR_INVALID_SHAPE, "q.head", "-1"}};
+    for (size_t n = 0; n < TH_COUNT(cases); n++) {
+        clmgk_call_sizes bad = good;
+        memcpy((char *)&bad + cases[n].field, &cases[n].value, sizeof(int64_t));
+        refuse(session, plan, &device, bad, cases[n].status, cases[n].name, cases[n].shown);
+    }
+    clmgk_call_sizes longer = good; /* than the arrays */
+    longer.length_k = 301;
+    longer.k = longer.v = (clmgk_layout){0};
+    device.args.sizes = &longer;
+    th_expect_error(clmgk_enqueue_forward(plan, session->queue, &device.args, 0, NULL, NULL, &th_error),
+                    CLMGK_ERROR_INVALID_BUFFER, "k");
+    assert_int_equal(clFinish(session->queue), CL_SUCCESS);
+    th_expect_untouched(session, &device);
+    clmgk_plan *const fixed = th_plan(session, &desc, session->engine[0], NULL);
+    device.args.sizes = &good;
+    th_expect_error(clmgk_enqueue_forward(fixed, session->queue, &device.args, 0, NULL, NULL, &th_error),
+                    CLMGK_ERROR_INVALID_VALUE, "sizes_at_call = 0");
+    clmgk_plan_release(fixed);
+    clmgk_plan_release(plan);
+}
+
+TH_HOST_TEST(refused_descriptors)
+{
+    size_t bytes = 0;
+    clmgk_attention_desc desc = limits_of(CLMGK_VARIANT_SOFTMAX, 1, 5, 9);
+    th_expect_ok(clmgk_attention_validate(&desc, NULL, &th_error));
+    desc.gradients = CLMGK_GRADIENT_Q;
+    th_expect_error(clmgk_attention_validate(&desc, NULL, &th_error), CLMGK_ERROR_UNSUPPORTED, "gradients");
+    desc.gradients = 0;
+    desc.sizes_at_call = 2;
+    th_expect_refusal(clmgk_attention_validate(&desc, NULL, &th_error), CLMGK_ERROR_INVALID_VALUE, "sizes_at_call",
+                      "2");
+    desc = limits_of(CLMGK_VARIANT_LINEAR, 1, 5, 9);
+    th_expect_refusal(clmgk_attention_validate(&desc, NULL, &th_error), CLMGK_ERROR_UNSUPPORTED, "sizes_at_call", "1");
+    th_expect_error(clmgk_plan_call_workspace_size(NULL, NULL, &bytes, &th_error), CLMGK_ERROR_INVALID_VALUE, "plan");
+}
