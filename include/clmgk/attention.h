@@ -299,6 +299,11 @@ typedef struct clmgk_attention_desc {
      * more don't have. A plan of fixed sizes may be faster. UNSUPPORTED with gradients, statistics, append, and in the
      * linear family. */
     int32_t sizes_at_call;
+
+    /* Linear family. 1: O_i = C_i^T Phi_i, without a denominator. The sums have their true size, so nothing prevents an
+     * overflow: feature maps EXP and FAVOR need exponents whose products fit f32, and O its type. States are the same
+     * as with denominators. guard must be 0. */
+    int32_t unnormalised;
 } clmgk_attention_desc;
 
 #define CLMGK_ATTENTION_DESC_INIT CLMGK_INIT(clmgk_attention_desc)
@@ -500,8 +505,9 @@ CLMGK_API clmgk_status clmgk_plan_call_workspace_size(const clmgk_plan *plan, co
  *   new_state_c, ...  likewise with use_new_state: required outputs of the forward pass
  *   denominator     [B,H,N,2]: two numbers a and c for each row, whose denominator is a e^c. The backward pass uses
  *                   them to recompute the weights. (FAVOR without mixed heads: the denominator of query features
- *                   without the factor e^(-|y|^2 / 2) of clmgk_feature, which cancels.) Forward: an optional output;
- *                   backward: a required input, as the forward pass wrote it
+ *                   without the factor e^(-|y|^2 / 2) of clmgk_feature, which cancels. Unnormalised: 1 and 0, or 0 and
+ *                   0 in rows beyond the length.) Forward: an optional output; backward: a required input, as the
+ *                   forward pass wrote it
  *   grad_o          dO [B,H,N,E], storage type, layout grad_o: required for gradients
  *   grad_lse        dL, layout of L: optional. Ignored in rows whose L is -inf
  *   grad_new_state_c, grad_new_state_z  the gradients of the stored C and z of the new state: optional with
@@ -650,7 +656,7 @@ CLMGK_API clmgk_status clmgk_enqueue_forward(clmgk_plan *plan, cl_command_queue 
  * Linear family, with den_i the denominator of O_i, Phi_i the query's factor (phi(q_i); admixture variants: the
  * concatenated mixed features of all global heads) and psi_j the key's factor:
  *
- *     g_i = dO_i / den_i,   t_i = -(dO_i . O_i) / den_i          both 0 where den_i is 0
+ *     g_i = dO_i / den_i,   t_i = -(dO_i . O_i) / den_i          both 0 where den_i is 0; unnormalised: dO_i and 0
  *     dPhi_i = sum_j (v_j . g_i + t_i) psi_j
  *     dpsi_j = sum_i (v_j . g_i + t_i) Phi_i
  *     dv_j = sum_i (psi_j . Phi_i) g_i

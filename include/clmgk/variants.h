@@ -64,8 +64,9 @@
  *
  *     LFISH, LHARD_FISH, LMISH, LHARD_MISH, LGFISH, LHARD_GFISH      as FISH, HARD_FISH, ... above, but without c
  *
- * Where the denominator is exactly 0 (no visible key, or features that are all 0), h_i is 0 and contributes no
- * gradients. With signed p the denominator may have either sign. (C, z) over all keys is the state, which a call can
+ * A descriptor with unnormalised = 1 has the numerators alone: h_i = C_i^T phi(q_i). Else, where the denominator is
+ * exactly 0 (no visible key, or features that are all 0), h_i is 0 and contributes no gradients. With signed p the
+ * denominator may have either sign. (C, z) over all keys is the state, which a call can
  * write and a later call can take as input (attention.h). There is no log-sum-exp L.
  */
 #define CLMGK_VARIANT_LIST(X)                                                                                          \

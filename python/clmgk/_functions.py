@@ -423,6 +423,8 @@ def linear_attention(q: Array, k: Array, v: Array, *, state: State | None = None
         Is added to every denominator.
     feature_epsilon : float
         Is added to every feature of "relu".
+    unnormalised : bool
+        o_i = C_i^T φ(q_i), without a denominator.
     prior, shift, causal, alignment, lengths, lengths_q, offsets, offsets_k, seed, heads, mix, mix_weight, noise, \
     shared_noise, precision, engine, device
         As in `attention`.

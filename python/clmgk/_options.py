@@ -73,6 +73,7 @@ class LinearOptions(TypedDict, total=False):
     projection: ArrayLike | None
     guard: float
     feature_epsilon: float
+    unnormalised: bool
     prior: ArrayLike | None
     shift: ArrayLike | None
     causal: bool

@@ -128,7 +128,7 @@ def features(x, feature="elu1", order=1, projection=None, epsilon=0.0):
 
 
 def linear_attention(q, k, v, *, variant="linear", feature="elu1", feature_order=1, projection=None, guard=0.0,
-                     feature_epsilon=0.0, prior=None,
+                     feature_epsilon=0.0, unnormalised=False, prior=None,
                      shift=None, mix=None, mix_weight=None, heads=None, state=None, **mask):
     """O, and the state's true C and z after all keys."""
     phi = lambda x: features(x, feature, feature_order, projection, feature_epsilon)  # noqa: E731
@@ -160,6 +160,6 @@ def linear_attention(q, k, v, *, variant="linear", feature="elu1", feature_order
         above = above + torch.einsum("bhmif,bhmfe->bhie", x, state[0])
         below = below + torch.einsum(f"bhmif,{letters.replace('j', '')}->bhi", x, state[1])[..., None]
     rows = visible(n, 1, batch, lengths_q=mask.get("lengths_q"))
-    below = below + guard
+    below = torch.ones_like(below) if unnormalised else below + guard
     empty = (below == 0) | ~rows[:, None]
     return (above / below.masked_fill(empty, 1)).masked_fill(empty, 0), c, z

@@ -152,7 +152,9 @@ def linear(draw):
         draw.option("feature_order", draw.randint(1, 2))
     if draw.options["feature"] == "favor":
         draw.option("projection", torch.from_numpy(clmgk.draw_projection(draw.choice((8, 20)), draw.size)))
-    if draw.maybe():
+    if draw.maybe(0.3):
+        draw.option("unnormalised", True)
+    elif draw.maybe():
         draw.option("guard", 0.5)
     if "fish" in variant or "mish" in variant:
         draw.mixed_heads(variant, draw.randint(1, 3), positive=True)  # denominators away from 0

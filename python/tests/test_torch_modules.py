@@ -330,7 +330,8 @@ def test_repr():
                            ({"variant": "mgk", "dropout": 0.1, "batch_first": True, "score": "dot"},
                             "variant='mgk', score='dot', components=2, dropout=0.1, batch_first=True"),
                            ({"add_bias_kv": True}, "variant='softmax', add_bias_kv=True"),
-                           ({"variant": "mlk", "feature": "exp"}, "variant='mlk', feature='exp', components=2")):
+                           ({"variant": "mlk", "feature": "exp"}, "variant='mlk', feature='exp', components=2"),
+                           ({"variant": "linear", "unnormalised": True}, "variant='linear', unnormalised=True")):
         assert str(make(**options)).splitlines()[1] == f"  32, 4, {words}"
 
 
@@ -347,6 +348,20 @@ def test_linear_modules_begin_far_from_zeros(variant):
         assert heads.abs().max() < 2 * values.abs().max()
         heads.square().mean().backward()
         assert module.in_proj_weight.grad.norm() < 1
+
+
+def test_modules_without_denominators():
+    module = ct.MultiheadAttention(32, 4, batch_first=True, variant="linear", feature="relu", unnormalised=True)
+    x = normal(2, 7, 32)
+    q, k, v = (torch.relu(t) if n < 2 else t for n, t in enumerate(module._project((x, x, x))))
+    heads = (q @ k.transpose(-1, -2)).tril() @ v
+    expected = module.out_proj(heads.transpose(1, 2).flatten(2))
+    given = module(x, x, x, is_causal=True)[0]
+    close(given, expected, 1e-4)
+    for a, e in zip(*(torch.autograd.grad(o.square().sum(), [x, *module.parameters()]) for o in (given, expected))):
+        close(a, e, 1e-3)
+    with pytest.raises(ValueError, match="unnormalised"):
+        ct.MultiheadAttention(32, 4, unnormalised=True)
 
 
 def test_prior_below_zero():

@@ -43,6 +43,7 @@ static clmgk_status check_enums(const clmgk_attention_desc *d, clmgk_error *erro
                   {ENUM(resolved, 2)},
                   {ENUM(feature, 5)},
                   {ENUM(append_rotary, 3)},
+                  {ENUM(unnormalised, 2)},
                   CLMGK_SWITCH_LIST(SWITCH)};
     for (size_t i = 0; i < MGK_COUNT(fields); ++i)
         if (fields[i].value < 0 || fields[i].value >= fields[i].count)
@@ -57,11 +58,8 @@ static clmgk_status check_no_features(const clmgk_attention_desc *d, clmgk_error
     const struct {
         const char *field;
         double value;
-    } fields[] = {{"feature", d->feature},
-                  {"feature_order", d->feature_order},
-                  {"features", (double)d->features},
-                  {"guard", d->guard},
-                  {"feature_epsilon", d->feature_epsilon}};
+    } fields[] = {{"feature", d->feature}, {"feature_order", d->feature_order},     {"features", (double)d->features},
+                  {"guard", d->guard},     {"feature_epsilon", d->feature_epsilon}, {"unnormalised", d->unnormalised}};
     for (size_t i = 0; i < MGK_COUNT(fields); ++i)
         if (fields[i].value != 0.0)
             return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: %g: expected 0 with variant %s", fields[i].field,

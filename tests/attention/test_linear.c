@@ -347,23 +347,32 @@ TH_TEST(matrix_units_have_no_part_in_steps)
 /* ---- gradients ------------------------------------------------------------------------------------------------- */
 
 /* Every kind of variant; in full all of them with all maps. The random problems have the others. */
+static const struct {
+    clmgk_variant variant;
+    size_t map;
+    int forms;
+} backward_programs[] = {{CLMGK_VARIANT_MLK, MAP_ELU1, CAUSAL},
+                         {CLMGK_VARIANT_SMLK, MAP_EXP, FULL},
+                         {CLMGK_VARIANT_LFISH, MAP_FAVOR, CAUSAL},
+                         {CLMGK_VARIANT_LGFISH, MAP_EXP, CAUSAL}};
+
+/* In full, all variants with all maps. */
+static void expect_gradients(th_session *session, int32_t unnormalised, size_t first, size_t shapes)
+{
+    const size_t count = session->full ? TH_COUNT(variants) * MAPS : TH_COUNT(backward_programs);
+    for (size_t n = 0; n < count; n++) {
+        const clmgk_variant variant = session->full ? variants[n / MAPS] : backward_programs[n].variant;
+        clmgk_attention_desc desc = small_desc(variant, session->full ? n % MAPS : backward_programs[n].map, 0, 0);
+        desc.gradients = CLMGK_GRADIENT_ALL;
+        desc.unnormalised = unnormalised;
+        expect_program(session, desc, session->full ? FULL | CAUSAL : backward_programs[n].forms, first, shapes,
+                       n == 0);
+    }
+}
+
 TH_TEST(gradients)
 {
-    static const struct {
-        clmgk_variant variant;
-        size_t map;
-        int forms;
-    } programs[] = {{CLMGK_VARIANT_MLK, MAP_ELU1, CAUSAL},
-                    {CLMGK_VARIANT_SMLK, MAP_EXP, FULL},
-                    {CLMGK_VARIANT_LFISH, MAP_FAVOR, CAUSAL},
-                    {CLMGK_VARIANT_LGFISH, MAP_EXP, CAUSAL}};
-    const size_t count = session->full ? TH_COUNT(variants) * MAPS : TH_COUNT(programs);
-    for (size_t n = 0; n < count; n++) {
-        const clmgk_variant variant = session->full ? variants[n / MAPS] : programs[n].variant;
-        clmgk_attention_desc desc = small_desc(variant, session->full ? n % MAPS : programs[n].map, 0, 0);
-        desc.gradients = CLMGK_GRADIENT_ALL;
-        expect_program(session, desc, session->full ? FULL | CAUSAL : programs[n].forms, 0, 10, n == 0);
-    }
+    expect_gradients(session, 0, 0, 10);
 }
 
 /* Storage types round what is added to; heads of V for several heads; packed sequences. */
@@ -566,6 +575,40 @@ TH_TEST(guard)
         if (session->full || desc.causal || guarded[n / 2] == MAP_EXP)
             expect_desc(session, &desc, n, n == 2);
     }
+}
+
+/* The programs of `gradients`. */
+TH_TEST(unnormalised)
+{
+    expect_gradients(session, 1, 6, 3);
+}
+
+/* The same rows as with denominators, times these: of any size that f32 holds. Forward programs of `guard`. */
+TH_TEST(unnormalised_rows_have_their_size)
+{
+    static const size_t maps_of[] = {MAP_EXP, MAP_FAVOR};
+    for (size_t n = 0; n < 2 * TH_COUNT(maps_of); n++) {
+        clmgk_attention_desc desc = small_desc(variants[maps_of[n / 2] % 3], maps_of[n / 2], N, S);
+        desc.unnormalised = 1;
+        desc.causal = 1;
+        TH_PROBLEM problem = make(&desc, n);
+        th_scale(&problem, TH_Q, n % 2 == 0 ? 8.0 : 1.0);
+        th_scale(&problem, TH_K, n % 2 == 0 ? 8.0 : 1.0);
+        expect(session, &problem, 0, n == 2);
+    }
+}
+
+/* No global head has a part in any row: denominators would be 0. The gradient of the mixing is not. A program of
+ * `gradients`. */
+TH_TEST(unnormalised_rows_of_nothing)
+{
+    clmgk_attention_desc desc = small_desc(CLMGK_VARIANT_LFISH, MAP_FAVOR, N, S);
+    desc.causal = desc.use_state = desc.unnormalised = 1;
+    desc.gradients = th_all_gradients(&desc);
+    TH_PROBLEM problem = make(&desc, 3);
+    th_fill(&problem, TH_MIX, 0.0);
+    expect(session, &problem, 0, false);
+    expect_zero_rows(&problem, 1);
 }
 
 /* relu with an epsilon, which absorbs every second input: such inputs have gradients all the same. */

@@ -589,9 +589,10 @@ void th_describe(const th_problem *problem, clmgk_engine engine, char *text, siz
                  (int)d->use_mix_hidden_offset, (long long)d->mix_after_heads, (int)d->shared_noise);
     const size_t modified = strlen(text);
     if (has_trait(d, CLMGK_TRAIT_LINEAR))
-        snprintf(text + modified, capacity - modified, " feature=%s:%d F=%lld guard=%g state=%d new_state=%d",
-                 clmgk_feature_name(d->feature), (int)d->feature_order, (long long)d->features, d->guard,
-                 (int)d->use_state, (int)d->use_new_state);
+        snprintf(text + modified, capacity - modified,
+                 " feature=%s:%d F=%lld guard=%g unnormalised=%d state=%d new_state=%d", clmgk_feature_name(d->feature),
+                 (int)d->feature_order, (long long)d->features, d->guard, (int)d->unnormalised, (int)d->use_state,
+                 (int)d->use_new_state);
 }
 
 void th_poison(th_problem *problem, th_name name, int64_t b, int64_t first)

@@ -145,8 +145,12 @@ TH_TEST(states)
                                           .rotary_size = 16,
                                           .use_positions = 1},
                                 .attention = {.use_state = 1, .use_new_state = 1, .causal = 1}};
-    TL_PROBLEM problem = make(CLMGK_VARIANT_LINEAR, CLMGK_DTYPE_F32, &set, 11);
-    tl_expect(session, &problem, "states");
+    for (int32_t unnormalised = 0; unnormalised < 2; unnormalised++) { /* one program */
+        tl_case own = set;
+        own.attention.unnormalised = unnormalised;
+        TL_PROBLEM problem = make(CLMGK_VARIANT_LINEAR, CLMGK_DTYPE_F32, &own, 11);
+        tl_expect(session, &problem, unnormalised ? "states, unnormalised" : "states");
+    }
 }
 
 /* With the programs of test_admixture_backward. */

@@ -193,6 +193,8 @@ static void add_linear_options(command *out, const clmgk_attention_desc *d)
         add(out, " --feature-order %d", (int)d->feature_order);
     if (d->guard > 0.0)
         add(out, " --guard %.17g", d->guard);
+    if (d->unnormalised)
+        add(out, " --unnormalised");
     if (d->feature_epsilon > 0.0)
         add(out, " --feature-epsilon %.17g", d->feature_epsilon);
 }

@@ -103,6 +103,7 @@ static void draw_states(clmgk_attention_desc *d, uint64_t *state)
     d->guard = guards[th_pick(state, 0, TH_COUNT(guards) - 1)];
     if (d->feature == CLMGK_FEATURE_RELU)
         d->feature_epsilon = d->guard; /* as any of them */
+    d->unnormalised = d->guard == 0.0 && th_chance(state, 3);
     d->use_new_state = d->sequences == 0 && th_chance(state, 3);
     if (d->use_state)
         return;

@@ -366,7 +366,7 @@ static bool drop_masks(search *x)
     static const option options[] = {DROP(layout),   DROP(window),         FIELD(causal),        FIELD(alignment),
                                      DROP(lengths),  FIELD(use_lengths_q), DROP(splits),         DROP(accumulation),
                                      DROP(grad_lse), DROP(state),          FIELD(use_new_state), DROP(guard),
-                                     DROP(epsilon)};
+                                     DROP(epsilon),  FIELD(unnormalised)};
     bool any = false;
     for (size_t n = 0; n < TH_COUNT(options); n++)
         any = try_drop(x, &options[n]) || any;

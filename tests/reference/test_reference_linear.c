@@ -66,6 +66,9 @@ static const test_form forms[] = {
     {"lgfish, w of its own", {LGFISH, .use_lengths_q = 1}},
     {"lhard-gfish, favor", {LHARD_GFISH, FAVOR, STATES, .use_mix_weight = 1}},
     {"lhard-gfish, relu", {LHARD_GFISH, RELU, .guard = 1.0}},
+    {"linear, unnormalised", {LINEAR, RELU, STATES, .causal = 1, .unnormalised = 1}},
+    {"smlk, favor, unnormalised", {SMLK, FAVOR, STATES, .causal = 1, .prior_shape = CLMGK_PRIOR_M, .unnormalised = 1}},
+    {"lgfish, exp, unnormalised", {LGFISH, EXP, STATES, .use_mix_weight = 1, .unnormalised = 1}},
 };
 
 /* ---- problems --------------------------------------------------------------------------------------------------- */
@@ -266,6 +269,11 @@ TH_HOST_TEST(maps_by_hand)
                          &(double){(5.0 * weight[0] + 7.0 * weight[1]) / (weight[0] + weight[1] + p.desc.guard)},
                          1e-14);
         }
+        p.desc.guard = 0.0;
+        p.desc.unnormalised = 1;
+        assert_true(clmgk_ref_row(&p, 0, &o, &lse));
+        expect_close("O", 1, &o, &(double){5.0 * weight[0] + 7.0 * weight[1]}, 1e-14);
+        p.desc.unnormalised = 0;
     }
 }
 

@@ -37,7 +37,7 @@ class Usage(RunTest):
     def test_what_other_families_have_not(self):
         for variant in OTHERS:
             for option, value in (("feature", "relu"), ("feature-order", "1"), ("projection", "x.npy"), ("guard", "1"),
-                                  ("state-in", "p"), ("state-out", "p")):
+                                  ("unnormalised", True), ("state-in", "p"), ("state-out", "p")):
                 with self.subTest(variant=variant, option=option):
                     self.refuse_run(f"--{option} does not apply to {variant}", variant=variant, **{option: value})
 
@@ -64,6 +64,7 @@ class Usage(RunTest):
                             feature_order=order)
         for guard in ("-1", "nan", "inf", "x", "1e+39", "1e-60"):
             self.refuse_run("guard", guard, variant="linear", guard=guard)
+        self.refuse_run("guard", "no denominators", variant="linear", guard="1", unnormalised=True)
 
     def test_projections(self):
         self.save("w", self.normal(5, 7))

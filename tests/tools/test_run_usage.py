@@ -11,7 +11,7 @@ OPTIONS = (
     "repeat device json help version engine parameters backward-parameters window offsets offsets-k positions positions-k bias alibi sinks "
     "softcap dropout seed grad-out grad-lse dq dk dv dprior dvariance dshift dbias dsinks new-prior nll "
     "responsibilities counts mix mix-weight mix-offset noise shared-noise heads dmix dmix-weight dmix-offset "
-    "mix-hidden-offset dmix-hidden-offset mix-after dmix-after dnoise score-mod mask-mod capture number grad-capture grad-number feature feature-order projection guard state-in state-out").split()
+    "mix-hidden-offset dmix-hidden-offset mix-after dmix-after dnoise score-mod mask-mod capture number grad-capture grad-number feature feature-order projection guard unnormalised state-in state-out").split()
 
 
 class Usage(RunTest):

@@ -41,12 +41,14 @@ bool ref_linear_row(const clmgk_ref_problem *problem, int64_t row, double *o)
     return true;
 }
 
-/* What kernels leave out of the exponents of a row: favor's |y|^2 / 2, the same for all features of one query. */
+/* What kernels leave out of the exponents of a row: favor's |y|^2 / 2, the same for all features of one query, which
+ * cancels in a quotient. */
 static double left_out(const ref_linear_head *head)
 {
+    const clmgk_attention_desc *const desc = ref_linear_desc(head);
     const double *const q = ref_linear_query(head, 0);
     double sum = 0.0;
-    if (head->map.kind != CLMGK_FEATURE_FAVOR || ref_form_of(ref_linear_desc(head)).mixed || head->span.absent)
+    if (head->map.kind != CLMGK_FEATURE_FAVOR || ref_form_of(desc).mixed || desc->unnormalised || head->span.absent)
         return 0.0;
     for (int64_t d = 0; d < head->map.size; d++)
         sum += q[d] * q[d];

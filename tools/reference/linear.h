@@ -8,6 +8,8 @@
  *     Phi_ik = p_hk (phi(q_ki) + sigma_k eps)    psi_jk = phi(k_kj)                       mixed
  *     Phi_ik = w_hk relu(p_hk (phi(q_ki) + sigma_k eps))                                  mixed, generalised
  *     w_ij = Phi_i . psi_j      den_i = sum_j w_ij + Phi_i . z + guard      O_i = (sum_j w_ij v_j + Phi_i^T C) / den_i
+ *
+ * unnormalised: den_i = 1.
  */
 #ifndef CLMGK_REFERENCE_LINEAR_H
 #define CLMGK_REFERENCE_LINEAR_H

@@ -68,15 +68,25 @@ static void add_component(const ref_linear_head *head, int64_t r, int64_t j, ref
         give(head, CLMGK_REF_GRAD_V, value + e, sum, prior * head->grad_o[e]);
 }
 
-/* x . dO_i / den_i + factor t, t = -dO_i . O_i / den_i */
+static double product_of(const ref_linear_head *head, const double *x)
+{
+    double product = 0.0;
+    for (int64_t e = 0; e < ref_linear_desc(head)->value_size; e++)
+        product += x[e] * head->grad_o[e];
+    return product;
+}
+
+/* t = -dO_i . O_i / den_i, the gradient of the denominator */
+static double through_denominator(const ref_linear_head *head)
+{
+    return ref_linear_desc(head)->unnormalised ? 0.0 : -product_of(head, head->o);
+}
+
+/* x . dO_i / den_i + factor t */
 static ref_amount through_row(const ref_linear_head *head, const double *x, double factor)
 {
-    double product = 0.0, t = 0.0;
-    for (int64_t e = 0; e < ref_linear_desc(head)->value_size; e++) {
-        product += x[e] * head->grad_o[e];
-        t -= head->o[e] * head->grad_o[e];
-    }
-    return (ref_amount){product + factor * t, fabs(product) + fabs(factor * t)};
+    const double product = product_of(head, x), of_denominator = factor * through_denominator(head);
+    return (ref_amount){product + of_denominator, fabs(product) + fabs(of_denominator)};
 }
 
 static void add_keys(const ref_linear_head *head)
@@ -100,8 +110,8 @@ static void add_state(const ref_linear_head *head, int64_t n)
     for (int64_t e = 0; e < desc->value_size; e++)
         give(head, CLMGK_REF_GRAD_STATE_C, ref_state_c_index(desc, head->b, head->h, q, f) + e,
              ref_exactly(head->grad_o[e]), phi);
-    give(head, CLMGK_REF_GRAD_STATE_Z, ref_state_z_index(desc, head->b, head->h, q, f), through_row(head, head->o, 0.0),
-         -phi); /* t */
+    give(head, CLMGK_REF_GRAD_STATE_Z, ref_state_z_index(desc, head->b, head->h, q, f),
+         ref_exactly(through_denominator(head)), phi);
 }
 
 /* dp, dw and dsigma of part q, from Phi = p (phi + sigma eps) or w relu(p (phi + sigma eps)). */

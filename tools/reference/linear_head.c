@@ -186,7 +186,7 @@ void ref_linear_weigh_row(ref_linear_head *head, ref_row at)
         return;
     for (int64_t q = 0; q < head->queries; q++)
         load_query(head, q);
-    if (head->map.shifted)
+    if (head->map.shifted && !desc->unnormalised)
         find_scale(head);
 
     for (int64_t j = head->span.first; j < head->span.end; j++) {
@@ -198,6 +198,8 @@ void ref_linear_weigh_row(ref_linear_head *head, ref_row at)
     head->den += desc->guard != 0.0 ? desc->guard * exp(-head->scale) : 0.0;
     if (!head->map.shifted && fabs(head->den) < (double)FLT_MIN)
         head->den = 0.0;
+    if (desc->unnormalised)
+        head->den = 1.0;
 }
 
 void ref_linear_solve_row(ref_linear_head *head, ref_row at)

@@ -265,7 +265,8 @@ static void fill_phi(ref_plain_head *head)
         head->gate[n] =
             form.generalised && ref_plain_linear_mix(head, q) * sign_of(head, n, noise) <= 0.0F ? 0.0F : 1.0F;
     }
-    head->scale = head->map.shifted ? finite_or_0(largest_product(head)) : 0.0F;
+    head->scale =
+        head->map.shifted && !ref_plain_linear_desc(head)->unnormalised ? finite_or_0(largest_product(head)) : 0.0F;
     for (int64_t n = 0; n < head->count; n++) {
         const float deviation = form.noisy ? (float)ref_deviation(head->problem, n / head->map.features) : 0.0F;
         head->eps[n] *= head->map.shifted ? expf(head->m[n] - head->scale) : 1.0F;
@@ -304,6 +305,8 @@ void ref_plain_linear_solve_row(ref_plain_head *head, ref_row at)
         head->den += (float)desc->guard * expf(-head->scale);
     if (!head->map.shifted && fabsf(head->den) < FLT_MIN)
         head->den = 0.0F;
+    if (desc->unnormalised)
+        head->den = 1.0F;
     ref_plain_linear_sum(head, width, head->weight + first, 1, desc->value_size,
                          head->values + first * desc->value_size, head->o);
     ref_plain_linear_sum(head, head->count, head->terms, 1, desc->value_size, head->state_c, head->out);

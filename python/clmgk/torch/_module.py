@@ -19,7 +19,7 @@ from ._operators import cpu_context
 _EXTRAS = ("key_weight", "key_bias", "prior", "shift", "mix", "mix_weight", "mix_offset", "mix_hidden_offset", "mix_after",
            "noise", "projection")
 # Values that ``repr`` leaves out.
-_DEFAULTS = {"score_mod": None, "mask_mod": None, "score": "default", "estep": "soft", "softcap": 0.0, "guard": 0.0, "feature_epsilon": 0.0, "mix_hidden": 0, "mix_after": 0,
+_DEFAULTS = {"score_mod": None, "mask_mod": None, "score": "default", "estep": "soft", "softcap": 0.0, "guard": 0.0, "feature_epsilon": 0.0, "unnormalised": False, "mix_hidden": 0, "mix_after": 0,
              "components": 1, "dropout": 0.0, "add_bias_kv": False, "add_zero_attn": False, "batch_first": False}
 
 
@@ -115,7 +115,7 @@ class MultiheadAttention(nn.MultiheadAttention):
     mix_after : int
         A > 0: variants with mixed heads mix the weights of A heads after their softmax (``clmgk.attention``), by a parameter
         of this name, [num_heads,A]; an attn_mask of heads then has A of them. 0: no mixing after the softmax.
-    feature, feature_order, guard, feature_epsilon
+    feature, feature_order, guard, feature_epsilon, unnormalised
         Of the linear variants, as in ``clmgk.linear_attention``.
     features : int, optional
         Rows of the projection of the feature "favor", which is drawn anew with the other initial values. Default: the head
@@ -156,7 +156,7 @@ class MultiheadAttention(nn.MultiheadAttention):
                  device: Any = None, dtype: Any = None, *, variant: str = "softmax", components: int | None = None,
                  score: str = "default", estep: str = "soft", softcap: float = 0.0, mix_hidden: int = 0, mix_after: int = 0,
                  feature: str | None = None, feature_order: int | None = None, features: int | None = None, guard: float = 0.0,
-                 feature_epsilon: float = 0.0, score_mod: str | None = None, mask_mod: str | None = None,
+                 feature_epsilon: float = 0.0, unnormalised: bool = False, score_mod: str | None = None, mask_mod: str | None = None,
                  captures: Mapping[str, Tensor] | None = None, numbers: Mapping[str, float | Tensor] | None = None) -> None:
         nn.Module.__init__(self)  # the class in between would make its own parameters
         # TransformerEncoderLayer then calls forward() instead of PyTorch's own kernel for softmax.
@@ -179,12 +179,12 @@ class MultiheadAttention(nn.MultiheadAttention):
         self._is_linear, self._has_keys = bool(traits & lib.CLMGK_TRAIT_LINEAR), bool(traits & lib.CLMGK_TRAIT_KEYS)
         given = {"variant": variant, "score": score, "estep": estep, "softcap": softcap, "mix_hidden": mix_hidden,
                  "feature": feature, "feature_order": feature_order, "guard": guard,
-                 "feature_epsilon": feature_epsilon, "score_mod": score_mod, "mask_mod": mask_mod}
+                 "feature_epsilon": feature_epsilon, "unnormalised": unnormalised, "score_mod": score_mod, "mask_mod": mask_mod}
         self._add_named(captures, numbers)
         if feature == "favor" and features is None:
             features = self.head_dim
         self._check({**given, "mix_after_heads": mix_after}, features)
-        names = ("variant", "feature", "feature_order", "guard", "feature_epsilon") if self._is_linear \
+        names = ("variant", "feature", "feature_order", "guard", "feature_epsilon", "unnormalised") if self._is_linear \
             else ("variant", "score", "estep", "softcap", "mix_hidden", "score_mod", "mask_mod")
         self._options: dict[str, Any] = {name: given[name] for name in names if given[name] is not None}
         self._key_heads = self.components if mixed else num_heads

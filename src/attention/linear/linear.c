@@ -94,6 +94,9 @@ static clmgk_status check_numbers(const clmgk_attention_desc *d, clmgk_error *er
 {
     MGK_TRY(check_number("guard", d->guard, error));
     MGK_TRY(check_number("feature_epsilon", d->feature_epsilon, error));
+    if (d->unnormalised && d->guard != 0.0)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                        "guard: %g: expected 0 with unnormalised = 1, which has no denominators", d->guard);
     if (d->feature_epsilon == 0.0 || d->feature == CLMGK_FEATURE_RELU)
         return CLMGK_OK;
     return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "feature_epsilon: %g: expected 0 with feature %s",

@@ -181,6 +181,7 @@ static void set_args(mgk_linear_pass *x)
     args->splits = mgk_tunable_get(&x->tunables, MGK_NAMED(splits));
     args->features = (mgk_i32)d->features;
     args->guard = (float)d->guard;
+    args->unnormalised = d->unnormalised;
     args->epsilon = (float)d->feature_epsilon;
     args->above = args->epsilon > 0.0F ? nextafterf(args->epsilon, INFINITY) : 0.0F;
     args->uniform_prior = 1.0F / (float)d->components;

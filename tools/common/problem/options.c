@@ -85,6 +85,7 @@ static const option_rule rules[TOOL_COUNT(options)] = {
     OPTION(FEATURE) = {.has = CLMGK_TRAIT_LINEAR},
     OPTION(FEATURE_ORDER) = {.has = CLMGK_TRAIT_LINEAR},
     OPTION(GUARD) = {.has = CLMGK_TRAIT_LINEAR},
+    OPTION(UNNORMALISED) = {.has = CLMGK_TRAIT_LINEAR},
     OPTION(FEATURE_EPSILON) = {.has = CLMGK_TRAIT_LINEAR},
     OPTION(STATE_IN) = {.has = CLMGK_TRAIT_LINEAR},
     OPTION(ESTEP) = {.has_not = CLMGK_TRAIT_ADMIXTURE | CLMGK_TRAIT_LINEAR},
@@ -312,6 +313,7 @@ tool_exit tool_parse_problem(const char *const *values, tool_problem_arguments *
         .causal = values[TOOL_OPTION_CAUSAL] != NULL,
         .has_window = values[TOOL_OPTION_WINDOW] != NULL,
         .shared_noise = values[TOOL_OPTION_SHARED_NOISE] != NULL,
+        .unnormalised = values[TOOL_OPTION_UNNORMALISED] != NULL,
     };
     for (int array = 0; array < (int)TOOL_FILES; array++)
         arguments->file[array] = values[TOOL_OPTION_ARRAYS + array];

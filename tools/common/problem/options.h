@@ -168,6 +168,7 @@ enum { CLMGK_ARRAY_LIST(TOOL_NEEDS_LINE, TOOL_GRAD_NEEDS_LINE, TOOL_NEEDS_LINE) 
     X(FEATURE, "feature", "NAME", "linear family: elu1 (default), relu, exp, dpfp or favor")                           \
     X(FEATURE_ORDER, "feature-order", "NU", "order of feature map dpfp: 1 (default), 2 or 3")                          \
     X(GUARD, "guard", "X", "linear family: added to every denominator; default 0")                                     \
+    X(UNNORMALISED, "unnormalised", NULL, "linear family: O without a denominator")                                    \
     X(FEATURE_EPSILON, "feature-epsilon", "X", "feature map relu: added to every feature; default 0")                  \
     X(STATE_IN, "state-in", "P",                                                                                       \
       "linear family: the state of earlier keys, which every query sees: P.c.npy\n"                                    \

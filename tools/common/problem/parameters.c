@@ -149,6 +149,7 @@ static tool_exit describe_features(const tool_problem_arguments *arguments, tool
     desc->feature = arguments->feature;
     desc->feature_order = (int32_t)arguments->feature_order;
     desc->guard = arguments->guard;
+    desc->unnormalised = arguments->unnormalised;
     desc->feature_epsilon = arguments->feature_epsilon;
     if (desc->feature == CLMGK_FEATURE_FAVOR) {
         TOOL_TRY(input_take(arguments, problem, CLMGK_ARRAY_PROJECTION, "FD", error));

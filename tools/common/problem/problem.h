@@ -59,6 +59,7 @@ typedef struct tool_problem_arguments {
     clmgk_feature feature;
     int64_t feature_order; /* 0: not given */
     double guard, feature_epsilon;
+    bool unnormalised;
     char state_in_files[2][TOOL_MAX_PATH];
     const char *score_mod, *mask_mod; /* NULL: not given */
     int64_t mask_block[2];            /* queries and keys; 0: not given */
