@@ -307,6 +307,12 @@ extern const th_philox_answer th_philox_answers[3];
 void th_poison(th_problem *problem, th_name name, int64_t b, int64_t first);
 /* Sets row n of a head to NaN, in every component. */
 void th_poison_row(th_problem *problem, th_name name, int64_t b, int64_t h, int64_t n);
+/* Compressed tables of at most length_k keys: the problem's own may have any number of pages. */
+void th_fit_tables(th_problem *problem);
+/* Whether all entries that keys in use need are pages. */
+bool th_has_pages(const th_problem *problem);
+/* Sets what no key in use needs: rows of pages to NaN, entries of the table to numbers that are no pages. */
+void th_poison_pages(th_problem *problem);
 /* Reverses the order of tokens. */
 void th_reverse_tokens(th_problem *problem, th_name name);
 

@@ -45,6 +45,9 @@ const char *rd_axes_of(const clmgk_attention_desc *desc, th_name name)
         [TH_MIX_OFFSET] = "-h---",
         [TH_MIX_HIDDEN_OFFSET] = "-u---",
         [TH_NOISE] = "--m--",
+        [TH_PAGE_TABLE] = "tc---",
+        [TH_PAGE_OFFSETS] = "t----",
+        [TH_LAST_PAGE] = "t----",
         [TH_GRAD_O] = "bh-ne",
         [TH_GRAD_LSE] = "bh-n-",
         [TH_PRIOR] = "-hms-",
@@ -76,6 +79,8 @@ static bool is_in_file(const clmgk_attention_desc *desc, th_name name, int axis)
 {
     if (rd_axes_of(desc, name)[axis] == '-')
         return false;
+    if (name == TH_PAGE_TABLE)
+        return axis == 1 || !desc->use_page_offsets;
     if (name == TH_PRIOR)
         return axis == 2 || desc->prior_shape >= (axis == 1 ? CLMGK_PRIOR_HM : CLMGK_PRIOR_HMS);
     return name != TH_VARIANCE || axis == 2 || desc->variance_shape == CLMGK_VARIANCE_HM;
@@ -134,7 +139,8 @@ static bool option_of(th_name name, char option[64])
                                  : field);
     for (char *c = strchr(option, '_'); c; c = strchr(c, '_'))
         *c = '-';
-    return name <= TH_NLL && !th_is_output(name) && !is_of_state(name);
+    return (name <= TH_NLL && !th_is_output(name) && !is_of_state(name)) ||
+           (name >= TH_PAGE_TABLE && name <= TH_LAST_PAGE);
 }
 
 typedef struct command {
@@ -155,7 +161,7 @@ static void add(command *out, const char *format, ...)
 
 static void add_arrays(command *out, const rd_case *c, const char *folder)
 {
-    for (th_name name = 0; name <= TH_NLL; name++) {
+    for (th_name name = 0; name <= TH_LAST_PAGE; name++) {
         char path[SCRATCH_PATH], option[64], file[72];
         if (!option_of(name, option) || !c->problem.array[name].used)
             continue;
@@ -253,6 +259,11 @@ static void add_remarks(command *out, const rd_case *c)
         add(out, "\n# here with strides of its own: layout %d, repeated %d", c->layout, c->repeated);
     if (c->layout == RD_TOKENS_FIRST)
         add(out, "\n# here with tokens before heads: repeated %d", c->repeated);
+    if (c->problem.desc.page_size > 0 &&
+        c->problem.desc.length_k < c->problem.desc.table_pages * c->problem.desc.page_size)
+        add(out, "\n# here the tables have room for more than S = %lld keys", (long long)c->problem.desc.length_k);
+    if (c->problem.array[TH_PAGE_TABLE].used && !th_has_pages(&c->problem))
+        add(out, "\n# here the page table has numbers that are no pages");
     if (c->problem.accumulate != 0)
         add(out, "\n# here gradients are added to what is there: %u", c->problem.accumulate);
 }

@@ -122,6 +122,23 @@ static void run_statistics(th_session *session, rd_case *c, const clmgk_plan_opt
     check_arrays(c, &exact, TH_RESPONSIBILITIES, verdict);
 }
 
+/* The host's check of a page table refuses what is no page, and nothing else. */
+static void check_table(const rd_case *c, rd_verdict *verdict)
+{
+    if (!c->problem.array[TH_PAGE_TABLE].used)
+        return;
+    th_message message;
+    th_reference reference = th_reference_of(&c->problem);
+    const clmgk_status status =
+        clmgk_check_pages(&c->problem.desc, reference.integers[TH_PAGE_TABLE], reference.integers[TH_PAGE_OFFSETS],
+                          reference.integers[TH_LAST_PAGE], reference.integers[TH_LENGTHS], NULL);
+    if ((status == CLMGK_OK) != th_has_pages(&c->problem)) {
+        (void)th_say(&message, "clmgk_check_pages: %s", clmgk_status_name(status));
+        note(verdict, RD_BROKEN, &message);
+    }
+    th_reference_free(&reference);
+}
+
 /* ---- the whole --------------------------------------------------------------------------------------------------- */
 
 /* The case's engine, or the device's own if the device does not offer that one. The session's list lacks the matrix
@@ -178,6 +195,7 @@ rd_verdict rd_run(th_session *session, rd_case *c, const rd_fault *fault)
     clmgk_plan_options options;
     th_message message;
     session->cases++;
+    check_table(c, &verdict);
     if (!make_options(session, c, &options, &message)) {
         note(&verdict, RD_BROKEN, &message);
         return verdict;

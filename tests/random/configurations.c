@@ -128,6 +128,20 @@ static const rd_configuration optimised[] = {
     {SIMT, .desc = {V(SMGK), SIZES(16, 16), .components = 2, PRIOR, SINKS, ALL}},
 };
 
+/* Keys and values in pages, for inference. The quick tier has the first two. */
+static const rd_configuration paged[] = {
+    {LANE, .paged = true, .desc = {V(SOFTMAX), SIZES(16, 16), BIAS, SINKS}},
+    {SIMT, .paged = true, .desc = {V(MGK), SIZES(16, 16), .components = 2, F16, PRIOR, PACKED}},
+    {LANE, .paged = true, .few = 4, .splits = 4, .desc = {V(SOFTMAX), SIZES(16, 16), KEYS(F16), VALUES(F16)}},
+    {LANE, .paged = true, .desc = {V(SMGK), SIZES(16, 8), .components = 2, BF16, PRIOR, VARIANCE, ALIBI, PACKED}},
+    {LANE, .paged = true, .ratio = 2, .desc = {V(HARD_FISH), SIZES(32, 16), .components = 3, SINKS, PACKED}},
+    {SIMT, .paged = true, .ratio = 2, .desc = {V(MISH), SIZES(16, 16), .components = 2, BIAS, SOFTCAP}},
+    {SIMT, .paged = true, .few = 4, .splits = 4, .desc = {V(GAUSSIAN), SIZES(16, 32), F16, PRIOR, SINKS, PACKED}},
+    {LANE, .paged = true, .wide = true, .splits = 2,
+     .desc = {V(MGK), SIZES(64, 16), .components = 3, DOT, HARD, PRIOR, DROPOUT}},
+    {SIMT, .paged = true, .splits = 2, .desc = {V(SOFTMAX), SIZES(64, 64), BF16, ALIBI, SOFTCAP, PACKED}},
+};
+
 size_t rd_listed(const rd_configuration **list)
 {
     *list = listed;
@@ -144,6 +158,12 @@ size_t rd_listed_matrix(const rd_configuration **list)
 {
     *list = matrices;
     return TH_COUNT(matrices);
+}
+
+size_t rd_listed_pages(const rd_configuration **list)
+{
+    *list = paged;
+    return TH_COUNT(paged);
 }
 
 /* ---- options ----------------------------------------------------------------------------------------------------- */
@@ -492,6 +512,8 @@ rd_configuration rd_configuration_of(uint64_t seed, uint64_t number)
 {
     if (number >= RD_BROAD)
         return broad_configuration(seed, (number - RD_BROAD) / RD_SHARED);
+    if (number >= RD_PAGES && number < RD_LISTED)
+        return paged[(number - RD_PAGES) % TH_COUNT(paged)];
     if (number >= RD_MATRIX_LINEAR && number < RD_LISTED)
         return random_matrix_linear_configuration(seed, (number - RD_MATRIX_LINEAR) / RD_SHARED);
     if (number >= RD_MATRIX_SINGLES && number < RD_LISTED)

@@ -74,7 +74,7 @@ static void draw_sizes(const rd_configuration *from, clmgk_attention_desc *d, ui
 
 /* ---- options ----------------------------------------------------------------------------------------------------- */
 
-static void draw_masks(clmgk_attention_desc *d, uint64_t *state)
+static void draw_masks(const rd_configuration *from, clmgk_attention_desc *d, uint64_t *state)
 {
     const bool packed = d->sequences > 0, linear = has_trait(d, CLMGK_TRAIT_LINEAR);
     d->causal = linear ? d->causal : th_chance(state, 3); /* linear: another program */
@@ -90,8 +90,30 @@ static void draw_masks(clmgk_attention_desc *d, uint64_t *state)
         return;
     d->sequences = th_pick(state, 1, 5);
     d->use_offsets_k = !th_chance(state, 3);
-    if (!d->use_offsets_k)
+    if (!d->use_offsets_k && !from->paged)
         d->length_k = d->length;
+}
+
+/* Pages of any size, in batches or in packed sequences of any number of queries and keys. Few pages are in several
+ * tables, or in one several times. */
+static void draw_pages(const rd_configuration *from, clmgk_attention_desc *d, uint64_t *state)
+{
+    static const int64_t sizes[] = {1, 2, 3, 5, 8, 16, 17, 64};
+    if (!from->paged)
+        return;
+    const int64_t problems = d->sequences > 0 ? d->sequences : d->batch;
+    d->page_size = sizes[th_pick(state, 0, TH_COUNT(sizes) - 1)];
+    d->table_pages = (d->length_k + d->page_size - 1) / d->page_size + th_pick(state, 0, 2);
+    d->table_pages = d->table_pages > 0 ? d->table_pages : 1;
+    if (d->length_k > 0 && th_chance(state, 2))
+        d->length_k = d->table_pages * d->page_size;
+    d->pages = th_pick(state, 1, 2 * d->table_pages);
+    d->use_offsets_k = 0;
+    d->use_page_offsets = th_chance(state, 3);
+    d->use_lengths = !d->use_page_offsets && !th_chance(state, 4);
+    if (d->use_page_offsets)
+        d->table_pages *= problems;
+    d->alignment = (clmgk_alignment)th_pick(state, 0, d->use_lengths || d->use_page_offsets ? 2 : 1);
 }
 
 /* The gradient of a state makes another program: only where the configuration has a state. */
@@ -213,8 +235,10 @@ static void set_layouts(const rd_case *c, clmgk_attention_desc *d)
     const bool mixed = has_trait(d, CLMGK_TRAIT_ADMIXTURE);
     const int64_t components = has_trait(d, CLMGK_TRAIT_KEYS) ? d->components : 1;
     const int64_t q[4] = {d->batch, mixed ? d->components : d->heads, 1, d->length};
-    const int64_t k[4] = {d->batch, mixed ? d->components : d->kv_heads, components, d->length_k};
-    const int64_t v[4] = {d->batch, d->kv_heads, 1, d->length_k}, o[4] = {d->batch, d->heads, 1, d->length};
+    const int64_t caches = d->page_size > 0 ? d->pages : d->batch;
+    const int64_t keys = d->page_size > 0 ? d->page_size : d->length_k;
+    const int64_t k[4] = {caches, mixed ? d->components : d->kv_heads, components, keys};
+    const int64_t v[4] = {caches, d->kv_heads, 1, keys}, o[4] = {d->batch, d->heads, 1, d->length};
     const int64_t lse[4] = {d->batch, th_softmax_heads(d), 1, d->length};
     const struct {
         clmgk_layout *layout;
@@ -257,6 +281,7 @@ bool rd_make_problem(rd_case *c, uint64_t seed)
     desc.heads = desc.heads > 0 ? desc.heads : 1;
     set_layouts(c, &desc);
     c->problem = th_problem_make(&desc, seed);
+    th_fit_tables(&c->problem);
     c->problem.accumulate = c->accumulate & desc.gradients;
     c->problem.array[TH_GRAD_LSE].used = c->grad_lse && desc.gradients != 0 && !has_trait(&desc, CLMGK_TRAIT_LINEAR);
     return true;
@@ -270,7 +295,8 @@ rd_case rd_draw(uint64_t seed, uint64_t number)
     uint64_t state = seed * 0x9e3779b97f4a7c15U + number;
     rd_case c = {.desc = from.desc, .engine = from.engine};
     draw_sizes(&from, &c.desc, &state);
-    draw_masks(&c.desc, &state);
+    draw_masks(&from, &c.desc, &state);
+    draw_pages(&from, &c.desc, &state);
     c.desc.length_k = th_keys(c.desc.length_k);
     draw_modifiers(&c.desc, &state);
     draw_states(&c.desc, &state);

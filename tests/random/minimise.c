@@ -419,6 +419,8 @@ static void drop_outputs(search *x)
 int rd_minimise(th_session *session, rd_case *c, uint64_t wrong, const rd_fault *fault, rd_budget budget)
 {
     search x = {.session = session, .best = c, .wrong = wrong, .fault = fault, .budget = budget};
+    if (c->desc.page_size > 0)
+        return 0;
     timespec_get(&x.start, TIME_UTC);
     drop_masks(&x);
     shrink_sizes(&x);

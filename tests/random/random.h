@@ -22,6 +22,7 @@ typedef struct rd_configuration {
     int64_t few;    /* most rows of a sequence; 0: any number */
     int64_t splits; /* of the keys in the forward pass; 0: one */
     int64_t ratio;  /* H / G: admixture family */
+    bool paged;     /* keys and values in pages */
     bool broad;     /* also what other configurations lack: long sequences, all sizes of a class, more strides of 0 */
     const char *parameters; /* of the kernels; NULL: those of `wide` and the engine */
     /*
@@ -41,8 +42,8 @@ uint32_t rd_options_of(const rd_configuration *configuration);
  * Configuration of problem number `number`: up to RD_LINEAR one of a list, in turn, that holds every pair of options;
  * up to RD_MATRIX one of the linear family's, which has few of them;
  * up to RD_MATRIX_RANDOM one of the matrix engine's, of all families that it has; up to RD_MATRIX_SINGLES a random one
- * for that engine, with 16-bit types, up to RD_MATRIX_LINEAR one with f32 arrays, and up to RD_LISTED one of the linear
- * family, which RD_SHARED consecutive problems share;
+ * for that engine, with 16-bit types, up to RD_MATRIX_LINEAR one with f32 arrays, and up to RD_PAGES one of the linear
+ * family, which RD_SHARED consecutive problems share; up to RD_LISTED one of a list with keys and values in pages;
  * up to RD_OPTIMISED one of a few that are worth a compiler's optimisation; up to RD_BROAD a random one, which
  * RD_SHARED consecutive problems share; from there on a random one with what those lack: the parameters that plans
  * choose themselves, and others; AMX; forms for few rows on all engines; wide heads; many components; L's low part.
@@ -53,6 +54,7 @@ enum {
     RD_MATRIX_RANDOM = 43750,
     RD_MATRIX_SINGLES = 46875,
     RD_MATRIX_LINEAR = 48500,
+    RD_PAGES = 49000,
     RD_LISTED = 50000,
     RD_OPTIMISED = 100000,
     RD_BROAD = 1000000,
@@ -62,6 +64,7 @@ rd_configuration rd_configuration_of(uint64_t seed, uint64_t number);
 size_t rd_listed(const rd_configuration **list);
 size_t rd_listed_linear(const rd_configuration **list);
 size_t rd_listed_matrix(const rd_configuration **list);
+size_t rd_listed_pages(const rd_configuration **list);
 
 /* The largest size of the class of head sizes before that of `size`. */
 int64_t rd_class_below(const clmgk_attention_desc *desc, int64_t size);
@@ -89,8 +92,8 @@ void rd_case_free(rd_case *c);
 /* Makes random arrays for the case's descriptor. False: the descriptor is invalid. */
 bool rd_make_problem(rd_case *c, uint64_t seed);
 
-/* Scales, zeros, ties, hidden keys, finite masks, huge scores, lengths beyond the keys (clmgk-run refuses these), and,
- * if rows of tokens are `apart`, NaN where lengths and packing hide it. */
+/* Scales, zeros, ties, hidden keys, finite masks, huge scores, lengths beyond the keys and numbers that are no pages
+ * (clmgk-run refuses these), and, if rows of tokens are `apart`, NaN where lengths, packing and pages hide it. */
 void rd_spoil_values(th_problem *problem, bool apart, uint64_t *state);
 
 /* ---- compare.c -------------------------------------------------------------------------------------------------- */
@@ -137,7 +140,8 @@ typedef struct rd_budget {
     double seconds;
 } rd_budget;
 
-/* Makes the case smaller while one of the arrays in `wrong` stays out of bound. Returns the number of tries. */
+/* Makes the case smaller while one of the arrays in `wrong` stays out of bound. Returns the number of tries: none with
+ * pages. */
 int rd_minimise(th_session *session, rd_case *c, uint64_t wrong, const rd_fault *fault, rd_budget budget);
 
 /* ---- command.c -------------------------------------------------------------------------------------------------- */

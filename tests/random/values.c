@@ -122,6 +122,16 @@ static void overfill(th_problem *problem, uint64_t *state)
         lengths->values[n] += (double)th_pick(state, 0, problem->desc.length);
 }
 
+/* Some entries of page tables are no pages. */
+static void leave_pool(th_problem *problem, uint64_t *state)
+{
+    const double others[] = {-1.0, (double)problem->desc.pages, 2147483647.0, -2147483648.0};
+    const th_array *const table = &problem->array[TH_PAGE_TABLE];
+    for (size_t n = 0; n < table->count; n++)
+        if (th_chance(state, 4))
+            table->values[n] = others[th_pick(state, 0, TH_COUNT(others) - 1)];
+}
+
 /* ---- logits beyond what f32 resolves ----------------------------------------------------------------------------- */
 
 /* Large finite biases as masks of whole keys, of whole rows, or of single pairs. Hidden keys stay hidden. */
@@ -203,16 +213,19 @@ static void poison(th_problem *problem)
 {
     static const th_name of_keys[] = {TH_K, TH_V}, of_rows[] = {TH_Q, TH_GRAD_O, TH_GRAD_LSE};
     const th_array *const a = problem->array;
+    const bool paged = a[TH_PAGE_TABLE].used;
     for (size_t n = 0; n < TH_COUNT(of_keys); n++)
-        for (int64_t b = 0; a[TH_LENGTHS].used && b < problem->desc.batch; b++)
+        for (int64_t b = 0; a[TH_LENGTHS].used && !paged && b < problem->desc.batch; b++)
             th_poison(problem, of_keys[n], b, (int64_t)fmax(a[TH_LENGTHS].values[b], 0.0));
     for (size_t n = 0; n < TH_COUNT(of_rows); n++)
         for (int64_t b = 0; a[TH_LENGTHS_Q].used && b < problem->desc.batch; b++)
             th_poison(problem, of_rows[n], b, (int64_t)fmax(a[TH_LENGTHS_Q].values[b], 0.0));
-    if (a[TH_OFFSETS].used) {
+    if (paged)
+        th_poison_pages(problem);
+    else if (a[TH_OFFSETS].used)
         poison_gaps(problem, of_keys, TH_COUNT(of_keys), a[TH_OFFSETS_K].used ? &a[TH_OFFSETS_K] : &a[TH_OFFSETS]);
+    if (a[TH_OFFSETS].used)
         poison_gaps(problem, of_rows, TH_COUNT(of_rows), &a[TH_OFFSETS]);
-    }
 }
 
 void rd_spoil_values(th_problem *problem, bool apart, uint64_t *state)
@@ -240,6 +253,8 @@ void rd_spoil_values(th_problem *problem, bool apart, uint64_t *state)
     }
     if (problem->desc.alignment == CLMGK_ALIGN_LENGTHS && th_chance(state, 3))
         overfill(problem, state);
+    if (problem->array[TH_PAGE_TABLE].used && th_chance(state, 4))
+        leave_pool(problem, state);
     make_huge(problem, state); /* late, so that the other draws stay as they are */
     if (th_chance(state, 2) && apart)
         poison(problem);
