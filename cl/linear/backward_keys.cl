@@ -311,7 +311,8 @@ FUNCTION int key_chunk_gradients(key_chunk *x, int end, const unit *u, const gra
 {
     const mgk_linear_args *const a = x->a;
     const int parts =
-        (WANT_V || BY_STEPS ? NEXT_PARTS(VALUE_SIZE) : 0) + (WANT_DPSI || BY_STEPS ? NEXT_PARTS(FEATURE_BLOCK) : 0);
+        max((WANT_V || BY_STEPS ? NEXT_PARTS(VALUE_SIZE) : 0) + (WANT_DPSI || BY_STEPS ? NEXT_PARTS(FEATURE_BLOCK) : 0),
+            1); /* states' gradients alone */
     int begin = 0;
     x->places = places_of(x->first, u->p.valid);
     x->key_places = places_of(x->key_first, u->p.keys);

@@ -88,13 +88,14 @@ CLMGK_DIST_API void clmgk_dist_mpi_release(clmgk_dist_mpi *mpi);
  */
 
 typedef enum clmgk_dist_schedule {
-    CLMGK_DIST_AUTO = 0,       /* ALL_GATHER */
+    CLMGK_DIST_AUTO = 0,       /* ALL_GATHER; SCAN for the linear family */
     CLMGK_DIST_ALL_GATHER = 1, /* each rank gets all keys and values, and computes as one device does; dK and dV of a
                                 * rank are sums over ranks, in their order */
     CLMGK_DIST_RING = 2,       /* keys and values go from rank to rank while the last ones are computed, and dK and dV
                                 * behind them: no rank holds more than two ranks' keys */
-    CLMGK_DIST_ALL_TO_ALL = 3  /* each rank gets the tokens of all ranks for some of the heads, and sends the results
+    CLMGK_DIST_ALL_TO_ALL = 3, /* each rank gets the tokens of all ranks for some of the heads, and sends the results
                                 * back: every element is computed as on one device */
+    CLMGK_DIST_SCAN = 4        /* linear family, and it alone: the ranks' states go to all ranks, and no keys do */
 } clmgk_dist_schedule;
 
 typedef struct clmgk_dist_desc {
@@ -109,11 +110,14 @@ typedef struct clmgk_dist_desc {
      *
      * Gradients of arrays that all ranks have alike (all but dQ, dK and dV) are sums over ranks, which every rank gets.
      *
-     * UNSUPPORTED: the linear family; packed sequences, use_lengths, pages, lists of mask blocks, a bias and a prior
+     * The linear family has no positions: with a causal mask a rank's tokens come after those of the ranks before it,
+     * and each rank has as many queries as keys.
+     *
+     * UNSUPPORTED: packed sequences, use_lengths, pages, lists of mask blocks, a bias and a prior
      * [H,M,S], which go by index (a score_mod can read an array by position); statistics, combine, append; dK or dV
-     * that is not f32 (dtype_grad_k, dtype_grad_v; not ALL_TO_ALL, which adds up none of them). RING also:
+     * that is not f32 (dtype_grad_k, dtype_grad_v; ALL_TO_ALL and SCAN take any, as they add up none). RING also:
      * mix_after_heads, and O or dQ that is not f32. ALL_TO_ALL also: the admixture family, kv_heads below ranks,
-     * use_lengths_q, any layout that is not dense, texts that read h.
+     * use_lengths_q, any layout that is not dense, texts that read h. SCAN also: noise, use_state and use_new_state.
      */
     const clmgk_attention_desc *attention;
     const int64_t *lengths_k; /* [ranks]: each rank's number of keys; may be 0 */
@@ -141,9 +145,9 @@ CLMGK_DIST_API void clmgk_dist_plan_release(clmgk_dist_plan *plan);
 
 /*
  * The forward and the backward pass, with the arrays of this rank: args as those of clmgk_enqueue_forward and
- * clmgk_enqueue_backward for the rank's problem, without a workspace. lse is required; `accumulate` is the same on all
- * ranks. The call returns when this rank's results are there. If it fails, all outputs are undefined. Errors: as these;
- * COMMUNICATION, as for plans.
+ * clmgk_enqueue_backward for the rank's problem, without a workspace. lse is required (linear family: denominator);
+ * `accumulate` is the same on all ranks. The call returns when this rank's results are there. If it fails, all outputs
+ * are undefined. Errors: as these; COMMUNICATION, as for plans.
  */
 CLMGK_DIST_API clmgk_status clmgk_dist_forward(clmgk_dist_plan *plan, const clmgk_attention_args *args,
                                                clmgk_error *error);

@@ -99,8 +99,7 @@ clmgk_status mgk_dist_begin_sums(const clmgk_dist_plan *p, bool first, clmgk_att
                  : CLMGK_OK;
 }
 
-/* All ranks' numbers come, and the own ones go to all. */
-static clmgk_status exchange_sums(const clmgk_dist_plan *p, float *all, int64_t count, clmgk_error *error)
+clmgk_status mgk_dist_share_floats(const clmgk_dist_plan *p, float *all, int64_t count, clmgk_error *error)
 {
     const int64_t bytes = count * (int64_t)sizeof(float);
     mgk_dist_flight flight;
@@ -144,7 +143,7 @@ clmgk_status mgk_dist_end_sums(const clmgk_dist_plan *p, const clmgk_attention_a
     DIST_TRY(mgk_dist_alloc(bytes * p->transport.ranks, (void **)&all, error));
     clmgk_status status = mgk_dist_read(p, &own, 1, bytes, all + p->transport.rank * count, error);
     if (status == CLMGK_OK)
-        status = exchange_sums(p, all, count, error);
+        status = mgk_dist_share_floats(p, all, count, error);
     for (int32_t r = 1; r < p->transport.ranks && status == CLMGK_OK; ++r)
         mgk_dist_add_floats(all, all + r * count, count);
     if (status == CLMGK_OK)

@@ -34,8 +34,7 @@ static bool is_f32(const clmgk_attention_desc *d, clmgk_array array)
 
 static const char *why_not(const clmgk_attention_desc *d)
 {
-    const rule rules[] = {{has_trait(d, CLMGK_TRAIT_LINEAR), "variant: the linear family"},
-                          {d->sequences > 0, "sequences: packed sequences"},
+    const rule rules[] = {{d->sequences > 0, "sequences: packed sequences"},
                           {d->use_lengths != 0, "use_lengths: 1"},
                           {d->page_size > 0, "page_size: pages"},
                           {d->append > 0, "append: new keys and values"},
@@ -43,6 +42,17 @@ static const char *why_not(const clmgk_attention_desc *d)
                           {d->use_bias != 0, "use_bias: 1"},
                           {d->prior_shape == CLMGK_PRIOR_HMS, "prior_shape: HMS"},
                           {d->statistics != 0 || d->combine != 0, "statistics, combine"}};
+    return broken_rule(rules, DIST_COUNT(rules));
+}
+
+static const char *why_no_scan(const clmgk_attention_desc *d)
+{
+    const rule rules[] = {
+        {!has_trait(d, CLMGK_TRAIT_LINEAR), "variant: not of the linear family"},
+        {has_trait(d, CLMGK_TRAIT_NOISE), "variant: its noise goes by the numbers of rows"},
+        {d->use_state != 0, "use_state: 1"},
+        {d->use_new_state != 0, "use_new_state: 1"},
+        {d->causal != 0 && d->length != d->length_k, "length_k: with a causal mask not the number of queries"}};
     return broken_rule(rules, DIST_COUNT(rules));
 }
 
@@ -97,7 +107,7 @@ static const char *placed_field(const clmgk_attention_desc *d)
                           {has_trait(d, CLMGK_TRAIT_NOISE), "noise"},
                           {d->score_mod != NULL, "score_mod"},
                           {d->mask_mod != NULL, "mask_mod"}};
-    return d->use_positions ? NULL : broken_rule(rules, DIST_COUNT(rules));
+    return d->use_positions || has_trait(d, CLMGK_TRAIT_LINEAR) ? NULL : broken_rule(rules, DIST_COUNT(rules));
 }
 
 static bool is_dense(const clmgk_layout *layout)
@@ -120,7 +130,7 @@ static clmgk_status check_desc(const clmgk_dist_desc *desc, int32_t ranks, clmgk
         return mgk_dist_fail(error, CLMGK_ERROR_INVALID_VALUE,
                              "attention.use_positions: 0: expected 1 with %s: it depends on where a token stands",
                              placed);
-    if ((unsigned)desc->schedule > CLMGK_DIST_ALL_TO_ALL)
+    if ((unsigned)desc->schedule > CLMGK_DIST_SCAN)
         return mgk_dist_fail(error, CLMGK_ERROR_INVALID_VALUE, "schedule: %d: expected a clmgk_dist_schedule",
                              (int)desc->schedule);
     if (!(desc->timeout > 0.0 && isfinite(desc->timeout) && desc->timeout < 1e9))
@@ -129,18 +139,40 @@ static clmgk_status check_desc(const clmgk_dist_desc *desc, int32_t ranks, clmgk
     return CLMGK_OK;
 }
 
+/* What the schedule lacks; NULL: nothing. */
+static const char *why_not_by(const clmgk_attention_desc *d, clmgk_dist_schedule schedule, int32_t ranks)
+{
+    if (schedule != CLMGK_DIST_SCAN && has_trait(d, CLMGK_TRAIT_LINEAR))
+        return "variant: the linear family";
+    switch (schedule) {
+    case CLMGK_DIST_RING:
+        return why_no_sums(d) != NULL ? why_no_sums(d) : why_no_ring(d);
+    case CLMGK_DIST_ALL_TO_ALL:
+        return why_no_split(d, ranks);
+    case CLMGK_DIST_SCAN:
+        return why_no_scan(d);
+    default:
+        return why_no_sums(d);
+    }
+}
+
+static clmgk_dist_schedule choose(const clmgk_attention_desc *d, clmgk_dist_schedule wanted)
+{
+    if (wanted != CLMGK_DIST_AUTO)
+        return wanted;
+    return has_trait(d, CLMGK_TRAIT_LINEAR) ? CLMGK_DIST_SCAN : CLMGK_DIST_ALL_GATHER;
+}
+
 static clmgk_status check_resolved(const clmgk_attention_desc *d, clmgk_dist_schedule schedule, int32_t ranks,
                                    clmgk_error *error)
 {
-    const bool split = schedule == CLMGK_DIST_ALL_TO_ALL;
-    const char *const common = why_not(d), *const sums = split ? NULL : why_no_sums(d);
-    const char *const reason = common != NULL ? common : sums;
-    const char *const own = schedule == CLMGK_DIST_RING ? why_no_ring(d) : split ? why_no_split(d, ranks) : NULL;
-    if (reason != NULL)
-        return mgk_dist_fail(error, CLMGK_ERROR_UNSUPPORTED, "attention.%s: not over several ranks", reason);
+    static const char *const names[] = {"", "ALL_GATHER", "RING", "ALL_TO_ALL", "SCAN"};
+    const char *const common = why_not(d), *const own = why_not_by(d, schedule, ranks);
+    if (common != NULL)
+        return mgk_dist_fail(error, CLMGK_ERROR_UNSUPPORTED, "attention.%s: not over several ranks", common);
     if (own != NULL)
         return mgk_dist_fail(error, CLMGK_ERROR_UNSUPPORTED, "attention.%s: not with the schedule %s", own,
-                             split ? "ALL_TO_ALL" : "RING");
+                             names[schedule]);
     return CLMGK_OK;
 }
 
@@ -170,7 +202,7 @@ static clmgk_status take_lengths(clmgk_dist_plan *p, const clmgk_dist_desc *desc
 
 /* ---- agreement --------------------------------------------------------------------------------------------------- */
 
-enum { FACTS = 28 }; /* behind them the number of queries, each rank's own */
+enum { FACTS = 31 }; /* behind them the number of queries, each rank's own */
 
 /* What must be the same on all ranks. */
 static void state_facts(const clmgk_dist_plan *p, int64_t *fact)
@@ -204,6 +236,9 @@ static void state_facts(const clmgk_dist_plan *p, int64_t *fact)
                                   d->use_lse_low,
                                   (int64_t)(d->dropout * 4294967296.0),
                                   (int64_t)d->gradients,
+                                  (int64_t)d->feature,
+                                  d->feature_order,
+                                  d->features,
                                   (int64_t)p->schedule,
                                   p->transport.ranks,
                                   lengths};
@@ -306,12 +341,16 @@ static clmgk_status make_buffers(clmgk_dist_plan *p, clmgk_error *error)
         DIST_TRY(make_buffer(p, p->gradients.track[t].lists * p->gradients.track[t].bytes * keys, &p->grad[t], error));
     for (clmgk_array a = 0; a < CLMGK_ARRAYS && p->schedule == CLMGK_DIST_ALL_TO_ALL; ++a)
         DIST_TRY(make_buffer(p, mgk_dist_heads_bytes(p, a), &p->heads[a], error));
-    for (int32_t r = 0; r < p->transport.ranks; ++r) {
-        const size_t own = clmgk_plan_workspace_size(p->plan[r]);
+    for (int32_t n = 0; n < p->plans; ++n) {
+        const size_t own = clmgk_plan_workspace_size(p->plan[n]);
         workspace = own > workspace ? own : workspace;
     }
     DIST_TRY(make_buffer(p, (int64_t)workspace, &p->workspace, error));
     DIST_TRY(make_buffer(p, 2 * (int64_t)sizeof(float) * mgk_dist_sums_count(p), &p->sums, error));
+    if (p->schedule == CLMGK_DIST_SCAN)
+        DIST_TRY(make_buffer(p, mgk_dist_state_bytes(p), &p->state, error));
+    if (p->schedule == CLMGK_DIST_SCAN)
+        return make_buffer(p, mgk_dist_state_bytes(p), &p->new_state, error);
     if (p->schedule != CLMGK_DIST_RING)
         return CLMGK_OK;
     const int64_t parts = p->transport.ranks, floats = (int64_t)sizeof(float) * parts * rows;
@@ -343,6 +382,8 @@ static clmgk_status make_plans(clmgk_dist_plan *p, clmgk_context *context, const
                                const clmgk_plan_options *options, clmgk_error *error)
 {
     clmgk_attention_desc d = p->desc;
+    if (p->schedule == CLMGK_DIST_SCAN)
+        return mgk_dist_make_scan(p, context, desc->attention, options, error);
     if (p->schedule != CLMGK_DIST_RING)
         return make_plan(p, context, desc, options, p->total, &p->plan[0], error);
     clmgk_plan_options own = options != NULL ? *options : (clmgk_plan_options)CLMGK_PLAN_OPTIONS_INIT;
@@ -365,14 +406,16 @@ static clmgk_status make(clmgk_dist_plan *p, clmgk_context *context, const clmgk
     const int32_t ranks = p->transport.ranks;
     DIST_TRY(check_desc(desc, ranks, error));
     DIST_TRY(clmgk_attention_validate(desc->attention, &p->desc, error));
-    DIST_TRY(check_resolved(&p->desc, desc->schedule, ranks, error));
+    p->schedule = choose(&p->desc, desc->schedule);
+    DIST_TRY(check_resolved(&p->desc, p->schedule, ranks, error));
     DIST_TRY(take_lengths(p, desc, error));
     p->timeout = desc->timeout;
-    p->schedule =
-        desc->schedule == CLMGK_DIST_AUTO || ranks == 1 || p->total == 0 ? CLMGK_DIST_ALL_GATHER : desc->schedule;
+    if (p->schedule != CLMGK_DIST_SCAN && (ranks == 1 || p->total == 0))
+        p->schedule = CLMGK_DIST_ALL_GATHER;
     set_cargo(p);
     DIST_TRY(agree(p, error));
-    DIST_TRY(mgk_dist_alloc(ranks * (int64_t)sizeof(clmgk_plan *), (void **)&p->plan, error));
+    p->plans = ranks > SCAN_PLANS ? ranks : SCAN_PLANS;
+    DIST_TRY(mgk_dist_alloc(p->plans * (int64_t)sizeof(clmgk_plan *), (void **)&p->plan, error));
     DIST_TRY(make_plans(p, context, desc, options, error));
     return make_buffers(p, error);
 }
@@ -434,17 +477,17 @@ void clmgk_dist_plan_release(clmgk_dist_plan *plan)
 {
     if (plan == NULL)
         return;
-    cl_mem *const memory[] = {&plan->memory[0], &plan->memory[1], &plan->memory[2], &plan->grad[0],
-                              &plan->grad[1],   &plan->parts_o,   &plan->parts_lse, &plan->parts_low,
-                              &plan->workspace, &plan->no_sinks,  &plan->sums};
+    cl_mem *const memory[] = {&plan->memory[0], &plan->memory[1], &plan->memory[2], &plan->grad[0],   &plan->grad[1],
+                              &plan->parts_o,   &plan->parts_lse, &plan->parts_low, &plan->workspace, &plan->no_sinks,
+                              &plan->sums,      &plan->state,     &plan->new_state};
     for (size_t i = 0; i < DIST_COUNT(memory); ++i)
         if (*memory[i] != NULL)
             (void)clReleaseMemObject(*memory[i]);
     for (clmgk_array a = 0; a < CLMGK_ARRAYS; ++a)
         if (plan->heads[a] != NULL)
             (void)clReleaseMemObject(plan->heads[a]);
-    for (int32_t r = 0; plan->plan != NULL && r < plan->transport.ranks; ++r)
-        clmgk_plan_release(plan->plan[r]);
+    for (int32_t n = 0; plan->plan != NULL && n < plan->plans; ++n)
+        clmgk_plan_release(plan->plan[n]);
     clmgk_plan_release(plan->combine);
     free(plan->plan);
     free(plan->lengths_k);

@@ -37,14 +37,28 @@ struct clmgk_dist_plan {
     int64_t total, most; /* keys of all ranks, and of the largest one */
     mgk_dist_cargo keys, gradients;
     clmgk_plan **plan; /* [ranks]: of this rank's queries and the keys of a rank; ALL_GATHER: [0], of all keys;
-                        * ALL_TO_ALL: [0], of all tokens and this rank's heads */
+                        * ALL_TO_ALL: [0], of all tokens and this rank's heads; SCAN: by the numbers below */
+    int32_t plans;
     clmgk_plan *combine;
     cl_mem memory[DIST_TRACKS], grad[2]; /* keys, and dK and dV, of a shard or of all */
     cl_mem parts_o, parts_lse, parts_low, workspace;
     cl_mem no_sinks;            /* RING with sinks: logits -inf, for all parts but a row's first */
     cl_mem sums;                /* gradients of arrays that all ranks have alike, and as much behind them (memory.c) */
     cl_mem heads[CLMGK_ARRAYS]; /* ALL_TO_ALL: all tokens of this rank's heads */
+    clmgk_attention_desc part;  /* SCAN: this rank's problem with states, resolved */
+    cl_mem state, new_state;    /* SCAN: C, z and m, passed in and made; the latter also for their gradients */
 };
+
+/* Plans of SCAN: this rank's tokens with the state passed in; its keys' state; the gradient of the state passed in. */
+enum { SCAN_ALL, SCAN_KEYS, SCAN_QUERIES, SCAN_PLANS };
+
+/* ---- linear.c: SCAN ---- */
+
+clmgk_status mgk_dist_make_scan(clmgk_dist_plan *p, clmgk_context *context, const clmgk_attention_desc *given,
+                                const clmgk_plan_options *options, clmgk_error *error);
+int64_t mgk_dist_state_bytes(const clmgk_dist_plan *p);
+clmgk_status mgk_dist_scan_forward(const clmgk_dist_plan *p, const clmgk_attention_args *args, clmgk_error *error);
+clmgk_status mgk_dist_scan_backward(const clmgk_dist_plan *p, const clmgk_attention_args *args, clmgk_error *error);
 
 /* ---- heads.c: ALL_TO_ALL ---- */
 
@@ -73,6 +87,8 @@ clmgk_status mgk_dist_write(const clmgk_dist_plan *p, const clmgk_buffer *to, in
 clmgk_status mgk_dist_write_sum(const clmgk_dist_plan *p, const clmgk_buffer *to, bool added, void *values,
                                 int64_t bytes, clmgk_error *error);
 void mgk_dist_add_floats(float *to, const float *from, int64_t count);
+/* Every rank's `count` floats come to all[ranks, count], and the own ones, which are there, go to all. */
+clmgk_status mgk_dist_share_floats(const clmgk_dist_plan *p, float *all, int64_t count, clmgk_error *error);
 
 /* Gradients of arrays that all ranks have alike: their number of elements; where this rank's backward passes add its
  * part, the first of which begins with zeros; and the sums over ranks, in their order, to the call's arrays. */

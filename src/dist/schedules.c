@@ -449,7 +449,8 @@ clmgk_status clmgk_dist_forward(clmgk_dist_plan *plan, const clmgk_attention_arg
 {
     static pass *const passes[] = {[CLMGK_DIST_ALL_GATHER] = gathered_forward,
                                    [CLMGK_DIST_RING] = ring_forward,
-                                   [CLMGK_DIST_ALL_TO_ALL] = mgk_dist_heads_forward};
+                                   [CLMGK_DIST_ALL_TO_ALL] = mgk_dist_heads_forward,
+                                   [CLMGK_DIST_SCAN] = mgk_dist_scan_forward};
     DIST_TRY(check_call(plan, args, error));
     return told(plan, passes[plan->schedule](plan, args, error));
 }
@@ -458,7 +459,8 @@ clmgk_status clmgk_dist_backward(clmgk_dist_plan *plan, const clmgk_attention_ar
 {
     static pass *const passes[] = {[CLMGK_DIST_ALL_GATHER] = gathered_backward,
                                    [CLMGK_DIST_RING] = ring_backward,
-                                   [CLMGK_DIST_ALL_TO_ALL] = mgk_dist_heads_backward};
+                                   [CLMGK_DIST_ALL_TO_ALL] = mgk_dist_heads_backward,
+                                   [CLMGK_DIST_SCAN] = mgk_dist_scan_backward};
     DIST_TRY(check_call(plan, args, error));
     if (plan->desc.gradients == 0)
         return mgk_dist_fail(error, CLMGK_ERROR_INVALID_VALUE, "gradients: 0: expected a plan with gradients");

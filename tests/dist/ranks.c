@@ -25,7 +25,8 @@ static clmgk_status failed(tr_rank *w, const char *what)
 /* Which tokens an array has; TR_KINDS: none, all ranks have it alike. */
 static tr_kind kind_of(th_name name)
 {
-    static const th_name queries[] = {TH_Q, TH_O, TH_LSE, TH_LSE_LOW, TH_POSITIONS, TH_GRAD_O, TH_GRAD_LSE, TH_GRAD_Q};
+    static const th_name queries[] = {TH_Q,      TH_O,        TH_LSE,    TH_LSE_LOW,    TH_POSITIONS,
+                                      TH_GRAD_O, TH_GRAD_LSE, TH_GRAD_Q, TH_DENOMINATOR};
     static const th_name keys[] = {TH_K, TH_V, TH_POSITIONS_K, TH_GRAD_K, TH_GRAD_V};
     for (size_t n = 0; n < TH_COUNT(queries); n++)
         if (queries[n] == name)
@@ -38,7 +39,7 @@ static tr_kind kind_of(th_name name)
 
 static bool is_result(th_name name)
 {
-    return name == TH_O || name == TH_LSE || th_is_gradient(name);
+    return name == TH_O || name == TH_LSE || name == TH_DENOMINATOR || th_is_gradient(name);
 }
 
 /* Rows before an axis of tokens: [lists, tokens, size]; positions are [batch, tokens]. */

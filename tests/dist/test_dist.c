@@ -121,6 +121,35 @@ TH_FULL_TEST(arrays_of_bf16)
     expect_schedules(session, desc, 1);
 }
 
+/* States and their gradients over ranks, one of which has no tokens. */
+static void expect_scan(th_session *session, clmgk_variant variant, clmgk_feature feature, bool causal)
+{
+    const tr_cut c = uneven_cut();
+    clmgk_attention_desc desc = th_small_desc(variant, TOKENS, TOKENS);
+    desc.feature = feature;
+    desc.causal = causal;
+    desc.batch = 2;
+    desc.gradients = th_all_gradients(&desc);
+    TH_PROBLEM problem = th_problem_make(&desc, 1);
+    th_keep_sums(&problem);
+    tr_round(&problem);
+    expect_results(session, &problem, &c, CLMGK_DIST_AUTO);
+}
+
+TH_TEST(linear_attention)
+{
+    expect_scan(session, CLMGK_VARIANT_LINEAR, CLMGK_FEATURE_EXP, true);
+}
+
+TH_FULL_TEST(linear_family)
+{
+    static const clmgk_variant variants[] = {CLMGK_VARIANT_MLK, CLMGK_VARIANT_LHARD_GFISH, CLMGK_VARIANT_SMLK,
+                                             CLMGK_VARIANT_LINEAR, CLMGK_VARIANT_LHARD_FISH};
+    for (size_t v = 0; v < TH_COUNT(variants); v++)
+        for (int causal = 0; causal < 2; causal++)
+            expect_scan(session, variants[v], v % 2 == 0 ? CLMGK_FEATURE_EXP : CLMGK_FEATURE_ELU1, causal);
+}
+
 /* What a schedule cannot do is refused by name, by all ranks. */
 TH_TEST(refusals)
 {
