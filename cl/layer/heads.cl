@@ -41,6 +41,21 @@ FUNCTION long position_of(const mgk_heads_args *a, long row, __global const int 
     return is_given(&a->bound, SLOT_LENGTHS) ? (long)lengths[row / a->length] - a->length + n : n;
 }
 
+/* A token's row of a cache, or of a page. */
+typedef struct cache_place {
+    long number, rows, row;
+    bool stored; /* it has one */
+} cache_place;
+
+FUNCTION void find_page(const mgk_heads_args *a, __global const int *table, cache_place *x)
+{
+    const long entry = x->number * a->table_pages + x->row / a->page_size;
+    x->number = x->stored ? table[entry] : 0;
+    x->rows = a->page_size;
+    x->row %= a->page_size;
+    x->stored = x->stored && x->number >= 0 && x->number < a->pages;
+}
+
 /* ---- a head ---- */
 
 /* A head's row: x = in (+ bias), back to `in` with keep; out = rotated(x scale (gain)). */
@@ -112,7 +127,9 @@ KERNEL(layer_heads)
     make_frequencies(&a.rotary, frequency);
     for (long row = first; row < end; ++row) {
         const long position = position_of(&a, row, lengths, offsets);
-        const bool stored = position >= 0 && position < a.capacity;
+        cache_place cached = {row / a.length, a.capacity, position, position >= 0 && position < a.capacity};
+        if (a.page_size > 0)
+            find_page(&a, page_table, &cached);
         if (a.rotary.form != 0) {
             GLOBAL_BARRIER(); /* the frequencies are ready; the angles of the row before are no longer read */
             make_angles(&a.rotary, position, frequency, cosine, sine);
@@ -122,7 +139,7 @@ KERNEL(layer_heads)
         for (int n = 0; n < 3; ++n) {
             const mgk_heads_part part = part_of(&a, n);
             const bool is_cache = n > 0 && a.capacity > 0;
-            const long out_row = is_cache ? row / a.length * part.heads * a.capacity + position : row;
+            const long out_row = is_cache ? cached.number * part.heads * cached.rows + cached.row : row;
             head h = rotated;
             h.in = (n == 0 ? q : n == 1 ? k : v) + row * part.ld;
             h.out = (n == 0 ? out_q : n == 1 ? out_k : out_v) + out_row * part.ld_out;
@@ -131,7 +148,7 @@ KERNEL(layer_heads)
                               : (GIVEN(BIAS_V) ? bias_v : 0);
             h.gain = n == 0 ? (GIVEN(GAIN_Q) ? gain_q : 0) : n == 1 && GIVEN(GAIN_K) ? gain_k : 0;
             h.turns.form = n < 2 ? a.rotary.form : 0;
-            if (!is_cache || stored)
+            if (!is_cache || cached.stored)
                 forward_row(&a, &part, h, shared);
             KEEP_APART;
         }

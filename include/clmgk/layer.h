@@ -79,8 +79,8 @@ typedef enum clmgk_norm {
     A(NORM_GAIN, norm_gain, F32, IN, "rr", "W", d->norm != CLMGK_NORM_NONE)                                            \
     A(NORM_BIAS, norm_bias, F32, IN, "rr", "W", d->norm != CLMGK_NORM_NONE)                                            \
     A(POSITIONS, positions, I32, IN, "rr", "B", d->use_positions)                                                      \
-    A(CACHE_K, cache_k, STORAGE, OUT, "r-", "BkC", d->cache_capacity > 0)                                              \
-    A(CACHE_V, cache_v, STORAGE, OUT, "r-", "BvC", d->cache_capacity > 0)                                              \
+    A(CACHE_K, cache_k, STORAGE, OUT, "r-", "PkC", d->cache_capacity > 0)                                              \
+    A(CACHE_V, cache_v, STORAGE, OUT, "r-", "PvC", d->cache_capacity > 0)                                              \
     A(OUT, out, STORAGE, OUT, "r-", "BNW", true)                                                                       \
     A(GRAD_OUT, grad_out, STORAGE, IN, "-r", "BNW", true)                                                              \
     G(X, x, STORAGE, 1, "BNW", true)                                                                                   \
@@ -131,9 +131,9 @@ typedef struct clmgk_layer_desc {
      * masks and modifiers, score and mask as text (with a cache i counts the new tokens, j the cache's), state. Its
      * `gradients` may name its parameters (prior, variance, shift, bias, sinks, mix..., captured arrays, numbers,
      * state), but not q, k and v. Its precision holds for the layer's products, too (gemm.h). Its layouts (the layer
-     * chooses them), statistics, combine, use_positions, pages, use_mask_blocks and append must be zero. Without a second input
-     * and without a cache S is N; with a cache S is cache_capacity (0 stands for it). The library reads the structure
-     * only during the call.
+     * chooses them), statistics, combine, use_positions, use_mask_blocks, append, and without a cache pages must be
+     * zero. Without a second input and without a cache S is N; with a cache S is cache_capacity (0 stands for it). The
+     * library reads the structure only during the call.
      */
     const clmgk_attention_desc *attention;
 
@@ -165,6 +165,11 @@ typedef struct clmgk_layer_desc {
      * key and value to that row of cache_k and cache_v, and attends to rows 0 .. lengths[b] - 1. Caches have the axes
      * cache_k [B,G,C,D] (MGK [B,G,M,C,D]; admixture variants [B,M,C,D]) and cache_v [B,G,C,E]. One layer object serves
      * all lengths. Not with packed sequences or the linear family, which has a state instead.
+     *
+     * With attention->page_size the cache is in pages: cache_k [pages,G,page_size,D] (MGK [pages,G,M,page_size,D];
+     * admixture variants [pages,M,page_size,D]) and cache_v [pages,G,page_size,E]. Row n of sequence b is where the
+     * call's page_table says (attention.h); C is at most table_pages * page_size. A token whose entry is no page is
+     * not stored. Not with use_page_offsets.
      *
      * Overflow: a token whose position is not in 0 .. C - 1 is not stored, and stored tokens stay unchanged. Every new
      * token, stored or not, keeps its position for rotation, causality, window and ALiBi. So the output of a stored

@@ -109,7 +109,7 @@ static clmgk_status resolve_numbers(clmgk_layer_desc *d, clmgk_error *error)
 
 /* Refuses fields of the attention that the layer decides. A resolved descriptor has them already, and gets them
  * again. */
-static clmgk_status check_outer_fields(clmgk_attention_desc *a, clmgk_error *error)
+static clmgk_status check_outer_fields(clmgk_attention_desc *a, int64_t cache_capacity, clmgk_error *error)
 {
     for (int i = 0; i < CLMGK_ARRAYS; ++i) {
         clmgk_layout *const layout = mgk_array_layout(a, (clmgk_array)i);
@@ -140,7 +140,8 @@ static clmgk_status check_outer_fields(clmgk_attention_desc *a, clmgk_error *err
         const char *field;
         int64_t value;
     } others[] = {{"use_positions", a->use_positions},
-                  {"page_size", a->page_size},
+                  {"page_size", cache_capacity == 0 ? a->page_size : 0}, /* of a cache alone */
+                  {"use_page_offsets", a->use_page_offsets},
                   {"use_mask_blocks", a->use_mask_blocks},
                   {"append", a->append},
                   {"sequences", a->use_lengths ? a->sequences : 0}}; /* they have caches of their own */
@@ -308,7 +309,7 @@ clmgk_status mgk_layer_resolve(const clmgk_layer_desc *desc, clmgk_layer_desc *r
     clmgk_attention_desc a = CLMGK_ATTENTION_DESC_INIT;
     MGK_TRY(read_desc(desc, &d, &a, error));
     MGK_TRY(check_switches(&d, error));
-    MGK_TRY(check_outer_fields(&a, error));
+    MGK_TRY(check_outer_fields(&a, d.cache_capacity, error));
     MGK_TRY(resolve_keys(&d, &a, error));
     MGK_TRY(resolve_attention(&a, error));
     MGK_TRY(check_cache(&d, &a, error));

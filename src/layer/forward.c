@@ -123,6 +123,8 @@ void mgk_layer_bind_heads(mgk_layer_builder *b, mgk_layer_operation *operation, 
         mgk_layer_bind(b, operation, MGK_HEADS_GAIN_K, mgk_layer_at(layer, CLMGK_LAYER_ARRAY_GAIN_K));
     if (d->cache_capacity > 0)
         mgk_layer_bind(b, operation, MGK_HEADS_LENGTHS, mgk_layer_attention_at(CLMGK_ARRAY_LENGTHS));
+    if (layer->attention.page_size > 0)
+        mgk_layer_bind(b, operation, MGK_HEADS_PAGE_TABLE, mgk_layer_attention_at(CLMGK_ARRAY_PAGE_TABLE));
     if (d->use_positions)
         mgk_layer_bind(b, operation, MGK_HEADS_LENGTHS, mgk_layer_at(layer, CLMGK_LAYER_ARRAY_POSITIONS));
     if (d->rotary != CLMGK_ROTARY_NONE && layer->attention.sequences > 0)
@@ -155,6 +157,9 @@ static void finish_heads(mgk_layer_builder *b, const bool with[3], const mgk_lay
     const clmgk_layer *const layer = b->layer;
     mgk_heads_rows rows = mgk_layer_head_rows(layer, with);
     rows.capacity = layer->desc.cache_capacity;
+    rows.page_size = layer->attention.page_size;
+    rows.pages = layer->attention.pages;
+    rows.table_pages = layer->attention.table_pages;
     rows.keep_biased = biased && mgk_layer_separates(&layer->desc);
     for (int i = 0; i < 3; ++i)
         rows.part[i].ld_out = out->ld[i];

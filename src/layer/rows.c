@@ -120,16 +120,20 @@ static mgk_heads_args heads_args(const mgk_heads_rows *rows, int64_t block)
                            .length = (mgk_i32)rows->length,
                            .sequences = (mgk_i32)rows->sequences,
                            .capacity = (mgk_i32)rows->capacity,
+                           .page_size = (mgk_i32)rows->page_size,
+                           .pages = (mgk_i32)rows->pages,
+                           .table_pages = (mgk_i32)rows->table_pages,
                            .block = (mgk_i32)block,
                            .rotary = mgk_rotary_of(rows->rotary, rows->rotary_size, rows->rotary_base),
                            .keep_biased = rows->keep_biased,
                            .epsilon = (float)rows->epsilon};
+    const int64_t cache_rows = rows->page_size > 0 ? rows->page_size : rows->capacity;
     for (size_t i = 0; i < 3; ++i) {
         const int64_t size = rows->part[i].size;
         const bool is_cache = i > 0 && rows->capacity > 0;
         args.part[i] = (mgk_heads_part){.ld = rows->part[i].ld,
                                         .ld_out = is_cache ? size : rows->part[i].ld_out,
-                                        .head_out = is_cache ? rows->capacity * size : size,
+                                        .head_out = is_cache ? cache_rows * size : size,
                                         .heads = (mgk_i32)rows->part[i].heads,
                                         .size = (mgk_i32)size};
     }

@@ -322,18 +322,31 @@ TH_TEST(gradient_in_place)
 
 enum { CAPACITY = 21 };
 
+/* In pages of that size, if it is not 0. */
+static tl_problem make_paged(clmgk_variant variant, clmgk_dtype dtype, int64_t length, int64_t page_size)
+{
+    const int64_t table_pages = page_size > 0 ? (CAPACITY + page_size - 1) / page_size : 0;
+    const tl_case set = {.layer = {.rotary = CLMGK_ROTARY_HALVES,
+                                   .rotary_size = 16,
+                                   .qk_norm = 1,
+                                   .use_bias = 1,
+                                   .residual = 1,
+                                   .norm = CLMGK_NORM_PRE,
+                                   .cache_capacity = CAPACITY},
+                         .attention = {.batch = 4,
+                                       .length = length,
+                                       .use_lengths = 1,
+                                       .causal = 1,
+                                       .alignment = CLMGK_ALIGN_LENGTHS,
+                                       .page_size = page_size,
+                                       .pages = 7 * table_pages,
+                                       .table_pages = table_pages}};
+    return make(variant, dtype, &set, 17);
+}
+
 static tl_problem make_cached(clmgk_variant variant, clmgk_dtype dtype, int64_t length)
 {
-    const tl_case set = {
-        .layer = {.rotary = CLMGK_ROTARY_HALVES,
-                  .rotary_size = 16,
-                  .qk_norm = 1,
-                  .use_bias = 1,
-                  .residual = 1,
-                  .norm = CLMGK_NORM_PRE,
-                  .cache_capacity = CAPACITY},
-        .attention = {.batch = 4, .length = length, .use_lengths = 1, .causal = 1, .alignment = CLMGK_ALIGN_LENGTHS}};
-    return make(variant, dtype, &set, 17);
+    return make_paged(variant, dtype, length, 0);
 }
 
 /* New tokens at the beginning of the cache, in the middle, at the end, and beyond the end, where they are not stored.
@@ -355,6 +368,70 @@ TH_TEST(caches)
             snprintf(name, sizeof(name), "cache, %s, %d tokens", clmgk_variant_name(kinds[n].variant), (int)length);
             tl_expect(session, &problem, name);
         }
+}
+
+/* Row n of a sequence's cache in a pool of pages: its elements for (head, component) number `head` of `heads`. */
+static double *row_in_pages(const tl_problem *paged, clmgk_layer_array array, int64_t b, int64_t n, int64_t head,
+                            int64_t heads, int64_t size)
+{
+    const clmgk_attention_desc *const a = &paged->attention.desc;
+    const double page = paged->attention.array[TH_PAGE_TABLE].values[b * a->table_pages + n / a->page_size];
+    return paged->array[array].values + (((int64_t)page * heads + head) * a->page_size + n % a->page_size) * size;
+}
+
+/* Copies the caches into the pages, or compares them. */
+static void visit_caches(const tl_problem *plain, tl_problem *paged, bool compare)
+{
+    for (int which = 0; which < 2; which++) {
+        const clmgk_layer_array array = which == 0 ? CLMGK_LAYER_ARRAY_CACHE_K : CLMGK_LAYER_ARRAY_CACHE_V;
+        const clmgk_attention_desc *const a = &plain->attention.desc;
+        const int64_t size = which == 0 ? a->head_size : a->value_size;
+        const int64_t heads = (int64_t)plain->array[array].count / (a->batch * CAPACITY * size);
+        const double *row = plain->array[array].values;
+        for (int64_t b = 0; b < a->batch; b++)
+            for (int64_t head = 0; head < heads; head++)
+                for (int64_t n = 0; n < CAPACITY; n++, row += size) {
+                    double *const place = row_in_pages(paged, array, b, n, head, heads, size);
+                    if (compare)
+                        assert_memory_equal(place, row, (size_t)size * sizeof(double));
+                    else
+                        memcpy(place, row, (size_t)size * sizeof(double));
+                }
+    }
+}
+
+/* A cache in pages holds the numbers of one without, and gives its outputs; pages of no sequence stay as they are. */
+TH_TEST(pages_of_caches)
+{
+    for (size_t n = 0; n < 4; n++) {
+        const clmgk_variant variant = n < 2 ? CLMGK_VARIANT_SOFTMAX : CLMGK_VARIANT_MGK;
+        const int64_t length = n % 2 == 0 ? 1 : 6;
+        const double lengths[] = {(double)length, 13.0, CAPACITY, CAPACITY + 2.0};
+        TL_PROBLEM plain = make_cached(variant, CLMGK_DTYPE_F32, length);
+        TL_PROBLEM paged = make_paged(variant, CLMGK_DTYPE_F32, length, 4);
+        for (clmgk_layer_array array = 0; array < CLMGK_LAYER_ARRAYS; array++)
+            if (plain.array[array].count == paged.array[array].count)
+                memcpy(paged.array[array].values, plain.array[array].values, plain.array[array].count * sizeof(double));
+        th_copy_inputs(&paged.attention, &plain.attention);
+        memcpy(plain.attention.array[TH_LENGTHS].values, lengths, sizeof(lengths));
+        memcpy(paged.attention.array[TH_LENGTHS].values, lengths, sizeof(lengths));
+        const th_array *const table = &paged.attention.array[TH_PAGE_TABLE];
+        for (size_t i = 0; i < table->count; i++) /* each entry a page of its own */
+            table->values[i] = (double)((5 * i + 3) % (size_t)paged.attention.desc.pages);
+        visit_caches(&plain, &paged, false);
+        const th_array *const pool = &paged.array[CLMGK_LAYER_ARRAY_CACHE_K];
+        const size_t used = plain.array[CLMGK_LAYER_ARRAY_CACHE_K].count;
+        tl_run(session, &plain);
+        tl_run(session, &paged);
+        visit_caches(&plain, &paged, true);
+        assert_true(pool->count > used);
+        const th_array *const out = &plain.array[CLMGK_LAYER_ARRAY_OUT];
+        for (size_t i = 0; i < out->count; i++) {
+            const double given = paged.array[CLMGK_LAYER_ARRAY_OUT].values[i];
+            if (!(fabs(given - out->values[i]) <= 1e-5 * (1.0 + fabs(out->values[i]))))
+                fail_msg("problem %zu, element %zu: %g, without pages %g", n, i, given, out->values[i]);
+        }
+    }
 }
 
 /* Masks, and lengths of four sequences whose chunks overflow their caches. */

@@ -97,6 +97,11 @@ static const bad_desc bad_descs[] = {
     {A(.batch = 1 << 29, .length = 4), .status = CLMGK_ERROR_OVERFLOW, .field = "attention.batch",
      .value = "536870912"},
 
+    {L(CACHED), A(OF_CACHE, .page_size = 4, .pages = 9, .table_pages = 1), .status = SHAPE,
+     .field = "attention.length_k", .value = "8"},
+    {L(CACHED),
+     A(.alignment = CLMGK_ALIGN_LENGTHS, .page_size = 4, .pages = 9, .table_pages = 9, .use_page_offsets = 1),
+     .status = CLMGK_ERROR_UNSUPPORTED, .field = "attention.use_page_offsets", .value = "1"},
     {L(.cache_capacity = -1), A(OF_CACHE), .status = VALUE, .field = "cache_capacity", .value = "-1"},
     {L(.cache_capacity = BIG), A(OF_CACHE), .status = CLMGK_ERROR_OVERFLOW, .field = "", .value = "1099511627776"},
     {L(CACHED), .status = VALUE, .field = "cache_capacity", .value = "use_lengths"},

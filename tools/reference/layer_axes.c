@@ -35,8 +35,10 @@ static int64_t axis(const clmgk_ref_layer *layer, char letter)
         return a->length;
     case 'S':
         return a->length_k;
+    case 'P': /* caches, or their pages */
+        return a->page_size > 0 ? a->pages : a->batch;
     case 'C':
-        return layer->desc.cache_capacity;
+        return a->page_size > 0 ? a->page_size : layer->desc.cache_capacity;
     case 'W':
         return layer->desc.width;
     case 'U':
