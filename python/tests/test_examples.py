@@ -17,7 +17,7 @@ needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reas
 
 
 def run(name, *arguments):
-    done = subprocess.run([sys.executable, PYTHON / "examples" / name, *arguments], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, PYTHON / "examples" / name, *map(str, arguments)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -37,6 +37,15 @@ def test_listops(tmp_path):
     done = subprocess.run([sys.executable, "-m", "clmgk.analyze", "--variant=mgk", *arrays, *lengths, "--json"],
                           capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@needs_torch
+def test_paged_generation():
+    """A model generates the tokens of its own cache, also over pages that the last token fills."""
+    pytest.importorskip("transformers")
+    for page in (8, 17):
+        out = run("paged_generation.py", "--tokens", "40", "--page-size", page)
+        assert "the same tokens as with the model's own cache" in out
 
 
 def value_of(tokens):
