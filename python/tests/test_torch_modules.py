@@ -421,6 +421,17 @@ def test_traced_modules(tmp_path):
         torch.jit.trace(module, normal(1, 5, 32)).save(tmp_path / "graph.pt")
         x = normal(2, 7, 32)
         close(torch.jit.load(tmp_path / "graph.pt")(x), module(x), 1e-6)
+    with pytest.raises(RuntimeError, match="torch.no_grad"):
+        torch.jit.trace(module, normal(1, 5, 32))
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("trace", [torch.jit.trace, torch.export.export])
+def test_export_to_onnx(monkeypatch, trace):
+    """Both exporters of torch.onnx, which begin with a graph, name another way."""
+    monkeypatch.setattr(torch.onnx, "is_in_onnx_export", lambda: True)
+    with pytest.raises(NotImplementedError, match="torch.onnx.export: .* torch.nn.MultiheadAttention"):
+        trace(OfOneInput(ct.MultiheadAttention(32, 4, batch_first=True)), (normal(1, 5, 32),))
 
 
 def test_export_from_pytorchs_module():

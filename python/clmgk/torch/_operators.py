@@ -253,6 +253,10 @@ class Family:
                  seed: Optional[Tensor]) -> Sequence[Tensor]:
         """The outputs of the forward pass."""
         gradients = _wanted(q, k, v, extras)
+        if torch.jit.is_tracing():
+            _refuse_onnx()
+            if gradients:
+                raise RuntimeError("torch.jit.trace: a graph without gradients is offered: trace under torch.no_grad()")
         operator = self._forward if gradients or is_transformed() else self.inference
         outputs: Sequence[Tensor] = operator(q, k, v, to_string(scalars), gradients, seed,
                                              *[extras.get(name) for name in self.extras] if extras else ())
@@ -282,6 +286,7 @@ class Family:
 
     def _fake_forward(self, q: Tensor, k: Tensor, v: Tensor, options: str, gradients: str, seed: Optional[Tensor] = None,
                       *extras: Optional[Tensor]) -> tuple[Tensor, ...]:
+        _refuse_onnx()
         return tuple(self._outputs(q, k, v, options, gradients, extras).values())
 
     # ---- backward
@@ -417,6 +422,13 @@ def prepare(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 _has_transforms = torch._C._are_functorch_transforms_active
+
+
+def _refuse_onnx() -> None:
+    if torch.onnx.is_in_onnx_export():
+        raise NotImplementedError("torch.onnx.export: ONNX has no operator for clmgk's attention: for softmax, load the state_dict "
+                                  "of clmgk.torch.MultiheadAttention into torch.nn.MultiheadAttention, and export that; "
+                                  "torch.export and torch.jit.trace save a graph that runs with clmgk")
 
 
 def is_transformed() -> bool:
