@@ -627,20 +627,13 @@ static clmgk_status check_extents(const clmgk_attention_desc *d, clmgk_error *er
     return CLMGK_OK;
 }
 
-/* Passes and families whose programs may depend on sizes. */
+/* The number of new tokens is the plan's. */
 static clmgk_status check_sizes_at_call(const clmgk_attention_desc *d, clmgk_error *error)
 {
-    const char *const field = d->gradients != 0    ? "gradients"
-                              : d->statistics != 0 ? "statistics"
-                              : d->append != 0     ? "append"
-                                                   : NULL;
-    if (!d->sizes_at_call)
-        return CLMGK_OK;
-    if (mgk_has_trait(d, CLMGK_TRAIT_LINEAR))
-        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "sizes_at_call: 1: expected 0 with variant %s",
-                        clmgk_variant_name(d->variant));
-    return field == NULL ? CLMGK_OK
-                         : mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "%s: expected 0 with sizes_at_call = 1", field);
+    return !d->sizes_at_call || d->append == 0
+               ? CLMGK_OK
+               : mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "append: %" PRId64 ": expected 0 with sizes_at_call = 1",
+                          d->append);
 }
 
 clmgk_status mgk_attention_resolve(const clmgk_attention_desc *desc, clmgk_attention_desc *resolved, clmgk_error *error)
@@ -723,6 +716,10 @@ static void take_sizes(const clmgk_call_sizes *sizes, clmgk_attention_desc *d)
     d->v = sizes->v;
     d->o = sizes->o;
     d->lse = sizes->lse;
+    d->grad_o = sizes->grad_o;
+    d->grad_q = sizes->grad_q;
+    d->grad_k = sizes->grad_k;
+    d->grad_v = sizes->grad_v;
     d->resolved = 0;
 }
 

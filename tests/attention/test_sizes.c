@@ -37,32 +37,53 @@ static clmgk_call_sizes sizes_of(const clmgk_attention_desc *resolved)
     sizes.v = resolved->v;
     sizes.o = resolved->o;
     sizes.lse = resolved->lse;
+    sizes.grad_o = resolved->grad_o;
+    sizes.grad_q = resolved->grad_q;
+    sizes.grad_k = resolved->grad_k;
+    sizes.grad_v = resolved->grad_v;
     return sizes;
 }
 
 /* Uploads a problem, with the workspace that its call needs. */
-static th_device upload(const th_session *session, th_problem *problem, clmgk_plan *plan, const clmgk_call_sizes *sizes)
+static th_device upload_for(const th_session *session, th_problem *problem, th_pass pass, clmgk_plan *plan,
+                            const clmgk_call_sizes *sizes)
 {
     size_t bytes = 0;
     th_expect_ok(clmgk_plan_call_workspace_size(plan, sizes, &bytes, &th_error));
     assert_true(bytes <= clmgk_plan_workspace_size(plan));
-    th_device device = th_upload(session, problem, bytes);
+    th_device device = th_upload_for(session, problem, pass, bytes);
     device.args.sizes = sizes;
     return device;
+}
+
+static th_device upload(const th_session *session, th_problem *problem, clmgk_plan *plan, const clmgk_call_sizes *sizes)
+{
+    return upload_for(session, problem, TH_FORWARD, plan, sizes);
+}
+
+/* Runs a pass of a problem as a call of a plan for any sizes. */
+static void run_call(th_session *session, clmgk_plan *plan, th_problem *problem, th_pass pass)
+{
+    const clmgk_call_sizes sizes = sizes_of(&problem->desc);
+    TH_DEVICE device = upload_for(session, problem, pass, plan, &sizes);
+    th_enqueue(plan, session->queue, &device, 0, NULL, NULL);
+    assert_int_equal(clFinish(session->queue), CL_SUCCESS);
+    th_download(session, problem, &device);
+}
+
+static clmgk_engine engine_of(const clmgk_plan *plan)
+{
+    clmgk_plan_info info = CLMGK_PLAN_INFO_INIT;
+    th_expect_ok(clmgk_plan_get_info(plan, &info, &th_error));
+    return info.engine;
 }
 
 /* Runs a problem as a call of a plan for any sizes, and compares with the reference. */
 static void expect_call(th_session *session, clmgk_plan *plan, th_problem *problem)
 {
-    clmgk_plan_info info = CLMGK_PLAN_INFO_INIT;
-    const clmgk_call_sizes sizes = sizes_of(&problem->desc);
-    TH_DEVICE device = upload(session, problem, plan, &sizes);
-    th_enqueue(plan, session->queue, &device, 0, NULL, NULL);
-    assert_int_equal(clFinish(session->queue), CL_SUCCESS);
-    th_download(session, problem, &device);
+    run_call(session, plan, problem, TH_FORWARD);
     TH_REF_ANSWER answer = th_solve(problem);
-    th_expect_ok(clmgk_plan_get_info(plan, &info, &th_error));
-    th_check(session, problem, info.engine, &answer);
+    th_check(session, problem, engine_of(plan), &answer);
 }
 
 /* A plan of fixed sizes with the same parameters gives the same bits. `parameters`: NULL: those of the plan. */
@@ -173,6 +194,93 @@ TH_FULL_TEST(all_variants)
             sweep_rich(session, th_admixtures[n], n, engine);
     }
 }
+
+/* ---- backward and statistics ------------------------------------------------------------------------------------- */
+
+/* The gradients of calls of all sizes. `axes`: of the bias. */
+static void sweep_training(th_session *session, clmgk_attention_desc limits, size_t axes, size_t engine)
+{
+    static const int64_t sizes[][3] = {{1, 1, 1}, {3, 80, 120}, {2, 5, 70}, {3, 0, 5}, {1, 65, 0}, {1, 80, 1}};
+    limits.gradients = th_all_gradients(&limits);
+    clmgk_plan *const plan = th_plan(session, &limits, session->engine[engine], NULL);
+    for (size_t n = 0; n < TH_COUNT(sizes); n++) {
+        clmgk_attention_desc desc = call_desc(&limits, sizes[n][0], sizes[n][1], sizes[n][2]);
+        if (desc.use_bias) {
+            desc.bias_batch = limits.bias_batch == 1 ? 1 : 0;
+            th_set_bias_axes(&desc, axes);
+        }
+        TH_PROBLEM problem = th_problem_make(&desc, n);
+        th_keep_sums(&problem);
+        run_call(session, plan, &problem, TH_FORWARD);
+        run_call(session, plan, &problem, TH_BACKWARD);
+        TH_REF_ARRAYS exact = th_solve_gradients(&problem);
+        th_check_gradients(session, &problem, session->engine[engine], &exact);
+    }
+    clmgk_plan_release(plan);
+}
+
+TH_TEST(training)
+{
+    for (size_t n = 0; n < 2 && n < session->engines; n++)
+        sweep_training(session, rich_limits(4, CLMGK_VARIANT_MGK), 4, n);
+    sweep_training(session, rich_limits(1, CLMGK_VARIANT_HARD_FISH), 1, 0);
+    clmgk_attention_desc desc = limits_of(CLMGK_VARIANT_MLK, 3, 80, 120);
+    desc.causal = 1;
+    sweep_training(session, desc, 0, 0);
+}
+
+TH_FULL_TEST(training_of_all_variants)
+{
+    for (size_t engine = 0; engine < session->engines; engine++) {
+        if (session->engine[engine] == CLMGK_ENGINE_MATRIX) /* its compilations take long */
+            continue;
+        for (size_t n = 0; n < 2 * TH_COUNT(th_variants); n++)
+            sweep_training(session, rich_limits(n, th_variants[n / 2]), n, engine);
+        for (size_t n = 0; n < TH_COUNT(th_admixtures); n++)
+            sweep_training(session, rich_limits(n, th_admixtures[n]), n, engine);
+        for (size_t n = 0; n < TH_COUNT(th_linears); n++) {
+            clmgk_attention_desc desc = limits_of(th_linears[n], 3, 80, 120);
+            desc.causal = n % 2 == 0;
+            desc.use_state = desc.use_new_state = n % 3 == 0;
+            sweep_training(session, desc, 0, engine);
+        }
+    }
+}
+
+/* dQ's copies, of ranges of keys, follow the call. */
+TH_TEST(ranges_of_keys_in_training)
+{
+    clmgk_attention_desc limits = limits_of(CLMGK_VARIANT_SOFTMAX, 2, 300, 1500);
+    limits.gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V;
+    clmgk_plan *const plan = th_plan(session, &limits, session->engine[0], NULL);
+    for (int64_t n = 0; n < 3; n++) {
+        const clmgk_attention_desc desc = call_desc(&limits, 1 + n / 2, 30, 1500 - 700 * n);
+        TH_PROBLEM problem = th_problem_make(&desc, (uint64_t)n);
+        run_call(session, plan, &problem, TH_FORWARD);
+        run_call(session, plan, &problem, TH_BACKWARD);
+        TH_REF_ARRAYS exact = th_solve_gradients(&problem);
+        th_check_gradients(session, &problem, session->engine[0], &exact);
+    }
+    clmgk_plan_release(plan);
+}
+
+TH_TEST(statistics)
+{
+    clmgk_attention_desc limits = limits_of(CLMGK_VARIANT_MGK, 3, 80, 120);
+    limits.prior_shape = CLMGK_PRIOR_HM;
+    limits.statistics = CLMGK_STATISTIC_ALL;
+    clmgk_plan *const plan = th_plan(session, &limits, session->engine[0], NULL);
+    for (int64_t n = 0; n < 3; n++) {
+        const clmgk_attention_desc desc = call_desc(&limits, 1 + n, 1 + 33 * n, 120 - 50 * n);
+        TH_PROBLEM problem = th_problem_make(&desc, (uint64_t)n);
+        run_call(session, plan, &problem, TH_STATISTICS);
+        TH_REF_ARRAYS exact = th_solve_statistics(&problem);
+        th_check_statistics(session, &problem, session->engine[0], &exact);
+    }
+    clmgk_plan_release(plan);
+}
+
+/* ---- sequences, and calls at once -------------------------------------------------------------------------------- */
 
 /* Packed sequences, whose number follows the call, and caches with a room that does. */
 TH_TEST(packed_sequences)
@@ -305,13 +413,12 @@ TH_HOST_TEST(refused_descriptors)
     size_t bytes = 0;
     clmgk_attention_desc desc = limits_of(CLMGK_VARIANT_SOFTMAX, 1, 5, 9);
     th_expect_ok(clmgk_attention_validate(&desc, NULL, &th_error));
-    desc.gradients = CLMGK_GRADIENT_Q;
-    th_expect_error(clmgk_attention_validate(&desc, NULL, &th_error), CLMGK_ERROR_UNSUPPORTED, "gradients");
-    desc.gradients = 0;
     desc.sizes_at_call = 2;
     th_expect_refusal(clmgk_attention_validate(&desc, NULL, &th_error), CLMGK_ERROR_INVALID_VALUE, "sizes_at_call",
                       "2");
-    desc = limits_of(CLMGK_VARIANT_LINEAR, 1, 5, 9);
-    th_expect_refusal(clmgk_attention_validate(&desc, NULL, &th_error), CLMGK_ERROR_UNSUPPORTED, "sizes_at_call", "1");
+    desc.sizes_at_call = 1;
+    desc.append = 3;
+    desc.use_lengths = 1;
+    th_expect_refusal(clmgk_attention_validate(&desc, NULL, &th_error), CLMGK_ERROR_UNSUPPORTED, "append", "3");
     th_expect_error(clmgk_plan_call_workspace_size(NULL, NULL, &bytes, &th_error), CLMGK_ERROR_INVALID_VALUE, "plan");
 }

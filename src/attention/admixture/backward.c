@@ -287,7 +287,7 @@ static void add_begin(mgk_backward *x)
     const mgk_backward_wants *const w = &x->want;
     mgk_i64 *const region = x->region;
     mgk_backward_begin_sums(x);
-    if (mgk_wants(w, CLMGK_GRADIENT_BIAS) && !w->bias_full && d->bias_length == 1)
+    if (mgk_wants(w, CLMGK_GRADIENT_BIAS) && !w->bias_full && !w->bias_rows)
         mgk_backward_add_zeros(x, CLMGK_ARRAY_WORKSPACE, region[MGK_REGION_BIAS], d->batch * d->heads * d->length_k);
     if (x->copy_floats > 0)
         mgk_backward_add_zeros(x, CLMGK_ARRAY_WORKSPACE, region[MGK_REGION_QUERY], x->copy_floats * x->args.splits);
@@ -312,7 +312,7 @@ clmgk_status mgk_admixture_plan_backward(const mgk_attention_request *request, m
 {
     mgk_softmax_descs descs;
     const mgk_attention_request softmax = mgk_admixture_softmax_request(request, &descs);
-    mgk_backward x = {.request = &softmax, .want = mgk_backward_wants_of(softmax.desc), .plan = plan};
+    mgk_backward x = {.request = &softmax, .want = mgk_backward_wants_of(softmax.limits), .plan = plan};
     const mgk_attention_traits *const t = &request->traits;
     MGK_TRY(prepare(&x, error));
     add_begin(&x);

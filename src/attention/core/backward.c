@@ -11,6 +11,8 @@ mgk_backward_wants mgk_backward_wants_of(const clmgk_attention_desc *d)
     const bool bias = mgk_wants(&w, CLMGK_GRADIENT_BIAS);
     /* a full axis of size 1 counts as full: no reduction */
     w.bias_full = bias && d->bias_length == d->length && d->bias_length_k == d->length_k;
+    w.bias_rows = d->bias_length > 1;
+    w.bias_keys = d->bias_length_k > 1;
     w.bias_shared = bias && d->bias_batch < d->batch;
     if (mgk_wants(&w, CLMGK_GRADIENT_NUMBERS))
         w.numbers = mgk_array_count(d, CLMGK_ARRAY_GRAD_NUMBERS);
@@ -21,7 +23,7 @@ mgk_backward_wants mgk_backward_wants_of(const clmgk_attention_desc *d)
 
 mgk_footprint mgk_backward_footprint(const mgk_attention_request *request)
 {
-    const clmgk_attention_desc *const d = request->desc;
+    const clmgk_attention_desc *const d = request->limits;
     mgk_footprint f = mgk_attention_footprint(request);
     f.rows = d->length_k;
     f.streamed = mgk_attention_rows(d);
@@ -55,7 +57,7 @@ mgk_flags mgk_backward_rows_flags(const mgk_backward *x)
     mgk_backward_set_types(x->request->desc, &flags);
     flags.WANT_Q = mgk_wants(w, CLMGK_GRADIENT_Q);
     flags.WANT_SINKS = mgk_wants(w, CLMGK_GRADIENT_SINKS);
-    flags.WANT_BIAS_ROWS = mgk_wants(w, CLMGK_GRADIENT_BIAS) && !w->bias_full && x->request->desc->bias_length > 1;
+    flags.WANT_BIAS_ROWS = mgk_wants(w, CLMGK_GRADIENT_BIAS) && !w->bias_full && w->bias_rows;
     return flags;
 }
 
@@ -131,8 +133,8 @@ mgk_flags mgk_backward_main_flags(const mgk_backward *x)
     flags.WANT_K = mgk_wants(w, CLMGK_GRADIENT_K);
     flags.WANT_V = mgk_wants(w, CLMGK_GRADIENT_V);
     flags.WANT_BIAS = mgk_wants(w, CLMGK_GRADIENT_BIAS);
-    flags.BIAS_ROW_AXIS = w->bias_full || d->bias_length > 1;
-    flags.BIAS_KEY_AXIS = w->bias_full || d->bias_length_k > 1;
+    flags.BIAS_ROW_AXIS = w->bias_full || w->bias_rows;
+    flags.BIAS_KEY_AXIS = w->bias_full || w->bias_keys;
     return flags;
 }
 
@@ -282,9 +284,10 @@ clmgk_status mgk_backward_share(mgk_backward *x, clmgk_error *error)
                         "batch %" PRId64 " with kv_heads %" PRId64 ": expected at most %" PRId32 " heads of keys",
                         d->batch, d->kv_heads, INT32_MAX);
     mgk_tunable_default(p, MGK_NAMED(splits), (int)choose_splits(x, x->block.rows));
+    mgk_attention_limit_splits(x->request, p);
     /* without sums over keys the parameter has no effect; others have no copy per split, whatever its source */
     if (x->queries_apart || x->want.table_floats > 0 ||
-        (mgk_wants(&x->want, CLMGK_GRADIENT_BIAS) && !x->want.bias_full && d->bias_length > 1))
+        (mgk_wants(&x->want, CLMGK_GRADIENT_BIAS) && !x->want.bias_full && x->want.bias_rows))
         p->value[mgk_tunable_index(p, MGK_NAMED(splits))] = 1;
     x->args.reads_floats = reads_floats(x);
     x->args.chunks = (mgk_i32)choose_chunks(x);
@@ -316,7 +319,7 @@ void mgk_backward_place(mgk_backward *x)
     if (x->copy_floats > 0 && !x->rows_private && !x->queries_apart)
         region[MGK_REGION_QUERY] = mgk_steps_region(&x->plan->steps, x->copy_floats * x->args.splits);
     if (mgk_wants(w, CLMGK_GRADIENT_BIAS) && !w->bias_full)
-        region[MGK_REGION_BIAS] = mgk_steps_region(&x->plan->steps, d->bias_length == 1 ? keys : rows);
+        region[MGK_REGION_BIAS] = mgk_steps_region(&x->plan->steps, w->bias_rows ? rows : keys);
     if (x->args.bias_copies > 0)
         region[MGK_REGION_BIAS] = mgk_steps_region(&x->plan->steps, bias_count(d) * x->args.bias_copies);
     if (w->numbers > 0)
@@ -353,10 +356,15 @@ static size_t items_of_outputs(const mgk_backward *x, int64_t count)
     return mgk_backward_items(x->request->engine->private_tiles ? count : (count + 3) / 4);
 }
 
-void mgk_backward_add_reduction(mgk_backward *x, clmgk_array out, bool by_variance, const mgk_reduction_args *args)
+/* Whether the steps are the kernels of calls, which choose among them. */
+static bool is_for_any_size(const mgk_backward *x)
 {
-    /* shorter sums take a single work-item */
-    const bool grouped = args->inner * args->outer * args->middle > 4096;
+    return x->request->desc->sizes_at_call && !x->plan->of_call;
+}
+
+static void add_reduction(mgk_backward *x, clmgk_array out, bool by_variance, bool grouped,
+                          const mgk_reduction_args *args)
+{
     const mgk_attention_step step = {.file = "attention/reduce.cl",
                                      .name = "attention_reduce",
                                      .flags = {.engine = x->request->engine->value,
@@ -369,6 +377,19 @@ void mgk_backward_add_reduction(mgk_backward *x, clmgk_array out, bool by_varian
     const mgk_flags *const flags = &step.flags;
     const mgk_step_buffer list[] = {MGK_REDUCE_BUFFERS(OUTPUT_BUFFER)};
     mgk_step_bind(mgk_attention_add(&step, x->plan), args, sizeof(*args), list, MGK_COUNT(list));
+}
+
+void mgk_backward_add_reduction(mgk_backward *x, clmgk_array out, bool by_variance, const mgk_reduction_args *args)
+{
+    /* shorter sums take a single work-item; calls of any size need both forms */
+    const bool grouped = args->inner * args->outer * args->middle > 4096;
+    const unsigned form = 1u << (2 * by_variance + grouped), other = 1u << (2 * by_variance + !grouped);
+    add_reduction(x, out, by_variance, grouped, args);
+    x->reductions |= form;
+    if (is_for_any_size(x) && (x->reductions & other) == 0) {
+        add_reduction(x, out, by_variance, !grouped, args);
+        x->reductions |= other;
+    }
 }
 
 void mgk_backward_add_zeros(mgk_backward *x, clmgk_array out, mgk_i64 first, int64_t count)
@@ -395,7 +416,7 @@ static void add_bias_gradient(mgk_backward *x)
         r.outer_stride = r.outputs;
     } else {
         /* regions [b,h,S], or [b,h,N]; both bias axes 1: all of S */
-        const int64_t axis = d->bias_length == 1 ? d->length_k : d->length;
+        const int64_t axis = x->want.bias_rows ? d->length : d->length_k;
         const int64_t count = d->bias_length * d->bias_length_k; /* elements of a bias (b, h) */
         const int64_t own = count > 0 ? count : 1;
         const bool one_head = d->bias_heads == 1;
@@ -462,7 +483,9 @@ static void add_text_gradients(mgk_backward *x)
 void mgk_backward_finish(mgk_backward *x)
 {
     add_text_gradients(x);
-    if (mgk_wants(&x->want, CLMGK_GRADIENT_BIAS) && (!x->want.bias_full || x->args.bias_copies > 0))
+    /* there may be copies with some sizes only */
+    if (mgk_wants(&x->want, CLMGK_GRADIENT_BIAS) &&
+        (!x->want.bias_full || x->args.bias_copies > 0 || is_for_any_size(x)))
         add_bias_gradient(x);
     if (mgk_wants(&x->want, CLMGK_GRADIENT_SINKS))
         add_sink_gradient(x);

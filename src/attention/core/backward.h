@@ -7,9 +7,10 @@
 
 /* Results of a pass. */
 typedef struct mgk_backward_wants {
-    uint32_t gradients; /* set of clmgk_gradient */
-    bool bias_full;     /* a bias gradient with a row and a key axis */
-    bool bias_shared;   /* several tasks would add to the same element of it */
+    uint32_t gradients;        /* set of clmgk_gradient */
+    bool bias_full;            /* a bias gradient with a row and a key axis */
+    bool bias_rows, bias_keys; /* the bias has an axis of more than one */
+    bool bias_shared;          /* several tasks would add to the same element of it */
     bool expectation, gamma;
     int64_t numbers;      /* whose gradients a user's score has; 0: none */
     int64_t table_floats; /* elements of all gradients of captured arrays; 0: none */
@@ -20,8 +21,8 @@ static inline bool mgk_wants(const mgk_backward_wants *want, clmgk_gradient grad
     return (want->gradients & (uint32_t)gradient) != 0;
 }
 
-/* The gradients that a descriptor requests. Assumes that a task is a batch with all its heads: a family with smaller
- * tasks corrects bias_shared. */
+/* The gradients that a descriptor requests, the plan's, whose calls may have axes of 1. Assumes that a task is a batch
+ * with all its heads: a family with smaller tasks corrects bias_shared. */
 mgk_backward_wants mgk_backward_wants_of(const clmgk_attention_desc *desc);
 
 /* The part of a footprint that is the same for all backward passes: blocks hold keys, tiles bring queries. */
@@ -40,9 +41,10 @@ typedef struct mgk_backward {
     int64_t copy_floats;         /* of a copy of dQ; 0: not requested */
     int64_t array_bytes;         /* f32 bytes of a call's larger inputs and outputs */
     int64_t scores;              /* of a pair: each reads captured arrays */
-    bool queries_apart; /* another kernel makes all sums over keys: each block of keys has a work-group of its own */
-    bool has_keys;      /* the pass needs the kernel of keys */
-    bool rows_private;  /* no other kernel or block of keys needs what the kernel of keys knows of a row */
+    bool queries_apart;  /* another kernel makes all sums over keys: each block of keys has a work-group of its own */
+    bool has_keys;       /* the pass needs the kernel of keys */
+    unsigned reductions; /* forms of the kernel of sums that the pass has, 1 << (2 by_variance + grouped) */
+    bool rows_private;   /* no other kernel or block of keys needs what the kernel of keys knows of a row */
 } mgk_backward;
 
 /* Work-group size of kernels with a work-item per element; number of work-items for `count` elements. */

@@ -6,7 +6,7 @@
 static bool by_steps(const mgk_linear_pass *x)
 {
     enum { FEW = 4 };
-    const clmgk_attention_desc *const d = x->request->desc;
+    const clmgk_attention_desc *const d = x->request->limits;
     return mgk_linear_by_steps(x) || (d->causal && d->length <= FEW && d->length_k <= FEW);
 }
 

@@ -70,7 +70,7 @@ static bool halve_values(mgk_linear_pass *x, const mgk_linear_costs *costs)
 
 static clmgk_status choose_tiles(mgk_linear_pass *x, const mgk_linear_costs *costs, clmgk_error *error)
 {
-    const clmgk_attention_desc *const d = x->request->desc;
+    const clmgk_attention_desc *const d = x->request->limits;
     mgk_tunables *const p = &x->tunables;
     const mgk_engine *const engine = x->request->engine;
     const bool few = d->length <= 16 && d->length_k <= 16;
@@ -110,7 +110,7 @@ static int64_t longest_of(const clmgk_attention_desc *d)
 /* Fits the engine's work-group to the chunk, whose size is chosen first. */
 static clmgk_status fit(mgk_linear_pass *x, const mgk_linear_costs *costs, clmgk_error *error)
 {
-    const clmgk_attention_desc *const d = x->request->desc;
+    const clmgk_attention_desc *const d = x->request->limits;
     /* no block of rows that a larger work-group could share; features are f32, whatever the arrays are */
     mgk_footprint footprint = {.forward = true,
                                .causal = d->causal,
@@ -200,6 +200,7 @@ clmgk_status mgk_linear_begin(const mgk_attention_request *request, const mgk_li
     const int splits = choose_splits(x);
     mgk_tunable_default(&x->tunables, MGK_NAMED(splits), splits);
     mgk_tunable_at_most(&x->tunables, MGK_NAMED(splits), splits);
+    mgk_attention_limit_splits(request, &x->tunables);
     set_args(x);
     plan->tunables = x->tunables;
     plan->block = x->block;

@@ -9,7 +9,7 @@
 
 static mgk_backward_wants wants_of(const mgk_attention_request *request)
 {
-    const clmgk_attention_desc *const d = request->desc;
+    const clmgk_attention_desc *const d = request->limits;
     mgk_backward_wants w = mgk_backward_wants_of(d);
     if (request->traits.hard)
         w.gradients &= ~(uint32_t)CLMGK_GRADIENT_PRIOR;
@@ -142,7 +142,7 @@ static int64_t tasks_of(const clmgk_attention_desc *d)
 
 static mgk_footprint footprint_of(const mgk_attention_request *request)
 {
-    const clmgk_attention_desc *const d = request->desc;
+    const clmgk_attention_desc *const d = request->limits;
     const mgk_attention_traits *const t = &request->traits;
     const int64_t m = t->components;
     mgk_footprint f = mgk_backward_footprint(request);

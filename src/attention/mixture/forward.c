@@ -73,17 +73,26 @@ clmgk_status mgk_mixture_plan_forward(const mgk_attention_request *request, mgk_
 
 /* The descriptor of the mixture's density: uses the given prior even with the hard E-step, and no modifiers except a
  * bias and a mask that hide keys. */
-static void make_density(const mgk_attention_request *request, clmgk_attention_desc *d, mgk_attention_request *density)
+static void make_density_desc(const clmgk_attention_desc *whole, clmgk_attention_desc *d)
 {
-    *d = *request->desc;
+    *d = *whole;
     d->estep = CLMGK_ESTEP_SOFT;
     d->use_alibi = d->use_sinks = 0;
     d->softcap = d->dropout = 0.0;
     d->score_mod = NULL;
     if (d->mask_mod == NULL)
         d->captures[0].name = d->numbers[0] = NULL;
+}
+
+/* The request with these descriptors, which it sets. */
+static void make_density(const mgk_attention_request *request, clmgk_attention_desc *d, clmgk_attention_desc *limits,
+                         mgk_attention_request *density)
+{
+    make_density_desc(request->desc, d);
+    make_density_desc(request->limits, limits);
     *density = *request;
     density->desc = d;
+    density->limits = limits;
     density->traits.hard = false;
     density->traits.has_prior = d->prior_shape != CLMGK_PRIOR_UNIFORM;
     density->traits.has_factor = d->components > 1;
@@ -110,10 +119,10 @@ static void add_density_sum(const mgk_attention_request *request, const mgk_forw
 
 clmgk_status mgk_mixture_plan_nll(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error)
 {
-    clmgk_attention_desc d;
+    clmgk_attention_desc d, limits;
     mgk_attention_request density;
     mgk_forward x;
-    make_density(request, &d, &density);
+    make_density(request, &d, &limits, &density);
     const mgk_footprint footprint = footprint_of(&density);
     MGK_TRY(mgk_forward_begin(&density, &footprint, &x, error));
     const bool alone = plan->steps.count == 0; /* else another step is the main one */
