@@ -292,7 +292,7 @@ static void close_run(bench_run *run)
     tool_outputs_destroy(run->outputs);
 }
 
-/* What is no list of cases: products, layers, or single calls. */
+/* What is no list of cases: products, layers, single calls, or ranks. */
 static tool_exit measure_others(bench_run *run, tool_error *error)
 {
     bench_device device = {.progress_ms = 0};
@@ -304,6 +304,7 @@ static tool_exit measure_others(bench_run *run, tool_error *error)
     TOOL_TRY(tool_device_open(run->options.devices[0], &device.tool, error));
     tool_exit (*const measure)(bench_device *, const bench_options *, tool_outputs *, tool_error *) =
         run->options.product_count > 0 ? bench_products
+        : run->options.parallel        ? bench_parallel
         : run->options.layer           ? bench_layers
                                        : bench_calls;
     const tool_exit status = measure(&device, &run->options, run->outputs, error);
@@ -313,7 +314,7 @@ static tool_exit measure_others(bench_run *run, tool_error *error)
 
 static tool_exit bench(bench_run *run, tool_error *error)
 {
-    if (run->options.product_count > 0 || run->options.layer || run->options.call)
+    if (run->options.product_count > 0 || run->options.layer || run->options.call || run->options.parallel)
         return measure_others(run, error);
     if (run->options.compare_count > 1)
         return bench_compare_files(&run->options, error);

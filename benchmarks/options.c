@@ -59,7 +59,16 @@
     X(GEMM, "gemm", "MxNxK,...",                                                                                       \
       "matrix products instead of attention, by every provider; layer: the products of a layer.\n"                     \
       "With --device, --dtype, --precision, --seconds (a size; default 1), --keep-caches and\n"                        \
-      "--json only")
+      "--json only")                                                                                                   \
+    X(PARALLEL, "parallel", "NAME",                                                                                    \
+      "causal attention over ranks by a schedule (ring, all-gather, all-to-all), both passes, strong\n"                \
+      "and weak scaling: threads of this process, or processes of mpirun -n N. Default: --batch 1\n"                   \
+      "--heads 4 --length 1024 --head-size 64 --variants softmax; other options: only --dtype (one),\n"                \
+      "--ranks, --send-rate, --device, --seconds, --keep-caches, --json")                                              \
+    X(RANKS, "ranks", "N", "with --parallel: 1, 2, 4, ... threads up to N; default 2")                                 \
+    X(SEND_RATE, "send-rate", "GBPS",                                                                                  \
+      "with --parallel: a second run whose messages come at this rate, or `equal`: in the time that\n"                 \
+      "the device computes; how much of their time is hidden")
 
 BENCH_OPTIONS_TABLE;
 
@@ -184,18 +193,23 @@ static tool_exit parse_few(const char *const *values, const int *own, size_t cou
     return TOOL_DONE;
 }
 
-/* A size of attention, with its variants, for what is no list of cases. NULL: no default. `more`: another option that
- * it takes. */
+#define MORE_OPTIONS 4
+
+/* A size of attention, with its variants, for what is no list of cases. NULL: no default. `more`: other options that
+ * it takes, an option more than once where there are fewer. */
 static tool_exit parse_one_size(const char *const *values, const char *with, const char *variants,
-                                const char *const *defaults, int more, bench_options *options, tool_error *error)
+                                const char *const *defaults, const int more[MORE_OPTIONS], bench_options *options,
+                                tool_error *error)
 {
-    const int own[] = {OPTION_SUITE,
-                       OPTION_VARIANTS,
+    const int own[] = {OPTION_VARIANTS,
                        OPTION_SIZES + BENCH_SIZE_BATCH,
                        OPTION_SIZES + BENCH_SIZE_HEADS,
                        OPTION_SIZES + BENCH_SIZE_LENGTH,
                        OPTION_SIZES + BENCH_SIZE_HEAD_SIZE,
-                       more};
+                       more[0],
+                       more[1],
+                       more[2],
+                       more[3]};
     const char *sizes[BENCH_SIZE_OPTION_COUNT];
     const bench_choice choice = {.variants = values[OPTION_VARIANTS] ? values[OPTION_VARIANTS] : variants,
                                  .sizes = sizes};
@@ -214,8 +228,9 @@ static tool_exit parse_layers(const char *const *values, bench_options *options,
                                                                [BENCH_SIZE_HEADS] = "8",
                                                                [BENCH_SIZE_LENGTH] = "1024",
                                                                [BENCH_SIZE_HEAD_SIZE] = "64"};
+    static const int more[MORE_OPTIONS] = {OPTION_SUITE, OPTION_DTYPE, OPTION_DTYPE, OPTION_DTYPE};
     options->layer = true;
-    TOOL_TRY(parse_one_size(values, "suite layer", NULL, sizes, OPTION_DTYPE, options, error));
+    TOOL_TRY(parse_one_size(values, "suite layer", NULL, sizes, more, options, error));
     return values[OPTION_DTYPE] ? tool_parse_dtype("dtype", values[OPTION_DTYPE], &options->layer_dtype, error)
                                 : TOOL_DONE;
 }
@@ -224,8 +239,32 @@ static tool_exit parse_calls(const char *const *values, bench_options *options, 
 {
     static const char *const sizes[BENCH_SIZE_OPTION_COUNT] = {
         [BENCH_SIZE_BATCH] = "1", [BENCH_SIZE_HEADS] = "1", [BENCH_SIZE_LENGTH] = "16", [BENCH_SIZE_HEAD_SIZE] = "64"};
+    static const int more[MORE_OPTIONS] = {OPTION_SUITE, OPTION_SUITE, OPTION_SUITE, OPTION_SUITE};
     options->call = true;
-    return parse_one_size(values, "suite call", "softmax", sizes, OPTION_SUITE, options, error);
+    return parse_one_size(values, "suite call", "softmax", sizes, more, options, error);
+}
+
+static tool_exit parse_parallel(const char *const *values, bench_options *options, tool_error *error)
+{
+    static const char *const sizes[BENCH_SIZE_OPTION_COUNT] = {[BENCH_SIZE_BATCH] = "1",
+                                                               [BENCH_SIZE_HEADS] = "4",
+                                                               [BENCH_SIZE_LENGTH] = "1024",
+                                                               [BENCH_SIZE_HEAD_SIZE] = "64"};
+    static const char *const names[] = {"all-gather", "ring", "all-to-all"};
+    static const clmgk_dist_schedule schedules[] = {CLMGK_DIST_ALL_GATHER, CLMGK_DIST_RING, CLMGK_DIST_ALL_TO_ALL};
+    static const int more[MORE_OPTIONS] = {OPTION_PARALLEL, OPTION_RANKS, OPTION_SEND_RATE, OPTION_DTYPE};
+    const char *const rate = values[OPTION_SEND_RATE];
+    size_t index = 0;
+    TOOL_TRY(tool_parse_name("parallel", values[OPTION_PARALLEL], names, TOOL_COUNT(names), &index, error));
+    options->parallel = schedules[index];
+    options->parallel_name = names[index];
+    options->parallel_ranks = 2;
+    TOOL_TRY(tool_parse_integer("ranks", values[OPTION_RANKS], 1, 64, &options->parallel_ranks, error));
+    options->send_equal = rate && strcmp(rate, "equal") == 0;
+    if (!options->send_equal)
+        TOOL_TRY(tool_parse_positive("send-rate", rate, &options->send_rate, error));
+    TOOL_TRY(parse_one_size(values, "parallel", "softmax", sizes, more, options, error));
+    return tool_parse_dtype("dtype", values[OPTION_DTYPE], &options->layer_dtype, error);
 }
 
 /* Products alone: nothing of attention goes with them. */
@@ -329,6 +368,12 @@ tool_exit bench_parse_options(int argc, char **argv, bench_options *options, boo
         return parse_files(values, files, file_count, options, error);
     if (values[OPTION_GEMM])
         return parse_products(values, options, error);
+    if (values[OPTION_PARALLEL])
+        return parse_parallel(values, options, error);
+    for (int i = OPTION_RANKS; i <= OPTION_SEND_RATE; i++)
+        if (values[i])
+            return tool_fail(error, TOOL_BAD_INPUT, "--%s is given: expected --parallel with it",
+                             options_table[i].name);
     for (size_t i = 0; values[OPTION_SUITE] && i < TOOL_COUNT(own_suites); i++) {
         if (strcmp(values[OPTION_SUITE], own_suites[i]) == 0)
             return parsers[i](values, options, error);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks that are threads of one process: messages wait in a list until their receivers take them. */
+/* Ranks that are threads of one process: messages wait in a list until their receivers take them, and
+ * copy them without holding the list. */
 #include "dist.h"
 
 #include <errno.h>
@@ -14,7 +15,8 @@ typedef struct message {
     const void *bytes;
     int64_t count;
     int32_t from, to, tag;
-    bool taken;
+    bool taken;  /* its bytes are no longer needed */
+    bool copied; /* its receiver copies them: it is in no list */
 } message;
 
 typedef struct local_rank {
@@ -92,8 +94,11 @@ static clmgk_status complete(clmgk_dist_local *local, int32_t rank, local_reques
         if (found != NULL && found->count != r->exchange.receive_bytes)
             return mgk_dist_fail(error, CLMGK_ERROR_COMMUNICATION, "rank %d: a message of %lld bytes: expected %lld",
                                  (int)r->exchange.from, (long long)found->count, (long long)r->exchange.receive_bytes);
-        if (found != NULL) {
+        if (found != NULL) { /* others may copy at once */
+            found->copied = true;
+            pthread_mutex_unlock(&local->mutex);
             memcpy(r->exchange.receive, found->bytes, (size_t)found->count);
+            pthread_mutex_lock(&local->mutex);
             found->taken = received = true;
             pthread_cond_broadcast(&local->changed);
             continue;
@@ -108,9 +113,11 @@ static clmgk_status complete(clmgk_dist_local *local, int32_t rank, local_reques
     return CLMGK_OK;
 }
 
-/* With the mutex: takes the own message back. */
+/* With the mutex: takes the own message back, when nobody copies it. */
 static void withdraw(clmgk_dist_local *local, const local_request *r)
 {
+    while (r->sent.copied && !r->sent.taken)
+        (void)pthread_cond_wait(&local->changed, &local->mutex);
     for (message **at = &local->messages; *at != NULL; at = &(*at)->next)
         if (*at == &r->sent) {
             *at = r->sent.next;

@@ -242,9 +242,9 @@ static clmgk_status gathered_backward(const clmgk_dist_plan *p, const clmgk_atte
 enum { TAG_KEYS, TAG_GRADIENTS };
 
 /* Host memory of a turn of the ring: the shard that is computed, and the next one; of dK and dV the sums that are sent,
- * those that come, and the own part. */
+ * those that come, this step's part, and that of the own keys, which waits until the others' sum comes home. */
 typedef struct ring_memory {
-    char *keys[2], *sums[2], *part;
+    char *keys[2], *sums[2], *part, *own;
 } ring_memory;
 
 static void free_ring(ring_memory *m)
@@ -254,17 +254,19 @@ static void free_ring(ring_memory *m)
     free(m->sums[0]);
     free(m->sums[1]);
     free(m->part);
+    free(m->own);
 }
 
 static clmgk_status make_ring(const clmgk_dist_plan *p, bool backward, ring_memory *m, clmgk_error *error)
 {
     const int64_t keys = mgk_dist_cargo_bytes(&p->keys, p->most);
     const int64_t gradients = backward ? mgk_dist_cargo_bytes(&p->gradients, p->most) : 0;
-    *m = (ring_memory){{NULL, NULL}, {NULL, NULL}, NULL};
+    *m = (ring_memory){{NULL, NULL}, {NULL, NULL}, NULL, NULL};
     for (int n = 0; n < 2; ++n) {
         DIST_TRY(mgk_dist_alloc(keys, (void **)&m->keys[n], error));
         DIST_TRY(mgk_dist_alloc(gradients, (void **)&m->sums[n], error));
     }
+    DIST_TRY(mgk_dist_alloc(gradients, (void **)&m->own, error));
     return mgk_dist_alloc(gradients, (void **)&m->part, error);
 }
 
@@ -380,7 +382,7 @@ static clmgk_status ring_turn(const clmgk_dist_plan *p, const clmgk_attention_ar
     mgk_dist_flight flight;
     DIST_TRY(mgk_dist_flight_begin(p, 2, &flight, error));
     clmgk_status status = pass_keys_on(p, m, step, &flight, error);
-    if (status == CLMGK_OK && step > 0)
+    if (status == CLMGK_OK && step > 1)
         status = pass_sums_on(p, m, step, &flight, error);
     if (status == CLMGK_OK)
         status = backward_step(p, args, m, step, first, error);
@@ -388,14 +390,14 @@ static clmgk_status ring_turn(const clmgk_dist_plan *p, const clmgk_attention_ar
     if (status != CLMGK_OK)
         return status;
     const int64_t tokens = p->lengths_k[owner_of(p, step)];
-    if (step == 0)
-        memcpy(m->sums[0], m->part, (size_t)mgk_dist_cargo_bytes(&p->gradients, tokens));
-    else
+    if (step > 1)
         add_shard(p, m->sums[step % 2], m->part, tokens);
+    else
+        memcpy(step == 0 ? m->own : m->sums[1], m->part, (size_t)mgk_dist_cargo_bytes(&p->gradients, tokens));
     return CLMGK_OK;
 }
 
-/* The sums of the own keys come home. */
+/* The others' sums of the own keys come home. */
 static clmgk_status bring_home(const clmgk_dist_plan *p, const clmgk_attention_args *args, ring_memory *m,
                                clmgk_error *error)
 {
@@ -403,6 +405,7 @@ static clmgk_status bring_home(const clmgk_dist_plan *p, const clmgk_attention_a
     mgk_dist_flight flight;
     DIST_TRY(mgk_dist_flight_begin(p, 1, &flight, error));
     DIST_TRY(mgk_dist_flight_end(&flight, pass_sums_on(p, m, ranks, &flight, error), error));
+    add_shard(p, m->sums[ranks % 2], m->own, own_keys(p));
     return write_gradients(p, args, m->sums[ranks % 2], error);
 }
 

@@ -390,6 +390,50 @@ class Call(BenchTest):
         self.refuse(2, "--suite", "call", "--pass", "both", words=["--pass is given", "--suite call"])
 
 
+class Parallel(BenchTest):
+    """Causal attention of 40 tokens over two ranks, which are threads."""
+
+    KEYS = {"schedule": str, "variant": str, "scaling": str, "pass": str, "ranks": int, "tokens": int, "batch": int,
+            "heads": int, "head_size": int, "time_ms": NUMBER, "pairs": NUMBER, "rate_per_rank": NUMBER, "bytes": NUMBER,
+            "least_bytes": NUMBER, "waited_ms": NUMBER, "hidden": (float, type(None)), "most_pairs_to_mean": NUMBER,
+            "error": NUMBER}
+    SIZES = ["--heads", 2, "--length", 40, "--head-size", 16]
+
+    def rows(self, schedule, *options):
+        found = json.loads(self.accept("--parallel", schedule, *self.SIZES, *options, *SHORT, "--json").stdout)
+        rows = found["parallel"]
+        self.assertEqual([(row["scaling"], row["ranks"], row["tokens"], row["pass"]) for row in rows[::2]],
+                         [("strong", 1, 40, "forward"), ("strong", 2, 40, "forward"), ("weak", 2, 80, "forward")])
+        for row in rows:
+            self.check_keys(row, self.KEYS)
+            self.assertLess(row["error"], 1e-4)
+            self.assertLess(row["most_pairs_to_mean"], 1.02)
+        return rows
+
+    def test_ring(self):
+        rows = self.rows("ring", "--send-rate", "equal")
+        for row in rows[2:]:
+            self.assertEqual(row["bytes"], row["least_bytes"])
+            self.assertTrue(0 <= row["hidden"] <= 1)
+        self.assertEqual((rows[0]["bytes"], rows[0]["hidden"], rows[0]["rate_per_rank"]), (0, None, 1))
+
+    def test_all_gather(self):
+        for row in self.rows("all-gather"):
+            self.assertEqual(row["bytes"], row["least_bytes"])
+            self.assertIsNone(row["hidden"])
+
+    def test_text(self):
+        text = self.accept("--parallel", "all-to-all", *self.SIZES, *SHORT).stdout
+        self.assertIn("causal attention over ranks, schedule all-to-all: batch 1, D 16", text)
+        self.assertRegex(text, r"\n +weak +2 +80 backward +\d")
+
+    def test_other_options(self):
+        self.refuse(2, "--parallel", "star", words=["--parallel 'star'", "all-to-all"])
+        self.refuse(2, "--parallel", "ring", "--pass", "both", words=["--pass is given"])
+        self.refuse(2, "--ranks", 2, words=["--ranks is given", "--parallel"])
+        self.refuse(2, "--parallel", "ring", "--send-rate", 0, words=["--send-rate '0'"])
+
+
 class Admixture(BenchTest):
     """Global heads times local ones: batch 2, 40 queries, 50 keys, D 16, E 24."""
 
