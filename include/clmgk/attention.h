@@ -293,6 +293,16 @@ typedef struct clmgk_attention_desc {
     int64_t append_rotary_size;
     double append_rotary_base;
 
+    /* A prefix that all sequences share, in pages of the pools (cascade attention): Y = prefix_pages > 0. The first
+     * prefix_length[0] keys (at most Y page_size) by prefix_table come before each sequence's own, which its table,
+     * lengths and masks are of; every row sees all of them. So, if no sequence has more queries than own keys, O
+     * and L are those of sequences whose keys begin with the prefix. One part of the pass takes the rows of all
+     * sequences together over the prefix, which is read once for many rows; the other takes each sequence's own keys;
+     * and the parts are combined, in one call. Only with packed sequences and pages, without window, ALiBi, bias,
+     * dropout, noise, score_mod, mask_mod, a prior [H,M,S], a causal mask aligned TOP_LEFT and sizes_at_call, for which
+     * a key's place counts. */
+    int64_t prefix_pages;
+
     /* 1: calls have sizes of their own, in args.sizes (clmgk_call_sizes), and the descriptor's are their limits: one
      * plan, compiled once, serves a cache that grows, and batches of any lengths. Engine, parameters and programs are
      * those that suit the limits: at most 4 queries have the form for few rows, which calls of a plan with a limit of
@@ -523,6 +533,8 @@ CLMGK_API clmgk_status clmgk_plan_call_workspace_size(const clmgk_plan *plan, co
  *                   append > 0; a call without append_v and v appends keys alone
  *   append_slots    int32 [R]: the slot of each token, required with append > 0
  *   append_positions  int32 [R]: required with append_rotary
+ *   prefix_table    int32 [Y], and prefix_length int32 [1], 0 .. Y page_size: required with prefix_pages > 0. As with
+ *                   page_table, numbers on the device are not checked, and nothing outside of the pools is read
  *   parts_o         storage type, dense [parts,B,H,N,E]: required input of combine
  *   parts_lse       dense [parts,B,H,N]: required input of combine; parts_lse_low likewise, optional with use_lse_low
  *   workspace       clmgk_plan_workspace_size bytes, or for sizes of a call clmgk_plan_call_workspace_size (offset in

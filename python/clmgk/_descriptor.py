@@ -123,6 +123,7 @@ class Descriptor(TypedDict, total=False):
     append_rotary: str
     append_rotary_size: int
     append_rotary_base: float
+    prefix_pages: int
     unnormalised: bool
 
 

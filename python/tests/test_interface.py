@@ -43,7 +43,8 @@ FUNCTIONS = {"gradients", "statistics", "combine"}
 # For rows whose weights need more than f32's L, where the functions return one L; gradients to be added up; parts of a batch; pools
 # that calls write.
 PLANS_ALONE = {"use_lse_low", "dtype_grad_q", "dtype_grad_k", "dtype_grad_v", "first_batch", "first_head", "all_heads", "partial_keys",
-               "append", "append_k", "append_v", "append_rotary", "append_rotary_size", "append_rotary_base"}
+               "append", "append_k", "append_v", "append_rotary", "append_rotary_size", "append_rotary_base",
+               "prefix_pages"}
 
 
 @pytest.mark.parametrize("name", OFFERED)

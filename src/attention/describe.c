@@ -335,6 +335,46 @@ static clmgk_status resolve_append(clmgk_attention_desc *d, clmgk_error *error)
     return CLMGK_OK;
 }
 
+/* The first field that a prefix rules out, which comes before all keys; NULL: none. */
+static const char *find_placed(const clmgk_attention_desc *d)
+{
+    const struct {
+        bool wrong;
+        const char *field;
+    } rules[] = {{d->use_window, "use_window"},
+                 {d->use_alibi, "use_alibi"},
+                 {d->use_bias, "use_bias"},
+                 {d->dropout > 0.0, "dropout"},
+                 {mgk_has_trait(d, CLMGK_TRAIT_NOISE), "noise of the variant"},
+                 {d->score_mod != NULL, "score_mod"},
+                 {d->mask_mod != NULL, "mask_mod"},
+                 {d->prior_shape == CLMGK_PRIOR_HMS, "prior_shape"},
+                 {d->causal && d->alignment == CLMGK_ALIGN_TOP_LEFT, "alignment TOP_LEFT of a causal mask"},
+                 {d->sizes_at_call, "sizes_at_call"}};
+    for (size_t i = 0; i < MGK_COUNT(rules); ++i)
+        if (rules[i].wrong)
+            return rules[i].field;
+    return NULL;
+}
+
+static clmgk_status check_prefix(const clmgk_attention_desc *d, clmgk_error *error)
+{
+    MGK_TRY(check_count("prefix_pages", d->prefix_pages, 0, error));
+    if (d->prefix_pages == 0)
+        return CLMGK_OK;
+    if (d->page_size == 0 || d->sequences == 0)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "prefix_pages: %" PRId64 ": expected 0 without %s",
+                        d->prefix_pages, d->page_size == 0 ? "pages (page_size)" : "packed sequences (sequences)");
+    if (d->prefix_pages > MAX_AXIS / d->page_size)
+        return mgk_fail(error, CLMGK_ERROR_OVERFLOW, "prefix_pages: %" PRId64 ": expected at most %" PRId64 " keys",
+                        d->prefix_pages, MAX_AXIS);
+    const char *const field = find_placed(d);
+    return field == NULL ? CLMGK_OK
+                         : mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                                    "prefix_pages: %" PRId64 ": expected 0 with %s, for which a key's place counts",
+                                    d->prefix_pages, field);
+}
+
 /* Packed sequences have an alignment of their own, and lengths, too, unless they have caches. */
 static clmgk_status check_sequences(const clmgk_attention_desc *d, clmgk_error *error)
 {
@@ -657,6 +697,7 @@ clmgk_status mgk_attention_resolve(const clmgk_attention_desc *desc, clmgk_atten
     MGK_TRY(resolve_window(&d, error));
     MGK_TRY(check_sequences(&d, error));
     MGK_TRY(resolve_append(&d, error));
+    MGK_TRY(check_prefix(&d, error));
     MGK_TRY(resolve_bias(&d, error));
     MGK_TRY(check_softcap(&d, error));
     MGK_TRY(check_dropout(&d, error));

@@ -16,7 +16,7 @@ clmgk_status mgk_check_wait_list(const clmgk_context *context, cl_uint num_wait,
 /* Accesses of kernels to an array, and of a library on the host, which maps its buffer. */
 enum { MGK_READ = 1, MGK_WRITE = 2, MGK_HOST_READ = 4, MGK_HOST_WRITE = 8 };
 
-enum { MGK_OPERANDS = 128 }; /* most arrays of a call */
+enum { MGK_OPERANDS = 160 }; /* most arrays of a call */
 
 /* An array of a call. */
 typedef struct mgk_operand {

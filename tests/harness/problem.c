@@ -211,6 +211,8 @@ static void shape_arrays(th_problem *problem)
     shape_training(problem);
     shape_captures(problem);
     shape_append(problem);
+    set_shape(&a[TH_PREFIX_TABLE], d->prefix_pages, 1, 1, 1, 1);
+    set_shape(&a[TH_PREFIX_LENGTH], 1, 1, 1, 1, 1);
 }
 
 static bool has_scale(const clmgk_attention_desc *desc)
@@ -306,6 +308,8 @@ static bool is_used(const clmgk_attention_desc *desc, th_name name)
         return name == TH_PAGE_TABLE ? desc->page_size > 0 : desc->use_page_offsets != 0;
     if (name >= TH_APPEND_K && name <= TH_APPEND_POSITIONS)
         return name == TH_APPEND_POSITIONS ? desc->append_rotary != 0 : desc->append > 0;
+    if (name == TH_PREFIX_TABLE || name == TH_PREFIX_LENGTH)
+        return desc->prefix_pages > 0;
     return is_used_in_attention(desc, name);
 }
 
@@ -316,7 +320,8 @@ bool th_is_gradient(th_name name)
 
 bool th_is_input(th_name name)
 {
-    return (name <= TH_STATE_M && name != TH_O && name != TH_LSE) || (name >= TH_CAPTURE_0 && name <= TH_MASK_BLOCKS);
+    return (name <= TH_STATE_M && name != TH_O && name != TH_LSE) || (name >= TH_CAPTURE_0 && name <= TH_MASK_BLOCKS) ||
+           name == TH_PREFIX_TABLE || name == TH_PREFIX_LENGTH;
 }
 
 bool th_is_output(th_name name)
@@ -346,6 +351,9 @@ static double random_value(const clmgk_attention_desc *desc, th_name name, uint6
     case TH_POSITIONS:
     case TH_POSITIONS_K:
         return floor(th_uniform(state) * (double)(desc->length_k + 1));
+    case TH_PREFIX_LENGTH:
+        return floor(th_uniform(state) * (double)(desc->prefix_pages * desc->page_size + 1));
+    case TH_PREFIX_TABLE:
     case TH_PAGE_TABLE:
         return floor(th_uniform(state) * (double)desc->pages);
     case TH_PAGE_OFFSETS:

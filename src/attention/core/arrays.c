@@ -323,7 +323,8 @@ static int64_t size_of(const clmgk_attention_desc *d, char axis)
                  {'K', d->page_size},
                  {'C', d->table_pages},
                  {'o', d->batch + 1},
-                 {'R', d->append}};
+                 {'R', d->append},
+                 {'Y', d->prefix_pages}};
     for (size_t i = 0; i < MGK_COUNT(sizes); ++i)
         if (sizes[i].axis == axis)
             return sizes[i].size;

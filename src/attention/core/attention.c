@@ -489,8 +489,8 @@ static int64_t rows_of(const clmgk_attention_desc *d)
 
 /* `parts`: the workspace's, of `args`; 0: the caller's. Work-items have an element of O each, or four (cl/attention/
  * combine.cl), of rows rounded up to the class of E. */
-static void add_combine(const mgk_attention_request *request, int64_t parts, const mgk_forward_args *args,
-                        mgk_pass_plan *plan)
+void mgk_attention_add_combine(const mgk_attention_request *request, int64_t parts, const mgk_forward_args *args,
+                               mgk_pass_plan *plan)
 {
     enum { ITEMS = 64 };
     const clmgk_attention_desc *const d = request->desc;
@@ -623,11 +623,34 @@ static void transpose_bias(const mgk_forward *x, mgk_pass_plan *plan, mgk_forwar
     mgk_text_printf(&kernel->options, " -DLANES=%d", (int)lanes);
 }
 
+/* Appends the kernel of a part of a cascade, whose results are partial ones. */
+static void add_part(const mgk_forward *x, mgk_attention_step kernel, mgk_forward_args *args, mgk_pass_plan *plan)
+{
+    mgk_cascade_part *const part = x->request->part;
+    part->splits = args->splits = mgk_tunable_get(&x->tunables, MGK_NAMED(splits));
+    args->parts_lse = part->parts_lse;
+    args->parts_low = part->parts_low;
+    args->parts_o = part->parts_o;
+    kernel.flags.SPLIT_KEYS = true;
+    plan->steps.main = plan->steps.count;
+    plan->block = x->block;
+    mgk_forward_add(x, kernel, args, plan);
+    if (!part->prefix)
+        return;
+    mgk_step *const step = &plan->steps.step[plan->steps.count - 1];
+    mgk_replace_buffer(step, CLMGK_ARRAY_PAGE_TABLE, CLMGK_ARRAY_PREFIX_TABLE);
+    mgk_replace_buffer(step, CLMGK_ARRAY_LENGTHS, CLMGK_ARRAY_PREFIX_LENGTH);
+}
+
 clmgk_status mgk_forward_plan(const mgk_forward *x, const mgk_attention_step *step, mgk_forward_args *args,
                               mgk_pass_plan *plan, clmgk_error *error)
 {
     mgk_attention_step kernel = *step;
     plan->tunables = x->tunables;
+    if (x->request->part != NULL) {
+        add_part(x, kernel, args, plan);
+        return CLMGK_OK;
+    }
     MGK_TRY(place_splits(x, plan, args, error));
     kernel.flags.BIAS_TRANSPOSED = transposes_bias(x);
     if (kernel.flags.BIAS_TRANSPOSED)
@@ -636,7 +659,7 @@ clmgk_status mgk_forward_plan(const mgk_forward *x, const mgk_attention_step *st
     plan->block = x->block;
     mgk_forward_add(x, kernel, args, plan);
     if (args->splits > 1)
-        add_combine(x->request, args->splits, args, plan);
+        mgk_attention_add_combine(x->request, args->splits, args, plan);
     return CLMGK_OK;
 }
 
@@ -645,6 +668,6 @@ clmgk_status mgk_attention_plan_combine(const mgk_attention_request *request, mg
     plan->tunables = mgk_engine_tunables(request->engine, request->family->added);
     MGK_TRY(mgk_tunables_read(&plan->tunables, &request->parameters, error));
     const mgk_forward_args args = mgk_attention_args_of(request);
-    add_combine(request, 0, &args, plan);
+    mgk_attention_add_combine(request, 0, &args, plan);
     return CLMGK_OK;
 }

@@ -26,6 +26,13 @@ typedef struct mgk_attention_traits {
     bool modified;   /* bias, ALiBi, soft-cap or dropout */
 } mgk_attention_traits;
 
+/* A part of a cascade (core/cascade.c): where its partial results begin, in the workspace. */
+typedef struct mgk_cascade_part {
+    bool prefix; /* its keys are those of the prefix */
+    int64_t splits;
+    mgk_i64 parts_lse, parts_low, parts_o;
+} mgk_cascade_part;
+
 /* A pass to be planned. */
 typedef struct mgk_attention_request {
     const clmgk_attention_desc *desc;   /* resolved: the plan's, or a call's, whose sizes differ */
@@ -37,6 +44,8 @@ typedef struct mgk_attention_request {
     mgk_parameters parameters;
     const mgk_family *family;
     mgk_attention_traits traits;
+    mgk_cascade_part *part; /* NULL: the whole pass. Else mgk_forward_plan adds the part's kernel alone, and sets
+                             * `splits`, the number of its partial results */
 } mgk_attention_request;
 
 /* Whether scores or weights have a bias, ALiBi, a soft-cap, dropout, or a text. */
@@ -134,6 +143,13 @@ void mgk_forward_add(const mgk_forward *pass, mgk_attention_step step, const mgk
  * with splits tuned for another shape, these would be larger than the arrays. */
 clmgk_status mgk_forward_plan(const mgk_forward *pass, const mgk_attention_step *step, mgk_forward_args *args,
                               mgk_pass_plan *plan, clmgk_error *error);
+
+/* Plans the forward pass of a descriptor with a prefix: the family's kernel for each part, and their combination. */
+clmgk_status mgk_cascade_plan(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error);
+
+/* Appends the combination of `parts` partial results in the workspace, of `args`; 0: of the caller's. */
+void mgk_attention_add_combine(const mgk_attention_request *request, int64_t parts, const mgk_forward_args *args,
+                               mgk_pass_plan *plan);
 
 /* UNSUPPORTED: `splits` was tuned for another shape, and partial results of the heads' rows would be larger than the
  * arrays. `parts`: rows of partial results; `rows`: all rows of these heads. */

@@ -35,7 +35,8 @@ clmgk_status mgk_family_plan_request(const mgk_family *family, const mgk_pass_re
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "%s: the %s family has no such pass", clmgk_pass_name(pass),
                         family->name);
     mgk_mask_begin(&request, plan);
-    MGK_TRY(family->plan[pass](&request, plan, error));
+    MGK_TRY((pass == CLMGK_PASS_FORWARD && wanted->desc->prefix_pages > 0 ? mgk_cascade_plan
+                                                                          : family->plan[pass])(&request, plan, error));
     if (plan->steps.workspace_bytes > MOST_WORKSPACE)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
                         "%s: a workspace of %" PRIu64 " bytes: expected at most %" PRIu64, clmgk_pass_name(pass),

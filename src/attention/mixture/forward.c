@@ -54,7 +54,8 @@ clmgk_status mgk_mixture_plan_forward(const mgk_attention_request *request, mgk_
 {
     clmgk_attention_desc packed = *request->desc, packed_limits = *request->limits;
     mgk_attention_request own = *request;
-    const int64_t heads = mgk_packed_heads(request->engine, request->limits);
+    /* partial results of a cascade have one order of rows */
+    const int64_t heads = request->part != NULL ? 1 : mgk_packed_heads(request->engine, request->limits);
     if (heads > 1) {
         mgk_pack_heads(&packed, heads);
         mgk_pack_heads(&packed_limits, heads);

@@ -126,6 +126,8 @@
     X(APPEND_V, )                                                                                                      \
     X(APPEND_SLOTS, )                                                                                                  \
     X(APPEND_POSITIONS, )                                                                                              \
+    X(PREFIX_TABLE, )                                                                                                  \
+    X(PREFIX_LENGTH, )                                                                                                 \
     X(WORKSPACE, )
 
 /* Every array has one line in one of the lists; one without does not compile. */
