@@ -870,6 +870,17 @@ typedef struct clmgk_host_args {
 #define CLMGK_HOST_ARGS_INIT CLMGK_INIT(clmgk_host_args)
 
 /*
+ * Counts the reads of captured arrays that lie outside of them, and so take the nearest element: a wrong index gives
+ * wrong results, but no error. Counted are reads that C would make: of mask_mod in the pairs of a query and a key that
+ * lengths, sequences, causality and window leave, of score_mod in those that mask_mod leaves, too, for each head and
+ * component. The bias is not looked at, and s counts as 0. Of `args` only the arrays that this needs are read, in host
+ * memory: captured arrays, numbers, lengths, offsets, positions and last pages. For tests and debugging: one thread
+ * computes each pair. INVALID_VALUE, INVALID_BUFFER for a missing array, OUT_OF_HOST_MEMORY.
+ */
+CLMGK_API clmgk_status clmgk_count_reads_outside(const clmgk_attention_desc *desc, const clmgk_host_args *args,
+                                                 int64_t *count, clmgk_error *error);
+
+/*
  * The forward pass on host arrays, in one blocking call: picks a device by `selector` (as clmgk_select_device; NULL:
  * the default), copies the arrays to it, runs the pass, and writes O (and L, the denominator and the new state if their
  * pointers are not NULL). Elements in the gaps of O and L keep their values. The call also checks values

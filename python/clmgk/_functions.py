@@ -209,6 +209,34 @@ def mask_blocks(q: Array, k: Array, v: Array, *, per_batch: bool = True, per_hea
     return made.run("mask", class_fields(per_batch, per_head))["mask_blocks"]
 
 
+def reads_outside(q: Array, k: Array, v: Array, **options: Unpack[Options]) -> int:
+    """Counts the reads of score_mod and mask_mod that lie outside of their arrays, and so take the nearest element.
+
+    A wrong index gives wrong results, but no error: this finds it. It is for tests and debugging, and computes every pair on
+    the host, much slower than `attention`.
+
+    Parameters
+    ----------
+    q, k, v : array
+        As in `attention`. Only their shapes count.
+    **options
+        As in the call of `attention`.
+
+    Returns
+    -------
+    int
+        0 if all reads are inside. Counted are the pairs of a query and a key that lengths, offsets, causal and windows leave,
+        and for score_mod also mask_mod, for each head and component; in ``c ? a : b`` the branch that is taken. The score s
+        counts as 0, and the bias is not looked at.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As in `attention`.
+    """
+    return Call(_storage(q, k, v, None), options, linear=False).reads_outside()
+
+
 def check_mask_call(scalars: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
     """Raises for options of `mask_blocks` that do not have what it reads, or have what it makes."""
     if "mask_mod" not in scalars:

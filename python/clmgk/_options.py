@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ._context import Context, Device, context_of
-from ._descriptor import Capture, Layout
-from ._library import ffi, from_name, integer, lib
+from ._descriptor import Capture, Layout, validate
+from ._library import call, ffi, from_name, initialised, integer, lib
 from ._plan import Plan, Prepared, signature
 from ._slots import Array, Pass, check_array, check_range, dtype_name
 
@@ -368,6 +368,25 @@ class Call:
         if "grad_bias" in outputs and 0 in self._bias_shape:
             outputs["grad_bias"] = np.zeros(self._bias_shape, np.float32)
         return outputs
+
+    def reads_outside(self) -> int:
+        """The reads of captured arrays outside of them, of the texts of the call."""
+        if self._bias_shape:
+            self._settle_bias(False)
+        resolved, args, count = validate(self.fields()), initialised("clmgk_host_args"), ffi.new("int64_t *")
+        pass_ = Pass(resolved, "forward", self.storage["q"].ndim == 4, 0)
+        arrays = _in_shapes(self.arrays, self._broadcast(pass_))
+        for slot in pass_.slots:
+            if slot.name in _INTEGERS or slot.name.startswith(("capture_", "numbers")):
+                array = arrays.get(slot.name)
+                if array is None:
+                    raise ValueError(f"{slot.name}: missing")
+                slot.check(array)
+                if slot.check_values is not None:
+                    slot.check_values(array)
+                setattr(args, slot.name, ffi.cast("void *", array.ctypes.data))
+        call(lib.clmgk_count_reads_outside, resolved, args, count)
+        return int(count[0])
 
     def plan(self, context: Context, fields: Mapping[str, Any]) -> Plan:
         """A new plan for the call, with these fields besides."""

@@ -45,6 +45,22 @@ def test_results():
     assert np.isfinite(half).all()
 
 
+def test_reads_outside():
+    given = dict(score_mod=SCORE, mask_mod=MASK, captures={"t": TABLE, "doc": DOCUMENTS}, numbers={"c": 3.0})
+    assert clmgk.reads_outside(Q, K, V, **given) == 0
+    assert clmgk.reads_outside(Q, K, V, causal=True) == 0
+    far = {**given, "score_mod": "s + t[h, i - j + int(c)]", "mask_mod": None}  # outside: i + 3 < j, and i = 4, j = 0
+    far["captures"] = {"t": TABLE}
+    assert clmgk.reads_outside(Q, K, V, **far) == B * H * (3 + 2 + 1 + 1)
+    assert clmgk.reads_outside(Q, K, V, **far, causal=True, alignment="top-left") == B * H
+    assert clmgk.reads_outside(Q, K, V, **far, lengths=[6]) == B * H * (2 + 1 + 1)
+    assert clmgk.reads_outside(Q[0], K[0], V[0], **far, lengths=6) == H * (2 + 1 + 1)
+    with pytest.raises(ValueError, match="unknown name 'u'"):
+        clmgk.reads_outside(Q, K, V, score_mod="s + u")
+    with pytest.raises(ValueError, match="lengths"):
+        clmgk.reads_outside(Q, K, V, **far, lengths=[8])
+
+
 def test_gradients():
     options = dict(score_mod=SCORE, mask_mod=MASK, captures={"t": TABLE, "doc": DOCUMENTS}, numbers={"c": 3.0})
     o, lse = clmgk.attention(Q, K, V, return_lse=True, **options)
@@ -174,3 +190,14 @@ def test_classes_in_pytorch():
         clmgk.torch.attention(q, k, v, mask_blocks=classes.float(), **options)
     with pytest.raises(ValueError, match="mask_mod: missing"):
         clmgk.torch.mask_blocks(q, k, v)
+
+
+def test_reads_outside_in_pytorch():
+    torch = pytest.importorskip("torch")
+    import clmgk.torch
+    q, k, v, table = (torch.from_numpy(array) for array in (Q, K, V, TABLE))
+    options = dict(score_mod="s + t[h, i - j + int(c)]", captures={"t": table.requires_grad_()}, numbers={"c": torch.tensor(3.0)})
+    assert clmgk.torch.reads_outside(q, k, v, **options) == B * H * 7
+    assert clmgk.torch.reads_outside(q[0], k[0], v[0], **options, lengths=torch.tensor([6])) == H * 4
+    options["captures"] = {"t": torch.zeros(H, 12, dtype=torch.bfloat16)}
+    assert clmgk.torch.reads_outside(q, k, v, **options) == B * H * 6

@@ -40,8 +40,7 @@ static void host_close(host_call *call)
 
 /* ---- the caller's pointers ---------------------------------------------------------------------------------- */
 
-/* The pointer in a field. Not const, because OpenCL's signatures are not; inputs are only read. */
-static void *pointer_of(const clmgk_host_args *args, clmgk_array array)
+void *mgk_host_pointer(const clmgk_host_args *args, clmgk_array array)
 {
 #define FIELD_STORAGE(field) offsetof(clmgk_host_args, field)
 #define FIELD_F32(field)     offsetof(clmgk_host_args, field)
@@ -64,7 +63,7 @@ static clmgk_status check_pointer(host_call *call, clmgk_array array, clmgk_erro
     const clmgk_attention_desc *const desc = &call->desc;
     const clmgk_presence presence = mgk_array_presence(desc, call->pass, array);
     const size_t element = mgk_array_element_size(desc, array);
-    void *const pointer = pointer_of(&call->args, array);
+    void *const pointer = mgk_host_pointer(&call->args, array);
     int64_t extent = 0;
     if (!mgk_array_extent(desc, array, &extent) || (extent > 0 && (uint64_t)extent > SIZE_MAX / element))
         return mgk_fail(error, CLMGK_ERROR_OVERFLOW, "%s: its extent does not fit in memory", clmgk_array_name(array));

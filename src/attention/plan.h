@@ -129,4 +129,7 @@ clmgk_status mgk_plan_enqueue(clmgk_plan *plan, clmgk_pass pass, clmgk_attention
 clmgk_status mgk_plan_try(clmgk_context *context, const clmgk_attention_desc *desc, clmgk_pass which,
                           clmgk_engine engine, const char *parameters, clmgk_error *error);
 
+/* The pointer in an array's field; NULL: none. Not const, because OpenCL's signatures are not; inputs are only read. */
+void *mgk_host_pointer(const clmgk_host_args *args, clmgk_array array);
+
 #endif

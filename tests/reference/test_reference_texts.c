@@ -169,3 +169,106 @@ TH_HOST_TEST(packed_sequences_have_their_own_positions)
     assert_false(clmgk_ref_visible(&reference.problem, 0, 0, 3, 4));
     th_reference_free(&reference);
 }
+
+/* Masks, lengths and sequences of a problem of two batches, and texts whose reads are outside for some of its pairs. */
+static void pad(clmgk_attention_desc *desc)
+{
+    desc->use_lengths = desc->use_lengths_q = 1;
+    desc->causal = 1;
+    desc->alignment = CLMGK_ALIGN_LENGTHS;
+}
+
+static void pack(clmgk_attention_desc *desc)
+{
+    desc->batch = 1;
+    desc->sequences = 3;
+    desc->length_k = 6;
+    desc->use_offsets_k = 1;
+    build_window(desc);
+}
+
+static void cache(clmgk_attention_desc *desc)
+{
+    desc->batch = 1;
+    desc->sequences = 2;
+    desc->use_lengths = 1;
+    desc->causal = 1;
+    desc->gradients = 0;
+}
+
+static void cut_into_pages(clmgk_attention_desc *desc)
+{
+    desc->page_size = 2;
+    desc->pages = 5;
+    desc->table_pages = 5;
+    desc->use_page_offsets = 1;
+    desc->gradients = 0;
+}
+
+static void permute(clmgk_attention_desc *desc)
+{
+    desc->use_positions = 1;
+    desc->causal = 1;
+}
+
+TH_HOST_TEST(library_counts_the_same_reads_outside)
+{
+    static const struct {
+        clmgk_variant variant;
+        const char *score, *mask;
+        void (*build)(clmgk_attention_desc *desc);
+        bool none;
+    } cases[] = {
+        {CLMGK_VARIANT_SOFTMAX, "s + t[h, i - j]", NULL, build_causal, true},
+        {CLMGK_VARIANT_SOFTMAX, "s + t[h, i - j]", "j <= i", NULL, true},
+        {CLMGK_VARIANT_SOFTMAX, "s + t[h, i - j] + t[h + 1, i]", NULL, build_causal, false},
+        {CLMGK_VARIANT_SOFTMAX, "i >= j ? s + t[h, i - j] : s", "doc[b + 1, j] >= 0 || j < 9", NULL, false},
+        {CLMGK_VARIANT_SOFTMAX, NULL, "doc[b, j - 1] == doc[b, i + 1]", build_window, false},
+        {CLMGK_VARIANT_MGK, "s + t[r, int(c) + i - j - 1]", "t[g, j + 7] > 0 || doc[0, i] < 9", pad, false},
+        {CLMGK_VARIANT_SOFTMAX, "s + t[b, S - N + j + i] + t[h, j - i]", "doc[0, N + j - 1] >= 0", pack, false},
+        {CLMGK_VARIANT_SOFTMAX, "s + t[b, S + j] + t[h, j - i]", NULL, cache, false},
+        {CLMGK_VARIANT_SOFTMAX, "s + t[h, i + j + 3]", NULL, cut_into_pages, false},
+        {CLMGK_VARIANT_SOFTMAX, "s + t[h, i - j - 1]", "t[h, j] > 0", permute, false},
+        {CLMGK_VARIANT_HARD_FISH, "s + t[h, j + 4] + t[g, 7]", NULL, build_window, false},
+    };
+    for (size_t n = 0; n < TH_COUNT(cases); n++) {
+        clmgk_attention_desc desc = desc_of(cases[n].variant, cases[n].score, cases[n].mask);
+        if (cases[n].build)
+            cases[n].build(&desc);
+        TH_PROBLEM problem = problem_of(&desc);
+        static const double lengths[] = {4, 2};
+        for (size_t k = 0; k < problem.array[TH_LENGTHS].count && problem.array[TH_LENGTHS].used; k++)
+            problem.array[TH_LENGTHS].values[k] = lengths[k];
+        for (size_t k = 0; k < problem.array[TH_LENGTHS_Q].count && problem.array[TH_LENGTHS_Q].used; k++)
+            problem.array[TH_LENGTHS_Q].values[k] = lengths[k] - 1;
+        th_reference reference = th_reference_of(&problem);
+        TH_HOST host = th_host_make(&problem);
+        int64_t count = -1;
+        const int64_t expected = clmgk_ref_reads_outside(&reference.problem);
+        th_expect_ok(clmgk_count_reads_outside(&problem.desc, &host.args, &count, &th_error));
+        if (count != expected || (expected == 0) != cases[n].none)
+            fail_msg("problem %zu: %lld reads outside: the reference has %lld", n, (long long)count,
+                     (long long)expected);
+        th_reference_free(&reference);
+    }
+}
+
+TH_HOST_TEST(counting_checks_its_arguments)
+{
+    clmgk_attention_desc desc = desc_of(CLMGK_VARIANT_SOFTMAX, "s + t[h, i] + c + a", NULL);
+    int64_t count = -1;
+    TH_PROBLEM problem = problem_of(&desc);
+    TH_HOST host = th_host_make(&problem);
+    th_expect_error(clmgk_count_reads_outside(&desc, NULL, &count, &th_error), CLMGK_ERROR_INVALID_VALUE, "args: NULL");
+    th_expect_error(clmgk_count_reads_outside(&desc, &host.args, NULL, &th_error), CLMGK_ERROR_INVALID_VALUE,
+                    "count: NULL");
+    host.args.capture_0 = NULL;
+    th_expect_error(clmgk_count_reads_outside(&desc, &host.args, &count, &th_error), CLMGK_ERROR_INVALID_BUFFER,
+                    "capture_0");
+    desc.score_mod = "s + u";
+    th_expect_error(clmgk_count_reads_outside(&desc, &host.args, &count, &th_error), CLMGK_ERROR_INVALID_VALUE,
+                    "unknown name 'u'");
+    const clmgk_attention_desc plain = desc_of(CLMGK_VARIANT_SOFTMAX, NULL, NULL);
+    th_expect_ok(clmgk_count_reads_outside(&plain, &host.args, &count, &th_error));
+    assert_int_equal(count, 0);
+}

@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 from .._functions import check_mask_call, class_fields
 from .._options import MOST_CAPTURES, OPTIONS, Call, block_size, mapping, scalar
 from .._slots import Array
-from ._operators import INTEGERS, Family, Inputs, check_devices, check_dtype, draw_seed, prepare
+from ._operators import INTEGERS, Family, Inputs, check_devices, check_dtype, draw_seed, like, prepare
 
 
 def _keeps_low(gradients: str, extras: Container[str]) -> bool:
@@ -126,6 +126,22 @@ def mask_blocks(q: Tensor, k: Tensor, v: Tensor, *, per_batch: bool = True, per_
     extras, scalars = _split(q, options)
     check_mask_call(scalars, extras)
     return _FAMILY.classify(q, k, v, scalars, extras, dict(class_fields(per_batch, per_head)))
+
+
+def reads_outside(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> int:
+    """Counts the reads of score_mod and mask_mod outside of their arrays, as ``clmgk.reads_outside``: on the host, and slowly."""
+    check_tensors(q, k, v)
+    if q.ndim == 3:
+        q, k, v = q[None], k[None], v[None]
+    q, k, v = prepare(q, k, v)
+    extras, scalars = _split(q, options)
+    arrays = {name: (tensor.float() if tensor.is_floating_point() else tensor).detach().cpu().numpy()
+              for name, tensor in extras.items()}
+    storage = {name: like(name, tensor) for name, tensor in (("q", q), ("k", k), ("v", v))}
+    made, _ = _call(storage, dict(arrays), dict(scalars), "")
+    if "numbers" in arrays:
+        made.arrays["numbers"] = arrays["numbers"]
+    return made.reads_outside()
 
 
 def _split(q: Tensor, options: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -98,7 +98,7 @@ def check_dtype(name: str, tensor: Tensor) -> None:
         raise TypeError(f"{name}: a tensor of {tensor.dtype}: expected torch.float32, float16 or bfloat16{advice}")
 
 
-def _like(name: str, tensor: Tensor) -> Array:
+def like(name: str, tensor: Tensor) -> Array:
     """An array of a tensor's shape, strides and type, without its memory."""
     check_dtype(name, tensor)
     dtype = numpy_dtype(_DTYPES[tensor.dtype])
@@ -326,7 +326,7 @@ class Family:
         key = (self, "mask", to_string(scalars), *fields.values(), *extras, *_signature((q, k, v, *extras.values())))
         prepared: _Prepared | None = context._kept.find(key)
         if prepared is None:
-            storage = {name: _like(name, tensor) for name, tensor in zip(STORAGE, (q, k, v))}
+            storage = {name: like(name, tensor) for name, tensor in zip(STORAGE, (q, k, v))}
             made, more = self._call(storage, {name: _placeholder(name, tensor) for name, tensor in extras.items()},
                                     dict(scalars), "")
             plan = made.plan(context, {**more, **fields})
@@ -343,7 +343,7 @@ class Family:
         names = (*self._seen, *self._inputs) if pass_name == "backward" else self._inputs
         tensors = {name: tensor for name, tensor in {**dict(zip(names, inputs)), **outputs}.items() if tensor is not None}
         laid_out = (*STORAGE, "o", *[f"grad_{name}" for name in (*STORAGE, "o")])
-        storage = {name: _like(name, tensors[name]) for name in laid_out if name in tensors}
+        storage = {name: like(name, tensors[name]) for name in laid_out if name in tensors}
         extras = {name: _placeholder(name, tensors[name]) for name in self.extras if name in tensors}
         made, fields = self._call(storage, extras, dict(from_string(options)), gradients)
         if gradients:
