@@ -109,6 +109,8 @@ KERNEL(admixture_forward)
 #if HAS_PAGE_TABLE
     e.pages = pages;
 #endif
+    SCALES_DECLARE(e, a, scale_k + p.cache * a.scale_k.batch + p.key_base * a.scale_k.token, a.scale_k.head,
+                   scale_v + p.cache * a.scale_v.batch + g0 * a.scale_v.head + p.key_base * a.scale_v.token)
     const mod_data data = MOD_DATA;
     scorer x[HEADS];
     real row_max[PANELS * HEADS][BLOCK_ROWS], row_sum[PANELS * HEADS][BLOCK_ROWS];
@@ -146,6 +148,7 @@ KERNEL(admixture_forward)
         if (!LOGS_ALONE)
             values_stage(&e, value_head(&groups, heads - 1) + 1, v, a.v.head, a.v.token, k0, end, a.value_size,
                          next_keys(&walk, elements_of(v), k0));
+        scales_stage(&e, value_head(&groups, heads - 1) + 1, k0, end);
         for (int n = 0; n < PANELS; ++n) {
             const int panel_first = first + n * PANEL_ROWS;
             if (!view_tile(&e, &walk, n, k0, &view))
@@ -163,6 +166,7 @@ KERNEL(admixture_forward)
                     if (HAS_BIAS)
                         bias_stage(&e, bias_of(&a, &p, h0 + h, BIAS_ARRAY), a.bias.component, a.bias.token, panel_first,
                                    p.rows, k0, end, view.begin, view.end);
+                    scales_of_head(&e, g);
                     const softmax_rows rows = {acc, SHARED_SOFTMAX ? heads : 1, row_max[acc], row_sum[acc],
                                                rounded[SUMS_ROUNDED ? acc : 0]};
                     tile_weights(&e, &x[h], &view, &rows);

@@ -123,6 +123,8 @@ KERNEL(admixture_mixed)
     __global const float *const low_rows = work + a.parts_low + p.batch * MIX_AFTER * a.length + p.row_base;
 
     ENGINE_DECLARE(e, PRODUCTS)
+    SCALES_DECLARE(e, a, scale_k + p.cache * a.scale_k.batch + p.key_base * a.scale_k.token, a.scale_k.head,
+                   scale_v + p.cache * a.scale_v.batch + g0 * a.scale_v.head + p.key_base * a.scale_v.token)
     const mod_data data = MOD_DATA;
     scorer x;
     real row_sum[PANELS][BLOCK_ROWS]; /* of P, over keys and heads: 0 where none is seen */
@@ -142,6 +144,7 @@ KERNEL(admixture_mixed)
         keys_stage(&e, COMPONENTS, k, a.k.head, a.k.token, k0, end, a.head_size, next_keys(&walk, elements_of(k), k0));
         values_stage(&e, value_head(&groups, heads - 1) + 1, v, a.v.head, a.v.token, k0, end, a.value_size,
                      next_keys(&walk, elements_of(v), k0));
+        scales_stage(&e, value_head(&groups, heads - 1) + 1, k0, end);
         for (int n = 0; n < PANELS; ++n) {
             const int panel_first = first + n * PANEL_ROWS;
             real log[BLOCK_ROWS], log_low[BLOCK_ROWS];
@@ -173,9 +176,11 @@ KERNEL(admixture_mixed)
                 const int g = value_head(&groups, h);
                 if (WEIGHTS_SHARED)
                     sync_keys(&e); /* weights of the head before are done with */
+                scales_of_head(&e, g);
                 for (int sub = view.begin; sub < view.end; ++sub) {
                     real w[BLOCK_KEYS][BLOCK_ROWS];
                     mix_weights(&at, sub, mix_after + (long)(h0 + h) * MIX_AFTER, w);
+                    scale_weights(&e, sub, w);
                     weight_put(&e, sub, w);
                 }
                 expect_rows(&a, k, v + g * a.v.head, h, heads, next_tile(&walk, k0), end, n);

@@ -113,6 +113,7 @@ FUNCTION void score_product(engine *e, const scorer *x, const tile_view *view, i
             product[u][v] = product_start(&b, &n, r);
         }
     tile_product(e, view->panel, sub, 0, r, view->edge, product);
+    scale_products(e, r, sub, product);
     if (TERMS_JOIN)
         KEYS_FOR(u)
             ROWS_FOR(v) {
@@ -338,6 +339,9 @@ KERNEL(mixture_forward)
 #if HAS_PAGE_TABLE
     e.pages = pages;
 #endif
+    SCALES_DECLARE(e, a, scale_k + p.cache * a.scale_k.batch + g * a.scale_k.head + p.key_base * a.scale_k.token,
+                   a.scale_k.component,
+                   scale_v + p.cache * a.scale_v.batch + g * a.scale_v.head + p.key_base * a.scale_v.token)
     mixture x;
     KEY_SPACE float beta[HAS_KEY_TERMS ? TERM_TILES * COMPONENTS : 1][TILE_KEYS];
     KEY_SPACE float log_prior[HAS_LOG_PRIOR ? COMPONENTS : 1][TILE_KEYS];

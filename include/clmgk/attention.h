@@ -35,7 +35,9 @@
  * `strided` = 1: element (b, h, r, n, d) is b*batch + h*head + r*component + n*token + d elements from the array's
  * start; the innermost axis is always contiguous. Strides are in elements and non-negative. Any order of the axes in
  * memory is allowed (heads first, tokens first, packed QKV). Inputs may have strides of 0 (broadcast); elements of O,
- * L, dQ, dK and dV may not overlap. Strides of axes that the array lacks are ignored.
+ * L, dQ, dK and dV may not overlap. Strides of axes that the array lacks are ignored. An array in blocks
+ * (Q8_0, Q4_0) is an array of blocks: its last axis has D / 32 or E / 32 of them, and strides, offsets, shapes and
+ * counts count blocks.
  */
 typedef struct clmgk_layout {
     int32_t strided;
@@ -179,7 +181,9 @@ typedef struct clmgk_attention_desc {
     int32_t use_lse_low;
 
     /* Storage types of K, of V, and of O and dO, if they differ from Q's: for example a cache of keys and
-     * values in f16 for queries in f32. All arithmetic is in f32, whatever the types. */
+     * values in f16 for queries in f32. All arithmetic is in f32, whatever the types. K and V may each have one of
+     * CLMGK_CACHE_DTYPE_LIST (8-bit floats and integers, ggml's blocks), in batches, caches and pages, in the softmax
+     * families and for inference: UNSUPPORTED with gradients, statistics and the engine MATRIX. */
     clmgk_storage dtype_k;
     clmgk_storage dtype_v;
     clmgk_storage dtype_o;
@@ -285,7 +289,8 @@ typedef struct clmgk_attention_desc {
      * pools of pages, or caches. append_k is [R,G,D] (MGK [R,G,M,D], admixture variants [R,M,D]) and append_v [R,G,E],
      * with Q's storage type and any strides: so parts of a packed QKV; the layouts' `batch` is ignored. The first
      * append_rotary_size elements (0: all D, else even, at most 512) of each key are rotated by its token's position,
-     * with append_rotary_base >= 1 (0: 10000) and the pairs of clmgk_rotary. Not in the linear family. */
+     * with append_rotary_base >= 1 (0: 10000) and the pairs of clmgk_rotary. Not in the linear family; K and V in f32,
+     * f16 or bf16. */
     int64_t append; /* 0: the plan has no clmgk_enqueue_append */
     clmgk_layout append_k;
     clmgk_layout append_v;
@@ -306,13 +311,24 @@ typedef struct clmgk_attention_desc {
     /* 1: calls have sizes of their own, in args.sizes (clmgk_call_sizes), and the descriptor's are their limits: one
      * plan, compiled once, serves a cache that grows, and batches of any lengths. Engine, parameters and programs are
      * those that suit the limits: at most 4 queries have the form for few rows, which calls of a plan with a limit of
-     * more don't have. A plan of fixed sizes may be faster. UNSUPPORTED with append. */
+     * more don't have. A plan of fixed sizes may be faster. UNSUPPORTED with append, and with scales of K or V. */
     int32_t sizes_at_call;
 
     /* Linear family. 1: O_i = C_i^T Phi_i, without a denominator. The sums have their true size, so nothing prevents an
      * overflow: feature maps EXP and FAVOR need exponents whose products fit f32, and O its type. States are the same
      * as with denominators. guard must be 0. */
     int32_t unnormalised;
+
+    /* Scales of K and V in E4M3, E5M2 or INT8: the numbers are the stored ones times the scale of their row. 1: the
+     * call has the array scale_k, f32, with the shape of K without D: [B,G,S] (MGK [B,G,M,S], admixture variants
+     * [B,M,S]; caches and pages as K: [T,G,S], [pages,G,page_size]), or scale_v, that of V without E. Dense, or by the
+     * layout's strides, of which any may be 0: with `token` = 0 a head has one scale, with all of them 0 the array.
+     * Scales are finite. They multiply products and weights in f32, so stored integers are multiplied exactly. 0: the
+     * numbers are the stored ones. Blocks have scales of their own. */
+    int32_t use_scale_k;
+    int32_t use_scale_v;
+    clmgk_layout scale_k;
+    clmgk_layout scale_v;
 } clmgk_attention_desc;
 
 #define CLMGK_ATTENTION_DESC_INIT CLMGK_INIT(clmgk_attention_desc)
@@ -494,6 +510,8 @@ CLMGK_API clmgk_status clmgk_plan_call_workspace_size(const clmgk_plan *plan, co
  *                   page_size > 0
  *   page_offsets    int32 [B+1], packed sequences [T+1]: required with use_page_offsets; ascending from 0 or more
  *   last_page       int32 [B], packed sequences [T]: required with use_page_offsets; 0 .. page_size
+ *   scale_k         f32, shape of K without D, layout scale_k: required with use_scale_k
+ *   scale_v         f32, shape of V without E, layout scale_v: required with use_scale_v
  *   bias            [bias_batch,bias_heads,bias_length,bias_length_k]: required with use_bias
  *   slopes          [H]: required with use_alibi
  *   sinks           [H]: required with use_sinks
@@ -606,7 +624,7 @@ CLMGK_API clmgk_buffer *clmgk_array_buffer(clmgk_attention_args *args, clmgk_arr
  *   shape         sizes and strides; rank 0: the descriptor does not use the array
  *   count         number of elements; 0: no elements, or the descriptor does not use the array
  *   bytes         size that a buffer needs after the array's offset: to the end of the last element, gaps included
- *   element_size  bytes per element
+ *   element_size  bytes per element; of an array in blocks: per block
  *   dtype         type of a floating-point array's elements; F32 for all other arrays
  *   presence      whether a call of the pass requires, accepts or rejects the array
  *
@@ -834,9 +852,9 @@ CLMGK_API clmgk_status clmgk_draw_projection(uint64_t seed, int64_t features, in
 
 /*
  * The arrays of clmgk_attention_args as pointers to their first elements in host memory. Q, K, V, O, their gradients
- * and captured arrays have the descriptor's types (f16, bf16: uint16_t bit patterns); other arrays are float or
- * int32_t. NULL: no array. There is no workspace. The backward pass reads o and lse; in the linear family it reads o
- * and denominator.
+ * and captured arrays have the descriptor's types (f16, bf16: uint16_t bit patterns; types of 8 bits and blocks:
+ * bytes); other arrays are float or int32_t. NULL: no array. There is no workspace. The backward pass reads o and lse;
+ * in the linear family it reads o and denominator.
  */
 typedef struct clmgk_host_args {
     size_t struct_size; /* sizeof(clmgk_host_args) */

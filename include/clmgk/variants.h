@@ -115,21 +115,40 @@ typedef enum clmgk_variant {
     X(F16, 1, "f16", 5, 10, 1)  /* IEEE binary16; needs no cl_khr_fp16 */                                              \
     X(BF16, 2, "bf16", 8, 7, 1) /* the upper half of an f32 */
 
+/*
+ * Types that only K and V may have, in attention over a cache (clmgk_attention_desc.dtype_k, dtype_v). X(NAME, value,
+ * name, exponent_bits, significand_bits, has_infinity, block, bytes): the first as above; elements of a block, and its
+ * bytes. A block of 32 is, in bytes and bit for bit, that of ggml's type of the name, and its elements follow each
+ * other along D or E:
+ *
+ *     Q8_0    d, an f16; 32 int8 q. Element j is q[j] d
+ *     Q4_0    d, an f16; 16 bytes. The lower four bits of byte j, of value n, are element j: (n - 8) d; the upper four
+ *             bits are element j + 16
+ */
+#define CLMGK_CACHE_DTYPE_LIST(X)                                                                                      \
+    X(E4M3, 3, "e4m3", 4, 3, 0, 1, 1) /* OCP's 8-bit float: at most 448; 0x7f and 0xff are NaN */                      \
+    X(E5M2, 4, "e5m2", 5, 2, 1, 1, 1) /* OCP's 8-bit float: the upper half of an f16 */                                \
+    X(INT8, 5, "int8", 0, 7, 0, 1, 1) /* an integer, -128 to 127 */                                                    \
+    X(Q8_0, 6, "q8_0", 0, 7, 0, 32, 34)                                                                                \
+    X(Q4_0, 7, "q4_0", 0, 3, 0, 32, 18)
+
 typedef enum clmgk_dtype {
 #define CLMGK_DTYPE_ENUM(name, value, ...) CLMGK_DTYPE_##name = (value),
-    CLMGK_DTYPE_LIST(CLMGK_DTYPE_ENUM)
+    CLMGK_DTYPE_LIST(CLMGK_DTYPE_ENUM) CLMGK_CACHE_DTYPE_LIST(CLMGK_DTYPE_ENUM)
 #undef CLMGK_DTYPE_ENUM
 } clmgk_dtype;
 
+/* Number of storage types of all arrays, and with those of K and V alone, which follow them. */
 #define CLMGK_DTYPE_PLACE(name, ...) CLMGK_DTYPE_PLACE_##name,
-enum { CLMGK_DTYPE_LIST(CLMGK_DTYPE_PLACE) CLMGK_DTYPES }; /* number of storage types */
+enum { CLMGK_DTYPE_LIST(CLMGK_DTYPE_PLACE) CLMGK_DTYPES };
+enum { CLMGK_CACHE_DTYPES_BEGIN = CLMGK_DTYPES - 1, CLMGK_CACHE_DTYPE_LIST(CLMGK_DTYPE_PLACE) CLMGK_ALL_DTYPES };
 #undef CLMGK_DTYPE_PLACE
 
 /* The storage type of an array that may differ from Q's. */
 typedef enum clmgk_storage {
     CLMGK_STORAGE_AS_Q = 0, /* Q's */
 #define CLMGK_STORAGE_ENUM(name, value, ...) CLMGK_STORAGE_##name = 1 + (value),
-    CLMGK_DTYPE_LIST(CLMGK_STORAGE_ENUM)
+    CLMGK_DTYPE_LIST(CLMGK_STORAGE_ENUM) CLMGK_CACHE_DTYPE_LIST(CLMGK_STORAGE_ENUM)
 #undef CLMGK_STORAGE_ENUM
 } clmgk_storage;
 
@@ -152,12 +171,13 @@ typedef enum clmgk_precision {
 /* Properties of a storage type. */
 typedef struct clmgk_dtype_info {
     const char *name;
-    size_t bytes; /* of an element */
+    size_t bytes; /* of an element; of a block */
     int exponent_bits;
-    int significand_bits; /* after the point */
+    int significand_bits; /* after the point; of integers, the bits beside the sign */
     int32_t has_infinity;
-    double largest;      /* the largest finite number */
-    double least_normal; /* the smallest positive number with the full significand */
+    double largest;      /* the largest finite number; of integers, and of a block with d = 1, the largest integer */
+    double least_normal; /* the smallest positive number with the full significand; of integers 1 */
+    int32_t block;       /* elements of a block; 1: there are no blocks */
 } clmgk_dtype_info;
 
 /* Score between a query and a key (MGK paper Eqs. 6 and 7). */

@@ -22,8 +22,8 @@ static clmgk_status check_enums(const clmgk_attention_desc *d, clmgk_error *erro
         const char *field;
         int value, count;
     } fields[] = {{ENUM(dtype, CLMGK_DTYPES)},
-                  {ENUM(dtype_k, 1 + CLMGK_DTYPES)},
-                  {ENUM(dtype_v, 1 + CLMGK_DTYPES)},
+                  {ENUM(dtype_k, 1 + CLMGK_ALL_DTYPES)},
+                  {ENUM(dtype_v, 1 + CLMGK_ALL_DTYPES)},
                   {ENUM(dtype_o, 1 + CLMGK_DTYPES)},
                   {ENUM(dtype_grad_q, 1 + CLMGK_DTYPES)},
                   {ENUM(dtype_grad_k, 1 + CLMGK_DTYPES)},
@@ -375,6 +375,37 @@ static clmgk_status check_prefix(const clmgk_attention_desc *d, clmgk_error *err
                                     d->prefix_pages, field);
 }
 
+/* K or V in a type of a cache, with its scales. */
+static clmgk_status check_cache_type(const clmgk_attention_desc *d, clmgk_array array, int64_t size, int use_scale,
+                                     clmgk_error *error)
+{
+    const bool keys = array == CLMGK_ARRAY_K;
+    const clmgk_dtype dtype = mgk_array_dtype(d, array);
+    const clmgk_dtype_info info = clmgk_dtype_get_info(dtype);
+    if (use_scale && (!mgk_is_cache_type(dtype) || info.block > 1))
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "use_scale_%c: 1: expected 0 with %s in %s, which has %s",
+                        keys ? 'k' : 'v', keys ? "K" : "V", info.name,
+                        info.block > 1 ? "scales in its blocks" : "no scales");
+    if (!mgk_is_cache_type(dtype))
+        return CLMGK_OK;
+    if (size % info.block != 0)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_SHAPE,
+                        "%s: %" PRId64 ": expected a multiple of %d, the block of %s in %s",
+                        keys ? "head_size" : "value_size", size, info.block, keys ? "K" : "V", info.name);
+    const char *const field = d->gradients != 0    ? "gradients"
+                              : d->statistics != 0 ? "statistics"
+                              : d->append != 0     ? "append"
+                                                   : NULL;
+    if (field != NULL || mgk_has_trait(d, CLMGK_TRAIT_LINEAR))
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "%s: %s: expected f32, f16 or bf16 with %s%s: %s",
+                        keys ? "dtype_k" : "dtype_v", info.name, field != NULL ? field : "variant ",
+                        field != NULL ? "" : clmgk_variant_name(d->variant),
+                        field == NULL    ? "the linear family keeps a state, not a cache"
+                        : d->append != 0 ? "its kernel does not quantise"
+                                         : "types of caches are for inference");
+    return CLMGK_OK;
+}
+
 /* Packed sequences have an alignment of their own, and lengths, too, unless they have caches. */
 static clmgk_status check_sequences(const clmgk_attention_desc *d, clmgk_error *error)
 {
@@ -667,13 +698,17 @@ static clmgk_status check_extents(const clmgk_attention_desc *d, clmgk_error *er
     return CLMGK_OK;
 }
 
-/* The number of new tokens is the plan's. */
+/* The number of new tokens is the plan's, and the layouts of scales are. */
 static clmgk_status check_sizes_at_call(const clmgk_attention_desc *d, clmgk_error *error)
 {
-    return !d->sizes_at_call || d->append == 0
+    const char *const field = d->append != 0        ? "append"
+                              : d->use_scale_k != 0 ? "use_scale_k"
+                              : d->use_scale_v != 0 ? "use_scale_v"
+                                                    : NULL;
+    return !d->sizes_at_call || field == NULL
                ? CLMGK_OK
-               : mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "append: %" PRId64 ": expected 0 with sizes_at_call = 1",
-                          d->append);
+               : mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "%s: %" PRId64 ": expected 0 with sizes_at_call = 1", field,
+                          d->append != 0 ? d->append : 1);
 }
 
 clmgk_status mgk_attention_resolve(const clmgk_attention_desc *desc, clmgk_attention_desc *resolved, clmgk_error *error)
@@ -693,6 +728,8 @@ clmgk_status mgk_attention_resolve(const clmgk_attention_desc *desc, clmgk_atten
     if (d.alignment == CLMGK_ALIGN_LENGTHS && !d.use_lengths && !d.use_page_offsets)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "alignment: LENGTHS: expected use_lengths = 1");
     MGK_TRY(check_pages(&d, error));
+    MGK_TRY(check_cache_type(&d, CLMGK_ARRAY_K, d.head_size, d.use_scale_k, error));
+    MGK_TRY(check_cache_type(&d, CLMGK_ARRAY_V, d.value_size, d.use_scale_v, error));
     MGK_TRY(resolve_variance(&d, error));
     MGK_TRY(resolve_window(&d, error));
     MGK_TRY(check_sequences(&d, error));

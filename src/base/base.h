@@ -143,6 +143,12 @@ void mgk_utc_date(char *text, size_t size);
  * environment must not choose code to load. */
 const char *mgk_environment(const char *name);
 
+/* Whether the type is one of CLMGK_CACHE_DTYPE_LIST. */
+static inline bool mgk_is_cache_type(clmgk_dtype dtype)
+{
+    return (int)dtype >= (int)CLMGK_DTYPES;
+}
+
 /* Bits of a number that the type holds exactly, as a normal number or 0; and the number of bits. */
 uint32_t mgk_encode(float x, const clmgk_dtype_info *type);
 double mgk_decode(uint32_t bits, const clmgk_dtype_info *type);

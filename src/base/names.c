@@ -34,7 +34,7 @@ typedef struct name_list {
 
 static const name_list statuses = LIST("status", CLMGK_STATUS_LIST(STATUS_ROW));
 static const name_list variants = LIST("variant", CLMGK_VARIANT_LIST(VARIANT_ROW));
-static const name_list dtypes = LIST("dtype", CLMGK_DTYPE_LIST(DTYPE_ROW));
+static const name_list dtypes = LIST("dtype", CLMGK_DTYPE_LIST(DTYPE_ROW) CLMGK_CACHE_DTYPE_LIST(DTYPE_ROW));
 static const name_list precisions = LIST("precision", CLMGK_PRECISION_LIST(ROW));
 static const name_list scores = LIST("score", CLMGK_SCORE_LIST(ROW));
 static const name_list esteps = LIST("estep", CLMGK_ESTEP_LIST(ROW));
@@ -118,15 +118,22 @@ clmgk_status clmgk_dtype_from_name(const char *name, clmgk_dtype *dtype, clmgk_e
 clmgk_dtype_info clmgk_dtype_get_info(clmgk_dtype dtype)
 {
 #define INFO(NAME, value, name, exponent_bits, significand_bits, has_infinity)                                         \
-    [value] =                                                                                                          \
-        {                                                                                                              \
-            name, (1 + (exponent_bits) + (significand_bits)) / 8, exponent_bits, significand_bits, has_infinity, 0.0,  \
-            0.0},
-    static const clmgk_dtype_info infos[] = {CLMGK_DTYPE_LIST(INFO)};
+    [value] = {                                                                                                        \
+        name, (1 + (exponent_bits) + (significand_bits)) / 8, exponent_bits, significand_bits, has_infinity, 0.0, 0.0, \
+        1},
+#define CACHE_INFO(NAME, value, name, exponent_bits, significand_bits, has_infinity, block, bytes)                     \
+    [value] = {name, bytes, exponent_bits, significand_bits, has_infinity, 0.0, 0.0, block},
+    static const clmgk_dtype_info infos[] = {CLMGK_DTYPE_LIST(INFO) CLMGK_CACHE_DTYPE_LIST(CACHE_INFO)};
 #undef INFO
+#undef CACHE_INFO
     if ((unsigned)dtype >= MGK_COUNT(infos))
         return (clmgk_dtype_info){0};
     clmgk_dtype_info info = infos[dtype];
+    if (info.exponent_bits == 0) { /* integers */
+        info.largest = ldexp(1.0, info.significand_bits) - 1.0;
+        info.least_normal = 1.0;
+        return info;
+    }
     const int bias = (1 << (info.exponent_bits - 1)) - 1, bits = info.significand_bits;
     /* the largest significand is 2 - 2^-bits; without infinity its last bit is 0 in the largest exponent */
     info.largest = info.has_infinity ? ldexp(2.0 - ldexp(1.0, -bits), bias) : ldexp(2.0 - ldexp(2.0, -bits), bias + 1);

@@ -38,6 +38,8 @@ static const char *why_not(const clmgk_attention_desc *d)
                           {d->use_lengths != 0, "use_lengths: 1"},
                           {d->page_size > 0, "page_size: pages"},
                           {d->append > 0, "append: new keys and values"},
+                          {clmgk_array_dtype(d, CLMGK_ARRAY_K) >= CLMGK_DTYPE_E4M3, "dtype_k: a type of caches"},
+                          {clmgk_array_dtype(d, CLMGK_ARRAY_V) >= CLMGK_DTYPE_E4M3, "dtype_v: a type of caches"},
                           {d->use_mask_blocks != 0, "use_mask_blocks: 1"},
                           {d->use_bias != 0, "use_bias: 1"},
                           {d->prior_shape == CLMGK_PRIOR_HMS, "prior_shape: HMS"},

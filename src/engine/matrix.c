@@ -553,6 +553,8 @@ static const char *why_not_types(const clmgk_attention_desc *desc)
 {
     const clmgk_dtype k = mgk_dtype_of(desc, desc->dtype_k), v = mgk_dtype_of(desc, desc->dtype_v),
                       o = mgk_dtype_of(desc, desc->dtype_o);
+    if (mgk_is_cache_type(k) || mgk_is_cache_type(v))
+        return "its tiles have no numbers of 8 or 4 bits";
     const bool any_single = desc->dtype == CLMGK_DTYPE_F32 || k == CLMGK_DTYPE_F32 || v == CLMGK_DTYPE_F32;
     const bool singles = desc->dtype == CLMGK_DTYPE_F32 && k == CLMGK_DTYPE_F32 && v == CLMGK_DTYPE_F32;
     if (any_single && !singles)

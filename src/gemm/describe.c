@@ -77,7 +77,7 @@ static clmgk_status check_factor(const char *name, double value, clmgk_error *er
 
 static clmgk_status check_fields(const clmgk_gemm_desc *desc, clmgk_error *error)
 {
-    if (clmgk_dtype_name(desc->dtype) == NULL)
+    if ((unsigned)desc->dtype >= CLMGK_DTYPES)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "dtype: %d: expected a clmgk_dtype", (int)desc->dtype);
     if (clmgk_precision_name(desc->precision) == NULL)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "precision: %d: expected a clmgk_precision",

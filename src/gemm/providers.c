@@ -46,7 +46,7 @@ clmgk_status clmgk_gemm_provider_state(cl_device_id device, size_t index, clmgk_
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "device: NULL: expected a device");
     MGK_TRY(mgk_device_get_facts(device, &facts, error));
     clmgk_gemm_provider_info found = {.name = mgk_gemm_providers[index]->name};
-    for (int dtype = CLMGK_DTYPE_F32; clmgk_dtype_name((clmgk_dtype)dtype) != NULL; ++dtype) {
+    for (int dtype = 0; dtype < CLMGK_DTYPES; ++dtype) {
         clmgk_error reason;
         const clmgk_status status = mgk_gemm_may_choose(mgk_gemm_providers[index], &facts, (clmgk_dtype)dtype, &reason);
         if (status == CLMGK_OK)

@@ -65,7 +65,7 @@ TH_HOST_TEST(test_names)
     assert_string_equal(clmgk_variant_name(CLMGK_VARIANT_SMGK), "smgk");
     assert_null(clmgk_variant_name((clmgk_variant)1000));
     assert_string_equal(clmgk_dtype_name(CLMGK_DTYPE_BF16), "bf16");
-    assert_null(clmgk_dtype_name((clmgk_dtype)3));
+    assert_null(clmgk_dtype_name((clmgk_dtype)CLMGK_ALL_DTYPES));
     assert_string_equal(clmgk_engine_name(CLMGK_ENGINE_SIMT), "simt");
     assert_string_equal(clmgk_engine_name(CLMGK_ENGINE_MATRIX), "matrix");
     assert_null(clmgk_engine_name((clmgk_engine)4));
@@ -91,7 +91,7 @@ TH_HOST_TEST(test_values_from_names)
 #define PLACE(NAME, ...) PLACE_OF_##NAME,
     enum { CLMGK_VARIANT_LIST(PLACE) VARIANTS };
     EXPECT_NAMES(variant, VARIANTS - 1);
-    EXPECT_NAMES(dtype, CLMGK_DTYPE_BF16);
+    EXPECT_NAMES(dtype, CLMGK_DTYPE_Q4_0);
     EXPECT_NAMES(score, CLMGK_SCORE_GAUSSIAN);
     EXPECT_NAMES(estep, CLMGK_ESTEP_HARD);
     EXPECT_NAMES(alignment, CLMGK_ALIGN_LENGTHS);
@@ -110,7 +110,7 @@ TH_HOST_TEST(test_values_from_names)
 
     clmgk_dtype dtype = CLMGK_DTYPE_F16;
     th_expect_error(clmgk_dtype_from_name("f8", &dtype, &th_error), CLMGK_ERROR_INVALID_VALUE,
-                    "dtype: \"f8\": expected one of f32, f16, bf16");
+                    "dtype: \"f8\": expected one of f32, f16, bf16, e4m3");
     assert_int_equal(dtype, CLMGK_DTYPE_F16);
     th_expect_error(clmgk_dtype_from_name(NULL, &dtype, &th_error), CLMGK_ERROR_INVALID_VALUE, "name: NULL");
     th_expect_error(clmgk_dtype_from_name("f32", NULL, &th_error), CLMGK_ERROR_INVALID_VALUE, "dtype: NULL");

@@ -188,11 +188,12 @@ typedef enum th_pass { TH_FORWARD, TH_BACKWARD, TH_STATISTICS, TH_COMBINE, TH_MA
 /* An array: dense values in axis order on the host, and where its elements lie on the device. */
 typedef struct th_array {
     bool used;
-    size_t element; /* bytes */
+    size_t element; /* bytes; of a block, in arrays of blocks */
+    size_t block;   /* numbers of an element */
     clmgk_dtype dtype;
     bool integer; /* int32 */
     int64_t shape[TH_RANK];
-    int64_t stride[TH_RANK]; /* in elements */
+    int64_t stride[TH_RANK]; /* in elements; the last axis of an array of blocks has numbers */
     size_t count;
     double *values;
     size_t home;     /* the array in whose buffer it lies: itself, or for example TH_Q for packed Q, K and V */

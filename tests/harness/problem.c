@@ -172,6 +172,8 @@ static void shape_arrays(th_problem *problem)
     const int64_t room = d->page_size > 0 ? d->page_size : d->length_k;
     set_shape(&a[TH_K], caches, mixed ? d->components : d->kv_heads, key_components, room, d->head_size);
     set_shape(&a[TH_V], caches, d->kv_heads, 1, room, d->value_size);
+    set_shape(&a[TH_SCALE_K], caches, mixed ? d->components : d->kv_heads, key_components, room, 1);
+    set_shape(&a[TH_SCALE_V], caches, d->kv_heads, 1, room, 1);
     set_shape(&a[TH_PAGE_TABLE], d->use_page_offsets ? 1 : problems, d->table_pages, 1, 1, 1);
     set_shape(&a[TH_PAGE_OFFSETS], problems + 1, 1, 1, 1, 1);
     set_shape(&a[TH_LAST_PAGE], problems, 1, 1, 1, 1);
@@ -181,6 +183,8 @@ static void shape_arrays(th_problem *problem)
     set_layout(&a[TH_Q], &d->q);
     set_layout(&a[TH_K], &d->k);
     set_layout(&a[TH_V], &d->v);
+    set_layout(&a[TH_SCALE_K], &d->scale_k);
+    set_layout(&a[TH_SCALE_V], &d->scale_v);
     set_layout(&a[TH_O], &d->o);
     set_layout(&a[TH_LSE], &d->lse);
     set_layout(&a[TH_LSE_LOW], &d->lse);
@@ -288,6 +292,10 @@ static bool is_used_in_attention(const clmgk_attention_desc *desc, th_name name)
         return desc->numbers[0] != NULL;
     case TH_MASK_BLOCKS:
         return desc->use_mask_blocks != 0;
+    case TH_SCALE_K:
+        return desc->use_scale_k != 0;
+    case TH_SCALE_V:
+        return desc->use_scale_v != 0;
     case TH_PARTS_O:
     case TH_PARTS_LSE:
     case TH_PARTS_LSE_LOW:
@@ -321,7 +329,7 @@ bool th_is_gradient(th_name name)
 bool th_is_input(th_name name)
 {
     return (name <= TH_STATE_M && name != TH_O && name != TH_LSE) || (name >= TH_CAPTURE_0 && name <= TH_MASK_BLOCKS) ||
-           name == TH_PREFIX_TABLE || name == TH_PREFIX_LENGTH;
+           name == TH_PREFIX_TABLE || name == TH_PREFIX_LENGTH || name == TH_SCALE_K || name == TH_SCALE_V;
 }
 
 bool th_is_output(th_name name)
@@ -335,9 +343,24 @@ static bool is_whole(const clmgk_attention_desc *desc, th_name name)
            desc->captures[name - TH_CAPTURE_0].type == CLMGK_CAPTURE_I32;
 }
 
+/* The size of stored integers, whose rows have scales of about its inverse. */
+#define INTEGERS 40.0
+
+static bool has_integers(const clmgk_attention_desc *desc, th_name name)
+{
+    const bool keys = name == TH_K || name == TH_SCALE_K;
+    return clmgk_array_dtype(desc, keys ? CLMGK_ARRAY_K : CLMGK_ARRAY_V) == CLMGK_DTYPE_INT8;
+}
+
 static double random_value(const clmgk_attention_desc *desc, th_name name, uint64_t *state)
 {
     switch (name) {
+    case TH_K:
+    case TH_V:
+        return th_normal(state) * (has_integers(desc, name) ? INTEGERS : 1.0);
+    case TH_SCALE_K:
+    case TH_SCALE_V:
+        return (0.5 + th_uniform(state)) / (has_integers(desc, name) ? INTEGERS : 1.0);
     case TH_PRIOR:
         return 0.05 + 0.95 * th_uniform(state);
     case TH_VARIANCE:
@@ -468,6 +491,7 @@ th_problem th_problem_make(const clmgk_attention_desc *desc, uint64_t seed)
             clmgk_array_get_info((clmgk_array)name)->element == CLMGK_ELEMENT_I32 || is_whole(&problem.desc, name);
         array->dtype = clmgk_array_dtype(&problem.desc, (clmgk_array)name);
         array->element = clmgk_ref_dtype_size(array->dtype);
+        array->block = clmgk_ref_block(array->dtype);
         array->home = name;
         array->offset = GUARD;
         if (!is_used(&problem.desc, name))

@@ -33,7 +33,8 @@ size_t th_place(const th_array *array, size_t flat)
     int64_t rest = (int64_t)flat;
     uint64_t at = array->offset;
     for (int axis = TH_RANK - 1; axis >= 0; axis--) {
-        at += (uint64_t)(rest % array->shape[axis] * array->stride[axis]);
+        const int64_t block = axis == TH_RANK - 1 ? (int64_t)array->block : 1;
+        at += (uint64_t)(rest % array->shape[axis] / block * array->stride[axis]);
         rest /= array->shape[axis];
     }
     return (size_t)at;
@@ -55,21 +56,22 @@ void th_put(const th_array *array, unsigned char *image, size_t flat)
     if (array->integer) {
         const int32_t value = (int32_t)array->values[flat];
         memcpy(at, &value, sizeof(value));
-    } else {
-        clmgk_ref_store(array->dtype, &array->values[flat], 1, at);
+    } else if (flat % array->block == 0) {
+        clmgk_ref_store(array->dtype, &array->values[flat], array->block, at);
     }
 }
 
 void th_get(const th_array *array, const unsigned char *image, size_t flat)
 {
-    unsigned char element[sizeof(float)];
-    memcpy(element, image + th_place(array, flat) * array->element, array->element);
+    const unsigned char *const at = image + th_place(array, flat) * array->element;
     if (array->integer) {
         int32_t value = 0;
-        memcpy(&value, element, sizeof(value));
+        memcpy(&value, at, sizeof(value));
         array->values[flat] = value;
-    } else {
-        clmgk_ref_load(array->dtype, element, 1, &array->values[flat]);
+    } else if (flat % array->block == 0) {
+        uint32_t aligned[10];
+        memcpy(aligned, at, array->element);
+        clmgk_ref_load(array->dtype, aligned, array->block, &array->values[flat]);
     }
 }
 

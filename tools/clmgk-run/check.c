@@ -11,7 +11,7 @@ static tool_exit gather(const tool_problem *problem, const run_execution *execut
 {
     const size_t size = clmgk_ref_dtype_size(clmgk_array_dtype(&problem->desc, array));
     const void *elements = NULL;
-    TOOL_TRY(run_map(execution, array, tool_buffer_bytes(problem->slot[array].count, size), &elements, error));
+    TOOL_TRY(run_map(execution, array, tool_buffer_bytes(tool_element_count(problem, array), size), &elements, error));
     tool_gather(problem, array, elements, values);
     run_unmap(execution, array, elements);
     return TOOL_DONE;

@@ -10,12 +10,12 @@ static tool_exit check_room(const tool_problem *problem, clmgk_array array, cons
 {
     const size_t size = clmgk_array_element_size(&problem->desc, array);
     const uint64_t most = info->max_allocation_bytes;
-    if (!problem->slot[array].used || problem->slot[array].count <= most / size)
+    if (!problem->slot[array].used || tool_element_count(problem, array) <= most / size)
         return TOOL_DONE;
     return tool_fail(error, TOOL_SYSTEM_ERROR,
                      "%s: %zu elements of %zu bytes: expected at most %" PRIu64
                      " bytes in all, the largest buffer of the device \"%s\"",
-                     clmgk_array_name(array), problem->slot[array].count, size, most, info->name);
+                     clmgk_array_name(array), tool_element_count(problem, array), size, most, info->name);
 }
 
 /* A buffer of `count` elements, at least one, with the values of `host` if that is not NULL. */
@@ -62,7 +62,7 @@ static tool_exit load_file(const tool_problem *problem, clmgk_array array, run_e
     npy_file file = problem->file[array]; /* of which the stream alone moves on */
     const clmgk_dtype dtype = clmgk_array_dtype(&problem->desc, array);
     const size_t size = clmgk_ref_dtype_size(dtype);
-    const size_t count = problem->slot[array].count;
+    const size_t count = tool_element_count(problem, array);
     void *elements = NULL;
     if (count > SIZE_MAX / size)
         return tool_fail_memory(error, file.path);

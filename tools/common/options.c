@@ -297,13 +297,28 @@ tool_exit tool_parse_variant(const char *option, const char *text, clmgk_variant
 
 tool_exit tool_parse_dtype(const char *option, const char *text, clmgk_dtype *dtype, tool_error *error)
 {
-    return check_name(option, text, text ? clmgk_dtype_from_name(text, dtype, &error->library) : CLMGK_OK, error);
+    clmgk_dtype found = (clmgk_dtype)CLMGK_DTYPES;
+    if (!text)
+        return TOOL_DONE;
+    if (clmgk_dtype_from_name(text, &found, NULL) != CLMGK_OK || (int)found >= (int)CLMGK_DTYPES)
+        return tool_fail(error, TOOL_BAD_INPUT, "--%s '%s': expected one of %s", option, text, TOOL_DTYPE_LIST + 2);
+    *dtype = found;
+    return TOOL_DONE;
 }
 
 tool_exit tool_parse_storage(const char *option, const char *text, clmgk_storage *storage, tool_error *error)
 {
     clmgk_dtype dtype = (clmgk_dtype)0;
     TOOL_TRY(tool_parse_dtype(option, text, &dtype, error));
+    if (text)
+        *storage = (clmgk_storage)(1 + (int)dtype);
+    return TOOL_DONE;
+}
+
+tool_exit tool_parse_cache_storage(const char *option, const char *text, clmgk_storage *storage, tool_error *error)
+{
+    clmgk_dtype dtype = (clmgk_dtype)0;
+    TOOL_TRY(check_name(option, text, text ? clmgk_dtype_from_name(text, &dtype, &error->library) : CLMGK_OK, error));
     if (text)
         *storage = (clmgk_storage)(1 + (int)dtype);
     return TOOL_DONE;

@@ -165,7 +165,7 @@ static const struct {
 tool_dtypes tool_dtypes_text(const clmgk_attention_desc *desc)
 {
     tool_dtypes types;
-    bool told[CLMGK_DTYPES] = {false};
+    bool told[CLMGK_ALL_DTYPES] = {false};
     told[desc->dtype] = true;
     size_t used = (size_t)snprintf(types.text, sizeof(types.text), "%s", clmgk_dtype_name(desc->dtype));
     for (size_t i = 0; i < TOOL_COUNT(own_types); i++) {

@@ -137,11 +137,16 @@ tool_exit tool_parse_numbers(const char *option, const char *text, double **numb
 /* " f32 f16 ...": the names of the storage types, for help texts. */
 #define TOOL_DTYPE_NAME(NAME, value, name, ...) " " name
 #define TOOL_DTYPE_NAMES                        CLMGK_DTYPE_LIST(TOOL_DTYPE_NAME)
+#define TOOL_DTYPE_ITEM(NAME, value, name, ...) ", " name
+#define TOOL_DTYPE_LIST                         CLMGK_DTYPE_LIST(TOOL_DTYPE_ITEM)
+#define TOOL_CACHE_DTYPE_NAMES                  CLMGK_CACHE_DTYPE_LIST(TOOL_DTYPE_NAME)
 
 /* A value of one of the library's enumerations, by its name; NULL: as it is. */
 tool_exit tool_parse_variant(const char *option, const char *text, clmgk_variant *variant, tool_error *error);
 tool_exit tool_parse_dtype(const char *option, const char *text, clmgk_dtype *dtype, tool_error *error);
 tool_exit tool_parse_storage(const char *option, const char *text, clmgk_storage *storage, tool_error *error);
+/* The same for K and V, which may have types of their own. */
+tool_exit tool_parse_cache_storage(const char *option, const char *text, clmgk_storage *storage, tool_error *error);
 tool_exit tool_parse_engine(const char *option, const char *text, clmgk_engine *engine, tool_error *error);
 tool_exit tool_parse_score(const char *option, const char *text, clmgk_score *score, tool_error *error);
 tool_exit tool_parse_estep(const char *option, const char *text, clmgk_estep *estep, tool_error *error);
@@ -179,7 +184,7 @@ json_t *tool_json_merge(json_t *object, json_t *rest);
 /* "f32", or with the types that differ from Q's and a precision that is not exact: "f32 kv=f16", "bf16 k=f16 o=f32",
  * "f32 precision=tf32". */
 typedef struct tool_dtypes {
-    char text[40];
+    char text[48];
 } tool_dtypes;
 tool_dtypes tool_dtypes_text(const clmgk_attention_desc *desc);
 

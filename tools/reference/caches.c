@@ -96,7 +96,7 @@ static int64_t key_heads(const clmgk_attention_desc *d)
     return form.mixed ? d->components : d->kv_heads * (form.keys ? d->components : 1);
 }
 
-enum { OFFSETS, LENGTHS, KEYS, VALUES, BIAS, PRIOR };
+enum { OFFSETS, LENGTHS, KEYS, VALUES, BIAS, PRIOR, SCALED_KEYS, SCALED_VALUES };
 
 /* Bias and prior of packed keys. */
 static bool repeat_terms(const target *x, int64_t keys, clmgk_ref_gathered *out)
@@ -159,13 +159,42 @@ static bool gather_all(const clmgk_ref_problem *given, clmgk_ref_gathered *out)
     return repeat_terms(&x, keys, out);
 }
 
+/* Rows of an array times their scales; without scales the array itself. NULL: out of memory. */
+static const double *scaled(clmgk_ref_gathered *out, int part, int64_t rows, int64_t width, const double *from,
+                            const double *scales)
+{
+    if (!from || !scales)
+        return from;
+    double *const to = take(out, (size_t)part, rows * width, sizeof(double));
+    for (int64_t n = 0; to && n < rows * width; n++)
+        to[n] = from[n] * scales[n / width];
+    return to;
+}
+
+static bool scale_all(clmgk_ref_gathered *out)
+{
+    clmgk_ref_problem *const p = &out->problem;
+    const clmgk_attention_desc *const d = &p->desc;
+    const int64_t problems = d->sequences > 0 && d->use_lengths ? d->sequences : d->batch;
+    const int64_t rows = d->page_size > 0 ? d->pages * d->page_size : problems * d->length_k;
+    const double *const k = scaled(out, SCALED_KEYS, rows * key_heads(d), d->head_size, p->k, p->scale_k);
+    const double *const v = scaled(out, SCALED_VALUES, rows * d->kv_heads, d->value_size, p->v, p->scale_v);
+    const bool done = (k || !p->k) && (v || !p->v);
+    p->k = k;
+    p->v = v;
+    return done;
+}
+
 bool clmgk_ref_gather(const clmgk_ref_problem *given, clmgk_ref_gathered *out)
 {
     const clmgk_attention_desc *const d = &given->desc;
     *out = (clmgk_ref_gathered){.problem = *given};
     const bool separate = d->page_size > 0 || (d->sequences > 0 && d->use_lengths);
-    if (!separate || gather_all(given, out))
-        return true;
+    if (scale_all(out)) {
+        const clmgk_ref_problem whole = out->problem;
+        if (!separate || gather_all(&whole, out))
+            return true;
+    }
     clmgk_ref_gathered_free(out);
     return false;
 }

@@ -44,13 +44,14 @@ typedef struct clmgk_ref_problem {
 void clmgk_ref_set_arrays(clmgk_ref_problem *problem, void *const arrays[CLMGK_ARRAYS]);
 
 /*
- * A problem as the functions below take it: keys and values in pages are gathered, [B,G,S,D], and where each packed
- * sequence has pages or a cache of its own, the keys in use follow one another, with offsets. Its rows are the same. It
- * points to the given arrays, and to memory of its own. False: out of memory, nothing to free.
+ * A problem as the functions below take it: K and V times the scales of their rows; keys and values in pages are
+ * gathered, [B,G,S,D], and where each packed sequence has pages or a cache of its own, the keys in use follow one
+ * another, with offsets. Its rows are the same. It points to the given arrays, and to memory of its own. False: out of
+ * memory, nothing to free.
  */
 typedef struct clmgk_ref_gathered {
     clmgk_ref_problem problem;
-    void *memory[6];
+    void *memory[8];
 } clmgk_ref_gathered;
 bool clmgk_ref_gather(const clmgk_ref_problem *problem, clmgk_ref_gathered *gathered);
 void clmgk_ref_gathered_free(clmgk_ref_gathered *gathered);
@@ -302,7 +303,7 @@ double clmgk_ref_noise(const clmgk_ref_problem *problem, int64_t b, int64_t h, i
 
 /* ---- storage types ------------------------------------------------------------------------------------------ */
 
-/* The format of a storage type, as CLMGK_DTYPE_LIST describes it: all its numbers are numbers of f32. */
+/* The format of a storage type, as its list describes it: all its numbers are numbers of f32. */
 typedef struct clmgk_ref_format {
     int exponent_bits;
     int significand_bits; /* after the point */
@@ -332,10 +333,12 @@ clmgk_ref_limits clmgk_ref_limits_of(clmgk_dtype dtype);
 /* A value rounded to the storage type. */
 float clmgk_ref_rounded(clmgk_dtype dtype, float value);
 
-/* Bytes of an element. */
+/* Numbers of a block, 1 where there are none; bytes of an element, or of a block. */
+size_t clmgk_ref_block(clmgk_dtype dtype);
 size_t clmgk_ref_dtype_size(clmgk_dtype dtype);
 
-/* `count` elements of `dtype` as doubles, and back (rounded to f32, then to `dtype`). */
+/* `count` numbers of `dtype` as doubles, and back: rounded to f32, then to `dtype`; integers are rounded to the nearest
+ * one in their range; whole blocks get a scale, as ggml quantises. */
 void clmgk_ref_load(clmgk_dtype dtype, const void *elements, size_t count, double *values);
 void clmgk_ref_store(clmgk_dtype dtype, const double *values, size_t count, void *elements);
 

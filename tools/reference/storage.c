@@ -11,8 +11,12 @@ clmgk_ref_format clmgk_ref_format_of(clmgk_dtype dtype)
 {
 #define FORMAT(NAME, value, name, exponent_bits, significand_bits, has_infinity)                                       \
     [value] = {exponent_bits, significand_bits, (has_infinity) != 0},
-    static const clmgk_ref_format formats[CLMGK_DTYPES] = {CLMGK_DTYPE_LIST(FORMAT)};
+#define CACHE_FORMAT(NAME, value, name, exponent_bits, significand_bits, has_infinity, ...)                            \
+    FORMAT(NAME, value, name, exponent_bits, significand_bits, has_infinity)
+    static const clmgk_ref_format formats[CLMGK_ALL_DTYPES] = {CLMGK_DTYPE_LIST(FORMAT)
+                                                                   CLMGK_CACHE_DTYPE_LIST(CACHE_FORMAT)};
 #undef FORMAT
+#undef CACHE_FORMAT
     return formats[dtype];
 }
 
@@ -34,6 +38,12 @@ static float float_of(uint32_t bits)
 static bool is_f32(clmgk_ref_format format)
 {
     return format.significand_bits == F32_SIGNIFICAND;
+}
+
+/* Whether its numbers are integers, or integers times the scale of a block. */
+static bool is_integer(clmgk_ref_format format)
+{
+    return format.exponent_bits == 0;
 }
 
 static int bias_of(clmgk_ref_format format)
@@ -109,6 +119,9 @@ float clmgk_ref_decode(clmgk_ref_format format, uint32_t bits)
 clmgk_ref_limits clmgk_ref_limits_of(clmgk_dtype dtype)
 {
     const clmgk_ref_format format = clmgk_ref_format_of(dtype);
+    if (is_integer(format))
+        return (clmgk_ref_limits){
+            .unit = 0.5, .largest = (double)((1 << format.significand_bits) - 1), .least_normal = 1.0, .least = 1.0};
     const double least_normal = ldexp(1.0, 1 - bias_of(format));
     return (clmgk_ref_limits){.unit = ldexp(1.0, -1 - format.significand_bits),
                               .largest = (double)clmgk_ref_decode(format, end_of(format) - 1U),
@@ -116,10 +129,19 @@ clmgk_ref_limits clmgk_ref_limits_of(clmgk_dtype dtype)
                               .least = ldexp(least_normal, -format.significand_bits)};
 }
 
+size_t clmgk_ref_block(clmgk_dtype dtype)
+{
+#define BLOCK(NAME, value, name, exponent_bits, significand_bits, has_infinity, block, bytes) [value] = (block),
+    static const size_t blocks[CLMGK_ALL_DTYPES] = {CLMGK_CACHE_DTYPE_LIST(BLOCK)};
+#undef BLOCK
+    return blocks[dtype] > 1 ? blocks[dtype] : 1;
+}
+
 size_t clmgk_ref_dtype_size(clmgk_dtype dtype)
 {
     const clmgk_ref_format format = clmgk_ref_format_of(dtype);
-    return (size_t)(1 + format.exponent_bits + format.significand_bits) / 8;
+    const size_t block = clmgk_ref_block(dtype), bits = (size_t)(1 + format.exponent_bits + format.significand_bits);
+    return block * bits / 8 + (block > 1 ? sizeof(uint16_t) : 0); /* of a block, with its scale */
 }
 
 float clmgk_ref_rounded(clmgk_dtype dtype, float value)
@@ -147,8 +169,73 @@ static void write_element(void *elements, size_t bytes, size_t n, uint32_t bits)
         ((uint32_t *)elements)[n] = bits;
 }
 
+static float half_at(const unsigned char *bytes)
+{
+    uint16_t bits = 0;
+    memcpy(&bits, bytes, sizeof(bits));
+    return clmgk_ref_decode(clmgk_ref_format_of(CLMGK_DTYPE_F16), bits);
+}
+
+/* Number n of a block of 32, without its scale. */
+static int block_integer(clmgk_dtype dtype, const unsigned char *block, size_t n)
+{
+    const unsigned char *const q = block + sizeof(uint16_t);
+    if (dtype == CLMGK_DTYPE_Q8_0)
+        return (int)(int8_t)q[n];
+    return (n < 16 ? q[n] & 15 : q[n - 16] >> 4) - 8;
+}
+
+static void load_blocks(clmgk_dtype dtype, const unsigned char *blocks, size_t count, double *values)
+{
+    const size_t block = clmgk_ref_block(dtype), bytes = clmgk_ref_dtype_size(dtype);
+    for (size_t n = 0; n < count; n++) {
+        const unsigned char *const at = blocks + n / block * bytes;
+        values[n] = block_integer(dtype, at, n % block) * (double)half_at(at);
+    }
+}
+
+/* The scale that gives the integers of a block their range, as ggml chooses it: 127 is Q8_0's largest number in size,
+ * and -8 is Q4_0's, with its sign. */
+static double block_scale(clmgk_dtype dtype, const double *values, size_t block)
+{
+    double most = 0.0;
+    for (size_t n = 0; n < block; n++)
+        most = fabs(values[n]) > fabs(most) || isnan(values[n]) ? values[n] : most;
+    return dtype == CLMGK_DTYPE_Q8_0 ? fabs(most) / 127.0 : most / -8.0;
+}
+
+static double clamped(double x, double low, double high)
+{
+    return isnan(x) ? 0.0 : x < low ? low : x > high ? high : x;
+}
+
+static void store_block(clmgk_dtype dtype, const double *values, unsigned char *at)
+{
+    const size_t block = clmgk_ref_block(dtype);
+    const double scale = block_scale(dtype, values, block);
+    unsigned char *const q = at + sizeof(uint16_t);
+    const uint16_t bits = (uint16_t)clmgk_ref_encode(clmgk_ref_format_of(CLMGK_DTYPE_F16), (float)scale);
+    memset(at, 0, clmgk_ref_dtype_size(dtype));
+    memcpy(at, &bits, sizeof(bits));
+    for (size_t n = 0; n < block; n++) {
+        const double x = scale == 0.0 ? 0.0 : values[n] / scale;
+        if (dtype == CLMGK_DTYPE_Q8_0)
+            q[n] = (unsigned char)(int8_t)clamped(nearbyint(x), -127.0, 127.0);
+        else
+            q[n % 16] |= (unsigned char)((int)clamped(floor(x + 8.5), 0.0, 15.0) << (n < 16 ? 0 : 4));
+    }
+}
+
 void clmgk_ref_load(clmgk_dtype dtype, const void *elements, size_t count, double *values)
 {
+    if (clmgk_ref_block(dtype) > 1) {
+        load_blocks(dtype, elements, count, values);
+        return;
+    }
+    for (size_t n = 0; dtype == CLMGK_DTYPE_INT8 && n < count; n++)
+        values[n] = ((const int8_t *)elements)[n];
+    if (dtype == CLMGK_DTYPE_INT8)
+        return;
     const clmgk_ref_format format = clmgk_ref_format_of(dtype);
     const size_t bytes = clmgk_ref_dtype_size(dtype);
     for (size_t n = 0; n < count; n++)
@@ -166,6 +253,13 @@ static float rounded_to_odd(double x)
 
 void clmgk_ref_store(clmgk_dtype dtype, const double *values, size_t count, void *elements)
 {
+    const size_t block = clmgk_ref_block(dtype);
+    for (size_t n = 0; block > 1 && n < count; n += block)
+        store_block(dtype, values + n, (unsigned char *)elements + n / block * clmgk_ref_dtype_size(dtype));
+    for (size_t n = 0; dtype == CLMGK_DTYPE_INT8 && n < count; n++)
+        ((int8_t *)elements)[n] = (int8_t)clamped(nearbyint(values[n]), -128.0, 127.0);
+    if (block > 1 || dtype == CLMGK_DTYPE_INT8)
+        return;
     const clmgk_ref_format format = clmgk_ref_format_of(dtype);
     const size_t bytes = clmgk_ref_dtype_size(dtype);
     for (size_t n = 0; n < count; n++) {

@@ -8,7 +8,7 @@ bool mgk_admixture_shares_softmax(const mgk_attention_request *request)
     const clmgk_attention_desc *const d = request->desc;
     const mgk_attention_traits *const t = &request->traits;
     return t->shared_mix && (!t->noise || t->shared_noise) && !d->use_alibi && d->dropout == 0.0 &&
-           (!d->use_bias || d->bias_heads == 1) && d->score_mod == NULL && d->mask_mod == NULL;
+           (!d->use_bias || d->bias_heads == 1) && d->score_mod == NULL && d->mask_mod == NULL && !d->use_scale_v;
 }
 
 mgk_footprint mgk_admixture_footprint(const mgk_attention_request *request)

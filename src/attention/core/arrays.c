@@ -73,6 +73,21 @@ static const char *append_axes(const clmgk_attention_desc *d)
     return has_trait(d, CLMGK_TRAIT_KEYS) ? "RGMD" : "RGD";
 }
 
+/* Those of the scales of K and V: without D and E. */
+static const char *key_scale_axes(const clmgk_attention_desc *d)
+{
+    if (has_trait(d, CLMGK_TRAIT_ADMIXTURE))
+        return place_axes(d, "PMK", "TMS", "BMS");
+    if (has_trait(d, CLMGK_TRAIT_KEYS))
+        return place_axes(d, "PGMK", "TGMS", "BGMS");
+    return place_axes(d, "PGK", "TGS", "BGS");
+}
+
+static const char *value_scale_axes(const clmgk_attention_desc *d)
+{
+    return place_axes(d, "PGK", "TGS", "BGS");
+}
+
 /* Problems with a length of keys each. */
 static const char *cache_axis(const clmgk_attention_desc *d)
 {
@@ -258,6 +273,12 @@ clmgk_dtype mgk_array_dtype(const clmgk_attention_desc *desc, clmgk_array array)
     return mgk_dtype_of(desc, storage_of(desc, array));
 }
 
+bool mgk_has_cache_types(const clmgk_attention_desc *desc)
+{
+    return mgk_is_cache_type(mgk_array_dtype(desc, CLMGK_ARRAY_K)) ||
+           mgk_is_cache_type(mgk_array_dtype(desc, CLMGK_ARRAY_V));
+}
+
 bool mgk_has_one_type(const clmgk_attention_desc *desc)
 {
     static const clmgk_array arrays[] = {CLMGK_ARRAY_K,      CLMGK_ARRAY_V,      CLMGK_ARRAY_O,
@@ -354,7 +375,9 @@ static size_t layout_offset(clmgk_array array)
                                                  OFFSET_OF_LAYOUT(GRAD_K, grad_k),
                                                  OFFSET_OF_LAYOUT(GRAD_V, grad_v),
                                                  OFFSET_OF_LAYOUT(APPEND_K, append_k),
-                                                 OFFSET_OF_LAYOUT(APPEND_V, append_v)};
+                                                 OFFSET_OF_LAYOUT(APPEND_V, append_v),
+                                                 OFFSET_OF_LAYOUT(SCALE_K, scale_k),
+                                                 OFFSET_OF_LAYOUT(SCALE_V, scale_v)};
     return offsets[array];
 }
 
@@ -379,6 +402,12 @@ static int64_t stride_in(const clmgk_layout *layout, const clmgk_shape *shape, i
     return letter == 'M' ? layout->component : 1;
 }
 
+/* Numbers of an element: of a block, in an array of blocks. */
+static int32_t block_of(const clmgk_attention_desc *desc, clmgk_array array)
+{
+    return clmgk_dtype_get_info(mgk_array_dtype(desc, array)).block;
+}
+
 clmgk_shape mgk_array_shape(const clmgk_attention_desc *desc, clmgk_array array)
 {
     clmgk_shape shape = {.rank = 0};
@@ -387,11 +416,14 @@ clmgk_shape mgk_array_shape(const clmgk_attention_desc *desc, clmgk_array array)
     const char *const axes = axes_of(desc, array);
     const clmgk_capture *const capture = mgk_capture_of(desc, array);
     const bool strided = capture != NULL && capture->strided && clmgk_array_get_info(array)->gradient == 0;
+    const int32_t block = block_of(desc, array);
     shape.rank = (int32_t)strlen(axes);
     memcpy(shape.axes, axes, (size_t)shape.rank);
     int64_t dense = 1;
     for (int axis = shape.rank - 1; axis >= 0; --axis) {
         shape.size[axis] = capture != NULL ? capture->shape[axis] : size_of(desc, axes[axis]);
+        if (axis == shape.rank - 1)
+            shape.size[axis] /= block;
         shape.stride[axis] = offset != 0 ? stride_in(layout, &shape, axis) : strided ? capture->strides[axis] : dense;
         dense = product(dense, shape.size[axis]);
     }

@@ -43,6 +43,9 @@ int mgk_count_numbers(const clmgk_attention_desc *desc);
 /* Whether Q, K, V, O and their gradients have the same type. */
 bool mgk_has_one_type(const clmgk_attention_desc *desc);
 
+/* Whether K or V has a type of CLMGK_CACHE_DTYPE_LIST. */
+bool mgk_has_cache_types(const clmgk_attention_desc *desc);
+
 /* Reads a resolved descriptor of the caller's version; false if it is none. */
 bool mgk_desc_read(const clmgk_attention_desc *given, clmgk_attention_desc *desc);
 

@@ -109,6 +109,8 @@ mgk_forward_args mgk_attention_args_of(const mgk_attention_request *request)
     args.v = mgk_place_of(&d->v);
     args.o = mgk_place_of(&d->o);
     args.lse = mgk_place_of(&d->lse);
+    args.scale_k = mgk_component_place_of(&d->scale_k);
+    args.scale_v = mgk_place_of(&d->scale_v);
     args.prior = prior_place(d);
     args.bias = bias_place(d);
     args.batch = (mgk_i32)mgk_attention_problems(d);
@@ -310,7 +312,8 @@ clmgk_status mgk_attention_fit(const mgk_attention_request *request, const mgk_f
     const mgk_attention_traits *const t = &request->traits;
     mgk_footprint own = *footprint;
     own.short_panels = own.short_panels && !request->desc->sizes_at_call;
-    const bool plain = !mgk_has_mods(request->desc) && request->desc->page_size == 0;
+    const bool plain =
+        !mgk_has_mods(request->desc) && request->desc->page_size == 0 && !mgk_has_cache_types(request->desc);
     own.unit = own.unit && (plain || !request->engine->private_tiles); /* AMX */
     own.turns = own.turns && !mgk_has_mods(request->desc);
     own.narrowest = t->head_size < t->value_size ? t->head_size : t->value_size;

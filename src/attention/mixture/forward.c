@@ -24,7 +24,8 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
     f.turns = mgk_mixture_may_take_turns(request);
     f.only_pass = d->gradients == 0 && d->statistics == 0; /* no other pass computes the scores again */
     f.block = (mgk_side){t->head_size, t->shifted ? 2 * t->components + 2 : t->components};
-    f.tile = (mgk_side){(int64_t)t->products * t->head_size, key_terms(t)};
+    f.tile = (mgk_side){(int64_t)t->products * t->head_size,
+                        key_terms(t) + (d->use_scale_k ? t->products : 0) + (d->use_scale_v ? 1 : 0)};
     f.head_terms = 3;
     f.scores = 1;
     f.pair_terms = d->use_bias ? 1 : 0;

@@ -20,7 +20,7 @@ bool mgk_mixture_has_key_terms(const mgk_attention_request *request, const mgk_b
     const int64_t blocks = (mgk_attention_rows(d) + block->rows - 1) / block->rows * (d->heads / heads_of(request));
     const bool fits = !t->shifted || t->components * d->heads <= d->kv_heads * d->head_size;
     return request->engine->key_terms_once && t->gaussian && block->few_rows == 0 && blocks > 1 && fits &&
-           !mgk_has_caches(d) && d->page_size == 0;
+           !mgk_has_caches(d) && d->page_size == 0 && !d->use_scale_k;
 }
 
 /* The flags that the kernel reads: other plans share the program. */

@@ -69,6 +69,8 @@ static const option_rule rules[TOOL_COUNT(options)] = {
     ARRAY(MIX_HIDDEN_OFFSET) = {.has = CLMGK_TRAIT_GENERALISED, .has_not = CLMGK_TRAIT_LINEAR},
     ARRAY(MIX_AFTER) = {.has = CLMGK_TRAIT_ADMIXTURE, .has_not = CLMGK_TRAIT_LINEAR},
     ARRAY(PAGE_TABLE) = {.has_not = CLMGK_TRAIT_LINEAR},
+    ARRAY(SCALE_K) = {.has_not = CLMGK_TRAIT_LINEAR},
+    ARRAY(SCALE_V) = {.has_not = CLMGK_TRAIT_LINEAR},
     ARRAY(NOISE) = {.has = CLMGK_TRAIT_NOISE, .required = true},
     ARRAY(PROJECTION) = {.has = CLMGK_TRAIT_LINEAR},
     ARRAY(RESPONSIBILITIES) = {.has_not = CLMGK_TRAIT_ADMIXTURE | CLMGK_TRAIT_LINEAR},
@@ -128,6 +130,8 @@ static const struct {
     {TOOL_OPTION_ARRAYS + CLMGK_ARRAY_GRAD_BIAS, TOOL_OPTION_ARRAYS + CLMGK_ARRAY_BIAS},
     {TOOL_OPTION_ARRAYS + CLMGK_ARRAY_GRAD_SINKS, TOOL_OPTION_ARRAYS + CLMGK_ARRAY_SINKS},
     {TOOL_OPTION_ARRAYS + CLMGK_ARRAY_OFFSETS_K, TOOL_OPTION_ARRAYS + CLMGK_ARRAY_OFFSETS},
+    {TOOL_OPTION_ARRAYS + CLMGK_ARRAY_SCALE_K, TOOL_OPTION_DTYPE_K},
+    {TOOL_OPTION_ARRAYS + CLMGK_ARRAY_SCALE_V, TOOL_OPTION_DTYPE_V},
     {TOOL_OPTION_ARRAYS + CLMGK_ARRAY_POSITIONS, TOOL_OPTION_ARRAYS + CLMGK_ARRAY_POSITIONS_K},
     {TOOL_OPTION_ARRAYS + CLMGK_ARRAY_POSITIONS_K, TOOL_OPTION_ARRAYS + CLMGK_ARRAY_POSITIONS},
     {TOOL_OPTION_ARRAYS + CLMGK_ARRAY_PAGE_OFFSETS, TOOL_OPTION_ARRAYS + CLMGK_ARRAY_PAGE_TABLE},
@@ -298,8 +302,8 @@ static tool_exit parse_modifiers(const char *const *values, tool_problem_argumen
     TOOL_TRY(tool_parse_u64("seed", values[TOOL_OPTION_SEED], &arguments->seed, error));
     TOOL_TRY(tool_parse_integer("heads", values[TOOL_OPTION_HEADS], 1, INT64_C(1) << 30, &arguments->heads, error));
     TOOL_TRY(tool_parse_dtype("dtype", values[TOOL_OPTION_DTYPE], &arguments->dtype, error));
-    TOOL_TRY(tool_parse_storage("dtype-k", values[TOOL_OPTION_DTYPE_K], &arguments->dtype_k, error));
-    TOOL_TRY(tool_parse_storage("dtype-v", values[TOOL_OPTION_DTYPE_V], &arguments->dtype_v, error));
+    TOOL_TRY(tool_parse_cache_storage("dtype-k", values[TOOL_OPTION_DTYPE_K], &arguments->dtype_k, error));
+    TOOL_TRY(tool_parse_cache_storage("dtype-v", values[TOOL_OPTION_DTYPE_V], &arguments->dtype_v, error));
     TOOL_TRY(tool_parse_storage("dtype-o", values[TOOL_OPTION_DTYPE_O], &arguments->dtype_o, error));
     TOOL_TRY(tool_parse_storage("dtype-grad", values[TOOL_OPTION_DTYPE_GRAD], &arguments->dtype_grad, error));
     return tool_parse_precision("precision", values[TOOL_OPTION_PRECISION], &arguments->precision, error);

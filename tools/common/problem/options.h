@@ -34,6 +34,10 @@
     X(PAGE_OFFSETS, "page-offsets", "F",                                                                               \
       "where the pages of each batch begin in a compressed page table [C]: integers [B+1]")                            \
     X(LAST_PAGE, "last-page", "F", "with --page-offsets: keys in use of each batch's last page, integers [B]")         \
+    X(SCALE_K, "scale-k", "F",                                                                                         \
+      "scales of K's rows, with --dtype-k e4m3, e5m2 or int8: [B,G,S] or [B,G,M,S]; mixed heads:\n"                    \
+      "[B,M,S]; the numbers of --k are then rounded as they are, and multiplied afterwards")                           \
+    X(SCALE_V, "scale-v", "F", "scales of V's rows, likewise [B,G,S]")                                                 \
     X(BIAS, "bias", "F",                                                                                               \
       "added to the scaled scores: [B,H,N,S]; any axis may be 1, the first any divisor of\n"                           \
       "B; -inf hides a key")                                                                                           \
@@ -199,8 +203,10 @@ enum { CLMGK_ARRAY_LIST(TOOL_NEEDS_LINE, TOOL_GRAD_NEEDS_LINE, TOOL_NEEDS_LINE) 
     X(DTYPE, "dtype", "TYPE",                                                                                          \
       "storage of Q on the device:" TOOL_DTYPE_NAMES "; default f16 if Q is float16,\n"                                \
       "else f32")                                                                                                      \
-    X(DTYPE_K, "dtype-k", "TYPE", "storage of K, and of dK without --dtype-grad; default: as --dtype")                 \
-    X(DTYPE_V, "dtype-v", "TYPE", "storage of V, and of dV without --dtype-grad; default: as --dtype")
+    X(DTYPE_K, "dtype-k", "TYPE",                                                                                      \
+      "storage of K, and of dK without --dtype-grad; default: as --dtype. In the softmax\n"                            \
+      "families, for inference, also" TOOL_CACHE_DTYPE_NAMES)                                                          \
+    X(DTYPE_V, "dtype-v", "TYPE", "storage of V, likewise")
 
 /* The same for programs that compute O; a label in others. */
 #define TOOL_O_OPTIONS(X)                                                                                              \

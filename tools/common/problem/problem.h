@@ -121,6 +121,9 @@ void tool_problem_close(tool_problem *problem);
 /* Where an element, given by its number in axis order, lies in the array. */
 size_t tool_offset_of(const clmgk_shape *shape, size_t element);
 
+/* Elements of an array that is used: blocks, in an array of blocks. */
+size_t tool_element_count(const tool_problem *problem, clmgk_array array);
+
 /* Whether it is a captured array of ints. */
 bool tool_is_integers(const tool_problem *problem, clmgk_array array);
 

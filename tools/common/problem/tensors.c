@@ -48,6 +48,11 @@ static tool_exit describe(const tool_problem_arguments *arguments, tool_problem 
 {
     TOOL_TRY(input_expect(problem, array, tensors_file_axes(axes, arguments->tokens_first).text, error));
     TOOL_TRY(layout_of(&problem->file[array], axes, arguments->tokens_first, layout, error));
+    const int64_t block = clmgk_dtype_get_info(clmgk_array_dtype(&problem->desc, array)).block;
+    layout->batch /= block;
+    layout->head /= block;
+    layout->component /= block;
+    layout->token /= block;
     return input_read(problem, array, error);
 }
 

@@ -16,6 +16,11 @@ size_t tool_offset_of(const clmgk_shape *shape, size_t element)
     return (size_t)offset;
 }
 
+size_t tool_element_count(const tool_problem *problem, clmgk_array array)
+{
+    return problem->slot[array].count / clmgk_ref_block(clmgk_array_dtype(&problem->desc, array));
+}
+
 bool tool_is_integers(const tool_problem *problem, clmgk_array array)
 {
     return array >= CLMGK_ARRAY_CAPTURE_0 && array <= CLMGK_ARRAY_CAPTURE_7 &&
@@ -32,16 +37,17 @@ void tool_gather(const tool_problem *problem, clmgk_array array, const void *ele
             values[n] = ((const int32_t *)elements)[tool_offset_of(&shape, n)];
         return;
     }
-    const size_t width = shape.rank > 0 ? (size_t)shape.size[shape.rank - 1] : 1;
-    for (size_t done = 0; done < count; done += width)
-        clmgk_ref_load(dtype, (const char *)elements + tool_offset_of(&shape, done) * size, width, values + done);
+    const size_t width = shape.rank > 0 ? (size_t)shape.size[shape.rank - 1] : 1, block = clmgk_ref_block(dtype);
+    for (size_t done = 0; done < count / block; done += width)
+        clmgk_ref_load(dtype, (const char *)elements + tool_offset_of(&shape, done) * size, width * block,
+                       values + done * block);
 }
 
 static tool_exit read_elements(tool_problem *problem, clmgk_array array, void **elements, tool_error *error)
 {
     const clmgk_dtype dtype = clmgk_array_dtype(&problem->desc, array);
     npy_file *const file = &problem->file[array];
-    *elements = malloc(tool_buffer_bytes(problem->slot[array].count, clmgk_ref_dtype_size(dtype)));
+    *elements = malloc(tool_buffer_bytes(tool_element_count(problem, array), clmgk_ref_dtype_size(dtype)));
     TOOL_TRY(tool_check_memory(*elements, file->path, error));
     TOOL_TRY(npy_read(file, dtype, *elements, error));
     npy_close(file);
