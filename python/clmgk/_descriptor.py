@@ -117,6 +117,10 @@ class Descriptor(TypedDict, total=False):
     mask_block_k: int
     mask_blocks_batch: int
     mask_blocks_heads: int
+    use_scale_k: bool
+    use_scale_v: bool
+    scale_k: Layout | None
+    scale_v: Layout | None
     append: int
     append_k: Layout | None
     append_v: Layout | None

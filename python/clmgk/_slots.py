@@ -23,6 +23,8 @@ def check_array(name: str, array: Any) -> None:
 
 # Element types of arrays, by their names in C.
 _NAMES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+# Of K and V alone: codes of floats, and blocks of bytes.
+_CACHE_NAMES = {"e4m3": "uint8", "e5m2": "uint8", "q8_0": "V34", "q4_0": "V18"}
 
 
 @functools.lru_cache(maxsize=None)
@@ -34,7 +36,7 @@ def numpy_dtype(name: Any) -> np.dtype[Any]:
         except ImportError:
             raise RuntimeError("bfloat16 arrays need the package ml_dtypes") from None
         name = ml_dtypes.bfloat16
-    found: np.dtype[Any] = np.dtype(_NAMES.get(name, name))
+    found: np.dtype[Any] = np.dtype((_NAMES | _CACHE_NAMES).get(name, name))
     return found
 
 

@@ -44,7 +44,7 @@ FUNCTIONS = {"gradients", "statistics", "combine"}
 # that calls write.
 PLANS_ALONE = {"use_lse_low", "dtype_grad_q", "dtype_grad_k", "dtype_grad_v", "first_batch", "first_head", "all_heads", "partial_keys",
                "append", "append_k", "append_v", "append_rotary", "append_rotary_size", "append_rotary_base",
-               "prefix_pages"}
+               "prefix_pages", "use_scale_k", "use_scale_v", "scale_k", "scale_v"}
 
 
 @pytest.mark.parametrize("name", OFFERED)
@@ -69,6 +69,19 @@ def test_contexts_options(tmp_path):
         assert (plan.forward(q=q, k=q, v=q)["o"] == 1).all()
         assert plan.info.precision in ("exact", "tf32") and plan.info.kernel and plan.info.backward_kernel == ""
     np.testing.assert_array_equal(clmgk.attention(q, q, q, device=context, precision="exact"), q)
+
+
+def test_types_of_caches(rng):
+    """Keys that are integers with scales, and values in ggml's blocks, a structure of 34 bytes each."""
+    q = rng.standard_normal((1, 1, 3, 32)).astype(np.float32)
+    k = rng.integers(-127, 128, (1, 1, 9, 32), np.int8)
+    scale_k = (rng.random((1, 1, 9)) / 64).astype(np.float32)
+    v = np.zeros((1, 1, 9, 1), [("d", np.float16), ("q", np.int8, 32)])
+    v["d"], v["q"] = rng.random(v.shape), rng.integers(-127, 128, (*v.shape, 32), np.int8)
+    with clmgk.Plan(length=3, length_k=9, head_size=32, dtype_k="int8", use_scale_k=True, dtype_v="q8_0") as plan:
+        o = plan.forward(q=q, k=k, scale_k=scale_k, v=v.view("V34"))["o"]
+    numbers = v["q"][..., 0, :] * v["d"].astype(np.float32)
+    np.testing.assert_allclose(o, clmgk.attention(q, k * scale_k[..., None], numbers), rtol=1e-5, atol=1e-5)
 
 
 def test_programs_made_ahead(tmp_path):

@@ -11,7 +11,7 @@
 
 /* The most steps of a list, and the most buffers of a call. */
 #define MGK_MAX_STEPS    32
-#define MGK_CALL_BUFFERS 88
+#define MGK_CALL_BUFFERS 92
 
 /* Read-only memory of an operation's own, which its kernels take among a call's buffers, as number MGK_CALL_CONSTANTS.
  */
