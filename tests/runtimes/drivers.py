@@ -2,13 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes a folder for OCL_ICD_VENDORS in which PoCL 3.1 has a small library of OpenCL C's functions.
 
-    drivers.py FOLDER DECLARATIONS LIBPOCL [ICD_FILE...]
+    drivers.py FOLDER DECLARATIONS LIBPOCL DRIVER [ICD_FILE...]
 
 PoCL reads its library, 23,000 functions of which kernels use a few dozen, for each context that compiles: this takes
-longer than compiling a small kernel. FOLDER gets copies of the ICD_FILEs, and FOLDER/pocl what a PoCL in another place
-would find beside itself: links to the installed files, and the functions that DECLARATIONS names with all that they
-call. Processors for which PoCL has a better library than the one that is made smaller get a link to theirs. A
-function that the small library lacks is an error of PoCL's linker.
+longer than compiling a small kernel. FOLDER gets copies of the ICD_FILEs, of which PoCL's names DRIVER, a library that
+loads PoCL from FOLDER (quick_pocl.c). FOLDER/pocl has what a PoCL in another place would find beside itself: links to
+the installed files, and the functions that DECLARATIONS names with all that they call. Processors for which PoCL has a
+better library than the one that is made smaller get a link to theirs. A function that the small library lacks is an
+error of PoCL's linker.
 """
 import ctypes
 import pathlib
@@ -89,22 +90,22 @@ def best_library():
 
 
 def main():
-    folder, declarations, libpocl = (pathlib.Path(argument) for argument in sys.argv[1:4])
+    folder, declarations, libpocl, driver = (pathlib.Path(argument) for argument in sys.argv[1:5])
     shutil.rmtree(folder, ignore_errors=True)
     libraries, data = folder / "pocl/lib/host", folder / "pocl/share/pocl"
     libraries.mkdir(parents=True)
     data.mkdir(parents=True)
-    (libraries / libpocl.name).symlink_to(libpocl)
+    (libraries / "libpocl.so.2").symlink_to(libpocl)
     (libraries / "pocl").symlink_to(libpocl.parent / "pocl")
     for file in PRIVATE_DATA.iterdir():
         if file.name == best_library():
             reduce_library(load_llvm(), file, data / file.name, set(re.findall(r"\w+", declarations.read_text())))
         else:
             (data / file.name).symlink_to(file)
-    for file in sys.argv[4:]:
+    for file in sys.argv[5:]:
         text = pathlib.Path(file).read_text()
         name = pathlib.Path(file).name
-        (folder / name).write_text(f"{(libraries / libpocl.name).absolute()}\n" if name == "pocl.icd" else text)
+        (folder / name).write_text(f"{driver}\n" if name == "pocl.icd" else text)
 
 
 if __name__ == "__main__":
