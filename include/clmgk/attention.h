@@ -25,7 +25,7 @@
 
 #define CLMGK_NO_KEYS (-1) /* value of clmgk_attention_desc.length_k for a problem without keys */
 
-#define CLMGK_MAX_HEAD_SIZE   512  /* largest D and E */
+#define CLMGK_MAX_HEAD_SIZE   576  /* largest D and E */
 #define CLMGK_MAX_COMPONENTS  1024 /* largest M of the mixture family */
 #define CLMGK_MAX_MIXED_HEADS 256  /* largest M and H of the admixture variants */
 #define CLMGK_MAX_FEATURES    4096 /* largest R of a projection */

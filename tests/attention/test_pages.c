@@ -116,6 +116,38 @@ TH_TEST(keys_and_values_in_one_buffer)
     th_expect(session, &problem);
 }
 
+/* Latent attention: one head of keys, of which values are the first elements. */
+static void expect_latent(th_session *session, int64_t queries, int64_t head_size, int64_t value_size,
+                          clmgk_dtype dtype)
+{
+    enum { PAGE = 16 };
+    clmgk_attention_desc desc = desc_of(CLMGK_VARIANT_SOFTMAX, queries, PAGE, 90, 0);
+    desc.heads = 4;
+    desc.kv_heads = 1;
+    desc.dtype = dtype;
+    desc.head_size = head_size;
+    desc.value_size = value_size;
+    desc.v = (clmgk_layout){.strided = 1, .batch = PAGE * head_size, .head = PAGE * head_size, .token = head_size};
+    TH_PROBLEM problem = paged_problem(&desc, 5);
+    th_array *const v = &problem.array[TH_V];
+    v->home = TH_K;
+    v->offset = problem.array[TH_K].offset;
+    for (size_t n = 0; n < v->count; n++)
+        v->values[n] = problem.array[TH_K].values[n / (size_t)value_size * (size_t)head_size + n % (size_t)value_size];
+    th_expect(session, &problem);
+}
+
+TH_TEST(values_within_keys)
+{
+    expect_latent(session, 1, 576, 512, CLMGK_DTYPE_F32);
+    if (!session->full)
+        return;
+    expect_latent(session, 40, 576, 512, CLMGK_DTYPE_F32);
+    expect_latent(session, 40, 576, 512, CLMGK_DTYPE_F16);
+    expect_latent(session, 3, 576, 512, CLMGK_DTYPE_BF16);
+    expect_latent(session, 40, 530, 513, CLMGK_DTYPE_F32);
+}
+
 /* Numbers that are no pages count as the nearest page: nothing outside of the pool is read, which the guard layer
  * watches. */
 TH_TEST(numbers_outside_of_the_pool)

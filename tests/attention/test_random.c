@@ -641,5 +641,5 @@ TH_HOST_TEST(bad_projections)
                     "features: 4097");
     th_expect_error(clmgk_draw_projection(0, 1, 0, w, &th_error), CLMGK_ERROR_INVALID_VALUE, "head_size: 0");
     th_expect_error(clmgk_draw_projection(0, 1, CLMGK_MAX_HEAD_SIZE + 1, w, &th_error), CLMGK_ERROR_INVALID_VALUE,
-                    "head_size: 513");
+                    "head_size: 577");
 }

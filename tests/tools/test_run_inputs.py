@@ -58,9 +58,9 @@ class Shapes(RunTest):
                 self.refuse_run("--k", "km.npy", "[B,G,S,D]", variant=variant, k="km.npy")
 
     def test_head_sizes_beyond_the_limit(self):
-        self.save("q", self.normal(2, 4, 5, 513))
-        self.save("k", self.normal(2, 2, 7, 513))
-        self.refuse_run("513")
+        self.save("q", self.normal(2, 4, 5, 577))
+        self.save("k", self.normal(2, 2, 7, 577))
+        self.refuse_run("577")
 
     def test_prior(self):
         for shape in ((2,), (4, 2), (3, 3), (4, 3, 6), (4, 3, 7, 1), ()):

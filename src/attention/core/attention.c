@@ -29,7 +29,7 @@ double mgk_attention_unit(const clmgk_attention_desc *desc)
 }
 
 /* D and E are rounded up to a class, so that programs are few. All but the first are multiples of 16. */
-static const int size_classes[] = {8, 16, 32, 64, 96, 128, 192, 256, 384, 512};
+static const int size_classes[] = {8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 576};
 
 int mgk_size_class(const mgk_family *family, int64_t size)
 {
