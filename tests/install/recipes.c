@@ -98,6 +98,19 @@ static double of_packed(int b, int h, int i, int j)
     return visible(j <= i && sequence(i) == sequence(j), 0);
 }
 
+enum { DRAFTS = 8 };
+static const int parents[DRAFTS] = {-1, 0, 0, 1, 1, 2, 5, 5};
+
+static double of_drafts(int b, int h, int i, int j)
+{
+    (void)b, (void)h;
+    int draft = i;
+    while (draft >= 0 && draft != j - (N - DRAFTS)) {
+        draft = parents[draft];
+    }
+    return visible(j < N - DRAFTS || draft >= 0, 0);
+}
+
 static double of_padded(int b, int h, int i, int j)
 {
     (void)h;
@@ -241,6 +254,12 @@ int main(void)
     }
     p = usual, p.score = of_packed, p.cap = 0.5;
     compare("own_scores", own_scores(q, k, v, document, 0.5F, o, &error), &error, p);
+    int32_t ancestors[DRAFTS];
+    for (int i = 0; i < DRAFTS; ++i) {
+        ancestors[i] = 1 << i | (i > 0 ? ancestors[parents[i]] : 0);
+    }
+    p = usual, p.n = DRAFTS, p.score = of_drafts;
+    compare("check_drafts", check_drafts(q, k, v, ancestors, o, &error), &error, p);
     p = usual, p.n = 1, p.s = CAPACITY, p.score = of_cache;
     compare("decode", decode(q, k, v, 77, o, &error), &error, p);
     for (int i = 0; i < COUNT; ++i) {
