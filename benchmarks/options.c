@@ -67,8 +67,8 @@
       "--ranks, --send-rate, --device, --seconds, --keep-caches, --json")                                              \
     X(RANKS, "ranks", "N", "with --parallel: 1, 2, 4, ... threads up to N; default 2")                                 \
     X(SEND_RATE, "send-rate", "GBPS",                                                                                  \
-      "with --parallel: a second run whose messages come at this rate, or `equal`: in the time that\n"                 \
-      "the device computes; how much of their time is hidden")
+      "with --parallel: a second run whose messages come at this rate, or `equal`: a ring's step in\n"                 \
+      "the time that the device computes a step; how much of their time is hidden")
 
 BENCH_OPTIONS_TABLE;
 

@@ -75,7 +75,8 @@ static tool_exit make_tokens(int64_t count, int32_t ranks, tokens *t, tool_error
     return TOOL_DONE;
 }
 
-/* Rounds without delay; then, if asked for, with a line as fast as the device computes, or of the rate given. */
+/* Rounds without delay; then, if asked for, with a line of the rate given, or one that carries a ring's messages of a
+ * step in the time that the device computes a step. */
 static void *run_worker(void *argument)
 {
     worker *const w = argument;
@@ -280,11 +281,14 @@ static double efficiency_of(const parallel_run *run, const scaling_row *row, int
     return 0;
 }
 
-/* The part of the line's time in which the rank did not wait; below 0: none, nothing is delayed. */
+/* The part of the line's time that adds nothing to what ranks wait for without delay; below 0: nothing is delayed. */
 static double hidden_part(const scaling_row *row, int pass)
 {
-    const bench_traffic *const t = &row->delayed[pass].traffic;
-    return t->line_ms > 0 ? TOOL_MAX(0, 1 - t->waited_ms / t->line_ms) : -1;
+    const bench_rank_times *const plain = &row->times[pass], *const delayed = &row->delayed[pass];
+    const double added =
+        delayed->traffic.waited_ms / TOOL_MAX(delayed->rounds, 1) - plain->traffic.waited_ms / plain->rounds;
+    const double line = delayed->traffic.line_ms / TOOL_MAX(delayed->rounds, 1);
+    return line > 0 ? TOOL_MAX(0, TOOL_MIN(1, 1 - added / line)) : -1;
 }
 
 static void print_rows(const void *of, FILE *stream)

@@ -156,6 +156,33 @@ static void close_place(place *p)
         clReleaseContext(p->cl);
 }
 
+/* ---- faults ----------------------------------------------------------------------------------------------------- */
+
+static clmgk_status faulty_begin(void *state, const clmgk_dist_exchange *exchange, void **request, clmgk_error *error)
+{
+    tr_rank *const w = state;
+    clmgk_dist_exchange x = *exchange;
+    const bool failing = w->exchanges-- <= 0;
+    if (failing && w->fault == TR_DIES)
+        return failed(w, "it is gone");
+    if (failing && w->fault == TR_SHORTENS && x.send_bytes > 4)
+        x.send_bytes -= 4;
+    return w->inner.begin(w->inner.state, &x, request, error);
+}
+
+static clmgk_status faulty_wait(void *state, void *request, double seconds, clmgk_error *error)
+{
+    const tr_rank *const w = state;
+    return w->inner.wait(w->inner.state, request, seconds, error);
+}
+
+static void faulty_cancel(void *state)
+{
+    const tr_rank *const w = state;
+    if (w->fault != TR_DIES)
+        w->inner.cancel(w->inner.state);
+}
+
 static clmgk_status make_plan(tr_rank *w, place *p)
 {
     clmgk_attention_desc desc = w->whole->desc;
@@ -173,7 +200,14 @@ static clmgk_status make_plan(tr_rank *w, place *p)
                                .lengths_k = w->cut->lengths[TR_KEYS],
                                .schedule = w->schedule,
                                .timeout = w->timeout};
-    const clmgk_status status = clmgk_dist_local_transport(w->local, w->rank, &transport, &w->error);
+    const clmgk_status status = clmgk_dist_local_transport(w->local, w->rank, &w->inner, &w->error);
+    transport = w->inner;
+    if (w->fault != TR_SOUND) {
+        transport.state = w;
+        transport.begin = faulty_begin;
+        transport.wait = faulty_wait;
+        transport.cancel = faulty_cancel;
+    }
     return status != CLMGK_OK
                ? status
                : clmgk_dist_plan_create(p->context, p->queue, &d, &transport, w->options, &p->plan, &w->error);
@@ -192,6 +226,8 @@ static clmgk_status run_passes(tr_rank *w, place *p)
         }
     if (status == CLMGK_OK)
         status = clmgk_dist_forward(p->plan, &args, &w->error);
+    if (status == CLMGK_OK && w->fault == TR_LEAVES)
+        return status;
     if (status == CLMGK_OK)
         status = clmgk_dist_backward(p->plan, &args, &w->error);
     for (th_name name = 0; name < TH_ARRAYS && status == CLMGK_OK; name++)
@@ -204,7 +240,7 @@ static void *run_rank(void *argument)
 {
     tr_rank *const w = argument;
     place p = {0};
-    if (w->absent)
+    if (w->fault == TR_ABSENT)
         return NULL;
     w->status = open_place(w, &p);
     if (w->status == CLMGK_OK)

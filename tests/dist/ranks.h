@@ -21,6 +21,10 @@ typedef struct tr_cut {
     int64_t lengths[TR_KINDS][TR_RANKS];
 } tr_cut;
 
+/* How a rank fails: it does nothing; after so many exchanges it is gone, and tells nobody, or its messages are 4 bytes
+ * short; it leaves after the forward pass. */
+typedef enum tr_fault { TR_SOUND, TR_ABSENT, TR_DIES, TR_SHORTENS, TR_LEAVES } tr_fault;
+
 /* A rank's thread. */
 typedef struct tr_rank {
     const th_problem *whole;
@@ -29,9 +33,11 @@ typedef struct tr_rank {
     clmgk_dist_local *local;
     clmgk_dist_schedule schedule;
     int32_t rank;
-    double timeout;            /* 0: ten minutes */
-    int64_t heads;             /* 0: the problem's */
-    bool absent;               /* it does nothing */
+    double timeout; /* 0: ten minutes */
+    int64_t heads;  /* 0: the problem's */
+    tr_fault fault;
+    int exchanges; /* before the fault */
+    clmgk_dist_transport inner;
     double *result[TH_ARRAYS]; /* of the rank's tokens */
     clmgk_status status;
     clmgk_error error;

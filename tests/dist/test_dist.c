@@ -182,10 +182,53 @@ TH_TEST(a_rank_that_does_not_come)
     const clmgk_attention_desc desc = whole_desc(CLMGK_VARIANT_SOFTMAX);
     TH_PROBLEM problem = whole_problem(&desc);
     const tr_cut c = make_cut(CLMGK_DIST_ZIGZAG, 2);
-    tr_rank ranks[TR_RANKS] = {{.timeout = 0.05}, {.absent = true}};
+    tr_rank ranks[TR_RANKS] = {{.timeout = 0.05}, {.fault = TR_ABSENT}};
     tr_run(&problem, &c, NULL, CLMGK_DIST_RING, ranks);
     assert_int_equal(ranks[0].status, CLMGK_ERROR_COMMUNICATION);
     assert_non_null(strstr(ranks[0].error.message, "rank 1: no answer in time"));
+}
+
+/* A rank that dies, leaves early or sends another number of bytes, at several places of the passes: the others' calls
+ * fail within their time, with a reason. */
+static void expect_failure(clmgk_dist_schedule schedule, tr_fault fault, int exchanges, const char *words)
+{
+    clmgk_attention_desc desc = whole_desc(CLMGK_VARIANT_SOFTMAX);
+    desc.heads = 6;
+    desc.kv_heads = 3;
+    desc.batch = 2;
+    TH_PROBLEM problem = whole_problem(&desc);
+    const tr_cut c = make_cut(CLMGK_DIST_ZIGZAG, 3);
+    const double timeout = fault == TR_SHORTENS ? 600 : 2;
+    tr_rank ranks[TR_RANKS] = {
+        {.timeout = timeout}, {.timeout = timeout, .fault = fault, .exchanges = exchanges}, {.timeout = timeout}};
+    bool told = false;
+    tr_run(&problem, &c, NULL, schedule, ranks);
+    for (int r = 0; r < 3; r += 2) {
+        assert_int_equal(ranks[r].status, CLMGK_ERROR_COMMUNICATION);
+        told = told || strstr(ranks[r].error.message, words) != NULL;
+    }
+    if (!told)
+        fail_msg("%s; %s; %s", ranks[0].error.message, ranks[1].error.message, ranks[2].error.message);
+    tr_free(ranks, 3);
+}
+
+TH_TEST(a_rank_that_dies)
+{
+    expect_failure(CLMGK_DIST_RING, TR_DIES, 4, "no answer in time");
+    expect_failure(CLMGK_DIST_ALL_TO_ALL, TR_DIES, 7, "no answer in time");
+    for (int exchanges = 0; session->full && exchanges < 9; exchanges++)
+        for (clmgk_dist_schedule s = CLMGK_DIST_ALL_GATHER; s <= CLMGK_DIST_ALL_TO_ALL; s++)
+            expect_failure(s, TR_DIES, exchanges, "no answer in time");
+}
+
+TH_TEST(a_rank_that_leaves_early)
+{
+    expect_failure(CLMGK_DIST_RING, TR_LEAVES, 0, "no answer in time");
+}
+
+TH_TEST(a_rank_that_sends_another_message)
+{
+    expect_failure(CLMGK_DIST_RING, TR_SHORTENS, 3, "bytes: expected");
 }
 
 TH_TEST(ranks_of_different_problems)
