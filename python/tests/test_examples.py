@@ -48,6 +48,12 @@ def test_paged_generation():
         assert "the same tokens as with the model's own cache" in out
 
 
+@needs_torch
+def test_sequence_parallel():
+    """Two processes that share each sequence have the losses of one."""
+    assert "largest difference" in run("sequence_parallel.py", "--steps", "6")
+
+
 def value_of(tokens):
     """The value of an expression, which is taken from the front of its tokens."""
     digits, operation = [], tokens.pop(0)
