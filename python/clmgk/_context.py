@@ -204,6 +204,7 @@ class Context:
     def _own(self, native: Any) -> None:
         self._opened = Opened(native)
         self._kept = Kept(_MOST_PLANS)
+        self._kinds = Kept(_MOST_PLANS)  # C plans, for calls of any size
 
     @classmethod
     def _adopt(cls, context: int, device: int) -> Context:
@@ -273,6 +274,7 @@ class Context:
     def clear(self) -> None:
         """Drops the plans that functions without a plan made on this context, with their compiled programs."""
         self._kept.clear()
+        self._kinds.clear()
 
     def __repr__(self) -> str:
         return f"<clmgk.Context on {self.device.name}>"

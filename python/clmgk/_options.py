@@ -390,7 +390,8 @@ class Call:
 
     def plan(self, context: Context, fields: Mapping[str, Any]) -> Plan:
         """A new plan for the call, with these fields besides."""
-        return Plan._of(context, self.scalars.get("engine", "auto"), {**self.fields(), **fields}, self.storage["q"].ndim == 4)
+        return Plan._of(context, self.scalars.get("engine", "auto"), {**self.fields(), **fields}, self.storage["q"].ndim == 4,
+                        shared=True)
 
     def fields(self) -> dict[str, Any]:
         """The fields of the descriptor that the arrays and options determine."""

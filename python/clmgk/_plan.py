@@ -16,6 +16,7 @@ from ._context import Context, Device, Kept, Opened, context_of
 from ._descriptor import Descriptor, describe, validate
 from ._library import (ARRAYS, GRADIENTS, NULL, UnsupportedError, begin_call, bits, c_string, call, check, check_seed, end_call,
                        ffi, from_name, initialised, is_usable, lib, name_of, name_set, new_error, text, use_opencl)
+from ._sizes import Kind, sizes_of
 from ._slots import Array, Pass, check_array
 
 from_buffer = ffi.from_buffer
@@ -24,6 +25,7 @@ _PATIENCE_MS = 100  # between two looks for signals
 _SILENT_SECONDS = 1.0  # that a compiler may take without a word
 _has_said = False
 _MOST_PREPARED = 64  # kinds of calls that a plan keeps
+_MOST_OWN = 4  # sizes of a kind of call that have C plans of their own
 
 
 class PlanInfo(NamedTuple):
@@ -80,13 +82,22 @@ def _release(pointer: Any, opened: Opened) -> None:
 class Handle:
     """A C plan with what its calls use. It is released when no plan and no call holds it any more."""
 
-    __slots__ = ("pointer", "opened", "workspace_bytes", "idle", "__weakref__")
+    __slots__ = ("pointer", "opened", "workspace_bytes", "idle", "_owner", "__weakref__")
 
     def __init__(self, pointer: Any, opened: Opened) -> None:
         self.pointer, self.opened = pointer, opened
         self.workspace_bytes = lib.clmgk_plan_workspace_size(pointer)
         self.idle: list[tuple[Any, Any, Any]] = []  # what `take` gives
+        self._owner: Handle | None = None
         weakref.finalize(self, _release, pointer, opened)
+
+    def for_sizes(self, sizes: Any) -> Handle:
+        """The same C plan, for calls of these sizes."""
+        own = Handle.__new__(Handle)
+        bytes_ = ffi.new("size_t *")
+        call(lib.clmgk_plan_call_workspace_size, self.pointer, sizes, bytes_)
+        own.pointer, own.opened, own.workspace_bytes, own.idle, own._owner = self.pointer, self.opened, bytes_[0], [], self
+        return own
 
     def take(self) -> tuple[Any, Any, Any]:
         """A workspace, an error record and a place for a pass that is not over, which no other call uses; append all to
@@ -163,6 +174,38 @@ def _create(opened: Opened, desc: Any, options: Any) -> Handle:
     return made
 
 
+class Shared:
+    """The sizes that calls of a kind have had, until there are many; then the C plan that serves all, and its limits."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.seen: set[tuple[int, ...]] = set()
+        self.limits: dict[str, int] = {}
+        self.handle: Handle | None = None
+
+
+def _shared(context: Context, engine: str, fields: Mapping[str, Any], resolved: Any, options: Any) -> Handle | None:
+    """The C plan of all calls of the kind, with larger limits if these need them. None: these sizes have a plan of their
+    own, because the kind has had few others, whose calls are faster so, or cannot have a plan of any size."""
+    kind = Kind(fields, resolved)
+    if not kind.is_usual:
+        return None
+    key = (engine, kind.key)
+    entry = context._kinds.find(key) or context._kinds.keep(key, Shared())
+    with entry.lock:
+        if len(entry.seen) <= _MOST_OWN:
+            entry.seen.add(tuple(kind.sizes.values()))
+        if len(entry.seen) <= _MOST_OWN:
+            return None
+        if not entry.limits or not kind.fits(entry.limits):
+            entry.limits = kind.limits(entry.limits)
+            try:
+                entry.handle = _create(context._opened, describe(kind.fields(entry.limits)), options)
+            except (UnsupportedError, ValueError):
+                entry.handle = None
+        return entry.handle
+
+
 class Plan:
     """One attention problem on one device, compiled once, for many calls.
 
@@ -206,10 +249,10 @@ class Plan:
 
     def __init__(self, *, device: str | Device | Context | None = None, engine: str = "auto", parameters: str | None = None,
                  backward_parameters: str | None = None, **fields: Unpack[Descriptor]) -> None:
-        self._make(device, engine, parameters, backward_parameters, fields, batched=True)
+        self._make(device, engine, parameters, backward_parameters, fields, batched=True, shared=False)
 
     def _make(self, device: str | Device | Context | None, engine: str, parameters: str | None, backward_parameters: str | None,
-              fields: Mapping[str, Any], batched: bool) -> None:
+              fields: Mapping[str, Any], batched: bool, shared: bool) -> None:
         use_opencl()
         desc = describe(fields)
         self._resolved = validate(fields)
@@ -221,13 +264,19 @@ class Plan:
         self._batched = batched
         self._passes: dict[tuple[str, int], Pass] = {}
         self._kept = Kept(_MOST_PREPARED)
-        self._handle: Handle | None = _create(context_of(device)._opened, desc, options)
+        context = context_of(device)
+        self._sizes: Any = NULL  # of every call
+        owner = _shared(context, engine, fields, self._resolved, options) if shared else None
+        if owner is not None:
+            self._sizes = sizes_of(self._resolved)
+        self._handle: Handle | None = _create(context._opened, desc, options) if owner is None else owner.for_sizes(self._sizes)
 
     @classmethod
-    def _of(cls, device: str | Device | Context | None, engine: str, fields: Mapping[str, Any], batched: bool) -> Plan:
-        """A plan for arrays that may lack the axis of the batch."""
+    def _of(cls, device: str | Device | Context | None, engine: str, fields: Mapping[str, Any], batched: bool,
+            shared: bool = False) -> Plan:
+        """A plan for arrays that may lack the axis of the batch. `shared`: its C plan is that of all calls of the kind."""
         self = cls.__new__(cls)
-        self._make(device, engine, None, None, fields, batched)
+        self._make(device, engine, None, None, fields, batched, shared)
         return self
 
     # ---- passes
@@ -242,7 +291,7 @@ class Plan:
     def _pass(self, name: str, parts: int = 0) -> Pass:
         found = self._passes.get((name, parts))
         if found is None:
-            found = self._passes[name, parts] = Pass(self._resolved, name, self._batched, parts)
+            found = self._passes[name, parts] = Pass(self._resolved, name, self._batched, parts, self._sizes)
         return found
 
     def _run(self, pass_: Pass, pointers: list[Any], seed: int, accumulate: int = 0, arrays: Any = None) -> None:

@@ -151,12 +151,12 @@ class Slot:
 class Pass:
     """A pass of a plan: its arrays."""
 
-    def __init__(self, desc: Any, name: str, batched: bool, parts: int) -> None:
-        self.name, self.number, self.parts = name, PASSES[name], parts
+    def __init__(self, desc: Any, name: str, batched: bool, parts: int, sizes: Any) -> None:
+        self.name, self.number, self.parts, self.sizes = name, PASSES[name], parts, sizes
         self.slots = [Slot(desc, self.number, array, batched, parts) for array, index in ARRAYS.items()
                       if array != "workspace" and lib.clmgk_array_presence(desc, self.number, index) != lib.CLMGK_ABSENT]
         self.by_name = {slot.name: slot for slot in self.slots}
         self._native_slots = ffi.new("binding_slot[]", [(slot.index, slot.is_output, slot.dtype.itemsize, slot.bytes)
                                                         for slot in self.slots])
-        self.native = ffi.new("binding_pass *", (self.number, parts, len(self.slots), self._native_slots))
+        self.native = ffi.new("binding_pass *", (self.number, parts, sizes, len(self.slots), self._native_slots))
         self.nothing = [NULL] * len(self.slots)

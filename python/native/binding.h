@@ -29,7 +29,8 @@ typedef struct binding_slot {
 /* A pass of a plan. */
 typedef struct binding_pass {
     clmgk_pass number;
-    int64_t parts; /* as in clmgk_attention_args */
+    int64_t parts; /* these two as in clmgk_attention_args */
+    const clmgk_call_sizes *sizes;
     size_t count;
     const binding_slot *slots;
 } binding_pass;

@@ -302,6 +302,7 @@ clmgk_status binding_run(const binding_device *device, clmgk_plan *plan, const b
     p->args.seed = seed;
     p->args.accumulate = accumulate;
     p->args.parts = pass->parts;
+    p->args.sizes = pass->sizes;
     p->args.workspace.memory = workspace;
     watch(p);
     const clmgk_status status = enqueue(p, plan, error);

@@ -21,7 +21,7 @@ OFFERED = {
     "clmgk_plan_options": inspect.signature(clmgk.Plan).parameters,
 }
 ABSENT = {
-    "clmgk_attention_desc": {"resolved", "sizes_at_call"},  # for the library itself; calls of Python have no sizes of their own
+    "clmgk_attention_desc": {"resolved", "sizes_at_call"},  # for the library itself, and for functions without a plan
     "clmgk_context_options": {"allocator"},  # functions in C, of objects that Python does not see
     # Device.selector has the indices; handles belong to clmgk.opencl; a matrix_unit of "" says that there is none.
     "clmgk_device_info": {"platform_id", "device_id", "platform_index", "device_index", "matrix_units"},

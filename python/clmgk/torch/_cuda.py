@@ -35,7 +35,7 @@ def run(plan: Plan, pass_: Pass, device: torch.device, addresses: Sequence[int],
     """Enqueues a pass on memory at these addresses, in the order of ``pass_.slots``; 0: no array."""
     handle = plan._use()
     args = initialised("clmgk_cuda_args")
-    args.seed = seed
+    args.seed, args.sizes = seed, pass_.sizes
     for slot, address in zip(pass_.slots, addresses):
         setattr(args, slot.name, address)
     # torch uses the memory again for work of this stream alone, which is behind the pass.
