@@ -191,7 +191,7 @@ def _shared(context: Context, engine: str, fields: Mapping[str, Any], resolved: 
     if not kind.is_usual:
         return None
     key = (engine, kind.key)
-    entry = context._kinds.find(key) or context._kinds.keep(key, Shared())
+    entry: Shared = context._kinds.find(key) or context._kinds.keep(key, Shared())
     with entry.lock:
         if len(entry.seen) <= _MOST_OWN:
             entry.seen.add(tuple(kind.sizes.values()))

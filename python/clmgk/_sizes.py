@@ -30,7 +30,7 @@ class Kind:
         self.rows = 0 if not few else 1 if rows <= 1 else 2 if rows == 2 else _FEW  # 0: more
         self.sizes = {name: getattr(d, name) for name in ("batch", "length", "length_k", "sequences", "table_pages")}
         self._fields = {name: value for name, value in fields.items() if name not in _LAYOUTS and name not in _SIZES}
-        self._axes = {}  # of the bias and of classes of blocks: whether they are whole
+        self._axes: dict[str, bool] = {}  # of the bias and of classes of blocks: whether they are whole
         if d.use_bias:
             self._axes.update(bias_batch=d.bias_batch == d.batch, bias_length=d.bias_length == d.length,
                               bias_length_k=d.bias_length_k == d.length_k)
