@@ -253,7 +253,7 @@ class Family:
                  seed: Optional[Tensor]) -> Sequence[Tensor]:
         """The outputs of the forward pass."""
         gradients = _wanted(q, k, v, extras)
-        if torch.jit.is_tracing():
+        if torch._C._is_tracing():  # torch.jit.is_tracing, with a type
             _refuse_onnx()
             if gradients:
                 raise RuntimeError("torch.jit.trace: a graph without gradients is offered: trace under torch.no_grad()")
