@@ -301,7 +301,7 @@ tool_exit tool_parse_dtype(const char *option, const char *text, clmgk_dtype *dt
     if (!text)
         return TOOL_DONE;
     if (clmgk_dtype_from_name(text, &found, NULL) != CLMGK_OK || (int)found >= (int)CLMGK_DTYPES)
-        return tool_fail(error, TOOL_BAD_INPUT, "--%s '%s': expected one of %s", option, text, TOOL_DTYPE_LIST + 2);
+        return tool_fail(error, TOOL_BAD_INPUT, "--%s '%s': expected one of %s", option, text, &TOOL_DTYPE_LIST[2]);
     *dtype = found;
     return TOOL_DONE;
 }
