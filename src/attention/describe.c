@@ -375,35 +375,42 @@ static clmgk_status check_prefix(const clmgk_attention_desc *d, clmgk_error *err
                                     d->prefix_pages, field);
 }
 
+/* What a type of a cache, of the array in this field, does not serve. */
+static clmgk_status check_cache_pass(const clmgk_attention_desc *d, const char *array, const char *type,
+                                     clmgk_error *error)
+{
+    const bool linear = mgk_has_trait(d, CLMGK_TRAIT_LINEAR);
+    const struct {
+        bool wrong;
+        const char *with, *name, *reason;
+    } rules[] = {{d->gradients != 0, "gradients", "", "types of caches are for inference"},
+                 {d->statistics != 0, "statistics", "", "types of caches are for inference"},
+                 {d->append != 0, "append", "", "its kernel does not quantise"},
+                 {linear, "variant ", clmgk_variant_name(d->variant), "the linear family keeps a state, not a cache"}};
+    for (size_t i = 0; i < MGK_COUNT(rules); ++i)
+        if (rules[i].wrong)
+            return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "%s: %s: expected f32, f16 or bf16 with %s%s: %s", array,
+                            type, rules[i].with, rules[i].name, rules[i].reason);
+    return CLMGK_OK;
+}
+
 /* K or V in a type of a cache, with its scales. */
 static clmgk_status check_cache_type(const clmgk_attention_desc *d, clmgk_array array, int64_t size, int use_scale,
                                      clmgk_error *error)
 {
-    const bool keys = array == CLMGK_ARRAY_K;
+    const char *const fields[2][4] = {{"dtype_k", "use_scale_k", "head_size", "K"},
+                                      {"dtype_v", "use_scale_v", "value_size", "V"}};
+    const char *const *const field = fields[array == CLMGK_ARRAY_V];
     const clmgk_dtype dtype = mgk_array_dtype(d, array);
     const clmgk_dtype_info info = clmgk_dtype_get_info(dtype);
     if (use_scale && (!mgk_is_cache_type(dtype) || info.block > 1))
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "use_scale_%c: 1: expected 0 with %s in %s, which has %s",
-                        keys ? 'k' : 'v', keys ? "K" : "V", info.name,
-                        info.block > 1 ? "scales in its blocks" : "no scales");
-    if (!mgk_is_cache_type(dtype))
-        return CLMGK_OK;
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: 1: expected 0 with %s in %s, which has %s", field[1],
+                        field[3], info.name, info.block > 1 ? "scales in its blocks" : "no scales");
     if (size % info.block != 0)
         return mgk_fail(error, CLMGK_ERROR_INVALID_SHAPE,
-                        "%s: %" PRId64 ": expected a multiple of %d, the block of %s in %s",
-                        keys ? "head_size" : "value_size", size, info.block, keys ? "K" : "V", info.name);
-    const char *const field = d->gradients != 0    ? "gradients"
-                              : d->statistics != 0 ? "statistics"
-                              : d->append != 0     ? "append"
-                                                   : NULL;
-    if (field != NULL || mgk_has_trait(d, CLMGK_TRAIT_LINEAR))
-        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "%s: %s: expected f32, f16 or bf16 with %s%s: %s",
-                        keys ? "dtype_k" : "dtype_v", info.name, field != NULL ? field : "variant ",
-                        field != NULL ? "" : clmgk_variant_name(d->variant),
-                        field == NULL    ? "the linear family keeps a state, not a cache"
-                        : d->append != 0 ? "its kernel does not quantise"
-                                         : "types of caches are for inference");
-    return CLMGK_OK;
+                        "%s: %" PRId64 ": expected a multiple of %d, the block of %s in %s", field[2], size, info.block,
+                        field[3], info.name);
+    return mgk_is_cache_type(dtype) ? check_cache_pass(d, field[0], info.name, error) : CLMGK_OK;
 }
 
 /* Packed sequences have an alignment of their own, and lengths, too, unless they have caches. */

@@ -292,10 +292,6 @@ static bool is_used_in_attention(const clmgk_attention_desc *desc, th_name name)
         return desc->numbers[0] != NULL;
     case TH_MASK_BLOCKS:
         return desc->use_mask_blocks != 0;
-    case TH_SCALE_K:
-        return desc->use_scale_k != 0;
-    case TH_SCALE_V:
-        return desc->use_scale_v != 0;
     case TH_PARTS_O:
     case TH_PARTS_LSE:
     case TH_PARTS_LSE_LOW:
@@ -318,6 +314,8 @@ static bool is_used(const clmgk_attention_desc *desc, th_name name)
         return name == TH_APPEND_POSITIONS ? desc->append_rotary != 0 : desc->append > 0;
     if (name == TH_PREFIX_TABLE || name == TH_PREFIX_LENGTH)
         return desc->prefix_pages > 0;
+    if (name == TH_SCALE_K || name == TH_SCALE_V)
+        return name == TH_SCALE_K ? desc->use_scale_k != 0 : desc->use_scale_v != 0;
     return is_used_in_attention(desc, name);
 }
 

@@ -140,7 +140,8 @@ size_t clmgk_ref_block(clmgk_dtype dtype)
 size_t clmgk_ref_dtype_size(clmgk_dtype dtype)
 {
     const clmgk_ref_format format = clmgk_ref_format_of(dtype);
-    const size_t block = clmgk_ref_block(dtype), bits = (size_t)(1 + format.exponent_bits + format.significand_bits);
+    const size_t block = clmgk_ref_block(dtype),
+                 bits = 1 + (size_t)format.exponent_bits + (size_t)format.significand_bits;
     return block * bits / 8 + (block > 1 ? sizeof(uint16_t) : 0); /* of a block, with its scale */
 }
 
