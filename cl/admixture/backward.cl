@@ -447,6 +447,7 @@ FUNCTION void finish_keys(const key_block *b)
 KERNEL(admixture_backward)
 {
     BEGIN_BUFFERS
+    MAKE_CLASSES()
     if (a.heads == 0)
         return;
     const key_share share = key_share_of(&a, GROUP_ID);

@@ -271,6 +271,7 @@ FUNCTION void finish_queries(const query_block *b, __global const float *mix, co
 KERNEL(admixture_backward_queries)
 {
     BEGIN_BUFFERS
+    MAKE_CLASSES()
     if (a.heads == 0)
         return;
     const row_block block = row_block_of(&a, GROUP_ID, 1, offsets);

@@ -88,6 +88,7 @@ FUNCTION real whole_log(const scorer *x, const mgk_attention_args *a, real norm,
 KERNEL(admixture_forward)
 {
     BEGIN_BUFFERS
+    MAKE_CLASSES()
     if (a.length == 0)
         return;
     const row_block block = row_block_of(&a, GROUP_ID, (a.heads + HEADS - 1) / HEADS, offsets);

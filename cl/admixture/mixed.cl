@@ -105,6 +105,7 @@ FUNCTION results mixed_results(const mgk_attention_args *a, const problem *p, co
 KERNEL(admixture_mixed)
 {
     BEGIN_BUFFERS
+    MAKE_CLASSES()
     if (a.length == 0)
         return;
     const int all = out_heads(&a);

@@ -287,6 +287,7 @@ FUNCTION void block_store_values(const key_block *b, int keys)
 KERNEL(mixture_backward)
 {
     BEGIN_BUFFERS
+    MAKE_CLASSES()
     if (a.heads == 0)
         return;
     const key_share share = key_share_of(&a, GROUP_ID);

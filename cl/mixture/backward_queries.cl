@@ -266,6 +266,7 @@ FUNCTION void finish_queries(const query_block *b, const problem *p, int panel, 
 KERNEL(mixture_backward_queries)
 {
     BEGIN_BUFFERS
+    MAKE_CLASSES()
     if (a.heads == 0)
         return;
     const row_block block = row_block_of(&a, GROUP_ID, a.heads, offsets);

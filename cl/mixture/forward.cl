@@ -318,6 +318,7 @@ FUNCTION void tile_begin(engine *e, mixture *x, const key_walk *w, const row_arr
 KERNEL(mixture_forward)
 {
     BEGIN_BUFFERS
+    MAKE_CLASSES()
     if (a.length == 0)
         return;
     const row_block block = row_block_of(&a, GROUP_ID, a.heads, offsets);

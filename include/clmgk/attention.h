@@ -278,7 +278,8 @@ typedef struct clmgk_attention_desc {
      * 16 to 2^20; 0 is 64. use_mask_blocks = 1: the classes are the call's array mask_blocks, of mask_blocks_batch
      * batches and mask_blocks_heads heads, each 1 or full (0: full). 0: a mask_mod that reads captured arrays is
      * classified anew in each call, in the workspace, if there are at least 4 blocks on either axis; other masks need
-     * no classes. Not with packed sequences and use_positions, whose masks are never classified by arrays. */
+     * no classes, and packed sequences with pages have none. use_mask_blocks is not for packed sequences, nor beside
+     * use_positions: these have classes by each call alone, of blocks of a sequence's own tokens. */
     int32_t use_mask_blocks;
     int64_t mask_block_q;
     int64_t mask_block_k;

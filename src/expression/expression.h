@@ -234,7 +234,7 @@ void mgk_print_function(mgk_text *text, const char *name, bool score, const mgk_
 void mgk_print_place(mgk_text *text, const char *name, const mgk_expression *expression);
 
 /* Appends a function of this name: the range of a mask over a tile of pairs (cl/attention/ranges.clh,
- * float_ranges.clh). `reads`: it reads elements of captured arrays (cl/attention/mask.cl); else they may be anything.
+ * float_ranges.clh). `reads`: it reads elements of captured arrays (cl/attention/classes.clh); else they may be anything.
  * NULL: 1. */
 void mgk_print_ranges(mgk_text *text, const char *name, bool reads, const mgk_expression *mask);
 
@@ -268,10 +268,11 @@ typedef struct mgk_formula_texts {
 
 /*
  * `mask_code`: mask_mod_block of cl/attention/mask.cl.
- * `code`, in this order: score_mod, score_mod_slope (by s), mask_mod, mask_mod_tile, which are there always; with a
- * gradient of the numbers score_mod_by_number_<n> for each; score_mod_by_read_<k> and score_mod_place_<k> for each
- * read; at the end score_mod_add_numbers and score_mod_add_reads, which add the gradients of a pair. They depend on the
- * texts' canonical form, and on the gradients, alone.
+ * `code`, in this order: score_mod, score_mod_slope (by s), mask_mod, mask_mod_tile, which are there always; of a mask
+ * that reads captured arrays mask_mod_block, for cl/attention/classify.clh; with a gradient of
+ * the numbers score_mod_by_number_<n> for each; score_mod_by_read_<k> and score_mod_place_<k> for each read; at the end
+ * score_mod_add_numbers and score_mod_add_reads, which add the gradients of a pair. They depend on the texts' canonical
+ * form, and on the gradients, alone.
  */
 typedef struct mgk_formulas {
     const clmgk_allocator *allocator;

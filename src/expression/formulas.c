@@ -123,6 +123,11 @@ static clmgk_status print_all(const mgk_formula_texts *texts, mgk_formulas *f, c
     mgk_print_function(&f->code, "score_mod_slope", true, f->slope, texts->score ? zero : "mod_const(1.0f)");
     mgk_print_function(&f->code, "mask_mod", false, f->mask, "mod_const_int(-1)");
     mgk_print_ranges(&f->code, "mask_mod_tile", false, f->mask);
+    if (f->mask && (f->mask->nodes[f->mask->count - 1].depends & MGK_ON_DATA) != 0) {
+        mgk_text_printf(&f->code, "#if CLASSIFIES\n");
+        mgk_print_ranges(&f->code, "mask_mod_block", true, f->mask);
+        mgk_text_printf(&f->code, "#endif\n");
+    }
     mgk_print_ranges(&f->mask_code, "mask_mod_block", true, f->mask);
     for (size_t n = 0; n < texts->symbols.number_count && (texts->gradients >> MGK_CAPTURES & 1) != 0; ++n) {
         (void)snprintf(name, sizeof(name), "score_mod_by_number_%zu", n);

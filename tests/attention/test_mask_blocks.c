@@ -236,6 +236,37 @@ TH_TEST(hidden_blocks_are_not_read)
         assert_true(problem.array[TH_O].values[i * desc.value_size] == 0.0);
 }
 
+/* The same of a mask that reads an array, in packed sequences, whose blocks are their own, and of tokens at positions.
+ */
+TH_TEST(packed_sequences_and_positions_are_judged)
+{
+    enum { FIRST = 64, NEXT = 128, LENGTH_0 = 250, TOTAL = 550, SHIFT = 5 };
+    const clmgk_plan_options options = options_of(session, CLMGK_ENGINE_LANE);
+    for (int placed = 0; placed < 2; placed++) {
+        clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, TOTAL, TOTAL);
+        desc.mask_mod = "keep[j] != 0 && j <= i + 9";
+        desc.captures[0] =
+            (clmgk_capture){.name = "keep", .type = CLMGK_CAPTURE_I32, .axes = 1, .shape = {TOTAL + SHIFT}};
+        desc.use_positions = placed;
+        desc.sequences = placed ? 0 : 2;
+        TH_PROBLEM problem = th_problem_make(&desc, 1);
+        for (int64_t n = 0; n < TOTAL; n++) {
+            const bool hidden = n >= FIRST && n < NEXT;
+            th_set(&problem, TH_CAPTURE_0, placed ? n + SHIFT : n, 0, 0, 0, 0, hidden ? 0.0 : 1.0);
+            problem.array[placed ? TH_POSITIONS : TH_OFFSETS].values[placed ? n : 1] = placed ? n + SHIFT : LENGTH_0;
+            problem.array[placed ? TH_POSITIONS_K : TH_OFFSETS].values[placed ? n : 1] = placed ? n + SHIFT : LENGTH_0;
+            for (int64_t h = 0; hidden && h < problem.desc.kv_heads; h++)
+                for (int64_t begin = 0; begin <= (placed ? 0 : LENGTH_0); begin += LENGTH_0)
+                    th_set(&problem, TH_V, 0, h, 0, begin + n, 1, NAN);
+        }
+        th_run_pass(session, &problem, TH_FORWARD, &options);
+        assert_true(is_finite(&problem, TH_O) && is_finite(&problem, TH_LSE));
+        th_set(&problem, TH_CAPTURE_0, placed ? FIRST + SHIFT : FIRST, 0, 0, 0, 0, 1.0);
+        th_run_pass(session, &problem, TH_FORWARD, &options);
+        assert_false(is_finite(&problem, TH_O)); /* the block is not hidden any more */
+    }
+}
+
 /* ---- refusals -----------------------------------------------------------------------------------------------------
  */
 

@@ -215,6 +215,23 @@ static mgk_hash key_of(const mgk_flags *flags, const mgk_tunables *tunables, con
     return mgk_hash_bytes(&all, sizeof(all));
 }
 
+/* Puts a launch of the kernel that makes the classes before the one that reads them, which is returned. */
+static mgk_step *classify_before(mgk_step *kernel, mgk_pass_plan *plan)
+{
+    mgk_step *const reader = &plan->steps.step[plan->steps.count++];
+    mgk_mask_place place = plan->classes.place;
+    mgk_text options = reader->options;
+    if (!plan->of_call)
+        mgk_text_printf(&options, "%s", kernel->options.data);
+    *reader = *kernel;
+    kernel->options = options;
+    kernel->launch.global[0] = (size_t)plan->classes.groups * kernel->launch.local[0];
+    place.makes = 1;
+    kernel->args_bytes -= sizeof(place);
+    mgk_step_append(kernel, &place, sizeof(place));
+    return reader;
+}
+
 mgk_step *mgk_attention_add(const mgk_attention_step *step, mgk_pass_plan *plan)
 {
     mgk_step *const kernel = &plan->steps.step[plan->steps.count++];
@@ -223,6 +240,8 @@ mgk_step *mgk_attention_add(const mgk_attention_step *step, mgk_pass_plan *plan)
     mgk_flags flags = step->flags;
     const bool places_pairs = step->block != NULL && (flags.SCORE_MOD || flags.MASK_MOD);
     flags.MASK_CLASSES = flags.MASK_CLASSES || (places_pairs && flags.MASK_MOD && plan->classes.used);
+    flags.CLASSIFIES = flags.MASK_CLASSES && plan->classes.own && !plan->classes.begun;
+    plan->classes.begun = plan->classes.begun || flags.CLASSIFIES;
     const mgk_block no_block = {.threads = 1, .compiler = step->compiler};
     const mgk_block *const block = step->block != NULL ? step->block : &no_block;
     const size_t local = step->block != NULL ? block->threads : step->local;
@@ -241,7 +260,7 @@ mgk_step *mgk_attention_add(const mgk_attention_step *step, mgk_pass_plan *plan)
         kernel->mods = gradients ? plan->mods->gradient_code : plan->mods->code;
         kernel->constants = &plan->mods->captures;
     }
-    return kernel;
+    return flags.CLASSIFIES && plan->classes.groups > 0 ? classify_before(kernel, plan) : kernel;
 }
 
 int64_t mgk_attention_keys(const clmgk_attention_desc *d)

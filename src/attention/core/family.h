@@ -48,6 +48,9 @@ typedef struct mgk_mod_texts {
 /* The classes of blocks of pairs that a pass's kernels read (core/mask.h). */
 typedef struct mgk_mask_classes {
     bool used;
+    bool own;          /* the pass's first kernel that reads them makes them before */
+    bool begun;        /* that one was added */
+    int64_t groups;    /* of it, that make them; 0: there are too few blocks */
     clmgk_array array; /* MASK_BLOCKS, or the workspace */
     mgk_mask_place place;
 } mgk_mask_classes;

@@ -82,18 +82,24 @@ clmgk_status mgk_resolve_mask_blocks(clmgk_attention_desc *d, clmgk_error *error
 
 /* ---- classes ----------------------------------------------------------------------------------------------------- */
 
-static short shift_of(int64_t size)
+static char shift_of(int64_t size)
 {
-    short shift = 0;
+    char shift = 0;
     while ((INT64_C(1) << shift) < size)
         ++shift;
     return shift;
 }
 
+/* Packed sequences have blocks of their own, at most one more each than their queries need. */
+static int64_t rows_of_blocks(const clmgk_attention_desc *d)
+{
+    return d->sequences > 0 ? d->length / d->mask_block_q + d->sequences : blocks_of(d->length, d->mask_block_q);
+}
+
 /* Classes of so many batches and heads, which may be 1 for all. */
 static mgk_mask_place place_of(const clmgk_attention_desc *d, int64_t batch, int64_t heads)
 {
-    const int64_t row = blocks_of(d->length_k, d->mask_block_k), head = blocks_of(d->length, d->mask_block_q) * row;
+    const int64_t row = blocks_of(d->length_k, d->mask_block_k), head = rows_of_blocks(d) * row;
     return (mgk_mask_place){.batch = batch > 1 ? (mgk_i32)(heads * head) : 0,
                             .head = heads > 1 ? (mgk_i32)head : 0,
                             .row = (mgk_i32)row,
@@ -103,17 +109,47 @@ static mgk_mask_place place_of(const clmgk_attention_desc *d, int64_t batch, int
 
 MGK_BINDING(bind_mask, MGK_MASK_BUFFERS)
 
-/* Appends the kernel. `most`: elements of a captured array that it reads for a block. */
-static void add_classification(const mgk_attention_request *request, const mgk_mask_classes *classes, int64_t batch,
-                               int64_t heads, int64_t most, mgk_pass_plan *plan)
+/* Classifies in the workspace: only so many blocks that it pays, and from few elements (cl/attention/classify.clh). */
+static void classify(const mgk_attention_request *request, mgk_pass_plan *plan)
+{
+    enum { LEAST = 4 };
+    const clmgk_attention_desc *const d = request->desc;
+    const int64_t rows = rows_of_blocks(d), keys = blocks_of(d->length_k, d->mask_block_k);
+    const int64_t batch = d->sequences == 0 && (plan->mods->mask_of_batch || d->use_positions) ? d->batch : 1,
+                  heads = plan->mods->mask_of_head ? mgk_softmax_heads(d) : 1;
+    mgk_mask_classes *const classes = &plan->classes;
+    *classes = (mgk_mask_classes){.array = CLMGK_ARRAY_WORKSPACE, .used = true, .own = true};
+    if (rows < LEAST || keys < LEAST || !is_small(batch, heads, rows, keys))
+        return;
+    classes->place = place_of(d, batch, heads);
+    classes->place.first = mgk_steps_region(&plan->steps, batch * heads * rows * keys);
+    classes->groups = batch * heads * rows;
+}
+
+void mgk_mask_begin(const mgk_attention_request *request, mgk_pass_plan *plan)
+{
+    const clmgk_attention_desc *const d = request->desc;
+    plan->classes = (mgk_mask_classes){.used = false};
+    if (d->use_mask_blocks)
+        plan->classes = (mgk_mask_classes){.array = CLMGK_ARRAY_MASK_BLOCKS,
+                                           .used = true,
+                                           .place = place_of(d, d->mask_blocks_batch, d->mask_blocks_heads)};
+    else if (d->mask_mod != NULL && plan->mods->mask_reads && !(d->sequences > 0 && d->page_size > 0))
+        classify(request, plan); /* how many keys pages have, kernels alone know */
+}
+
+clmgk_status mgk_attention_plan_mask(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error)
 {
     enum { ITEMS = 64 };
     const clmgk_attention_desc *const d = request->desc;
-    const int64_t count = batch * heads * blocks_of(d->length, d->mask_block_q) * classes->place.row;
-    const mgk_mask_args args = {.classes = classes->place,
-                                .most = most,
-                                .batch = (mgk_i32)batch,
-                                .heads = (mgk_i32)heads,
+    const mgk_mask_place *const place = &plan->classes.place;
+    const int64_t count = d->mask_blocks_batch * d->mask_blocks_heads * rows_of_blocks(d) * place->row;
+    plan->tunables = mgk_engine_tunables(request->engine, request->family->added);
+    MGK_TRY(mgk_tunables_read(&plan->tunables, &request->parameters, error));
+    const mgk_mask_args args = {.classes = *place,
+                                .most = d->mask_block_q * d->mask_block_k,
+                                .batch = (mgk_i32)d->mask_blocks_batch,
+                                .heads = (mgk_i32)d->mask_blocks_heads,
                                 .batches = (mgk_i32)d->batch,
                                 .query_heads = (mgk_i32)mgk_softmax_heads(d),
                                 .kv_heads = (mgk_i32)(d->mix_after_heads > 0 ? 1 : d->kv_heads), /* then g is 0 */
@@ -128,46 +164,8 @@ static void add_classification(const mgk_attention_request *request, const mgk_m
                                      .global = (size_t)((count + ITEMS - 1) / ITEMS * ITEMS),
                                      .local = ITEMS};
     mgk_step *const kernel = mgk_attention_add(&step, plan);
-    mgk_replace_buffer(kernel, CLMGK_ARRAY_WORKSPACE, classes->array);
+    mgk_replace_buffer(kernel, CLMGK_ARRAY_WORKSPACE, CLMGK_ARRAY_MASK_BLOCKS);
     kernel->mods = plan->mods->mask_code;
     kernel->constants = &plan->mods->captures;
-}
-
-/* Classifies in the workspace, as a first step: only so many blocks that it pays, and from few elements. */
-static void classify(const mgk_attention_request *request, mgk_pass_plan *plan)
-{
-    enum { LEAST = 4 };
-    const clmgk_attention_desc *const d = request->desc;
-    const int64_t rows = blocks_of(d->length, d->mask_block_q), keys = blocks_of(d->length_k, d->mask_block_k);
-    const int64_t batch = plan->mods->mask_of_batch ? d->batch : 1,
-                  heads = plan->mods->mask_of_head ? mgk_softmax_heads(d) : 1;
-    mgk_mask_classes *const classes = &plan->classes;
-    *classes = (mgk_mask_classes){.array = CLMGK_ARRAY_WORKSPACE, .used = true};
-    if (rows < LEAST || keys < LEAST || !is_small(batch, heads, rows, keys))
-        return;
-    classes->place = place_of(d, batch, heads);
-    classes->place.first = mgk_steps_region(&plan->steps, batch * heads * rows * keys);
-    add_classification(request, classes, batch, heads, 2 * (d->mask_block_q + d->mask_block_k), plan);
-}
-
-void mgk_mask_begin(const mgk_attention_request *request, mgk_pass_plan *plan)
-{
-    const clmgk_attention_desc *const d = request->desc;
-    plan->classes = (mgk_mask_classes){.used = false};
-    if (d->use_mask_blocks)
-        plan->classes = (mgk_mask_classes){.array = CLMGK_ARRAY_MASK_BLOCKS,
-                                           .used = true,
-                                           .place = place_of(d, d->mask_blocks_batch, d->mask_blocks_heads)};
-    else if (d->mask_mod != NULL && plan->mods->mask_reads && d->sequences == 0 && !d->use_positions)
-        classify(request, plan);
-}
-
-clmgk_status mgk_attention_plan_mask(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error)
-{
-    const clmgk_attention_desc *const d = request->desc;
-    plan->tunables = mgk_engine_tunables(request->engine, request->family->added);
-    MGK_TRY(mgk_tunables_read(&plan->tunables, &request->parameters, error));
-    add_classification(request, &plan->classes, d->mask_blocks_batch, d->mask_blocks_heads,
-                       d->mask_block_q * d->mask_block_k, plan);
     return CLMGK_OK;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Classes of blocks of pairs: their sizes, and the kernel that finds them (cl/attention/mask.cl). */
+/* Classes of blocks of pairs: their sizes, and who makes them (cl/attention/classify.clh, mask.cl). */
 #ifndef MGK_MASK_H
 #define MGK_MASK_H
 
@@ -9,7 +9,7 @@
 clmgk_status mgk_resolve_mask_blocks(clmgk_attention_desc *desc, clmgk_error *error);
 
 /* Sets the pass's classes: the call's array, or for a mask that reads captured arrays a region of the workspace, which
- * a first step fills. */
+ * the first kernel that reads them fills before. */
 void mgk_mask_begin(const mgk_attention_request *request, mgk_pass_plan *plan);
 
 /* Plans the pass that fills the call's array. */
