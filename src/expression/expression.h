@@ -234,8 +234,8 @@ void mgk_print_function(mgk_text *text, const char *name, bool score, const mgk_
 void mgk_print_place(mgk_text *text, const char *name, const mgk_expression *expression);
 
 /* Appends a function of this name: the range of a mask over a tile of pairs (cl/attention/ranges.clh,
- * float_ranges.clh). `reads`: it reads elements of captured arrays (cl/attention/classes.clh); else they may be anything.
- * NULL: 1. */
+ * float_ranges.clh). `reads`: it reads elements of captured arrays (cl/attention/classes.clh); else they may be
+ * anything. NULL: 1. */
 void mgk_print_ranges(mgk_text *text, const char *name, bool reads, const mgk_expression *mask);
 
 /* ---- a problem's score and mask ---------------------------------------------------------------------------------- */
