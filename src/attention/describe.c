@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Validation of descriptors, and their defaults. */
+/* Validation of descriptors, their defaults, and what they say of arrays. */
 #include "attention/core/formulas.h"
 #include "attention/core/mask.h"
 #include "attention/plan.h"
@@ -839,4 +839,17 @@ clmgk_status clmgk_attention_validate(const clmgk_attention_desc *desc, clmgk_at
     resolved->struct_size = desc->struct_size;
     mgk_struct_write(resolved, 0, &d, sizeof(d));
     return CLMGK_OK;
+}
+
+void mgk_plan_list_arrays(const clmgk_attention_desc *desc, mgk_plan_array array[CLMGK_ARRAYS])
+{
+    for (int i = 0; i < CLMGK_ARRAYS; ++i) {
+        mgk_plan_array *const line = &array[i];
+        const clmgk_shape shape = mgk_array_used_shape(desc, (clmgk_array)i);
+        line->element = mgk_array_element_size(desc, (clmgk_array)i);
+        line->extent =
+            shape.rank > 0 ? mgk_extent_of(shape.rank, shape.size, shape.stride, line->element) : mgk_extent_dense(0);
+        for (int pass = 0; pass < CLMGK_PASSES; ++pass)
+            line->presence[pass] = mgk_array_presence(desc, (clmgk_pass)pass, (clmgk_array)i);
+    }
 }

@@ -190,19 +190,6 @@ static clmgk_status make_passes(clmgk_plan *plan, const clmgk_plan_options *opti
     return status;
 }
 
-void mgk_plan_list_arrays(const clmgk_attention_desc *desc, mgk_plan_array array[CLMGK_ARRAYS])
-{
-    for (int i = 0; i < CLMGK_ARRAYS; ++i) {
-        mgk_plan_array *const line = &array[i];
-        const clmgk_shape shape = mgk_array_used_shape(desc, (clmgk_array)i);
-        line->element = mgk_array_element_size(desc, (clmgk_array)i);
-        line->extent =
-            shape.rank > 0 ? mgk_extent_of(shape.rank, shape.size, shape.stride, line->element) : mgk_extent_dense(0);
-        for (int pass = 0; pass < CLMGK_PASSES; ++pass)
-            line->presence[pass] = mgk_array_presence(desc, (clmgk_pass)pass, (clmgk_array)i);
-    }
-}
-
 static clmgk_status make_captures(clmgk_plan *plan, clmgk_error *error)
 {
     mgk_mod_texts *const mods = &plan->mods;

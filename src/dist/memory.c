@@ -32,6 +32,20 @@ clmgk_status mgk_dist_write(const clmgk_dist_plan *p, const clmgk_buffer *to, in
                              "clEnqueueWriteBuffer");
 }
 
+int64_t mgk_dist_groups_before(const clmgk_dist_plan *p, int32_t rank)
+{
+    return p->desc.kv_heads * rank / p->transport.ranks;
+}
+
+int64_t mgk_dist_head_offset(const clmgk_dist_plan *p, clmgk_array array)
+{
+    const clmgk_attention_desc *const d = &p->desc;
+    const clmgk_shape shape = clmgk_array_shape(d, array);
+    if (p->schedule != CLMGK_DIST_ALL_TO_ALL || shape.rank == 0 || shape.axes[0] != 'H')
+        return 0;
+    return clmgk_array_count(d, array) / d->kv_heads * mgk_dist_groups_before(p, p->transport.rank);
+}
+
 clmgk_status mgk_dist_finish(const clmgk_dist_plan *p, clmgk_status status, clmgk_error *error)
 {
     const cl_int code = clFinish(p->queue);

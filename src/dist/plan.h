@@ -62,10 +62,6 @@ clmgk_status mgk_dist_scan_backward(const clmgk_dist_plan *p, const clmgk_attent
 
 /* ---- heads.c: ALL_TO_ALL ---- */
 
-/* Groups of heads, each with one head of V, before those of a rank; up to `ranks` itself. */
-int64_t mgk_dist_groups_before(const clmgk_dist_plan *p, int32_t rank);
-/* Elements of an array of heads that all ranks have, before those of this rank's heads; 0 for other arrays. */
-int64_t mgk_dist_head_offset(const clmgk_dist_plan *p, clmgk_array array);
 /* This rank's problem: all tokens, its heads. */
 clmgk_attention_desc mgk_dist_heads_desc(const clmgk_dist_plan *p, const clmgk_attention_desc *given);
 /* Bytes of the memory for an array of the problem; 0: none. */
@@ -75,6 +71,10 @@ clmgk_status mgk_dist_heads_backward(const clmgk_dist_plan *p, const clmgk_atten
 
 /* ---- memory.c ---- */
 
+/* Groups of heads, each with one head of V, before those of a rank; up to `ranks` itself. */
+int64_t mgk_dist_groups_before(const clmgk_dist_plan *p, int32_t rank);
+/* Elements of an array of heads that all ranks have, before those of this rank's heads; 0 for other arrays. */
+int64_t mgk_dist_head_offset(const clmgk_dist_plan *p, clmgk_array array);
 /* Waits for what was enqueued, with which status. */
 clmgk_status mgk_dist_finish(const clmgk_dist_plan *p, clmgk_status status, clmgk_error *error);
 
