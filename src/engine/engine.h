@@ -125,8 +125,8 @@ static inline clmgk_dtype mgk_dtype_of(const clmgk_attention_desc *desc, clmgk_s
 
 /* All types, for an engine whose kernels load and store through cl/base/elements.clh. */
 #define MGK_DTYPE_BIT(name, value, ...) | 1U << (value)
-#define MGK_ALL_DTYPES                  (0U CLMGK_DTYPE_LIST(MGK_DTYPE_BIT))
-#define MGK_CACHE_DTYPES                (0U CLMGK_CACHE_DTYPE_LIST(MGK_DTYPE_BIT))
+#define MGK_RESULT_DTYPES               (0U CLMGK_DTYPE_LIST(MGK_DTYPE_BIT))
+#define MGK_ALL_DTYPES                  (0U CLMGK_DTYPE_LIST(MGK_DTYPE_BIT) CLMGK_CACHE_DTYPE_LIST(MGK_DTYPE_BIT))
 
 typedef struct mgk_engine {
     clmgk_engine value;

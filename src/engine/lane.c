@@ -426,7 +426,7 @@ static const int newest_units[] = {MATRIX_AMX_F16, 0};
 
 const mgk_engine mgk_engine_lane = {.value = CLMGK_ENGINE_LANE,
                                     .tunables = &lane_table,
-                                    .dtypes = MGK_ALL_DTYPES | MGK_CACHE_DTYPES,
+                                    .dtypes = MGK_ALL_DTYPES,
                                     .private_tiles = true,
                                     .newest_units = newest_units,
                                     .unit_serves = unit_serves,

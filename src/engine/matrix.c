@@ -647,7 +647,7 @@ static const int newest_units[] = {MATRIX_WGMMA, 0};
 
 const mgk_engine mgk_engine_matrix = {.value = CLMGK_ENGINE_MATRIX,
                                       .tunables = &matrix_table,
-                                      .dtypes = MGK_ALL_DTYPES,
+                                      .dtypes = MGK_RESULT_DTYPES,
                                       .queries_apart = true,
                                       .fewest_rows = TILE_ROWS,
                                       .newest_units = newest_units,

@@ -454,7 +454,7 @@ static int feature_block(const mgk_device_facts *facts)
 
 const mgk_engine mgk_engine_simt = {.value = CLMGK_ENGINE_SIMT,
                                     .tunables = &simt_table,
-                                    .dtypes = MGK_ALL_DTYPES | MGK_CACHE_DTYPES,
+                                    .dtypes = MGK_ALL_DTYPES,
                                     .queries_apart = true,
                                     .few_rows_of_heads = true,
                                     .exchanges = true,

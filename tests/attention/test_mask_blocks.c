@@ -236,6 +236,16 @@ TH_TEST(hidden_blocks_are_not_read)
         assert_true(problem.array[TH_O].values[i * desc.value_size] == 0.0);
 }
 
+/* The first capture hides keys, whose places in it are so much further; their values must not be read. */
+static void hide_keys(th_problem *problem, int64_t first, int64_t next, int64_t shift)
+{
+    for (int64_t n = first; n < next; n++) {
+        th_set(problem, TH_CAPTURE_0, n + shift, 0, 0, 0, 0, 0.0);
+        for (int64_t h = 0; h < problem->desc.kv_heads; h++)
+            th_set(problem, TH_V, 0, h, 0, n, 1, NAN);
+    }
+}
+
 /* The same of a mask that reads an array, in packed sequences, whose blocks are their own, and of tokens at positions.
  */
 TH_TEST(packed_sequences_and_positions_are_judged)
@@ -250,18 +260,20 @@ TH_TEST(packed_sequences_and_positions_are_judged)
         desc.use_positions = placed;
         desc.sequences = placed ? 0 : 2;
         TH_PROBLEM problem = th_problem_make(&desc, 1);
-        for (int64_t n = 0; n < TOTAL; n++) {
-            const bool hidden = n >= FIRST && n < NEXT;
-            th_set(&problem, TH_CAPTURE_0, placed ? n + SHIFT : n, 0, 0, 0, 0, hidden ? 0.0 : 1.0);
-            problem.array[placed ? TH_POSITIONS : TH_OFFSETS].values[placed ? n : 1] = placed ? n + SHIFT : LENGTH_0;
-            problem.array[placed ? TH_POSITIONS_K : TH_OFFSETS].values[placed ? n : 1] = placed ? n + SHIFT : LENGTH_0;
-            for (int64_t h = 0; hidden && h < problem.desc.kv_heads; h++)
-                for (int64_t begin = 0; begin <= (placed ? 0 : LENGTH_0); begin += LENGTH_0)
-                    th_set(&problem, TH_V, 0, h, 0, begin + n, 1, NAN);
+        const int64_t shift = placed ? SHIFT : 0;
+        for (int n = 0; n < TOTAL; n++) {
+            th_set(&problem, TH_CAPTURE_0, n + shift, 0, 0, 0, 0, 1.0);
+            if (placed)
+                problem.array[TH_POSITIONS].values[n] = problem.array[TH_POSITIONS_K].values[n] = n + SHIFT;
         }
+        if (!placed)
+            problem.array[TH_OFFSETS].values[1] = LENGTH_0;
+        hide_keys(&problem, FIRST, NEXT, shift);
+        if (!placed)
+            hide_keys(&problem, FIRST + LENGTH_0, NEXT + LENGTH_0, -LENGTH_0);
         th_run_pass(session, &problem, TH_FORWARD, &options);
         assert_true(is_finite(&problem, TH_O) && is_finite(&problem, TH_LSE));
-        th_set(&problem, TH_CAPTURE_0, placed ? FIRST + SHIFT : FIRST, 0, 0, 0, 0, 1.0);
+        th_set(&problem, TH_CAPTURE_0, FIRST + shift, 0, 0, 0, 0, 1.0);
         th_run_pass(session, &problem, TH_FORWARD, &options);
         assert_false(is_finite(&problem, TH_O)); /* the block is not hidden any more */
     }

@@ -76,6 +76,7 @@ static void make_array(tl_problem *problem, clmgk_layer_array name, int64_t coun
     th_array *const array = &problem->array[name];
     array->dtype = lines[name].storage ? problem->attention.desc.dtype : CLMGK_DTYPE_F32;
     array->element = clmgk_ref_dtype_size(array->dtype);
+    array->block = 1;
     array->integer = lines[name].integer;
     array->offset = GUARD;
     array->count = (size_t)count;
