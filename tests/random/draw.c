@@ -289,6 +289,19 @@ bool rd_make_problem(rd_case *c, uint64_t seed)
 
 /* ---- the whole --------------------------------------------------------------------------------------------------- */
 
+/* Arrays whose offsets are drawn last, so that values of problems without them stay as they were. */
+static bool is_later(size_t name)
+{
+    return name == TH_SCALE_K || name == TH_SCALE_V || (name >= TH_APPEND_K && name <= TH_PREFIX_LENGTH);
+}
+
+static void draw_offsets(th_problem *problem, bool later, uint64_t *state)
+{
+    for (size_t name = 0; name < TH_ARRAYS; name++)
+        if (is_later(name) == later)
+            problem->array[name].offset = (uint64_t)th_pick(state, 0, 130);
+}
+
 rd_case rd_draw(uint64_t seed, uint64_t number)
 {
     const rd_configuration from = rd_configuration_of(seed, number);
@@ -311,9 +324,9 @@ rd_case rd_draw(uint64_t seed, uint64_t number)
     c.grad_lse = !th_chance(&state, 3);
     assert_true(rd_make_problem(&c, th_random(&state)));
     c.problem.seed = th_random(&state);
-    for (size_t name = 0; name < TH_ARRAYS; name++)
-        c.problem.array[name].offset = (uint64_t)th_pick(&state, 0, 130);
+    draw_offsets(&c.problem, false, &state);
     rd_spoil_values(&c.problem, !repeats_tokens(&c), &state);
+    draw_offsets(&c.problem, true, &state);
     return c;
 }
 
