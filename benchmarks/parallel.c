@@ -231,7 +231,7 @@ static void close_mpi(clmgk_dist_mpi *mpi)
         (void)MPI_Finalize();
 }
 #else
-static tool_exit open_mpi(const parallel_run *run, const clmgk_dist_mpi *const *mpi, const tool_error *error)
+static tool_exit open_mpi(const parallel_run *run, clmgk_dist_mpi *const *mpi, const tool_error *error)
 {
     (void)run;
     (void)mpi;

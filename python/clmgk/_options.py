@@ -374,7 +374,7 @@ class Call:
         if self._bias_shape:
             self._settle_bias(False)
         resolved, args, count = validate(self.fields()), initialised("clmgk_host_args"), ffi.new("int64_t *")
-        pass_ = Pass(resolved, "forward", self.storage["q"].ndim == 4, 0)
+        pass_ = Pass(resolved, "forward", self.storage["q"].ndim == 4, 0, ffi.NULL)
         arrays = _in_shapes(self.arrays, self._broadcast(pass_))
         for slot in pass_.slots:
             if slot.name in _INTEGERS or slot.name.startswith(("capture_", "numbers")):

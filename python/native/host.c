@@ -147,7 +147,9 @@ static clmgk_buffer *buffer_of(binding_pending *p, size_t i)
 static clmgk_status create_buffer(binding_pending *p, size_t i, clmgk_error *error)
 {
     const binding_slot *const slot = &p->pass->slots[i];
-    if ((uintptr_t)p->arrays[i] % slot->element_bytes != 0)
+    const size_t alignment =
+        slot->element_bytes & (~slot->element_bytes + 1); /* blocks: of the scale that they begin with */
+    if ((uintptr_t)p->arrays[i] % alignment != 0)
         return refuse(error, CLMGK_ERROR_INVALID_BUFFER, clmgk_array_name(slot->array),
                       "its elements are not aligned in memory: copy it");
     const cl_mem_flags host = p->device->in_place ? CL_MEM_USE_HOST_PTR : CL_MEM_COPY_HOST_PTR;

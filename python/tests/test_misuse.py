@@ -49,7 +49,7 @@ MISUSES = [
     (ValueError, "k: shape", lambda: attend(lambda q, k, v: (q, np.ones((2, 2, 9, 16), F32), v))),
     (ValueError, "at least one batch and one head", lambda: attend(lambda q, k, v: (q[..., :0], k, v))),
     (ValueError, "at least one batch and one head", lambda: attend(lambda q, k, v: (q[:0], k[:0], v[:0]))),
-    (ValueError, "head_size", lambda: attend(lambda q, k, v: [np.ones((1, 1, 2, 513), F32)] * 3)),
+    (ValueError, "head_size", lambda: attend(lambda q, k, v: [np.ones((1, 1, 2, 577), F32)] * 3)),
     (ValueError, "q: the innermost axis", lambda: attend(lambda q, k, v: (q[..., ::2], k[..., :8], v))),
     (ValueError, "q: the innermost axis", lambda: attend(lambda q, k, v: (q[..., ::-1], k, v))),
     (ValueError, "q: strides", lambda: attend(lambda q, k, v: (q[:, :, ::-1], k, v))),
