@@ -6,8 +6,8 @@
  *
  * The parts are dense, [parts,B,H,N,E] and [parts,B,H,N]: the caller's, or (SPLIT_KEYS) f32 parts in the workspace with
  * L in units of scores, as a sum of two floats; SPLIT_TAIL: of the rows from `parts_first` on. Adjacent work-items have
- * adjacent elements of O: one each, or (PART_TEAMS) four, which a GPU loads at once. Few rows would leave a GPU idle:
- * then teams of work-items, as many as PART_TEAMS says, share a row's parts, and the teams' sums are added in order.
+ * adjacent elements of O, four each, which a GPU loads at once. Few rows would leave a GPU idle: then teams of
+ * work-items, as many as PART_TEAMS says, share a row's parts, and the teams' sums are added in order.
  */
 #include "attention/buffers.clh"
 
@@ -20,15 +20,9 @@
 #include "attention/units.clh"
 #include "engine/traits.clh"
 
-#if PART_TEAMS
 #include "base/fours.clh"
-#define TEAMS PART_TEAMS
-typedef float4 columns;
-#else
-#define TEAMS 1
-typedef float columns;
-#endif
-#define COLUMNS   ((int)(sizeof(columns) / sizeof(float)))
+
+#define COLUMNS   4
 #define ROW_ITEMS (VALUE_SIZE / COLUMNS) /* work-items of a team */
 
 /* What the float of element i of a part's L lacks, and the unit of both in nats; the type of its O. */
@@ -45,7 +39,7 @@ typedef o_element part_element;
 #endif
 
 /* Parts whose numbers are loaded together: few rows have few work-items, which wait for memory most of the time. */
-#define PARTS_AT_ONCE (PART_TEAMS == 0 ? 8 : PART_TEAMS == 1 ? 2 : 4)
+#define PARTS_AT_ONCE (PART_TEAMS == 1 ? 2 : 4)
 
 /* A row's parts. */
 typedef struct row_parts {
@@ -56,14 +50,14 @@ typedef struct row_parts {
     bool aligned;
 } row_parts;
 
-/* The largest L of the parts from `first` on, one of every TEAMS, and what its float lacks. */
+/* The largest L of the parts from `first` on, one of every PART_TEAMS, and what its float lacks. */
 FUNCTION float team_top(const row_parts *x, int first, float *top_low)
 {
     float top = -INFINITY;
     *top_low = 0.0f;
-    for (; first < x->parts; first += PARTS_AT_ONCE * TEAMS) {
+    for (; first < x->parts; first += PARTS_AT_ONCE * PART_TEAMS) {
         UNROLL
-        for (int p = first; p < first + PARTS_AT_ONCE * TEAMS; p += TEAMS) {
+        for (int p = first; p < first + PARTS_AT_ONCE * PART_TEAMS; p += PART_TEAMS) {
             const long at = min(p, x->parts - 1) * x->rows;
             const float l = p < x->parts ? x->lse[at] : -INFINITY, low = PART_LOW(x, at);
             *top_low = l > top ? low : *top_low;
@@ -73,45 +67,22 @@ FUNCTION float team_top(const row_parts *x, int first, float *top_low)
     return top;
 }
 
-/* A work-item's elements of a row, e .. */
-#if PART_TEAMS
-#define HAS_FOURS(o, size) has_fours(o, size, size)
-FUNCTION columns load_columns(const row_parts *x, long at, int e, const bool aligned)
-{
-    return load_four(x->o + at * x->size, e, x->size, aligned);
-}
-FUNCTION void store_columns(__global o_element *row, int e, int size, columns x)
-{
-    store_four(row, e, size, has_fours(row, 0, size), x);
-}
-#else
-#define HAS_FOURS(o, size) false
-FUNCTION columns load_columns(const row_parts *x, long at, int e, const bool aligned)
-{
-    return load1(x->o, at * x->size + e);
-}
-FUNCTION void store_columns(__global o_element *row, int e, int size, columns x)
-{
-    store1(row, e, x);
-}
-#endif
-
 /* The sum of these parts' weights relative to `top`, and of their weighted O. */
 FUNCTION float team_sum(const row_parts *x, int first, int e, float top, float top_low, const bool aligned,
-                        columns *value)
+                        float4 *value)
 {
     float sum = 0.0f;
-    *value = (columns)(0.0f);
-    for (; first < x->parts; first += PARTS_AT_ONCE * TEAMS) {
+    *value = (float4)(0.0f);
+    for (; first < x->parts; first += PARTS_AT_ONCE * PART_TEAMS) {
         UNROLL
-        for (int p = first; p < first + PARTS_AT_ONCE * TEAMS; p += TEAMS) {
+        for (int p = first; p < first + PARTS_AT_ONCE * PART_TEAMS; p += PART_TEAMS) {
             const long at = min(p, x->parts - 1) * x->rows;
             const float l = p < x->parts ? x->lse[at] : -INFINITY, low = PART_LOW(x, at);
-            const columns o = load_columns(x, at, e, aligned);
+            const float4 o = load_four(x->o + at * x->size, e, x->size, aligned);
             const bool seen = l != -INFINITY; /* else the part has no visible key, and its O may be anything */
             const float weight = seen ? exp((l - top + (low - top_low)) * PART_UNIT) : 0.0f;
             sum += weight;
-            *value = seen ? fma((columns)(weight), o, *value) : *value;
+            *value = seen ? fma((float4)(weight), o, *value) : *value;
         }
     }
     return sum;
@@ -121,7 +92,7 @@ FUNCTION float team_sum(const row_parts *x, int first, int e, float top, float t
 /* What a team passes on to the first. */
 typedef struct team_results {
     float top, top_low, sum;
-    columns value[ROW_ITEMS];
+    float4 value[ROW_ITEMS];
 } team_results;
 #endif
 
@@ -131,12 +102,12 @@ __kernel void attention_combine(KERNEL_PARAMETERS)
     if (a.length == 0)
         return;
     const int item = (int)(get_global_id(0) % ROW_ITEMS), e = item * COLUMNS;
-    const int team = (int)(get_global_id(0) / ROW_ITEMS % TEAMS);
+    const int team = (int)(get_global_id(0) / ROW_ITEMS % PART_TEAMS);
     const long before = SPLIT_TAIL ? a.parts_first : 0, rows = rows_of(&a) - before;
-    const long row = (long)(get_global_id(0) / (ROW_ITEMS * TEAMS)); /* of those that have parts */
+    const long row = (long)(get_global_id(0) / (ROW_ITEMS * PART_TEAMS)); /* of those that have parts */
     if (row >= rows)
         return;
-#if TEAMS == 1
+#if PART_TEAMS == 1
     if (e >= a.value_size)
         return;
 #endif
@@ -153,7 +124,7 @@ __kernel void attention_combine(KERNEL_PARAMETERS)
                          rows,
                          a.splits,
                          a.value_size,
-                         e < a.value_size && HAS_FOURS(work + a.parts_o, a.value_size)};
+                         e < a.value_size && has_fours(work + a.parts_o, a.value_size, a.value_size)};
 #else
     const row_parts x = {parts_lse + row,
                          is_given(&a.bound, SLOT_PARTS_LSE_LOW) ? parts_lse_low + row : 0,
@@ -161,11 +132,11 @@ __kernel void attention_combine(KERNEL_PARAMETERS)
                          rows,
                          a.bound.parts,
                          a.value_size,
-                         e < a.value_size && HAS_FOURS(parts_o, a.value_size)};
+                         e < a.value_size && has_fours(parts_o, a.value_size, a.value_size)};
 #endif
     float top_low, top = team_top(&x, team, &top_low);
 #if PART_TEAMS > 1
-    __local team_results results[TEAMS];
+    __local team_results results[PART_TEAMS];
     if (item == 0) {
         results[team].top = top;
         results[team].top_low = top_low;
@@ -173,13 +144,13 @@ __kernel void attention_combine(KERNEL_PARAMETERS)
     LOCAL_BARRIER();
     top = -INFINITY;
     UNROLL
-    for (int t = 0; t < TEAMS; ++t) {
+    for (int t = 0; t < PART_TEAMS; ++t) {
         top_low = results[t].top > top ? results[t].top_low : top_low;
         top = fmax(top, results[t].top);
     }
 #endif
     top = top == -INFINITY ? 0.0f : top;
-    columns value;
+    float4 value;
     float sum = x.aligned ? team_sum(&x, team, e, top, top_low, true, &value)
                           : team_sum(&x, team, e, top, top_low, false, &value);
 #if PART_TEAMS > 1
@@ -189,7 +160,7 @@ __kernel void attention_combine(KERNEL_PARAMETERS)
     LOCAL_BARRIER();
     if (team == 0) {
         UNROLL
-        for (int t = 1; t < TEAMS; ++t) {
+        for (int t = 1; t < PART_TEAMS; ++t) {
             sum += results[t].sum;
             value += results[t].value[item];
         }
@@ -197,7 +168,7 @@ __kernel void attention_combine(KERNEL_PARAMETERS)
 #endif
     if (team == 0 && e < a.value_size) {
         __global o_element *const out = o + place.b * a.o.batch + place.h * a.o.head + place.i * a.o.token;
-        store_columns(out, e, a.value_size, sum == 0.0f ? (columns)(0.0f) : value / sum);
+        store_four(out, e, a.value_size, has_fours(out, 0, a.value_size), sum == 0.0f ? (float4)(0.0f) : value / sum);
     }
     if (team == 0 && item == 0) {
         const long at = row_lse(&a, &place);

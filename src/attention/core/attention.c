@@ -509,8 +509,8 @@ static int64_t rows_of(const clmgk_attention_desc *d)
     return d->batch * d->heads * d->length;
 }
 
-/* `parts`: the workspace's, of `args`; 0: the caller's. Work-items have an element of O each, or four (cl/attention/
- * combine.cl), of rows rounded up to the class of E. */
+/* `parts`: the workspace's, of `args`; 0: the caller's. Work-items have four elements of O each, of rows rounded up
+ * to the class of E (cl/attention/combine.cl). */
 void mgk_attention_add_combine(const mgk_attention_request *request, int64_t parts, const mgk_forward_args *args,
                                mgk_pass_plan *plan)
 {
@@ -523,10 +523,10 @@ void mgk_attention_add_combine(const mgk_attention_request *request, int64_t par
     mgk_flags flags = mgk_attention_flags(request);
     flags.SPLIT_KEYS = parts > 0;
     flags.SPLIT_TAIL = parts > 0 && args->whole > 0;
-    flags.PART_TEAMS = request->engine->private_tiles ? 0
+    flags.PART_TEAMS = request->engine->private_tiles ? 1
                        : d->sizes_at_call             ? part_teams(request, rows_of(request->limits), 0)
                                                       : part_teams(request, (int64_t)rows, parts);
-    const size_t row = flags.PART_TEAMS > 0 ? (size_t)flags.PART_TEAMS * size / 4 : size;
+    const size_t row = (size_t)flags.PART_TEAMS * size / 4;
     const size_t local = flags.PART_TEAMS > 1 ? row : ITEMS;
     const mgk_attention_step step = {.file = "attention/combine.cl",
                                      .name = "attention_combine",
