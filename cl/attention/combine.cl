@@ -50,25 +50,29 @@ typedef struct row_parts {
     bool aligned;
 } row_parts;
 
-/* The largest L of the parts from `first` on, one of every PART_TEAMS, and what its float lacks. */
-FUNCTION float team_top(const row_parts *x, int first, float *top_low)
+/* The largest L of the parts from `first` on, one of every PART_TEAMS, what its float lacks, and the last part with
+ * keys. */
+FUNCTION float team_top(const row_parts *x, int first, float *top_low, int *last)
 {
     float top = -INFINITY;
     *top_low = 0.0f;
+    *last = first;
     for (; first < x->parts; first += PARTS_AT_ONCE * PART_TEAMS) {
         UNROLL
         for (int p = first; p < first + PARTS_AT_ONCE * PART_TEAMS; p += PART_TEAMS) {
             const long at = min(p, x->parts - 1) * x->rows;
             const float l = p < x->parts ? x->lse[at] : -INFINITY, low = PART_LOW(x, at);
             *top_low = l > top ? low : *top_low;
+            *last = l != -INFINITY ? p : *last;
             top = fmax(top, l);
         }
     }
     return top;
 }
 
-/* The sum of these parts' weights relative to `top`, and of their weighted O. */
-FUNCTION float team_sum(const row_parts *x, int first, int e, float top, float top_low, const bool aligned,
+/* The sum of these parts' weights relative to `top`, and of their weighted O. Nothing is read behind the `last` part.
+ */
+FUNCTION float team_sum(const row_parts *x, int first, int last, int e, float top, float top_low, const bool aligned,
                         float4 *value)
 {
     float sum = 0.0f;
@@ -76,8 +80,8 @@ FUNCTION float team_sum(const row_parts *x, int first, int e, float top, float t
     for (; first < x->parts; first += PARTS_AT_ONCE * PART_TEAMS) {
         UNROLL
         for (int p = first; p < first + PARTS_AT_ONCE * PART_TEAMS; p += PART_TEAMS) {
-            const long at = min(p, x->parts - 1) * x->rows;
-            const float l = p < x->parts ? x->lse[at] : -INFINITY, low = PART_LOW(x, at);
+            const long at = min(p, last) * x->rows;
+            const float l = p <= last ? x->lse[at] : -INFINITY, low = PART_LOW(x, at);
             const float4 o = load_four(x->o + at * x->size, e, x->size, aligned);
             const bool seen = l != -INFINITY; /* else the part has no visible key, and its O may be anything */
             const float weight = seen ? exp((l - top + (low - top_low)) * PART_UNIT) : 0.0f;
@@ -134,7 +138,8 @@ __kernel void attention_combine(KERNEL_PARAMETERS)
                          a.value_size,
                          e < a.value_size && has_fours(parts_o, a.value_size, a.value_size)};
 #endif
-    float top_low, top = team_top(&x, team, &top_low);
+    int last;
+    float top_low, top = team_top(&x, team, &top_low, &last);
 #if PART_TEAMS > 1
     __local team_results results[PART_TEAMS];
     if (item == 0) {
@@ -151,8 +156,9 @@ __kernel void attention_combine(KERNEL_PARAMETERS)
 #endif
     top = top == -INFINITY ? 0.0f : top;
     float4 value;
-    float sum = x.aligned ? team_sum(&x, team, e, top, top_low, true, &value)
-                          : team_sum(&x, team, e, top, top_low, false, &value);
+    last = min(last, x.parts - 1);
+    float sum = x.aligned ? team_sum(&x, team, last, e, top, top_low, true, &value)
+                          : team_sum(&x, team, last, e, top, top_low, false, &value);
 #if PART_TEAMS > 1
     results[team].value[item] = value;
     if (item == 0)

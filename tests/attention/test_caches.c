@@ -53,7 +53,9 @@ TH_TEST(caches_of_packed_sequences)
 TH_TEST(caches_in_ranges)
 {
     for (size_t n = 0; n < session->engines; n++) {
-        TH_PROBLEM problem = mixed_problem(desc_of(CLMGK_VARIANT_SOFTMAX, 0), n);
+        clmgk_attention_desc desc = desc_of(CLMGK_VARIANT_SOFTMAX, 0);
+        desc.use_sinks = 1; /* a range without keys has it */
+        TH_PROBLEM problem = mixed_problem(desc, n);
         th_expect_with(session, &problem, session->engine[n],
                        session->engine[n] == CLMGK_ENGINE_LANE ? "splits=4,panels=1" : "splits=4");
     }

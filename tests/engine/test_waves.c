@@ -11,6 +11,7 @@
 
 #define FUNCTION static
 #include "attention/order.clh"
+#include "attention/shares.clh"
 
 enum { H200_UNITS = 132 };
 
@@ -64,6 +65,7 @@ typedef struct planned {
     int64_t groups, splits, row_threads, rows;
     int registers; /* limit of the main kernel's options; 0: none */
     bool states;   /* it states the size of its work-groups */
+    int all_ranges, range_tiles;
 } planned;
 
 /* On the matrix engine, if its units are among the facts. */
@@ -89,6 +91,12 @@ static clmgk_status try_plan(const mgk_device_facts *facts, clmgk_attention_desc
                          .rows = mgk_tunable_get(&plan->tunables, (mgk_tunable_name){"rows"}),
                          .registers = limit ? (int)strtol(limit + strlen(MGK_REGISTERS_LIMIT), NULL, 10) : 0,
                          .states = strstr(options, "-DANY_GROUP_SIZE") == NULL};
+        if (pass == CLMGK_PASS_FORWARD) {
+            mgk_forward_args args;
+            memcpy(&args, step->args, sizeof(args));
+            out->all_ranges = args.all_ranges;
+            out->range_tiles = args.range_tiles;
+        }
         assert_int_equal(step->launch.local[0], plan->block.threads);
     }
     mgk_steps_clear(&plan->steps, NULL);
@@ -423,6 +431,68 @@ TH_HOST_TEST(limit_of_registers)
     other.runtime = MGK_RUNTIME_RUSTICL;
     assert_int_equal(plan_of(&other, &narrow, CLMGK_PASS_FORWARD, NULL).registers, 0);
     assert_int_equal(plan_of(&facts, &narrow, CLMGK_PASS_FORWARD, "rows=8,row-threads=8").registers, 128);
+}
+
+/* ---- ranges by length ------------------------------------------------------------------------------------------ */
+
+/* The time of a launch in tiles: each work-group, in their order, takes the unit that is free first. */
+static int64_t time_of(const planned *made, const int *lengths, int problems, int heads, int64_t wave)
+{
+    int64_t *const free_at = calloc((size_t)wave, sizeof(*free_at)), all = 0, end = 0;
+    assert_non_null(free_at);
+    for (int b = 0; b < problems; b += length_step(problems))
+        all += lengths[b];
+    all = all * problems / ((problems - 1) / length_step(problems) + 1);
+    for (int split = 0; split < made->splits; split++)
+        for (int n = 0; n < problems * heads; n++) {
+            const int tile = (int)made->block.tile, tiles = (lengths[n / heads] + tile - 1) / tile;
+            const int share = tiles_of_range(tiles, all / tile, made->all_ranges, (int)made->splits, made->range_tiles);
+            assert_true(share >= 1 && share * made->splits >= tiles);
+            int64_t unit = 0;
+            for (int64_t i = 1; i < wave; i++)
+                unit = free_at[i] < free_at[unit] ? i : unit;
+            const int begin = split * share;
+            free_at[unit] += begin < tiles ? (tiles - begin < share ? tiles - begin : share) : 0;
+            end = end < free_at[unit] ? free_at[unit] : end;
+        }
+    free(free_at);
+    return end;
+}
+
+/* 64 sequences with a query each: equal ones are not cut into more ranges than the device needs, and of unequal ones
+ * none holds the others up, not even the only long one. */
+TH_HOST_TEST(ranges_by_length)
+{
+    enum { PROBLEMS = 64, HEADS = 8, ROOM = 8192 };
+    const mgk_device_facts facts = h200();
+    clmgk_attention_desc desc = desc_of(CLMGK_VARIANT_SOFTMAX, HEADS, 1, ROOM, 128);
+    desc.batch = PROBLEMS;
+    const planned fixed = plan_of(&facts, &desc, CLMGK_PASS_FORWARD, NULL);
+    desc.use_lengths = 1;
+    const planned made = plan_of(&facts, &desc, CLMGK_PASS_FORWARD, NULL);
+    const int64_t wave = made.block.resident * facts.info.compute_units;
+    assert_int_equal(fixed.splits, 1);
+    assert_true(made.splits > 1 && made.groups == made.splits * PROBLEMS * HEADS);
+    for (int kind = 0; kind < 3; kind++) {
+        int lengths[PROBLEMS];
+        int64_t tiles = 0;
+        for (int b = 0; b < PROBLEMS; b++) {
+            lengths[b] = kind == 0 ? 4000 : kind == 1 ? 100 + b * 37 % PROBLEMS * 125 : b == 40 ? 8000 : 100;
+            tiles += HEADS * ((lengths[b] + made.block.tile - 1) / made.block.tile);
+        }
+        const int64_t time = time_of(&made, lengths, PROBLEMS, HEADS, wave), least = (tiles + wave - 1) / wave;
+        const int64_t longest = ROOM / made.block.tile / made.splits;
+        print_message("kind %d: %d tiles, at least %d, whole sequences %d\n", kind, (int)time, (int)least,
+                      (int)time_of(&fixed, lengths, PROBLEMS, HEADS, wave));
+        assert_true(time <= (least > longest ? least : longest) * 4 / 3 + made.range_tiles);
+        if (kind == 0) {
+            const int share = tiles_of_range(4000 / (int)made.block.tile, tiles / HEADS, made.all_ranges,
+                                             (int)made.splits, made.range_tiles);
+            assert_true(share * 5 * wave >= tiles);
+        }
+    }
+    desc.gradients = CLMGK_GRADIENT_Q; /* the same work for each block as in the backward pass */
+    assert_int_equal(plan_of(&facts, &desc, CLMGK_PASS_FORWARD, NULL).splits, 1);
 }
 
 /* ---- the order of blocks -------------------------------------------------------------------------------------- */

@@ -407,17 +407,41 @@ static int64_t busy_groups_of(const clmgk_attention_desc *d, int64_t heads, int6
     return (mgk_attention_rows(d) + rows - 1) / rows * heads * mgk_attention_problems(d);
 }
 
+/* Whether each problem of an inference has a length of its own, which the device alone knows. */
+static bool has_own_lengths(const clmgk_attention_desc *d)
+{
+    return (d->use_lengths || d->use_page_offsets) && mgk_attention_problems(d) > 1 && d->gradients == 0 &&
+           d->statistics == 0;
+}
+
+/* Work-groups that keep a device busy by their ranges: those of one problem, if it may be the only one with many keys.
+ * Most ranges are empty then, so there is a limit. */
+static int64_t groups_to_split(const mgk_attention_request *request, int64_t heads, const mgk_block *block)
+{
+    enum { MOST_EMPTY = 16 };
+    const clmgk_attention_desc *const d = request->desc;
+    const int64_t all = busy_groups_of(d, heads, block->rows);
+    const int64_t one = all / mgk_attention_problems(d), least = (all + MOST_EMPTY - 1) / MOST_EMPTY;
+    return !has_own_lengths(d) ? all : one > least ? one : least;
+}
+
+/* Tiles of a range at least. A tile that work-items share is long enough for few rows. */
+static int64_t least_tiles(const mgk_block *block)
+{
+    enum { TILES_IN_TURN = 8, TILES_AT_ONCE = 4 };
+    if (block->few_rows > 0 && (block->threads > 1 || block->resident > 0))
+        return 1;
+    return block->resident > 0 ? TILES_AT_ONCE : TILES_IN_TURN;
+}
+
 /* Ranges of keys on devices whose work-groups run one after another: one, unless the blocks of rows can't keep all
- * compute units busy; each has several tiles, so that the workspace stays below the size of the arrays. A tile that
- * work-items share is long enough for few rows. */
+ * compute units busy; each has several tiles, so that the workspace stays below the size of the arrays. */
 static int splits_by_count(const mgk_attention_request *request, int64_t heads, const mgk_block *block)
 {
-    enum { TILES_EACH = 8 };
-    const int64_t rows = block->rows;
-    const int64_t least = block->tile * (block->few_rows > 0 && block->threads > 1 ? 1 : TILES_EACH);
+    const int64_t least = block->tile * least_tiles(block);
     const clmgk_attention_desc *const d = request->desc;
     const int64_t units = request->facts->info.compute_units;
-    const int64_t groups = busy_groups_of(d, heads, rows);
+    const int64_t groups = groups_to_split(request, heads, block);
     const int64_t longest = mgk_has_caches(d)  ? d->length_k
                             : d->sequences > 0 ? d->length_k / d->sequences
                                                : d->length_k;
@@ -452,17 +476,16 @@ static int64_t whole_blocks(const mgk_forward *x)
  * the longest begin first and units end nearly together, and where few rows wait for memory, not for each other. */
 static void choose_by_waves(mgk_forward *x)
 {
-    enum { TILES_EACH = 4 };
     mgk_tunables *const p = &x->tunables;
     const clmgk_attention_desc *const d = x->request->desc;
     const bool masked = d->causal || d->use_window, usual = mgk_tunable_is_default(p, MGK_NAMED(split_from));
     const mgk_waves launch = {.wave = wave_of(x),
-                              .blocks = busy_groups_of(d, x->head_groups, x->block.rows),
+                              .blocks = groups_to_split(x->request, x->head_groups, &x->block),
                               .tiles = (int64_t)((double)mgk_attention_keys(d) * seen_part(d)) / x->block.tile,
-                              .least_tiles = x->block.few_rows > 0 ? 1 : TILES_EACH,
+                              .least_tiles = least_tiles(&x->block),
                               .most_splits = most_splits(d),
-                              .tail = d->sizes_at_call ? false
-                                      : usual          ? !masked && d->sequences == 0 && x->block.few_rows == 0 &&
+                              .tail = d->sizes_at_call || has_own_lengths(d) ? false
+                                      : usual ? !masked && d->sequences == 0 && x->block.few_rows == 0 &&
                                                     x->head_groups == d->heads &&
                                                     mgk_tunable_is_default(p, MGK_NAMED(splits))
                                               : mgk_tunable_get(p, MGK_NAMED(split_from)) == SPLIT_BEHIND_WAVES};
@@ -550,6 +573,19 @@ clmgk_status mgk_attention_check_splits(const mgk_tunables *tunables, const clmg
     return CLMGK_OK;
 }
 
+/* Has ranges of keys share out the keys of all problems, where their lengths are their own: as many as keep the device
+ * busy, for each group of heads and block of rows. */
+static void share_keys(const mgk_forward *x, mgk_forward_args *args)
+{
+    const clmgk_attention_desc *const d = x->request->desc;
+    const int64_t wave = wave_of(x), wanted = wave > 0 ? 2 * wave : 4 * (int64_t)x->request->facts->info.compute_units;
+    const int64_t lists = busy_groups_of(d, x->head_groups, x->block.rows) / mgk_attention_problems(d);
+    if (!has_own_lengths(d) || lists == 0)
+        return;
+    args->range_tiles = (mgk_i32)least_tiles(&x->block);
+    args->all_ranges = (mgk_i32)((wanted + lists - 1) / lists);
+}
+
 /* Sets args->splits to the plan's, and places the partial results of the blocks that are split in the workspace. */
 static clmgk_status place_splits(const mgk_forward *x, mgk_pass_plan *plan, mgk_forward_args *args, clmgk_error *error)
 {
@@ -567,6 +603,7 @@ static clmgk_status place_splits(const mgk_forward *x, mgk_pass_plan *plan, mgk_
         args->parts_lse = mgk_steps_region(&plan->steps, rows);
         args->parts_low = mgk_steps_region(&plan->steps, rows);
         args->parts_o = mgk_steps_region(&plan->steps, rows * d->value_size);
+        share_keys(x, args);
     }
     return CLMGK_OK;
 }
@@ -653,6 +690,7 @@ static void add_part(const mgk_forward *x, mgk_attention_step kernel, mgk_forwar
     args->parts_lse = part->parts_lse;
     args->parts_low = part->parts_low;
     args->parts_o = part->parts_o;
+    share_keys(x, args);
     kernel.flags.SPLIT_KEYS = true;
     plan->steps.main = plan->steps.count;
     plan->block = x->block;
