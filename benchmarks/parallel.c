@@ -75,8 +75,15 @@ static tool_exit make_tokens(int64_t count, int32_t ranks, tokens *t, tool_error
     return TOOL_DONE;
 }
 
-/* Rounds without delay; then, if asked for, with a line of the rate given, or one that carries a ring's messages of a
- * step in the time that the device computes a step. */
+/* Bytes and milliseconds of the messages that come in a step, of which there are ranks - 1, and of a step, of which
+ * there are as many as ranks: a line of their rate sends as fast as the device computes. */
+static double equal_rate(const bench_rank_times *t, int32_t ranks)
+{
+    const double steps = (double)TOOL_MAX(ranks - 1, 1);
+    return (double)t->traffic.bytes / t->rounds / steps / (t->ms / ranks);
+}
+
+/* Rounds without delay; then, if asked for, with a line of the rate given, or the equal one. */
 static void *run_worker(void *argument)
 {
     worker *const w = argument;
@@ -85,9 +92,8 @@ static void *run_worker(void *argument)
     if (w->status != TOOL_DONE || w->common->bytes_per_ms[0] == 0)
         return NULL;
     for (int p = 0; p < 2; p++) {
-        const bench_rank_times *const t = &w->plain.times[p];
-        w->own.bytes_per_ms[p] =
-            w->common->bytes_per_ms[p] > 0 ? w->common->bytes_per_ms[p] : (double)t->traffic.bytes / t->rounds / t->ms;
+        const double given = w->common->bytes_per_ms[p];
+        w->own.bytes_per_ms[p] = given > 0 ? given : equal_rate(&w->plain.times[p], w->transport.ranks);
     }
     w->own.whole_o = NULL;
     w->status = bench_run_rank(&w->own, &w->transport, &w->delayed, &w->error);
@@ -100,7 +106,6 @@ static void add_times(bench_rank_times *to, const bench_rank_times *from)
     to->rounds = from->rounds;
     to->traffic.bytes += from->traffic.bytes;
     to->traffic.line_ms += from->traffic.line_ms;
-    to->traffic.waited_ms += from->traffic.waited_ms;
 }
 
 static void add_rank(scaling_row *row, const bench_rank_result *plain, const bench_rank_result *delayed)
@@ -281,14 +286,12 @@ static double efficiency_of(const parallel_run *run, const scaling_row *row, int
     return 0;
 }
 
-/* The part of the line's time that adds nothing to what ranks wait for without delay; below 0: nothing is delayed. */
+/* The part of the line's time that adds nothing to a round's; below 0: nothing is delayed. */
 static double hidden_part(const scaling_row *row, int pass)
 {
-    const bench_rank_times *const plain = &row->times[pass], *const delayed = &row->delayed[pass];
-    const double added =
-        delayed->traffic.waited_ms / TOOL_MAX(delayed->rounds, 1) - plain->traffic.waited_ms / plain->rounds;
-    const double line = delayed->traffic.line_ms / TOOL_MAX(delayed->rounds, 1);
-    return line > 0 ? TOOL_MAX(0, TOOL_MIN(1, 1 - added / line)) : -1;
+    const bench_rank_times *const delayed = &row->delayed[pass];
+    const double line = delayed->traffic.line_ms / row->ranks / TOOL_MAX(delayed->rounds, 1);
+    return line > 0 ? TOOL_MAX(0, TOOL_MIN(1, 1 - (delayed->ms - row->times[pass].ms) / line)) : -1;
 }
 
 static void print_rows(const void *of, FILE *stream)
@@ -328,11 +331,10 @@ static json_t *row_json(const parallel_run *run, const scaling_row *row, int pas
         row->ranks, "tokens", (json_int_t)row->desc.length, "batch", (json_int_t)row->desc.batch, "heads",
         (json_int_t)row->desc.heads, "head_size", (json_int_t)row->desc.head_size, "time_ms", row->times[pass].ms,
         "pairs", row->pairs, "rate_per_rank", efficiency_of(run, row, pass), "bytes", bytes_of(row, pass));
-    return tool_json_merge(made,
-                           json_pack("{s:f, s:f, s:o, s:f, s:f}", "least_bytes", least, "waited_ms",
-                                     row->times[pass].traffic.waited_ms / row->ranks / row->times[pass].rounds,
-                                     "hidden", hidden >= 0 ? json_real(hidden) : json_null(), "most_pairs_to_mean",
-                                     row->most_pairs * row->ranks / row->pairs, "error", row->error));
+    return tool_json_merge(made, json_pack("{s:f, s:o, s:o, s:f, s:f}", "least_bytes", least, "delayed_ms",
+                                           hidden >= 0 ? json_real(row->delayed[pass].ms) : json_null(), "hidden",
+                                           hidden >= 0 ? json_real(hidden) : json_null(), "most_pairs_to_mean",
+                                           row->most_pairs * row->ranks / row->pairs, "error", row->error));
 }
 
 static json_t *make_object(const void *of)

@@ -7,11 +7,10 @@
 
 #include "clmgk/dist.h"
 
-/* What a rank sent and waited for, in all rounds. */
+/* What a rank sent, in all rounds. */
 typedef struct bench_traffic {
-    int64_t bytes;    /* sent */
-    double line_ms;   /* that the line which delays was busy */
-    double waited_ms; /* in waits for messages */
+    int64_t bytes;  /* sent */
+    double line_ms; /* that the line which delays was busy */
 } bench_traffic;
 
 /* A rank's tokens, in ascending order. */

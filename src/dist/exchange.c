@@ -26,22 +26,14 @@ static int64_t row_of(const mgk_dist_cargo *cargo, int track, int64_t list, int6
     return mgk_dist_track_begin(cargo, track, tokens) + (list * tokens + first) * cargo->track[track].bytes;
 }
 
-void mgk_dist_put_tokens(const mgk_dist_cargo *cargo, const void *shard, int64_t tokens, void *whole, int64_t all,
-                         int64_t first)
+void mgk_dist_copy_tokens(const mgk_dist_cargo *cargo, int64_t count, const void *from, mgk_dist_place from_place,
+                          void *to, mgk_dist_place to_place)
 {
     for (int t = 0; t < DIST_TRACKS; ++t)
         for (int64_t list = 0; list < cargo->track[t].lists; ++list)
-            memcpy((char *)whole + row_of(cargo, t, list, all, first),
-                   (const char *)shard + row_of(cargo, t, list, tokens, 0), (size_t)(tokens * cargo->track[t].bytes));
-}
-
-void mgk_dist_get_tokens(const mgk_dist_cargo *cargo, void *shard, int64_t tokens, const void *whole, int64_t all,
-                         int64_t first)
-{
-    for (int t = 0; t < DIST_TRACKS; ++t)
-        for (int64_t list = 0; list < cargo->track[t].lists; ++list)
-            memcpy((char *)shard + row_of(cargo, t, list, tokens, 0),
-                   (const char *)whole + row_of(cargo, t, list, all, first), (size_t)(tokens * cargo->track[t].bytes));
+            memcpy((char *)to + row_of(cargo, t, list, to_place.tokens, to_place.first),
+                   (const char *)from + row_of(cargo, t, list, from_place.tokens, from_place.first),
+                   (size_t)(count * cargo->track[t].bytes));
 }
 
 /* ---- exchanges --------------------------------------------------------------------------------------------------- */

@@ -46,6 +46,11 @@ int64_t mgk_dist_head_offset(const clmgk_dist_plan *p, clmgk_array array)
     return clmgk_array_count(d, array) / d->kv_heads * mgk_dist_groups_before(p, p->transport.rank);
 }
 
+clmgk_status mgk_dist_start(const clmgk_dist_plan *p, clmgk_status status, clmgk_error *error)
+{
+    return status != CLMGK_OK ? status : mgk_dist_check_cl(error, clFlush(p->queue), "clFlush");
+}
+
 clmgk_status mgk_dist_finish(const clmgk_dist_plan *p, clmgk_status status, clmgk_error *error)
 {
     const cl_int code = clFinish(p->queue);

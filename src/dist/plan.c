@@ -359,7 +359,8 @@ static clmgk_status make_buffers(clmgk_dist_plan *p, clmgk_error *error)
     DIST_TRY(make_buffer(p, floats * d->value_size, &p->parts_o, error));
     DIST_TRY(make_buffer(p, floats, &p->parts_lse, error));
     DIST_TRY(make_no_sinks(p, error));
-    return make_buffer(p, d->use_lse_low ? floats : 0, &p->parts_low, error);
+    DIST_TRY(make_buffer(p, d->use_lse_low ? floats : 0, &p->parts_low, error));
+    return mgk_dist_make_ring(p, error);
 }
 
 /* A plan of this rank's queries and `keys` keys. */
@@ -380,6 +381,14 @@ static clmgk_status make_plan(const clmgk_dist_plan *p, clmgk_context *context, 
     return clmgk_plan_create(context, &d, options, out, error);
 }
 
+/* RING: keys of plan number n. */
+static int64_t keys_of_plan(const clmgk_dist_plan *p, int32_t n)
+{
+    if (n < p->transport.ranks)
+        return p->lengths_k[n];
+    return p->desc.gradients != 0 ? mgk_dist_half_keys(p, n - p->transport.ranks) : 0;
+}
+
 static clmgk_status make_plans(clmgk_dist_plan *p, clmgk_context *context, const clmgk_dist_desc *desc,
                                const clmgk_plan_options *options, clmgk_error *error)
 {
@@ -389,12 +398,13 @@ static clmgk_status make_plans(clmgk_dist_plan *p, clmgk_context *context, const
     if (p->schedule != CLMGK_DIST_RING)
         return make_plan(p, context, desc, options, p->total, &p->plan[0], error);
     clmgk_plan_options own = options != NULL ? *options : (clmgk_plan_options)CLMGK_PLAN_OPTIONS_INIT;
-    for (int32_t r = 0; r < p->transport.ranks; ++r) {
-        if (p->lengths_k[r] == 0)
+    for (int32_t n = 0; n < p->plans; ++n) {
+        const int64_t keys = keys_of_plan(p, n);
+        if (keys == 0)
             continue;
-        DIST_TRY(make_plan(p, context, desc, &own, p->lengths_k[r], &p->plan[r], error));
+        DIST_TRY(make_plan(p, context, desc, &own, keys, &p->plan[n], error));
         clmgk_plan_info info = CLMGK_PLAN_INFO_INIT;
-        DIST_TRY(clmgk_plan_get_info(p->plan[r], &info, error));
+        DIST_TRY(clmgk_plan_get_info(p->plan[n], &info, error));
         own.engine = info.engine; /* all parts round scores alike */
     }
     d.gradients = 0;
@@ -416,7 +426,7 @@ static clmgk_status make(clmgk_dist_plan *p, clmgk_context *context, const clmgk
         p->schedule = CLMGK_DIST_ALL_GATHER;
     set_cargo(p);
     DIST_TRY(agree(p, error));
-    p->plans = ranks > SCAN_PLANS ? ranks : SCAN_PLANS;
+    p->plans = p->schedule == CLMGK_DIST_RING ? ranks + 2 : SCAN_PLANS;
     DIST_TRY(mgk_dist_alloc(p->plans * (int64_t)sizeof(clmgk_plan *), (void **)&p->plan, error));
     DIST_TRY(make_plans(p, context, desc, options, error));
     return make_buffers(p, error);
@@ -491,6 +501,7 @@ void clmgk_dist_plan_release(clmgk_dist_plan *plan)
     for (int32_t n = 0; plan->plan != NULL && n < plan->plans; ++n)
         clmgk_plan_release(plan->plan[n]);
     clmgk_plan_release(plan->combine);
+    mgk_dist_free_ring(&plan->ring);
     free(plan->plan);
     free(plan->lengths_k);
     free(plan->lengths_q);

@@ -20,11 +20,21 @@ typedef struct mgk_dist_cargo {
 int64_t mgk_dist_cargo_bytes(const mgk_dist_cargo *cargo, int64_t tokens);
 /* Where a track begins in a shard. */
 int64_t mgk_dist_track_begin(const mgk_dist_cargo *cargo, int track, int64_t tokens);
-/* Copies all tokens of a shard to or from their place in one of `all` tokens, from number `first` on. */
-void mgk_dist_put_tokens(const mgk_dist_cargo *cargo, const void *shard, int64_t tokens, void *whole, int64_t all,
-                         int64_t first);
-void mgk_dist_get_tokens(const mgk_dist_cargo *cargo, void *shard, int64_t tokens, const void *whole, int64_t all,
-                         int64_t first);
+/* A token of a shard of `tokens`. */
+typedef struct mgk_dist_place {
+    int64_t tokens, first;
+} mgk_dist_place;
+
+/* Copies `count` tokens of a shard into another. */
+void mgk_dist_copy_tokens(const mgk_dist_cargo *cargo, int64_t count, const void *from, mgk_dist_place from_place,
+                          void *to, mgk_dist_place to_place);
+
+/* Host memory of RING: the shard that is computed, and the next one; half of the own keys; of dK and dV the sums that
+ * are sent, those that come, the part that was computed last, and that of the own keys, which waits until the others'
+ * sum comes home. */
+typedef struct mgk_dist_ring {
+    char *keys[2], *half, *sums[2], *part, *own;
+} mgk_dist_ring;
 
 struct clmgk_dist_plan {
     cl_command_queue queue;
@@ -37,11 +47,13 @@ struct clmgk_dist_plan {
     int64_t total, most; /* keys of all ranks, and of the largest one */
     mgk_dist_cargo keys, gradients;
     clmgk_plan **plan; /* [ranks]: of this rank's queries and the keys of a rank; ALL_GATHER: [0], of all keys;
-                        * ALL_TO_ALL: [0], of all tokens and this rank's heads; SCAN: by the numbers below */
+                        * RING: [ranks + 2], at last of the halves of this rank's keys; ALL_TO_ALL: [0], of all
+                        * tokens and this rank's heads; SCAN: by the numbers below */
     int32_t plans;
     clmgk_plan *combine;
     cl_mem memory[DIST_TRACKS], grad[2]; /* keys, and dK and dV, of a shard or of all */
     cl_mem parts_o, parts_lse, parts_low, workspace;
+    mgk_dist_ring ring;
     cl_mem no_sinks;            /* RING with sinks: logits -inf, for all parts but a row's first */
     cl_mem sums;                /* gradients of arrays that all ranks have alike, and as much behind them (memory.c) */
     cl_mem heads[CLMGK_ARRAYS]; /* ALL_TO_ALL: all tokens of this rank's heads */
@@ -51,6 +63,34 @@ struct clmgk_dist_plan {
 
 /* Plans of SCAN: this rank's tokens with the state passed in; its keys' state; the gradient of the state passed in. */
 enum { SCAN_ALL, SCAN_KEYS, SCAN_QUERIES, SCAN_PLANS };
+
+/* ---- shards.c ---- */
+
+int64_t mgk_dist_own_keys(const clmgk_dist_plan *p);
+/* This rank's shard, of the call's arrays. */
+clmgk_status mgk_dist_read_shard(const clmgk_dist_plan *p, const clmgk_attention_args *args, char *shard,
+                                 clmgk_error *error);
+/* A shard of `tokens` comes to the plan's memory, which a pass then reads as its keys. */
+clmgk_status mgk_dist_write_shard(const clmgk_dist_plan *p, const char *shard, int64_t tokens, clmgk_error *error);
+void mgk_dist_set_keys(const clmgk_dist_plan *p, clmgk_attention_args *a);
+/* A backward pass over the `tokens` keys there: dQ goes to the call's array, dK and dV, at the end, to `shard`. */
+clmgk_status mgk_dist_begin_backward(const clmgk_dist_plan *p, clmgk_plan *plan, const clmgk_attention_args *args,
+                                     bool first, int64_t tokens, clmgk_error *error);
+clmgk_status mgk_dist_end_backward(const clmgk_dist_plan *p, clmgk_status status, int64_t tokens, char *shard,
+                                   clmgk_error *error);
+void mgk_dist_add_shard(const clmgk_dist_plan *p, char *to, const char *from, int64_t tokens);
+/* dK and dV of this rank's keys go to the call's arrays, or are added to what is there. */
+clmgk_status mgk_dist_write_gradients(const clmgk_dist_plan *p, const clmgk_attention_args *args, char *shard,
+                                      clmgk_error *error);
+
+/* ---- ring.c: RING ---- */
+
+/* This rank's keys are two halves for the backward pass: their number of keys. */
+int64_t mgk_dist_half_keys(const clmgk_dist_plan *p, int half);
+clmgk_status mgk_dist_make_ring(clmgk_dist_plan *p, clmgk_error *error);
+void mgk_dist_free_ring(mgk_dist_ring *ring);
+clmgk_status mgk_dist_ring_forward(const clmgk_dist_plan *p, const clmgk_attention_args *args, clmgk_error *error);
+clmgk_status mgk_dist_ring_backward(const clmgk_dist_plan *p, const clmgk_attention_args *args, clmgk_error *error);
 
 /* ---- linear.c: SCAN ---- */
 
@@ -75,7 +115,8 @@ clmgk_status mgk_dist_heads_backward(const clmgk_dist_plan *p, const clmgk_atten
 int64_t mgk_dist_groups_before(const clmgk_dist_plan *p, int32_t rank);
 /* Elements of an array of heads that all ranks have, before those of this rank's heads; 0 for other arrays. */
 int64_t mgk_dist_head_offset(const clmgk_dist_plan *p, clmgk_array array);
-/* Waits for what was enqueued, with which status. */
+/* What was enqueued, with which status, begins; and waits for it. */
+clmgk_status mgk_dist_start(const clmgk_dist_plan *p, clmgk_status status, clmgk_error *error);
 clmgk_status mgk_dist_finish(const clmgk_dist_plan *p, clmgk_status status, clmgk_error *error);
 
 /* Reads or writes `bytes` of an array whose offset counts elements of `element` bytes. */

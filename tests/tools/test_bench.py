@@ -395,8 +395,8 @@ class Parallel(BenchTest):
 
     KEYS = {"schedule": str, "variant": str, "scaling": str, "pass": str, "ranks": int, "tokens": int, "batch": int,
             "heads": int, "head_size": int, "time_ms": NUMBER, "pairs": NUMBER, "rate_per_rank": NUMBER, "bytes": NUMBER,
-            "least_bytes": NUMBER, "waited_ms": NUMBER, "hidden": (float, type(None)), "most_pairs_to_mean": NUMBER,
-            "error": NUMBER}
+            "least_bytes": NUMBER, "delayed_ms": (float, type(None)), "hidden": (float, type(None)),
+            "most_pairs_to_mean": NUMBER, "error": NUMBER}
     SIZES = ["--heads", 2, "--length", 40, "--head-size", 16]
 
     def rows(self, schedule, *options):
@@ -414,7 +414,7 @@ class Parallel(BenchTest):
         rows = self.rows("ring", "--send-rate", "equal")
         for row in rows[2:]:
             self.assertEqual(row["bytes"], row["least_bytes"])
-            self.assertTrue(0 <= row["hidden"] <= 1)
+            self.assertTrue(0 <= row["hidden"] <= 1 and row["delayed_ms"] > 0)
         self.assertEqual((rows[0]["bytes"], rows[0]["hidden"], rows[0]["rate_per_rank"]), (0, None, 1))
 
     def test_all_gather(self):
