@@ -1,16 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writes new keys and values to their slots of pools or caches, rotated and rounded on the way. A work-group has
- * a.block tokens, a team of its work-items a head. */
+/* Writes new keys and values to their slots of pools or caches, rotated and rounded or quantised on the way. A
+ * work-group has a.block tokens, a team of its work-items a head. */
 #include "attention/buffers.clh"
 
 #define ARGUMENTS mgk_append_args
 #define BUFFERS   MGK_APPEND_BUFFERS
+#include "engine/quantise.clh"
 #include "engine/rotary.clh"
+
+#if ANY_CACHE_TYPE
+#define DECLARE_ROWS SHARED float rows[GROUP_SIZE / TEAM * ROW_ROOM];
+#define TEAM_ROW     (rows + ITEM / TEAM * ROW_ROOM)
+#else
+#define DECLARE_ROWS
+#define TEAM_ROW 0
+#endif
+#define SCALE_0(name, page, row) 0
+#define SCALE_1(name, page, row) (name + page * a.name.batch + row * a.name.token)
 
 /* A head's row. */
 typedef struct head {
     __global const q_element *in;
     elements out;
+    SHARED float *row; /* QUANTISES(out): its numbers */
     turns_of_head turns;
     int size;
 } head;
@@ -22,21 +34,44 @@ FUNCTION real head_load(const head *h, int c, int size)
 
 FUNCTION void head_store(const head *h, int c, int size, real x)
 {
+#if ANY_CACHE_TYPE
+    if (QUANTISES(h->out)) {
+        row_put(h->row, c, size, x);
+        return;
+    }
+#endif
     store_piece(h->out, c, size, x);
 }
 
 #include "engine/turn_head.clh"
 
-/* A token's heads, from those numbers of elements on, with `components` rows each. */
-FUNCTION void append_token(head h, elements out, int heads, int components, const mgk_component_place *from,
-                           const mgk_component_place *to)
+/* The numbers of a row to its place, once the team has them. Ends with a barrier: the row may be overwritten. */
+FUNCTION void store_head(const head *h, __global float *scale, bool is_mine)
+{
+#if ANY_CACHE_TYPE
+    if (!QUANTISES(h->out))
+        return;
+    GLOBAL_BARRIER();
+    if (is_mine)
+        store_row(h->row, h->size, h->out, scale);
+    GLOBAL_BARRIER();
+#endif
+}
+
+/* A token's heads, from those numbers of elements and scales (0: none) on, with `components` rows each. */
+FUNCTION void append_token(head h, elements out, __global float *scales, int heads, int components,
+                           const mgk_component_place *from, const mgk_component_place *to,
+                           const mgk_component_place *to_scale)
 {
     __global const q_element *const in = h.in;
-    for (int row = ITEM / TEAM; row < heads * components; row += GROUP_SIZE / TEAM) {
-        const int g = row / components, r = row - g * components;
+    for (int first = 0; first < heads * components; first += GROUP_SIZE / TEAM) {
+        const int row = first + ITEM / TEAM, g = row / components, r = row - g * components;
         h.in = in + g * from->head + r * from->component;
         h.out = elements_at(out, g * to->head + r * to->component);
-        turn_head(&h);
+        if (row < heads * components)
+            turn_head(&h);
+        store_head(&h, scales != 0 ? scales + g * to_scale->head + r * to_scale->component : 0,
+                   row < heads * components);
     }
 }
 
@@ -45,6 +80,7 @@ KERNEL(attention_append)
     BEGIN_BUFFERS
     SHARED ulong frequency[MGK_MOST_PAIRS];
     SHARED float cosine[MGK_MOST_PAIRS], sine[MGK_MOST_PAIRS];
+    DECLARE_ROWS
     const int first = (int)GROUP_ID * a.block, end = min(first + a.block, a.tokens);
     make_frequencies(&a.rotary, frequency);
     for (int t = first; t < end; ++t) {
@@ -57,19 +93,21 @@ KERNEL(attention_append)
             make_angles(&a.rotary, append_positions[t], frequency, cosine, sine);
             GLOBAL_BARRIER();
         }
-        head h = {.turns = {a.rotary.form, a.rotary.pairs, cosine, sine, 1.0f}};
+        head h = {.row = TEAM_ROW, .turns = {a.rotary.form, a.rotary.pairs, cosine, sine, 1.0f}};
         if (stored) {
             h.in = append_k + t * a.from_k.token;
             h.size = a.head_size;
-            append_token(h, elements_of(k + page * a.k.batch + row * a.k.token), a.key_heads, a.components, &a.from_k,
-                         &a.k);
+            append_token(h, elements_of(k + page * a.k.batch + row * a.k.token),
+                         CAT(SCALE_, HAS_SCALE_K)(scale_k, page, row), a.key_heads, a.components, &a.from_k, &a.k,
+                         &a.scale_k);
         }
         KEEP_APART;
         if (stored && is_given(&a.bound, SLOT_V)) {
             h.in = append_v + t * a.from_v.token;
             h.size = a.value_size;
             h.turns.form = 0;
-            append_token(h, elements_of(v + page * a.v.batch + row * a.v.token), a.kv_heads, 1, &a.from_v, &a.v);
+            append_token(h, elements_of(v + page * a.v.batch + row * a.v.token),
+                         CAT(SCALE_, HAS_SCALE_V)(scale_v, page, row), a.kv_heads, 1, &a.from_v, &a.v, &a.scale_v);
         }
         KEEP_APART;
     }

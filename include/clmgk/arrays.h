@@ -113,8 +113,8 @@
     A(PAGE_OFFSETS, page_offsets, I32, IN, PAGES, "rrr-", d->sequences > 0 ? "t" : "o", d->use_page_offsets)           \
     A(LAST_PAGE, last_page, I32, IN, PAGES, "rrr-", d->sequences > 0 ? "T" : "B", d->use_page_offsets)                 \
     A(MASK_BLOCKS, mask_blocks, I32, OUT, ANY, "rrr-r", "cdqk", !linear(d) && d->use_mask_blocks)                      \
-    A(SCALE_K, scale_k, F32, IN, ANY, "r---", key_scale_axes(d), !linear(d) && d->use_scale_k)                         \
-    A(SCALE_V, scale_v, F32, IN, ANY, "r---", value_scale_axes(d), !linear(d) && d->use_scale_v)                       \
+    A(SCALE_K, scale_k, F32, IN, ANY, "r----r", key_scale_axes(d), !linear(d) && d->use_scale_k)                       \
+    A(SCALE_V, scale_v, F32, IN, ANY, "r----o", value_scale_axes(d), !linear(d) && d->use_scale_v)                     \
     A(PARTS_O, parts_o, STORAGE, IN, ANY, "---r", "BHNE", d->combine)                                                  \
     A(PARTS_LSE, parts_lse, F32, IN, ANY, "---r", "BHN", d->combine)                                                   \
     A(PARTS_LSE_LOW, parts_lse_low, F32, IN, ANY, "---o", "BHN", d->combine && d->use_lse_low)                         \

@@ -290,8 +290,8 @@ typedef struct clmgk_attention_desc {
      * pools of pages, or caches. append_k is [R,G,D] (MGK [R,G,M,D], admixture variants [R,M,D]) and append_v [R,G,E],
      * with Q's storage type and any strides: so parts of a packed QKV; the layouts' `batch` is ignored. The first
      * append_rotary_size elements (0: all D, else even, at most 512) of each key are rotated by its token's position,
-     * with append_rotary_base >= 1 (0: 10000) and the pairs of clmgk_rotary. Not in the linear family; K and V in f32,
-     * f16 or bf16. */
+     * with append_rotary_base >= 1 (0: 10000) and the pairs of clmgk_rotary. Not in the linear family. K and V
+     * may have any type, to which the new numbers are rounded: see clmgk_enqueue_append. */
     int64_t append; /* 0: the plan has no clmgk_enqueue_append */
     clmgk_layout append_k;
     clmgk_layout append_v;
@@ -512,7 +512,8 @@ CLMGK_API clmgk_status clmgk_plan_call_workspace_size(const clmgk_plan *plan, co
  *   page_offsets    int32 [B+1], packed sequences [T+1]: required with use_page_offsets; ascending from 0 or more
  *   last_page       int32 [B], packed sequences [T]: required with use_page_offsets; 0 .. page_size
  *   scale_k         f32, shape of K without D, layout scale_k: required with use_scale_k
- *   scale_v         f32, shape of V without E, layout scale_v: required with use_scale_v
+ *   scale_v         f32, shape of V without E, layout scale_v: required with use_scale_v. clmgk_enqueue_append writes
+ *                   scales of INT8; a call without append_v takes no scale_v
  *   bias            [bias_batch,bias_heads,bias_length,bias_length_k]: required with use_bias
  *   slopes          [H]: required with use_alibi
  *   sinks           [H]: required with use_sinks
@@ -628,6 +629,7 @@ CLMGK_API clmgk_buffer *clmgk_array_buffer(clmgk_attention_args *args, clmgk_arr
  *   element_size  bytes per element; of an array in blocks: per block
  *   dtype         type of a floating-point array's elements; F32 for all other arrays
  *   presence      whether a call of the pass requires, accepts or rejects the array
+ *   is_output     1: a call of the pass writes the array, if it takes it
  *
  *     clmgk_attention_validate(&desc, &desc, &error);
  *     args.q.memory = clCreateBuffer(context, CL_MEM_READ_ONLY, clmgk_array_bytes(&desc, CLMGK_ARRAY_Q), NULL, &code);
@@ -640,6 +642,7 @@ CLMGK_API int64_t clmgk_array_bytes(const clmgk_attention_desc *resolved, clmgk_
 CLMGK_API size_t clmgk_array_element_size(const clmgk_attention_desc *resolved, clmgk_array array);
 CLMGK_API clmgk_dtype clmgk_array_dtype(const clmgk_attention_desc *resolved, clmgk_array array);
 CLMGK_API clmgk_presence clmgk_array_presence(const clmgk_attention_desc *resolved, clmgk_pass pass, clmgk_array array);
+CLMGK_API int32_t clmgk_array_is_output(const clmgk_attention_desc *resolved, clmgk_pass pass, clmgk_array array);
 
 /*
  * Checks the numbers of pages of a resolved descriptor's call, which calls on device arrays take as they are: entries
@@ -773,8 +776,15 @@ CLMGK_API clmgk_status clmgk_enqueue_mask(clmgk_plan *plan, cl_command_queue que
  * Enqueues a plan's append, in one kernel: element (t, g, d) of append_k, rotated by append_positions[t] if the
  * descriptor has append_rotary and rounded to K's type, becomes element (g, d) of slot append_slots[t] of K; and
  * append_v's of V. K and V are outputs, so no two of their elements may share memory. Needs no workspace.
- * INVALID_VALUE: a plan without `append`; INVALID_BUFFER: v or append_v without the other. Otherwise like
- * clmgk_enqueue_forward.
+ * INVALID_VALUE: a plan without `append`; INVALID_BUFFER: v, append_v or scale_v (with use_scale_v) without the others.
+ * Otherwise like clmgk_enqueue_forward.
+ *
+ * Types of caches. E4M3, E5M2: x / scale with use_scale_k, which reads the slot's scale from scale_k, else x; rounded
+ * to nearest even, and beyond the largest number that one. INT8: with use_scale_k the call writes the slot's scale, max
+ * |x| / 127 over the row, to scale_k, an output (no two scales may share memory), and the integers nearest to x /
+ * scale; else those nearest to x. Q8_0, Q4_0: the bits of ggml's quantize_row_q8_0_ref and quantize_row_q4_0_ref for
+ * f32 numbers, where the scale of a block is a normal f32. A NaN or an infinity makes NaN of its row (INT8 with scales)
+ * or block. V likewise.
  */
 CLMGK_API clmgk_status clmgk_enqueue_append(clmgk_plan *plan, cl_command_queue queue, const clmgk_attention_args *args,
                                             cl_uint num_wait, const cl_event *wait_list, cl_event *event,

@@ -428,12 +428,13 @@ class Plan:
             Each token's slot: page * page_size + row, or without pages batch * S + row. A token with a negative slot, or one
             beyond the last, is left out.
         **arrays
-            append_positions, int32 [R], with append_rotary.
+            append_positions, int32 [R], with append_rotary. scale_k and scale_v with use_scale_k and use_scale_v: those of int8
+            are written, those of 8-bit floats read.
 
         Returns
         -------
         dict
-            "k" and "v".
+            "k" and "v", and with them scales that were written.
         """
         if not self._resolved.append:
             raise ValueError("append: the plan was made without it")

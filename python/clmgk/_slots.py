@@ -101,7 +101,7 @@ class Slot:
         self.name, self.index = name, index
         self.letters = "".join(letters[i] for i in axes)
         self.required = lib.clmgk_array_presence(desc, pass_, index) == lib.CLMGK_REQUIRED
-        self.is_output = bool(lib.binding_is_output(pass_, index))
+        self.is_output = bool(lib.clmgk_array_is_output(desc, pass_, index))
         captured = index - lib.CLMGK_ARRAY_CAPTURE_0 if info.element == lib.CLMGK_ELEMENT_CAPTURE else -1
         is_int = info.element == lib.CLMGK_ELEMENT_I32 or (
             captured >= 0 and desc.captures[captured].type == lib.CLMGK_CAPTURE_I32)

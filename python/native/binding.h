@@ -72,9 +72,6 @@ clmgk_status binding_finish(binding_pending **pending, clmgk_error *error);
 clmgk_status binding_create_buffer(const binding_device *device, size_t bytes, cl_mem *memory, clmgk_error *error);
 void binding_release_buffer(cl_mem memory);
 
-/* Whether the pass writes the array. */
-int32_t binding_is_output(clmgk_pass pass, clmgk_array array);
-
 /* 1: some platform that the OpenCL loader lists has a device, or binding_use_runtime gave one. */
 int32_t binding_has_device(void);
 

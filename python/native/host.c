@@ -93,25 +93,6 @@ void binding_release_buffer(cl_mem memory)
     (void)clReleaseMemObject(memory);
 }
 
-int32_t binding_is_output(clmgk_pass pass, clmgk_array array)
-{
-    enum { IN = 0, OUT = 1 };
-    static const uint8_t written[CLMGK_ARRAYS] = {
-#define WRITTEN(name, field, element, access, ...) [CLMGK_ARRAY_##name] = access,
-        CLMGK_ARRAY_LIST(WRITTEN, CLMGK_ARRAY_NONE, CLMGK_ARRAY_NONE)
-#undef WRITTEN
-    };
-    const clmgk_array_info *const info = clmgk_array_get_info(array);
-    if (info == NULL)
-        return 0;
-    return info->gradient != 0                ? pass == CLMGK_PASS_BACKWARD
-           : info->statistic != 0             ? pass == CLMGK_PASS_STATISTICS
-           : array == CLMGK_ARRAY_MASK_BLOCKS ? pass == CLMGK_PASS_MASK
-           : pass == CLMGK_PASS_APPEND        ? array == CLMGK_ARRAY_K || array == CLMGK_ARRAY_V
-           : written[array] == OUT            ? pass == CLMGK_PASS_FORWARD || pass == CLMGK_PASS_COMBINE
-                                              : 0;
-}
-
 /* ---- a pass -------------------------------------------------------------------------------------------------- */
 
 typedef clmgk_status enqueue_function(clmgk_plan *, cl_command_queue, const clmgk_attention_args *, cl_uint,

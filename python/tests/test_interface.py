@@ -82,6 +82,15 @@ def test_types_of_caches(rng):
         o = plan.forward(q=q, k=k, scale_k=scale_k, v=v.view("V34"))["o"]
     numbers = v["q"][..., 0, :] * v["d"].astype(np.float32)
     np.testing.assert_allclose(o, clmgk.attention(q, k * scale_k[..., None], numbers), rtol=1e-5, atol=1e-5)
+    new = rng.standard_normal((9, 1, 32)).astype(np.float32)
+    with clmgk.Plan(length=3, length_k=9, head_size=32, dtype_k="int8", use_scale_k=True, dtype_v="q8_0", append=9) as plan:
+        outputs = plan.append(k=k, v=v.view("V34"), scale_k=scale_k, append_k=new, append_v=new,
+                              append_slots=np.arange(9, dtype=np.int32)[::-1].copy())
+    assert set(outputs) == {"k", "v", "scale_k"} and outputs["scale_k"] is scale_k
+    steps = np.abs(new[::-1]).max(-1) / 127
+    assert (np.abs(scale_k[0, 0] - steps[:, 0]) <= 1e-6 * steps[:, 0]).all()
+    assert (np.abs(k[0, 0] * scale_k[0, 0, :, None] - new[::-1, 0]) <= 0.501 * steps).all()
+    assert (np.abs(v["q"][0, 0, :, 0] * v["d"][0, 0].astype(np.float32) - new[::-1, 0]) <= 0.6 * steps).all()
 
 
 def test_programs_made_ahead(tmp_path):

@@ -385,7 +385,6 @@ static clmgk_status check_cache_pass(const clmgk_attention_desc *d, const char *
         const char *with, *name, *reason;
     } rules[] = {{d->gradients != 0, "gradients", "", "types of caches are for inference"},
                  {d->statistics != 0, "statistics", "", "types of caches are for inference"},
-                 {d->append != 0, "append", "", "its kernel does not quantise"},
                  {linear, "variant ", clmgk_variant_name(d->variant), "the linear family keeps a state, not a cache"}};
     for (size_t i = 0; i < MGK_COUNT(rules); ++i)
         if (rules[i].wrong)
@@ -638,7 +637,7 @@ static clmgk_status check_no_overlap(const char *name, const clmgk_shape *shape,
 static bool is_written(const clmgk_attention_desc *d, clmgk_array array)
 {
     for (int pass = 0; pass < CLMGK_PASSES; ++pass)
-        if (mgk_pass_is_wanted(d, (clmgk_pass)pass) && mgk_array_is_output((clmgk_pass)pass, array))
+        if (mgk_pass_is_wanted(d, (clmgk_pass)pass) && mgk_array_is_output(d, (clmgk_pass)pass, array))
             return true;
     return false;
 }

@@ -18,9 +18,9 @@ typedef struct call_arrays {
     mgk_extent parts[3]; /* PARTS_O, PARTS_LSE, PARTS_LSE_LOW */
 } call_arrays;
 
-static int access_of(clmgk_pass pass, clmgk_array array)
+static int access_of(const clmgk_plan *plan, clmgk_pass pass, clmgk_array array)
 {
-    if (!mgk_array_is_output(pass, array))
+    if (!mgk_array_is_output(&plan->desc, pass, array))
         return MGK_READ;
     return pass == CLMGK_PASS_BACKWARD ? MGK_READ | MGK_WRITE : MGK_WRITE; /* some gradients are sums in place */
 }
@@ -42,7 +42,7 @@ static clmgk_status add_array(const clmgk_plan *plan, const mgk_plan_array *line
     }
     if (buffer->memory != NULL)
         arrays->operands.item[arrays->operands.count++] =
-            (mgk_operand){name, buffer, extent, line->element, access_of(pass, array), NULL, 0};
+            (mgk_operand){name, buffer, extent, line->element, access_of(plan, pass, array), NULL, 0};
     else if (line->presence[pass] == CLMGK_REQUIRED && extent->bytes > 0) /* OpenCL has no empty buffers */
         return mgk_fail_missing(&plan->desc, pass, array, "a buffer", error);
     return CLMGK_OK;
@@ -86,7 +86,8 @@ static clmgk_status list_arrays(const clmgk_plan *plan, clmgk_pass pass, clmgk_a
 
 /* ---- the public calls --------------------------------------------------------------------------------------- */
 
-static clmgk_status check_numbers(clmgk_pass pass, const clmgk_attention_args *args, clmgk_error *error)
+static clmgk_status check_numbers(const clmgk_plan *plan, clmgk_pass pass, const clmgk_attention_args *args,
+                                  clmgk_error *error)
 {
     if (pass == CLMGK_PASS_BACKWARD && (args->accumulate & ~(uint32_t)CLMGK_GRADIENT_ALL) != 0)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
@@ -98,6 +99,10 @@ static clmgk_status check_numbers(clmgk_pass pass, const clmgk_attention_args *a
     if (pass == CLMGK_PASS_APPEND && (args->v.memory == NULL) != (args->append_v.memory == NULL))
         return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER, "%s: NULL: expected a buffer, or none for %s either",
                         args->v.memory == NULL ? "v" : "append_v", args->v.memory == NULL ? "append_v" : "v");
+    if (pass == CLMGK_PASS_APPEND && plan->desc.use_scale_v &&
+        (args->v.memory == NULL) != (args->scale_v.memory == NULL))
+        return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER, "%s: NULL: expected a buffer, or none for %s either",
+                        args->v.memory == NULL ? "v" : "scale_v", args->v.memory == NULL ? "scale_v" : "v");
     return CLMGK_OK;
 }
 
@@ -144,7 +149,7 @@ static clmgk_status enqueue_sized(clmgk_plan *plan, clmgk_pass pass, clmgk_atten
 clmgk_status mgk_plan_enqueue(clmgk_plan *plan, clmgk_pass pass, clmgk_attention_args *args, const mgk_queue_place *at,
                               const mgk_cuda_place *cuda, clmgk_error *error)
 {
-    MGK_TRY(check_numbers(pass, args, error));
+    MGK_TRY(check_numbers(plan, pass, args, error));
     return plan->desc.sizes_at_call || args->sizes != NULL
                ? enqueue_sized(plan, pass, args, at, cuda, error)
                : enqueue_steps(plan, plan->array, &plan->pass[pass]->plan.steps, pass, args, at, cuda, error);

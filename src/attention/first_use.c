@@ -73,10 +73,10 @@ static bool is_used(const clmgk_plan *plan, int array)
            array == CLMGK_ARRAY_WORKSPACE;
 }
 
-static bool is_input(int array)
+static bool is_input(const clmgk_plan *plan, int array)
 {
-    return !mgk_array_is_output(CLMGK_PASS_FORWARD, (clmgk_array)array) &&
-           !mgk_array_is_output(CLMGK_PASS_BACKWARD, (clmgk_array)array) && array != CLMGK_ARRAY_WORKSPACE;
+    return !mgk_array_is_output(&plan->desc, CLMGK_PASS_FORWARD, (clmgk_array)array) &&
+           !mgk_array_is_output(&plan->desc, CLMGK_PASS_BACKWARD, (clmgk_array)array) && array != CLMGK_ARRAY_WORKSPACE;
 }
 
 static clmgk_status make_buffer(trial *t, int array, clmgk_error *error)
@@ -90,7 +90,7 @@ static clmgk_status make_buffer(trial *t, int array, clmgk_error *error)
     t->memory[array] =
         clCreateBuffer(plan->context->context, CL_MEM_READ_WRITE, (size_t)count * sizeof(float), NULL, &code);
     MGK_TRY(mgk_check_cl(error, code, "clCreateBuffer"));
-    if (!is_input(array))
+    if (!is_input(plan, array))
         return CLMGK_OK;
     mgk_free(&plan->context->allocator, t->host);
     t->host = mgk_alloc(&plan->context->allocator, (size_t)count, sizeof(float));

@@ -75,7 +75,7 @@ static clmgk_status check_pointer(host_call *call, clmgk_array array, clmgk_erro
     if (pointer == NULL || presence == CLMGK_ABSENT)
         return CLMGK_OK;
     call->pointer[array] = pointer;
-    call->is_output[array] = mgk_array_is_output(call->pass, array);
+    call->is_output[array] = mgk_array_is_output(desc, call->pass, array);
     call->bytes[array] = (size_t)extent * element;
     return CLMGK_OK;
 }

@@ -121,7 +121,7 @@ static bool is_used(const trial_run *run, clmgk_array array, bool *is_output)
     for (int pass = 0; pass < CLMGK_PASS_COMBINE; ++pass)
         if (run->plan[0]->pass[pass] != NULL && run->plan[0]->array[array].presence[pass] != CLMGK_ABSENT) {
             used = true;
-            *is_output = *is_output || mgk_array_is_output((clmgk_pass)pass, array);
+            *is_output = *is_output || mgk_array_is_output(&run->plan[0]->desc, (clmgk_pass)pass, array);
         }
     return used && array != CLMGK_ARRAY_WORKSPACE;
 }
@@ -291,8 +291,8 @@ static void find_wrong(const trial_run *run, mgk_trial *trial)
         trial->wrong[pass] = CLMGK_ARRAYS;
         for (int i = 0; i < CLMGK_ARRAYS; ++i) {
             const double limit = limit_of(run, (clmgk_array)i), difference = run->difference[i];
-            if (!mgk_array_is_output((clmgk_pass)pass, (clmgk_array)i) || i == CLMGK_ARRAY_LSE_LOW ||
-                difference <= worst * limit)
+            if (!mgk_array_is_output(&run->plan[0]->desc, (clmgk_pass)pass, (clmgk_array)i) ||
+                i == CLMGK_ARRAY_LSE_LOW || difference <= worst * limit)
                 continue;
             worst = limit > 0.0 ? difference / limit : (double)INFINITY;
             trial->wrong[pass] = (clmgk_array)i;

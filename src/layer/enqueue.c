@@ -105,7 +105,7 @@ static clmgk_status add_attention_array(layer_call *call, clmgk_array array, mgk
     const clmgk_pass pass = call->pass;
     const mgk_plan_array *const line = &call->layer->plan->array[array];
     const clmgk_buffer *const buffer = clmgk_array_buffer(&call->attention, array);
-    const bool output = mgk_array_is_output(pass, array);
+    const bool output = mgk_array_is_output(&call->layer->attention, pass, array);
     if (is_inner(array))
         return buffer->memory == NULL
                    ? CLMGK_OK

@@ -80,18 +80,182 @@ static void expect_pool(const th_problem *problem, th_name name, const unsigned 
     free(rounded.values);
 }
 
+/* ---- quantised rows --------------------------------------------------------------------------------------------- */
+
+static void put_half(unsigned char *at, float value)
+{
+    const double x = (double)value;
+    clmgk_ref_store(CLMGK_DTYPE_F16, &x, 1, at);
+}
+
+/* ggml's loops over the numbers of a block, in floats. */
+static void quantise_block(clmgk_dtype dtype, const float *x, unsigned char *at)
+{
+    const bool eight = dtype == CLMGK_DTYPE_Q8_0;
+    float most = 0.0F;
+    for (int i = 0; i < 32; i++)
+        if (fabsf(x[i]) > fabsf(most))
+            most = x[i];
+    const float unit = eight ? fabsf(most) / 127.0F : most / -8.0F, inverse = unit != 0.0F ? 1.0F / unit : 0.0F;
+    put_half(at, unit);
+    for (int i = 0; i < 32; i++) {
+        const volatile float product = x[i] * inverse; /* not fused with the sum */
+        if (eight) {
+            at[2 + i] = (unsigned char)(int8_t)roundf(product);
+        } else {
+            const int8_t whole = (int8_t)(product + 8.5F);
+            const unsigned char four = (unsigned char)(whole < 15 ? whole : 15);
+            at[2 + i % 16] = (unsigned char)(i < 16 ? four : at[2 + i % 16] | four << 4);
+        }
+    }
+}
+
+/* Numbers in a float's type, or as they are; beyond the largest the largest. */
+static void put_float(clmgk_dtype dtype, float x, unsigned char *at)
+{
+    const double most = clmgk_dtype_get_info(dtype).largest, value = (double)x;
+    const double clamped = value > most ? most : value < -most ? -most : value;
+    clmgk_ref_store(dtype, &clamped, 1, at);
+}
+
+static void quantise_row(clmgk_dtype dtype, const float *x, int64_t size, unsigned char *at, float *scale)
+{
+    float most = 0.0F;
+    for (int64_t e = 0; e < size; e++)
+        most = fabsf(x[e]) > most ? fabsf(x[e]) : most;
+    if (dtype == CLMGK_DTYPE_INT8 && scale)
+        *scale = most / 127.0F;
+    const float inverse = scale && *scale != 0.0F ? 1.0F / *scale : 0.0F;
+    for (int64_t e = 0; e < size; e++) {
+        if (dtype >= CLMGK_DTYPE_Q8_0) {
+            if (e % 32 == 0)
+                quantise_block(dtype, x + e, at + e / 32 * (int64_t)clmgk_dtype_get_info(dtype).bytes);
+        } else if (dtype == CLMGK_DTYPE_INT8) {
+            const float whole = roundf(scale ? x[e] * inverse : x[e]);
+            at[e] = (unsigned char)(int8_t)(whole > 127.0F ? 127.0F : whole < -128.0F ? -128.0F : whole);
+        } else {
+            put_float(dtype, scale ? x[e] / *scale : x[e], at + e);
+        }
+    }
+}
+
+/* The room between numbers of a row whose largest is `most`, near x. */
+static double step_of(clmgk_dtype dtype, double x, double most, double scale)
+{
+    const clmgk_dtype_info info = clmgk_dtype_get_info(dtype);
+    if (dtype == CLMGK_DTYPE_INT8 || info.block > 1)
+        return dtype == CLMGK_DTYPE_Q4_0 ? most / 4.0 : most / 110.0; /* q4_0 has -8, but not 8 */
+    const double normal = info.least_normal * scale;
+    return ldexp(fabs(x) > normal ? fabs(x) : normal, -info.significand_bits);
+}
+
+typedef struct quantised_pool {
+    const th_array *pool, *scales; /* scales NULL: none */
+    unsigned char *got, *expected; /* the memory of the pool; `expected` begins as it was before the call */
+    unsigned char *got_scales, *expected_scales;
+} quantised_pool;
+
+/* Of rotated rows, whose numbers have errors, bytes may differ. */
+static void expect_close(const quantised_pool *q, const double *x, size_t place, size_t scale_place)
+{
+    const size_t size = (size_t)q->pool->shape[4];
+    double numbers[256], scale = 1.0, most = 0.0;
+    assert_true(size <= TH_COUNT(numbers));
+    clmgk_ref_load(q->pool->dtype, q->got + place, size, numbers);
+    if (q->scales) {
+        clmgk_ref_load(CLMGK_DTYPE_F32, q->got_scales + scale_place, 1, &scale);
+        memcpy(q->expected_scales + scale_place, q->got_scales + scale_place, sizeof(float));
+    }
+    for (size_t e = 0; e < size; e++)
+        most = fabs(x[e]) > most ? fabs(x[e]) : most;
+    for (size_t e = 0; e < size; e++)
+        if (!(fabs(numbers[e] * scale - x[e]) <= 0.51 * step_of(q->pool->dtype, x[e], most, scale) + 1e-5))
+            fail_msg("number %zu: %g, expected %g", e, numbers[e] * scale, x[e]);
+    memcpy(q->expected + place, q->got + place, size / q->pool->block * q->pool->element);
+}
+
+static void expect_row(const quantised_pool *q, const double *x, bool exact, size_t row)
+{
+    const size_t size = (size_t)q->pool->shape[4];
+    const size_t place = th_place(q->pool, row * size) * q->pool->element;
+    const size_t scale_place = q->scales ? th_place(q->scales, row) * sizeof(float) : 0;
+    if (!exact) {
+        expect_close(q, x, place, scale_place);
+        return;
+    }
+    float row_of_floats[256], scale = 1.0F;
+    assert_true(size <= TH_COUNT(row_of_floats));
+    for (size_t e = 0; e < size; e++)
+        row_of_floats[e] = (float)x[e];
+    if (q->scales)
+        memcpy(&scale, q->expected_scales + scale_place, sizeof(scale));
+    quantise_row(q->pool->dtype, row_of_floats, (int64_t)size, q->expected + place, q->scales ? &scale : NULL);
+    if (q->scales)
+        memcpy(q->expected_scales + scale_place, &scale, sizeof(scale));
+}
+
+/* Each pool has a buffer, and so have its scales. */
+static void expect_quantised(const th_session *session, const th_problem *problem, const th_device *device, th_name to,
+                             th_name from, th_name scales)
+{
+    const clmgk_attention_desc *const d = &problem->desc;
+    const bool exact = d->append_rotary == CLMGK_ROTARY_NONE || to == TH_V;
+    const th_device_buffer *const pool = &device->buffer[to], *const scale = &device->buffer[scales];
+    const th_array *const tokens = &problem->array[from];
+    quantised_pool q = {.pool = &problem->array[to], .got = th_read_back(session, pool)};
+    q.expected = malloc(pool->bytes);
+    memcpy(q.expected, pool->image, pool->bytes);
+    if (problem->array[scales].used) {
+        q.scales = &problem->array[scales];
+        q.got_scales = th_read_back(session, scale);
+        q.expected_scales = malloc(scale->bytes);
+        memcpy(q.expected_scales, scale->image, scale->bytes);
+    }
+    const int64_t size = tokens->shape[4], rows = tokens->shape[1] * tokens->shape[2];
+    for (int64_t n = 0; n < tokens->shape[0] * rows; n++) {
+        const int64_t t = n / rows, slot = (int64_t)problem->array[TH_APPEND_SLOTS].values[t];
+        double x[256];
+        if (slot < 0 || slot >= q.pool->shape[0] * q.pool->shape[3])
+            continue;
+        for (int64_t e = 0; e < size; e++)
+            x[e] = exact
+                       ? tokens->values[n * size + e]
+                       : rotated(problem, tokens->values + n * size, e, problem->array[TH_APPEND_POSITIONS].values[t]);
+        const int64_t h = n % rows / tokens->shape[2], r = n % rows % tokens->shape[2];
+        expect_row(&q, x, exact, place_in(q.pool, slot, q.pool->shape[3], h, r) / (size_t)size);
+    }
+    assert_memory_equal(q.got, q.expected, pool->bytes);
+    if (q.scales)
+        assert_memory_equal(q.got_scales, q.expected_scales, scale->bytes);
+    free(q.got);
+    free(q.expected);
+    free(q.got_scales);
+    free(q.expected_scales);
+}
+
+static bool is_quantised(const th_problem *problem, th_name name)
+{
+    return problem->array[name].dtype > CLMGK_DTYPE_BF16;
+}
+
 static void expect_appended(th_session *session, th_problem *problem, const clmgk_plan_options *options)
 {
     clmgk_plan *const plan = th_plan_of(session, &problem->desc, options);
     TH_DEVICE device = th_upload_for(session, problem, TH_APPEND, 0);
-    append(problem, TH_K, TH_APPEND_K);
-    if (problem->array[TH_APPEND_V].used)
-        append(problem, TH_V, TH_APPEND_V);
     th_enqueue(plan, session->queue, &device, 0, NULL, NULL);
     assert_int_equal(clFinish(session->queue), CL_SUCCESS);
+    if (is_quantised(problem, TH_K))
+        expect_quantised(session, problem, &device, TH_K, TH_APPEND_K, TH_SCALE_K);
+    else
+        append(problem, TH_K, TH_APPEND_K);
+    if (problem->array[TH_APPEND_V].used && is_quantised(problem, TH_V))
+        expect_quantised(session, problem, &device, TH_V, TH_APPEND_V, TH_SCALE_V);
+    else if (problem->array[TH_APPEND_V].used)
+        append(problem, TH_V, TH_APPEND_V);
     for (size_t home = 0; home < TH_ARRAYS; home++) {
         th_device_buffer *const buffer = &device.buffer[home];
-        if (buffer->bytes == 0)
+        const bool scales = home == TH_SCALE_K || home == TH_SCALE_V;
+        if (buffer->bytes == 0 || (scales || is_quantised(problem, (th_name)home)))
             continue;
         unsigned char *const bytes = th_read_back(session, buffer);
         for (th_name name = TH_K; name <= TH_V; name++)
@@ -221,6 +385,116 @@ TH_TEST(layouts)
     expect_appended(session, &keys, &options);
 }
 
+/* Scales that are powers of two, by which a division is exact. */
+static void make_scales(th_problem *problem, th_name name)
+{
+    th_array *const scales = &problem->array[name];
+    for (size_t n = 0; scales->used && n < scales->count; n++)
+        scales->values[n] = ldexp(1.0, (int)(n % 3) - 1);
+}
+
+/* Rows of zeros, of numbers beyond the largest of 8 bits, with the largest twice, and in the middle of two integers. */
+static void make_hard_rows(th_problem *problem, th_name name)
+{
+    th_array *const tokens = &problem->array[name];
+    const size_t size = (size_t)tokens->shape[4], rows = tokens->count / size;
+    for (size_t row = 0; row < rows; row++) {
+        double *const x = tokens->values + row * size;
+        for (size_t e = 0; e < size; e++) {
+            const double values[] = {x[e], 0.0, x[e] * 1e5, x[e] * 1e-3, (double)e - 64.5, x[e]};
+            x[e] = values[row % 6];
+        }
+        if (row % 6 == 5 && size > 10)
+            x[10] = -(x[7] = row % 12 == 5 ? 9.0 : -9.0);
+    }
+}
+
+static clmgk_attention_desc quantised_desc(clmgk_variant variant, clmgk_storage k, clmgk_storage v)
+{
+    clmgk_attention_desc desc = desc_of(variant, 8, 60);
+    desc.head_size = 96;
+    desc.value_size = 64;
+    desc.dtype_k = k;
+    desc.dtype_v = v;
+    desc.use_scale_k = k >= CLMGK_STORAGE_E4M3 && k <= CLMGK_STORAGE_INT8;
+    desc.use_scale_v = v == CLMGK_STORAGE_E5M2 || v == CLMGK_STORAGE_INT8;
+    return desc;
+}
+
+static void expect_quantised_tokens(th_session *session, const clmgk_attention_desc *desc, size_t engine, uint64_t seed)
+{
+    const clmgk_plan_options options = th_options(session, engine);
+    TH_PROBLEM problem = th_problem_make(desc, seed);
+    shuffle_slots(&problem, seed);
+    make_scales(&problem, TH_SCALE_K);
+    make_scales(&problem, TH_SCALE_V);
+    make_hard_rows(&problem, TH_APPEND_K);
+    make_hard_rows(&problem, TH_APPEND_V);
+    expect_appended(session, &problem, &options);
+}
+
+/* Floats with a scale for each head, integers with a scale for each row, ggml's blocks: bit for bit. */
+TH_TEST(quantised)
+{
+    clmgk_attention_desc desc = quantised_desc(CLMGK_VARIANT_SOFTMAX, CLMGK_STORAGE_E4M3, CLMGK_STORAGE_INT8);
+    desc.scale_k = (clmgk_layout){.strided = 1, .head = 1};
+    expect_quantised_tokens(session, &desc, 0, 1);
+    desc.head_size = 39; /* rows that end within a vector */
+    desc.value_size = 33;
+    expect_quantised_tokens(session, &desc, 0, 2);
+    desc = quantised_desc(CLMGK_VARIANT_SOFTMAX, CLMGK_STORAGE_Q8_0, CLMGK_STORAGE_Q4_0);
+    expect_quantised_tokens(session, &desc, 0, 3);
+}
+
+/* All types of K and V from all types of new tokens, on all engines, with and without rotary positions and scales. */
+TH_FULL_TEST(quantised_types)
+{
+    for (size_t n = 0; n < 108 * session->engines; n++) {
+        const size_t engine = n / 108;
+        const clmgk_storage k = (clmgk_storage)(CLMGK_STORAGE_F32 + n % 8);
+        const clmgk_storage v = (clmgk_storage)(CLMGK_STORAGE_E4M3 + n / 3 % 5);
+        clmgk_attention_desc desc = quantised_desc(n % 4 == 3 ? CLMGK_VARIANT_MGK : CLMGK_VARIANT_SOFTMAX, k, v);
+        desc.dtype = th_dtypes[n % 3];
+        desc.append_rotary = (clmgk_rotary)(n % 3);
+        desc.append_rotary_size = n % 3 == 2 ? 10 : 0;
+        if (n % 5 == 0)
+            desc.use_scale_k = desc.use_scale_v = 0;
+        clmgk_plan_options options = th_options(session, engine);
+        clmgk_plan *const plan = th_try_plan(session, &desc, &options, NULL);
+        if (plan)
+            expect_quantised_tokens(session, &desc, engine, n);
+        clmgk_plan_release(plan);
+    }
+}
+
+/* A number that is none makes all that share its scale none. */
+TH_TEST(infinite_numbers)
+{
+    const clmgk_attention_desc desc = quantised_desc(CLMGK_VARIANT_SOFTMAX, CLMGK_STORAGE_Q8_0, CLMGK_STORAGE_Q4_0);
+    const clmgk_plan_options options = th_options(session, 0);
+    const double none[] = {(double)INFINITY, -(double)INFINITY, (double)NAN};
+    TH_PROBLEM problem = th_problem_make(&desc, 1);
+    for (size_t t = 0; t < problem.array[TH_APPEND_SLOTS].count; t++)
+        problem.array[TH_APPEND_SLOTS].values[t] = (double)t;
+    for (size_t block = 0; block < problem.array[TH_APPEND_K].count / 32; block += 2)
+        problem.array[TH_APPEND_K].values[block * 32 + 5] = none[block / 2 % 3];
+    clmgk_plan *const plan = th_plan_of(session, &desc, &options);
+    TH_DEVICE device = th_upload_for(session, &problem, TH_APPEND, 0);
+    th_enqueue(plan, session->queue, &device, 0, NULL, NULL);
+    assert_int_equal(clFinish(session->queue), CL_SUCCESS);
+    unsigned char *const bytes = th_read_back(session, &device.buffer[TH_K]);
+    th_array *const k = &problem.array[TH_K];
+    for (size_t block = 0; block < problem.array[TH_APPEND_K].count / 32; block++) {
+        const size_t heads = (size_t)k->shape[1], t = block / 3 / heads, h = block / 3 % heads;
+        const size_t at = place_in(k, (int64_t)t, k->shape[3], (int64_t)h, 0) + block % 3 * 32;
+        th_get(k, bytes, at);
+        for (size_t i = 0; i < 32; i++)
+            assert_true(isnan(k->values[at + i]) == (block % 2 == 0));
+    }
+    free(bytes);
+    clmgk_plan_release(plan);
+}
+
 /* All engines append alike, and all types of all three arrays. */
 TH_FULL_TEST(types_on_engines)
 {
@@ -266,6 +540,32 @@ TH_HOST_TEST(refused_fields)
     d.append = 0, th_expect_ok(clmgk_attention_validate(&d, NULL, &th_error)); /* an input may be a broadcast */
     d = th_small_desc(CLMGK_VARIANT_LINEAR, 5, 5), d.append = 4;
     expect_refused(&d, CLMGK_ERROR_INVALID_VALUE, "append", "4");
+    d = quantised_desc(CLMGK_VARIANT_SOFTMAX, CLMGK_STORAGE_INT8, CLMGK_STORAGE_Q4_0);
+    d.scale_k = (clmgk_layout){.strided = 1, .head = 1}; /* scales that the kernel computes lie apart */
+    expect_refused(&d, CLMGK_ERROR_INVALID_SHAPE, "scale_k", "0");
+    d.append = 0, th_expect_ok(clmgk_attention_validate(&d, NULL, &th_error));
+}
+
+TH_TEST(refused_scales)
+{
+    const clmgk_attention_desc desc = quantised_desc(CLMGK_VARIANT_SOFTMAX, CLMGK_STORAGE_E4M3, CLMGK_STORAGE_INT8);
+    const clmgk_plan_options options = th_options(session, 0);
+    TH_PROBLEM problem = th_problem_make(&desc, 1);
+    TH_DEVICE device = th_upload_for(session, &problem, TH_APPEND, 0);
+    clmgk_plan *const plan = th_plan_of(session, &desc, &options);
+    clmgk_attention_args args = device.args;
+#define APPEND() clmgk_enqueue_append(plan, session->queue, &args, 0, NULL, NULL, &th_error)
+    args.scale_k.memory = NULL;
+    th_expect_error(APPEND(), CLMGK_ERROR_INVALID_BUFFER, "scale_k: NULL");
+    args = device.args, args.scale_v.memory = NULL;
+    th_expect_error(APPEND(), CLMGK_ERROR_INVALID_BUFFER, "scale_v: NULL");
+    args = device.args, args.v.memory = args.append_v.memory = NULL;
+    th_expect_error(APPEND(), CLMGK_ERROR_INVALID_BUFFER, "v: NULL");
+    args = device.args, args.scale_v = args.scale_k; /* written, and read */
+    th_expect_error(APPEND(), CLMGK_ERROR_INVALID_BUFFER, "scale_");
+#undef APPEND
+    clmgk_plan_release(plan);
+    th_expect_untouched(session, &device);
 }
 
 TH_TEST(refused_calls)

@@ -125,7 +125,8 @@ static bool takes_part(th_pass pass, size_t name)
     case TH_MASK:
         return name >= TH_CAPTURE_0 && name <= TH_MASK_BLOCKS;
     case TH_APPEND:
-        return name == TH_K || name == TH_V || (name >= TH_APPEND_K && name <= TH_APPEND_POSITIONS);
+        return name == TH_K || name == TH_V || name == TH_SCALE_K || name == TH_SCALE_V ||
+               (name >= TH_APPEND_K && name <= TH_APPEND_POSITIONS);
     default:
         return name == TH_O || name == TH_LSE || name == TH_LSE_LOW || (name >= TH_PARTS_O && name <= TH_PARTS_LSE_LOW);
     }

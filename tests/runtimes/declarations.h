@@ -90,6 +90,7 @@ INTEGERS(INTEGER)
     WIDTHS(CONVERT, float, T) WIDTHS(CONVERT, int, T) WIDTHS(CONVERT, uint, T) WIDTHS(CONVERT, ushort, T)
 INTEGERS(CONVERT_FROM)
 CONVERT_FROM(float)
+WIDTHS(CONVERT, uchar, uint)
 
 #define LOAD(T, N, SPACE)       T##N PLAIN vload##N(size_t, const SPACE T *);
 #define STORE(T, N, SPACE)      void PLAIN vstore##N(T##N, size_t, SPACE T *);

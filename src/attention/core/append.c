@@ -17,6 +17,8 @@ static mgk_append_args args_of(const clmgk_attention_desc *d)
     const int64_t pages = paged ? d->pages : mgk_has_caches(d) ? d->sequences : d->batch;
     return (mgk_append_args){.k = mgk_component_place_of(&d->k),
                              .v = mgk_component_place_of(&d->v),
+                             .scale_k = mgk_component_place_of(&d->scale_k),
+                             .scale_v = mgk_component_place_of(&d->scale_v),
                              .from_k = place_of(&d->append_k),
                              .from_v = place_of(&d->append_v),
                              .rotary = mgk_rotary_of(d->append_rotary, d->append_rotary_size, d->append_rotary_base),
@@ -47,10 +49,15 @@ clmgk_status mgk_attention_plan_append(const mgk_attention_request *request, mgk
     const mgk_row_form form = mgk_rows_form(request->facts);
     mgk_append_args args = args_of(d);
     const int64_t block = block_of(&args, request->facts);
+    const bool quantises = mgk_has_cache_types(d); /* rows are kept until all of their numbers are known */
     const mgk_flags flags = {.TYPE_Q = (int)mgk_array_dtype(d, CLMGK_ARRAY_Q),
                              .TYPE_K = (int)mgk_array_dtype(d, CLMGK_ARRAY_K),
                              .TYPE_V = (int)mgk_array_dtype(d, CLMGK_ARRAY_V),
-                             .TYPE_O = (int)mgk_array_dtype(d, CLMGK_ARRAY_Q)};
+                             .TYPE_O = (int)mgk_array_dtype(d, CLMGK_ARRAY_Q),
+                             .HAS_SCALE_K = d->use_scale_k,
+                             .HAS_SCALE_V = d->use_scale_v,
+                             .HEAD_SIZE = quantises ? mgk_size_class(request->family, d->head_size) : 0,
+                             .VALUE_SIZE = quantises ? mgk_size_class(request->family, d->value_size) : 0};
     args.block = (mgk_i32)block;
     plan->tunables = mgk_engine_tunables(request->engine, request->family->added);
     MGK_TRY(mgk_tunables_read(&plan->tunables, &request->parameters, error));

@@ -485,7 +485,15 @@ bool mgk_desc_read(const clmgk_attention_desc *given, clmgk_attention_desc *desc
 
 /* ---- passes --------------------------------------------------------------------------------------------------- */
 
-bool mgk_array_is_output(clmgk_pass pass, clmgk_array array)
+/* What an append writes: K and V, and the scales that it computes, those of integers. */
+static bool is_appended(const clmgk_attention_desc *desc, clmgk_array array)
+{
+    return array == CLMGK_ARRAY_K || array == CLMGK_ARRAY_V ||
+           (array == CLMGK_ARRAY_SCALE_K && mgk_array_dtype(desc, CLMGK_ARRAY_K) == CLMGK_DTYPE_INT8) ||
+           (array == CLMGK_ARRAY_SCALE_V && mgk_array_dtype(desc, CLMGK_ARRAY_V) == CLMGK_DTYPE_INT8);
+}
+
+bool mgk_array_is_output(const clmgk_attention_desc *desc, clmgk_pass pass, clmgk_array array)
 {
     const clmgk_array_info *const info = clmgk_array_get_info(array);
     if (pass == CLMGK_PASS_BACKWARD)
@@ -495,7 +503,7 @@ bool mgk_array_is_output(clmgk_pass pass, clmgk_array array)
     if (pass == CLMGK_PASS_MASK)
         return array == CLMGK_ARRAY_MASK_BLOCKS;
     if (pass == CLMGK_PASS_APPEND)
-        return array == CLMGK_ARRAY_K || array == CLMGK_ARRAY_V;
+        return is_appended(desc, array);
     return array == CLMGK_ARRAY_O || array == CLMGK_ARRAY_LSE || array == CLMGK_ARRAY_LSE_LOW ||
            array == CLMGK_ARRAY_DENOMINATOR || (array >= CLMGK_ARRAY_NEW_STATE_C && array <= CLMGK_ARRAY_NEW_STATE_M);
 }
@@ -596,4 +604,10 @@ clmgk_presence clmgk_array_presence(const clmgk_attention_desc *resolved, clmgk_
 {
     clmgk_attention_desc d;
     return mgk_desc_read(resolved, &d) ? mgk_array_presence(&d, pass, array) : CLMGK_ABSENT;
+}
+
+int32_t clmgk_array_is_output(const clmgk_attention_desc *resolved, clmgk_pass pass, clmgk_array array)
+{
+    clmgk_attention_desc d;
+    return clmgk_array_get_info(array) != NULL && mgk_desc_read(resolved, &d) && mgk_array_is_output(&d, pass, array);
 }

@@ -60,7 +60,7 @@ bool mgk_pass_is_wanted(const clmgk_attention_desc *desc, clmgk_pass pass);
 
 /* Whether `pass` uses the array with some descriptor; whether a call of `pass` writes it. */
 bool mgk_array_is_of_pass(clmgk_pass pass, clmgk_array array);
-bool mgk_array_is_output(clmgk_pass pass, clmgk_array array);
+bool mgk_array_is_output(const clmgk_attention_desc *desc, clmgk_pass pass, clmgk_array array);
 
 /* Fails because a required array is not given: `noun`, as in "a buffer", was expected. */
 clmgk_status mgk_fail_missing(const clmgk_attention_desc *desc, clmgk_pass pass, clmgk_array array, const char *noun,
