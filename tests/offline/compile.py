@@ -6,10 +6,10 @@ what they take.
 The SIMT engine's kernels exchange numbers in sub-groups as each target can (cl/engine/shuffle.clh; lint: not at all).
 Fails on a compile error, a warning of clang (drivers print them), and where a work-item's registers spill, or its
 private arrays are in memory (a stack), beyond the target's limits.
-Targets: lint (portable OpenCL C 1.2, all engines), x86 (lane engine, also with AMX, optimised: pragmas that cannot be
-met), AMD gfx*, NVIDIA sm_* by clang and cuda_* by nvcc, Intel names (SIMT engine). A target whose compiler is absent is
-skipped and said so (exit status 77 if nothing ran); with CLMGK_TEST_REQUIRE_ALL set it is a failure, but for cuda_*: Debian's free
-packages have no nvcc.
+Targets: lint (portable OpenCL C 1.2, all engines), lint-old (by an older clang), x86 (lane engine, also with AMX, optimised:
+pragmas that cannot be met), AMD gfx*, NVIDIA sm_* by clang and cuda_* by nvcc, Intel names (SIMT engine). A target whose
+compiler is absent is skipped and said so (exit status 77 if nothing ran); with CLMGK_TEST_REQUIRE_ALL set it is a failure, but
+for cuda_*: Debian's free packages have no nvcc.
 """
 import argparse
 import concurrent.futures
@@ -27,7 +27,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 PLANS = HERE.parent.parent / "build/bin/offline_plans"
 KERNELS = HERE.parent.parent / "cl"
 CLANG = "clang-19"
-OLDER_CLANG = "clang"  # the system's, near those of installed drivers: it warns of other things
+LINTS = {"lint": CLANG, "lint-old": "clang"}  # the system's is near those of installed drivers: it warns of other things
 AMD_LIBRARY = pathlib.Path("/usr/lib/x86_64-linux-gnu/amdgcn/bitcode")
 # Debian's device library ends before these; a processor's file holds one constant.
 AMD_LATER = {"gfx942": 9402, "gfx1100": 11000, "gfx1201": 12001}
@@ -35,7 +35,7 @@ AMD_LATER = {"gfx942": 9402, "gfx1100": 11000, "gfx1201": 12001}
 AMD_UNITS = {"gfx90a": ("-DMATRIX_UNIT=5", 64), "gfx942": ("-DMATRIX_UNIT=5", 64), "gfx1100": ("-DMATRIX_UNIT=6", 32),
              "gfx1201": ("-DMATRIX_UNIT=7", 32)}
 QUICK_GPU = ["gfx90a", "gfx1100", "sm_80", "pvc"]  # share a sample among them, unless they are asked for
-QUICK = ["lint", "x86"] + QUICK_GPU
+QUICK = [*LINTS, "x86"] + QUICK_GPU
 FULL = QUICK + ["gfx942", "gfx1201", "sm_75", "sm_90", "skl", "tgllp", "dg2-g10"]
 # Bytes that a work-item spills in clang's PTX: MGK's hard E-step; dQ of MGK with priors, variances, all masks and modifiers. 0
 # elsewhere.
@@ -228,8 +228,11 @@ class Lint:
     kind = "lint"
     engines = ("simt", "lane", "matrix")
 
+    def __init__(self, compiler):
+        self.compiler = compiler
+
     def missing(self):
-        return next((name for name in (CLANG, OLDER_CLANG) if not shutil.which(name)), None)
+        return None if shutil.which(self.compiler) else self.compiler
 
     def compile(self, source, options, folder):
         # Flags decide which parameters, variables and helpers a configuration uses.
@@ -238,8 +241,8 @@ class Lint:
                     "-Wno-unused-but-set-parameter"]
         common = ["-Xclang", "-finclude-default-header", "-fsyntax-only", *warnings, *options,
                   whole(source, options, folder)]
-        run(clang("spir64") + ["-Xclang", "-cl-ext=-all", *common], folder)
-        run(clang("spir64", OLDER_CLANG) + common, folder)
+        extensions = ["-Xclang", "-cl-ext=-all"] if self.compiler == CLANG else []
+        run(clang("spir64", self.compiler) + extensions + common, folder)
         return {}
 
 
@@ -461,8 +464,8 @@ class Intel:
 
 
 def make_target(name, work):
-    if name == "lint":
-        return Lint()
+    if name in LINTS:
+        return Lint(LINTS[name])
     if name == "x86":
         return X86()
     if name.startswith("gfx"):
@@ -614,7 +617,8 @@ def main():
             targets = {name: make_target(name, work) for name in QUICK_GPU}
             samples = share({name: configurations_of(target, arguments.plans)
                              for name, target in targets.items() if target.missing() is None}, parts)
-            samples |= share({"lint": [one for one in read_configurations(arguments.plans) if one[0] in Lint.engines]}, pairs)
+            linted = [one for one in read_configurations(arguments.plans) if one[0] in Lint.engines]
+            samples |= share({"lint": linted}, pairs) | share({"lint-old": linted}, parts)
         for name in names:
             target = make_target(name, work)
             missing = target.missing()
@@ -629,7 +633,7 @@ def main():
             mine = [one for one in mine if not one[2].startswith(getattr(target, "left_out", ())) and
                     arguments.engine in (None, one[0])]
             if not chosen and name == "x86":
-                mine = [one for i, one in enumerate(mine) if i % 16 == 0 or any("FEW_ROWS" in x for x in one[3])]
+                mine = [one for i, one in enumerate(mine) if i % 32 == 0 or any("FEW_ROWS" in x for x in one[3])]
             jobs += [(name, target, engine, configuration, source, options, work)
                      for engine, configuration, source, options in mine]
         with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
