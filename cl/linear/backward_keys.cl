@@ -29,7 +29,7 @@
 
 typedef struct key_chunk {
     const mgk_linear_args *a;
-    feature_place w;
+    const feature_place *w;
     query_source queries;
     key_source keys;
     __global float *transposed, *rows; /* R */
@@ -46,7 +46,6 @@ typedef struct key_chunk {
 
 /* ---- the pairs of a chunk ---- */
 
-#if BY_PAIRS
 /* x[j][i] = 0 where row i does not see key j */
 FUNCTION void pairs_mask(BLOCK_SPACE float *pairs)
 {
@@ -75,11 +74,9 @@ FUNCTION void feature_pairs(const key_chunk *x)
     add_pairs(x->weights, CHUNK_ROW, x->psi, FEATURE_ROW, x->phi, FEATURE_ROW, CHUNK, CHUNK, FEATURE_BLOCK);
     BLOCK_SYNC();
 }
-#endif
 
 /* ---- gradients of the keys ---- */
 
-#if WANT_DPSI
 /* Adds dpi_r: per key, or the range's sum. */
 FUNCTION void prior_add(const key_chunk *x, int r, BLOCK_SPACE const float *phi, bool is_first)
 {
@@ -127,7 +124,7 @@ FUNCTION void shift_add(const key_chunk *x, int r)
 FUNCTION void component_chain(const key_chunk *x, int r, int f0, BLOCK_SPACE const float *phi,
                               BLOCK_SPACE const float *grad, const gradient_rows *out)
 {
-    const feature_tile k = feature_tile_of(&x->w, x->a, CHUNK, NULL);
+    const feature_tile k = feature_tile_of(x->w, x->a, CHUNK, NULL);
     gradient_rows own = *out;
     if (!KEYS_SHIFTED) {
         own.out = elements_at(own.out, r * GRAD_COMPONENT(x->a));
@@ -135,57 +132,52 @@ FUNCTION void component_chain(const key_chunk *x, int r, int f0, BLOCK_SPACE con
     }
     features_chain(&k, f0, FEATURE_BLOCK, phi, FEATURE_ROW, grad, FEATURE_ROW, x->dx, HEAD_SIZE);
     BLOCK_SYNC();
-#if WANT_SHIFT
-    shift_add(x, r);
-#endif
-#if WANT_K
-    const bool first_part = KEYS_SHIFTED == 0 || r == 0, last_part = KEYS_SHIFTED == 0 || r == COMPONENTS - 1;
-    gradient_put(&own, x->first_head && first_part && f0 == 0,
-                 x->last_head && last_part && f0 + FEATURE_BLOCK == FEATURES, x->key_first, &x->out_places, x->dx,
-                 HEAD_SIZE);
-    BLOCK_SYNC();
-#endif
+    if (WANT_SHIFT)
+        shift_add(x, r);
+    if (WANT_K) {
+        const bool first_part = KEYS_SHIFTED == 0 || r == 0, last_part = KEYS_SHIFTED == 0 || r == COMPONENTS - 1;
+        gradient_put(&own, x->first_head && first_part && f0 == 0,
+                     x->last_head && last_part && f0 + FEATURE_BLOCK == FEATURES, x->key_first, &x->out_places, x->dx,
+                     HEAD_SIZE);
+        BLOCK_SYNC();
+    }
 }
 
 /* From a block's dpsi, in `grad`, to all gradients. */
 FUNCTION void key_chain(const key_chunk *x, int block, const gradient_rows *out)
 {
     const int head = block * FEATURE_BLOCK / FEATURES, f0 = block * FEATURE_BLOCK % FEATURES;
-#if KEY_SUM || WANT_PRIOR
-    const mgk_linear_args *const a = x->a;
+    if (!KEY_SUM && !WANT_PRIOR) {
+        component_chain(x, head, f0, x->psi, x->grad, out);
+        return;
+    }
     for (int r = 0; r < COMPONENTS; ++r) {
         const feature_tile k =
-            with_scales(keys_get(&x->w, a, &x->keys, r, x->key_first, &x->key_places, CHUNK), &x->key_scale, block);
+            with_scales(keys_get(&x->keys, r, x->key_first, &x->key_places, CHUNK), &x->key_scale, block);
         BLOCK_SPACE float *const phi = x->part + (KEEP_PARTS ? r * CHUNK * FEATURE_ROW : 0);
         if (!KEEP_PARTS) {
-#if SHIFTED
-            shifts_put(&x->w, NULL, CHUNK);
-            BLOCK_SYNC();
-#endif
+            shifts_put(x->w, NULL, CHUNK);
+            if (SHIFTED)
+                BLOCK_SYNC();
             features_put(&k, f0, FEATURE_BLOCK, phi, FEATURE_ROW);
             BLOCK_SYNC();
         }
         if (WANT_PRIOR)
             prior_add(x, r, phi, f0 == 0);
-#if WANT_K || WANT_SHIFT
+        if (!WANT_K && !WANT_SHIFT)
+            continue;
         TILE_FOR(j, n, CHUNK, FEATURE_BLOCK) {
             const int at = j * FEATURE_ROW + n;
-            const float pi = x->w.weight[j];
+            const float pi = x->w->weight[j];
             REAL_PUT(x->psi + at, pi != 0.0f ? REAL_AT(x->grad + at) * pi : (real)(0.0f));
         }
         BLOCK_SYNC();
         component_chain(x, r, f0, phi, x->psi, out);
-#endif
     }
-#else
-    component_chain(x, head, f0, x->psi, x->grad, out);
-#endif
 }
-#endif
 
 /* ---- a chunk of a head ---- */
 
-#if BY_STEPS
 /* From the last row on: a row's block of features joins R, which gives dv and dpsi of the same row. */
 FUNCTION void row_steps(key_chunk *x, int block)
 {
@@ -199,75 +191,67 @@ FUNCTION void row_steps(key_chunk *x, int block)
               -FEATURE_ROW, x->grad + last * FEATURE_ROW, -FEATURE_ROW, CHUNK, VALUE_SIZE + 1, FEATURE_BLOCK,
               &x->coming);
 }
-#else
+
 /* A block's part of dv and of the chunk's weights, and its dpsi. */
 FUNCTION void state_gradients(key_chunk *x, int block)
 {
-#if CAUSAL && WANT_V
-    feature_pairs(x);
-#endif
-#if WANT_V
-    add_tile_of_state(x->dv, VALUE_SIZE, x->psi, FEATURE_ROW, x->rows + (long)block * FEATURE_BLOCK * VALUE_SIZE,
-                      VALUE_SIZE, VALUE_SIZE, FEATURE_BLOCK, &x->coming);
-#endif
-#if WANT_DPSI
-    tile_clear(x->grad, CHUNK * FEATURE_ROW);
-    BLOCK_SYNC();
-    add_tile_of_state(x->grad, FEATURE_ROW, x->values, VALUE_ROW, x->transposed + block * FEATURE_BLOCK, STATE_WIDTH,
-                      FEATURE_BLOCK, VALUE_SIZE + 1, &x->coming);
-    BLOCK_SYNC();
-#endif
+    if (CAUSAL && WANT_V)
+        feature_pairs(x);
+    if (WANT_V)
+        add_tile_of_state(x->dv, VALUE_SIZE, x->psi, FEATURE_ROW, x->rows + (long)block * FEATURE_BLOCK * VALUE_SIZE,
+                          VALUE_SIZE, VALUE_SIZE, FEATURE_BLOCK, &x->coming);
+    if (WANT_DPSI) {
+        tile_clear(x->grad, CHUNK * FEATURE_ROW);
+        BLOCK_SYNC();
+        add_tile_of_state(x->grad, FEATURE_ROW, x->values, VALUE_ROW, x->transposed + block * FEATURE_BLOCK,
+                          STATE_WIDTH, FEATURE_BLOCK, VALUE_SIZE + 1, &x->coming);
+        BLOCK_SYNC();
+    }
 }
-#endif
 
 /* A block of features: its part of dv, the gradients from its dpsi, and the chunk's part of R. */
 FUNCTION void key_block(key_chunk *x, int block, const gradient_rows *out)
 {
-#if CHUNK_SPANS
-    const state_place rows = state_of(x->rows);
-    factors_put(block, &x->scales, x->factor);
-    state_rescale(&rows, x->rows, block, x->factor);
-    transposed_rescale(x->transposed, block, x->factor);
-#endif
-#if CAUSAL
-    query_features(&x->w, x->a, &x->queries, block, x->first, &x->places, CHUNK, &x->query_scale, x->row_scale, x->phi);
-#endif
+    if (CHUNK_SPANS) {
+        const state_place rows = state_of(x->rows);
+        state_advance(&rows, block, &x->scales, x->factor);
+        transposed_rescale(x->transposed, block, x->factor);
+    }
+    if (CAUSAL)
+        query_features(&x->queries, block, x->first, &x->places, CHUNK, &x->query_scale, x->row_scale, x->phi);
     chunk_prefetch(&x->coming);
     /* last, so that its keys stay in w.x */
-    key_features(&x->w, x->a, &x->keys, block, x->key_first, &x->key_places, CHUNK, &x->key_scale,
-                 KEEP_PARTS ? x->part : NULL, x->psi);
+    key_features(&x->keys, block, x->key_first, &x->key_places, CHUNK, &x->key_scale, KEEP_PARTS ? x->part : NULL,
+                 x->psi);
     chunk_prefetch(&x->coming);
-#if BY_STEPS
-    row_steps(x, block);
-#else
-    state_gradients(x, block);
-#endif
-#if WANT_DPSI
-#if BY_PAIRS
-    add_tiles(x->grad, FEATURE_ROW, x->pairs, CHUNK_ROW, x->phi, FEATURE_ROW, CHUNK, FEATURE_BLOCK, CHUNK);
-    BLOCK_SYNC();
-#endif
-    key_chain(x, block, out);
-#endif
-#if BY_PAIRS
-    BLOCK_SYNC();
-    row_state_add(x->rows, block, x->phi, x->g);
-    transposed_add(x->transposed, block, x->g, x->phi);
-    BLOCK_SYNC();
-#endif
+    if (BY_STEPS)
+        row_steps(x, block);
+    else
+        state_gradients(x, block);
+    if (BY_PAIRS && WANT_DPSI) {
+        add_tiles(x->grad, FEATURE_ROW, x->pairs, CHUNK_ROW, x->phi, FEATURE_ROW, CHUNK, FEATURE_BLOCK, CHUNK);
+        BLOCK_SYNC();
+    }
+    if (WANT_DPSI)
+        key_chain(x, block, out);
+    if (BY_PAIRS) {
+        BLOCK_SYNC();
+        row_state_add(x->rows, block, x->phi, x->g);
+        transposed_add(x->transposed, block, x->g, x->phi);
+        BLOCK_SYNC();
+    }
 }
 
-#if CHUNK_SPANS
 /* Exponents of a block of features of the chunk's rows, with noise, less M_i; -inf for absent ones. */
 FUNCTION void row_exponents(const key_chunk *x, int block)
 {
     const int head = block * FEATURE_BLOCK / FEATURES;
     const head_part part = part_of_head(&x->queries, head);
-    const feature_tile k = queries_get(&x->w, x->a, &x->queries, head, x->first, &x->places, CHUNK);
+    const feature_tile k = queries_get(&x->queries, head, x->first, &x->places, CHUNK);
     ITEMS_FOR(t, CHUNK)
-        x->w.weight[t] = part.own ? 1.0f : 0.0f;
+        x->w->weight[t] = part.own ? 1.0f : 0.0f;
     BLOCK_SYNC();
-    exponents_put(&k, block * FEATURE_BLOCK % FEATURES, FEATURE_BLOCK, x->w.weight, false, x->phi, FEATURE_ROW);
+    exponents_put(&k, block * FEATURE_BLOCK % FEATURES, FEATURE_BLOCK, x->w->weight, false, x->phi, FEATURE_ROW);
     BLOCK_SYNC();
     TILE_FOR(t, n, CHUNK, FEATURE_BLOCK) {
         BLOCK_SPACE float *const at = x->phi + t * FEATURE_ROW + n;
@@ -285,13 +269,13 @@ FUNCTION int row_scales(const key_chunk *x, int end)
     int begin = 0;
     bool cut = true;
     while (cut) {
-        cut_begin(&x->w);
+        cut_begin(x->w);
         for (int block = 0; block < STATE_BLOCKS; ++block) {
             row_exponents(x, block);
-            columns_max(&x->w, x->phi + (end - 1) * FEATURE_ROW, -FEATURE_ROW, end - begin,
+            columns_max(x->w, x->phi + (end - 1) * FEATURE_ROW, -FEATURE_ROW, end - begin,
                         x->scales.top + block * FEATURE_BLOCK, x->scales.next + block * FEATURE_BLOCK);
         }
-        const int count = cut_end(&x->w);
+        const int count = cut_end(x->w);
         cut = count < end - begin;
         if (cut)
             begin = end - count;
@@ -302,7 +286,6 @@ FUNCTION int row_scales(const key_chunk *x, int end)
     BLOCK_SYNC();
     return begin;
 }
-#endif
 
 /* All blocks of features of a head's chunk, or of its span of tokens before place `end`; returns the span's first
  * place. */
@@ -317,47 +300,41 @@ FUNCTION int key_chunk_gradients(key_chunk *x, int end, const unit *u, const gra
     x->places = places_of(x->first, u->p.valid);
     x->key_places = places_of(x->key_first, u->p.keys);
     x->out_places = places_of(x->key_first, HAS_SEQUENCES ? u->p.keys : a->length_k);
-#if CHUNK_SPANS
     x->places = span_within(&x->places, 0, end);
-    gradients_get(source, x->first, &x->places, x->g, x->row_scale);
-    begin = row_scales(x, end);
+    if (CAUSAL)
+        gradients_get(source, x->first, &x->places, x->g, x->row_scale);
+    if (CHUNK_SPANS)
+        begin = row_scales(x, end);
     x->key_places = span_within(&x->key_places, begin, end), x->out_places = span_within(&x->out_places, begin, end);
-#elif CAUSAL
-    gradients_get(source, x->first, &x->places, x->g, x->row_scale);
-#endif
     x->coming.count = 0;
     next_keys_add(&x->coming, a, u, &x->keys, v, x->key_first - CHUNK, parts);
     next_add(&x->coming, out->out, out->stride, GRAD_COMPONENT(a), WANT_K ? (KEYS_SHIFTED ? 1 : COMPONENTS) : 0,
              x->key_first - CHUNK, u->p.keys, out->size, parts);
     next_add(&x->coming, out_v->out, out_v->stride, 0, WANT_V, x->key_first - CHUNK, u->p.keys, out_v->size, parts);
-#if CAUSAL
-    next_queries_add(&x->coming, a, u, &x->queries, x->first - CHUNK, parts);
-    next_gradients_add(&x->coming, source, x->first - CHUNK, u->p.valid, parts);
-#endif
+    if (CAUSAL) {
+        next_queries_add(&x->coming, a, u, &x->queries, x->first - CHUNK, parts);
+        next_gradients_add(&x->coming, source, x->first - CHUNK, u->p.valid, parts);
+    }
     BLOCK_SYNC();
     values_get(v, a->v.token, x->key_first, &x->key_places, a->value_size, x->values);
-#if BY_STEPS ? STATE_BLOCKS > 1 : WANT_V
-    tile_clear(x->dv, CHUNK * VALUE_SIZE);
-#endif
-#if BY_PAIRS
-    value_pairs(x);
-#endif
+    if (BY_STEPS ? STATE_BLOCKS > 1 : WANT_V)
+        tile_clear(x->dv, CHUNK * VALUE_SIZE);
+    if (BY_PAIRS)
+        value_pairs(x);
     BLOCK_SYNC();
     for (int block = 0; block < STATE_BLOCKS; ++block)
         key_block(x, block, out);
     BLOCK_SYNC();
-#if CHUNK_SPANS
-    scales_advance(&x->scales);
-#endif
-#if WANT_V
-#if BY_PAIRS
-    pairs_mask(x->weights);
-    BLOCK_SYNC();
-    add_tiles(x->dv, VALUE_SIZE, x->weights, CHUNK_ROW, x->g, VALUE_ROW, CHUNK, VALUE_SIZE, CHUNK);
-    BLOCK_SYNC();
-#endif
-    gradient_put(out_v, x->first_value, x->last_value, x->key_first, &x->out_places, x->dv, VALUE_SIZE);
-#endif
+    if (CHUNK_SPANS)
+        scales_advance(&x->scales);
+    if (BY_PAIRS && WANT_V) {
+        pairs_mask(x->weights);
+        BLOCK_SYNC();
+        add_tiles(x->dv, VALUE_SIZE, x->weights, CHUNK_ROW, x->g, VALUE_ROW, CHUNK, VALUE_SIZE, CHUNK);
+        BLOCK_SYNC();
+    }
+    if (WANT_V)
+        gradient_put(out_v, x->first_value, x->last_value, x->key_first, &x->out_places, x->dv, VALUE_SIZE);
     BLOCK_SYNC();
     return begin;
 }
@@ -400,7 +377,7 @@ KERNEL(linear_backward_keys)
     DECLARE_TILE(row_scale, SHIFTED ? CHUNK : 16)
     DECLARE_TILE(factor, SHIFTED ? FEATURE_BLOCK : 16)
     DECLARE_TILE(dot, CHUNK)
-    key_chunk x = {.a = &a, .w = place};
+    key_chunk x = {.a = &a, .w = &place};
     x.g = g, x.values = values, x.weights = weights, x.pairs = pairs, x.psi = psi, x.phi = phi;
     x.part = part, x.grad = grad, x.dx = dx, x.dv = dv, x.dot = dot, x.row_scale = row_scale, x.factor = factor;
 
@@ -410,10 +387,9 @@ KERNEL(linear_backward_keys)
         __global float *const transposed = work + a.region[MGK_LINEAR_TRANSPOSED] + (slot + u.range) * TRANSPOSED_SLOT;
         for (int block = 0; block < STATE_BLOCKS; ++block)
             transposed_put(transposed, rows, block);
-#if CHUNK_SPANS
         const state_scales scales = scales_of(rows + STATE_FLOATS);
-        scales_copy(scales.sum, scales.top);
-#endif
+        if (CHUNK_SPANS)
+            scales_copy(scales.sum, scales.top);
         if (WANT_PRIOR && a.prior.token == 0)
             ITEMS_FOR(r, COMPONENTS)
                 work[a.region[MGK_LINEAR_SUMS] + (row * COMPONENTS + r) * a.splits + u.range] = 0.0f;
@@ -428,8 +404,8 @@ KERNEL(linear_backward_keys)
             unit head = u;
             head.h += n;
             const int kv_head = (int)((long)head.h * a.kv_heads / a.heads);
-            x.queries = queries_of(&a, &head, q, mix, mix_weight, noise);
-            x.keys = keys_of(&a, &head, k, prior, shift);
+            x.queries = queries_of(&a, &place, &head, q, mix, mix_weight, noise);
+            x.keys = keys_of(&a, &place, &head, k, prior, shift);
             x.transposed = work + a.region[MGK_LINEAR_TRANSPOSED] + (slot + u.range) * TRANSPOSED_SLOT;
             x.rows = work + a.region[MGK_LINEAR_ROWS] + (slot + (CAUSAL ? u.range : 0)) * SLOT_FLOATS;
             x.priors = work + a.region[MGK_LINEAR_SUMS] +
@@ -468,8 +444,7 @@ KERNEL(linear_backward_keys)
             branch_end();
         }
     }
-#if BY_STEPS
-    for (int n = 0; n < heads; ++n) {
+    for (int n = 0; n < (BY_STEPS ? heads : 0); ++n) {
         const long slot = u.slot + (long)n * a.splits + u.range;
         __global float *const z = work + a.region[MGK_LINEAR_ROWS] + slot * SLOT_FLOATS + STATE_WIDTH * VALUE_SIZE;
         __global const float *const last =
@@ -477,5 +452,4 @@ KERNEL(linear_backward_keys)
         VECTORS_FOR(i, STATE_WIDTH)
             REAL_PUT(z + i, REAL_AT(last + i));
     }
-#endif
 }

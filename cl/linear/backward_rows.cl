@@ -30,7 +30,7 @@
 /* Tiles, and values of a head and a chunk. */
 typedef struct row_block {
     const mgk_linear_args *a;
-    feature_place w;
+    const feature_place *w;
     query_source queries;
     key_source keys;
     __global float *transposed, *rows;
@@ -45,7 +45,6 @@ typedef struct row_block {
 
 /* ---- dPhi ---- */
 
-#if BY_PAIRS
 /* pairs[i][j] = v_j.g_i + t_i where row i sees key j of its chunk, else 0 */
 FUNCTION void chunk_pairs(const row_block *x)
 {
@@ -61,34 +60,34 @@ FUNCTION void chunk_pairs(const row_block *x)
     }
     BLOCK_SYNC();
 }
-#endif
 
 /* dPhi of a block of features; BY_STEPS: the chunk's keys join the state. */
 FUNCTION void block_gradient(row_block *x, int block)
 {
-#if BY_STEPS
     __global float *const state = x->transposed + block * FEATURE_BLOCK;
-    steps_put(state, STATE_WIDTH, state, NULL, NULL, x->values, x->g, VALUE_ROW, x->psi, FEATURE_ROW, x->grad,
-              FEATURE_ROW, CHUNK, VALUE_SIZE + 1, FEATURE_BLOCK, &x->coming);
-#else
+    if (BY_STEPS) {
+        steps_put(state, STATE_WIDTH, state, NULL, NULL, x->values, x->g, VALUE_ROW, x->psi, FEATURE_ROW, x->grad,
+                  FEATURE_ROW, CHUNK, VALUE_SIZE + 1, FEATURE_BLOCK, &x->coming);
+        return;
+    }
     tile_clear(x->grad, CHUNK * FEATURE_ROW);
     BLOCK_SYNC();
-    add_tile_of_state(x->grad, FEATURE_ROW, x->g, VALUE_ROW, x->transposed + block * FEATURE_BLOCK, STATE_WIDTH,
-                      FEATURE_BLOCK, VALUE_SIZE + 1, &x->coming);
+    add_tile_of_state(x->grad, FEATURE_ROW, x->g, VALUE_ROW, state, STATE_WIDTH, FEATURE_BLOCK, VALUE_SIZE + 1,
+                      &x->coming);
     BLOCK_SYNC();
-#if BY_PAIRS
-    add_tiles(x->grad, FEATURE_ROW, x->pairs, CHUNK_ROW, x->psi, FEATURE_ROW, CHUNK, FEATURE_BLOCK, CHUNK);
-    BLOCK_SYNC();
-#endif
-#endif
+    if (BY_PAIRS) {
+        add_tiles(x->grad, FEATURE_ROW, x->pairs, CHUNK_ROW, x->psi, FEATURE_ROW, CHUNK, FEATURE_BLOCK, CHUNK);
+        BLOCK_SYNC();
+    }
 }
 
 /* ---- the mixing ---- */
 
-#if MIXED_HEADS
 /* dPhi to dphi, and the sums for the mixing's gradients. */
 FUNCTION void mixing_chain(const row_block *x, int head, __global float *sums)
 {
+    if (!MIXED_HEADS)
+        return;
     const mgk_linear_args *const a = x->a;
     const query_source *const s = &x->queries;
     const float p = s->mix[head], w = GENERALISED && HAS_MIX_WEIGHT ? s->weight[head] : 1.0f;
@@ -100,28 +99,27 @@ FUNCTION void mixing_chain(const row_block *x, int head, __global float *sums)
         }
         BLOCK_SYNC();
     }
-#if WANT_MIX || WANT_MIX_WEIGHT
-    tiles_dot(x->dot, x->grad, x->mixed);
-    BLOCK_SYNC();
-    if (WANT_MIX)
-        chunk_sum_add(sums + a->region[MGK_LINEAR_SUMS], x->dot, w);
-    if (WANT_MIX_WEIGHT)
-        chunk_sum_add(sums + a->region[MGK_LINEAR_SUMS + 1], x->dot, p);
-    BLOCK_SYNC();
-#endif
-#if KEEP_EPS
-    tiles_dot(x->dot, x->grad, x->eps);
-    BLOCK_SYNC();
-    chunk_sum_add(sums + a->region[MGK_LINEAR_SUMS + 2], x->dot, w * p);
-    BLOCK_SYNC();
-#endif
+    if (WANT_MIX || WANT_MIX_WEIGHT) {
+        tiles_dot(x->dot, x->grad, x->mixed);
+        BLOCK_SYNC();
+        if (WANT_MIX)
+            chunk_sum_add(sums + a->region[MGK_LINEAR_SUMS], x->dot, w);
+        if (WANT_MIX_WEIGHT)
+            chunk_sum_add(sums + a->region[MGK_LINEAR_SUMS + 1], x->dot, p);
+        BLOCK_SYNC();
+    }
+    if (KEEP_EPS) {
+        tiles_dot(x->dot, x->grad, x->eps);
+        BLOCK_SYNC();
+        chunk_sum_add(sums + a->region[MGK_LINEAR_SUMS + 2], x->dot, w * p);
+        BLOCK_SYNC();
+    }
     TILE_FOR(t, n, CHUNK, FEATURE_BLOCK) {
         BLOCK_SPACE float *const at = x->grad + t * FEATURE_ROW + n;
         REAL_PUT(at, REAL_AT(at) * (w * p));
     }
     BLOCK_SYNC();
 }
-#endif
 
 /* ---- a chunk of a head ---- */
 
@@ -134,7 +132,7 @@ typedef struct parts {
 FUNCTION void query_chain(const row_block *x, int block, const gradient_rows *out, const parts *of)
 {
     const int head = block * FEATURE_BLOCK / FEATURES, f0 = block * FEATURE_BLOCK % FEATURES;
-    const feature_tile k = feature_tile_of(&x->w, x->a, CHUNK, NULL);
+    const feature_tile k = feature_tile_of(x->w, x->a, CHUNK, NULL);
     gradient_rows own = *out;
     own.out = elements_at(own.out, head * x->a->grad_q.head);
     own.part += head * (CHUNK * HEAD_SIZE);
@@ -148,25 +146,20 @@ FUNCTION void query_chain(const row_block *x, int block, const gradient_rows *ou
 /* Makes x->phi, and with mixed heads x->eps and x->mixed, of a block of features; leaves the queries in w->x. */
 FUNCTION void row_features(const row_block *x, int block)
 {
-    plain_features(&x->w, x->a, &x->queries, block, x->first, &x->places, CHUNK, &x->query_scale, x->row_scale, x->phi);
-#if MIXED_HEADS
+    plain_features(&x->queries, block, x->first, &x->places, CHUNK, &x->query_scale, x->row_scale, x->phi);
+    if (!MIXED_HEADS)
+        return;
     TILE_FOR(t, n, CHUNK, FEATURE_BLOCK)
         REAL_PUT(x->mixed + t * FEATURE_ROW + n, REAL_AT(x->phi + t * FEATURE_ROW + n));
+    if (KEEP_EPS)
+        tile_clear(x->eps, CHUNK * FEATURE_ROW);
     BLOCK_SYNC();
-#if HAS_NOISE
-    const float sigma = sigma_of(&x->queries, block * FEATURE_BLOCK / FEATURES);
-    noise_add(&x->w, x->a, &x->queries, sigma, block, x->first, CHUNK, &x->query_scale, x->mixed);
-#if WANT_NOISE
-    tile_clear(x->eps, CHUNK * FEATURE_ROW);
-    BLOCK_SYNC();
-    noise_add(&x->w, x->a, &x->queries, 1.0f, block, x->first, CHUNK, &x->query_scale, x->eps);
-#endif
-    BLOCK_SYNC();
-#endif
-#endif
+    const float sigma = HAS_NOISE ? sigma_of(&x->queries, block * FEATURE_BLOCK / FEATURES) : 0.0f;
+    noise_add(&x->queries, sigma, block, x->first, CHUNK, &x->query_scale, x->mixed);
+    if (KEEP_EPS)
+        noise_add(&x->queries, 1.0f, block, x->first, CHUNK, &x->query_scale, x->eps);
 }
 
-#if ROW_STATES && CHUNK_SPANS
 /* Makes features of rows, relative to the keys' scales, relative to the scales of R. */
 FUNCTION void range_rescale(const row_block *x, int block, BLOCK_SPACE float *features)
 {
@@ -183,7 +176,6 @@ FUNCTION void range_rescale(const row_block *x, int block, BLOCK_SPACE float *fe
     }
     BLOCK_SYNC();
 }
-#endif
 
 /* Gradients of a block of features of a chunk's rows, and their part of R. */
 FUNCTION void row_block_gradients(row_block *x, int block, const gradient_rows *out, const parts *of,
@@ -193,31 +185,20 @@ FUNCTION void row_block_gradients(row_block *x, int block, const gradient_rows *
     chunk_prefetch(&x->coming);
     row_features(x, block);
     chunk_prefetch(&x->coming);
-#if WANT_DPHI
-    block_gradient(x, block);
-#if MIXED_HEADS
     const int head = block * FEATURE_BLOCK / FEATURES;
-    mixing_chain(x, head, sums + (long)head * x->a->splits);
-#endif
-#if WANT_Q
-    query_chain(x, block, out, of);
-#endif
-#endif
-#if ROW_STATES
-#if MIXED_HEADS
-    const int mixed_head = block * FEATURE_BLOCK / FEATURES;
-    TILE_FOR(t, n, CHUNK, FEATURE_BLOCK) {
-        BLOCK_SPACE float *const at = features + t * FEATURE_ROW + n;
-        REAL_PUT(at, mixed_feature(&x->queries, mixed_head, REAL_AT(at)));
+    if (WANT_DPHI) {
+        block_gradient(x, block);
+        mixing_chain(x, head, sums + (long)head * x->a->splits);
     }
-    BLOCK_SYNC();
-#endif
-#if CHUNK_SPANS
-    range_rescale(x, block, features);
-#endif
-    row_state_add(x->rows, block, features, x->g);
-    BLOCK_SYNC();
-#endif
+    if (WANT_Q)
+        query_chain(x, block, out, of);
+    if (ROW_STATES) {
+        features_mix(&x->queries, head, CHUNK, features);
+        if (CHUNK_SPANS)
+            range_rescale(x, block, features);
+        row_state_add(x->rows, block, features, x->g);
+        BLOCK_SYNC();
+    }
 }
 
 /* All blocks of features of a head's chunk, or of its span of tokens from place `begin` on; returns the span's end.
@@ -226,56 +207,49 @@ FUNCTION int row_chunk(row_block *x, int begin, const gradient_source *source, _
                        const unit *u, const gradient_rows *out, const parts *of, __global float *sums)
 {
     const mgk_linear_args *const a = x->a;
-    int end = CHUNK;
     x->places = places_of(x->first, u->p.valid), x->out_places = places_of(x->first, u->p.rows);
     x->key_places = places_of(x->first + u->offset, u->p.keys);
     BLOCK_SYNC();
-#if CHUNK_SPANS
-    x->key_places.first = max(x->key_places.first, begin);
-    end = key_scales(&x->w, a, &x->keys, true, x->first + u->offset, begin, &x->key_places, CHUNK, &x->scales, x->psi);
+    const int end = span_begin(&x->keys, x->first + u->offset, begin, &x->key_places, CHUNK, &x->scales, x->psi);
     x->places = span_within(&x->places, begin, end), x->out_places = span_within(&x->out_places, begin, end);
-#endif
     gradients_get(source, x->first, &x->places, x->g, x->row_scale);
     x->coming.count = 0;
     next_gradients_add(&x->coming, source, x->first + CHUNK, u->p.valid, NEXT_PARTS(FEATURE_BLOCK));
     next_queries_add(&x->coming, a, u, &x->queries, x->first + CHUNK, NEXT_PARTS(FEATURE_BLOCK));
     next_add(&x->coming, out->out, out->stride, a->grad_q.head, WANT_Q ? GLOBAL_HEADS : 0, x->first + CHUNK, u->p.rows,
              out->size, NEXT_PARTS(FEATURE_BLOCK));
-#if CAUSAL
-    next_keys_add(&x->coming, a, u, &x->keys, v, x->first + u->offset + CHUNK, NEXT_PARTS(FEATURE_BLOCK));
-    values_get(v, a->v.token, x->first + u->offset, &x->key_places, a->value_size, x->values);
-#if BY_PAIRS
-    chunk_pairs(x);
-#endif
-#endif
-    for (int block = 0; block < STATE_BLOCKS; ++block) {
-#if CHUNK_SPANS
-        factors_put(block, &x->scales, x->factor);
-        transposed_rescale(x->transposed, block, x->factor);
-#endif
-#if CAUSAL
-        key_features(&x->w, a, &x->keys, block, x->first + u->offset, &x->key_places, CHUNK, &x->key_scale, NULL,
-                     x->psi);
-#endif
-        row_block_gradients(x, block, out, of, sums);
-#if BY_PAIRS
-        transposed_add(x->transposed, block, x->values, x->psi);
-        BLOCK_SYNC();
-#endif
+    if (CAUSAL) {
+        next_keys_add(&x->coming, a, u, &x->keys, v, x->first + u->offset + CHUNK, NEXT_PARTS(FEATURE_BLOCK));
+        values_get(v, a->v.token, x->first + u->offset, &x->key_places, a->value_size, x->values);
     }
-#if CHUNK_SPANS
-    scales_advance(&x->scales);
-#endif
+    if (BY_PAIRS)
+        chunk_pairs(x);
+    for (int block = 0; block < STATE_BLOCKS; ++block) {
+        if (CHUNK_SPANS) {
+            factors_put(block, &x->scales, x->factor);
+            transposed_rescale(x->transposed, block, x->factor);
+        }
+        if (CAUSAL)
+            key_features(&x->keys, block, x->first + u->offset, &x->key_places, CHUNK, &x->key_scale, NULL, x->psi);
+        row_block_gradients(x, block, out, of, sums);
+        if (BY_PAIRS) {
+            transposed_add(x->transposed, block, x->values, x->psi);
+            BLOCK_SYNC();
+        }
+    }
+    if (CHUNK_SPANS)
+        scales_advance(&x->scales);
     BLOCK_SYNC();
     return end;
 }
 
-#if SHIFTED
 /* First scales of a head: of the transposed state of keys, from numbers with scales at `sum` and exponents at `top`; of
  * R, the scales of the keys before the range, negative. */
 FUNCTION void row_scales_begin(const state_scales *transposed, const state_scales *rows, __global const float *sum,
                                __global const float *top)
 {
+    if (!SHIFTED)
+        return;
     VECTORS_FOR(n, STATE_WIDTH) { /* `sum` and `top` may be the scales of R */
         const real m = REAL_AT(top + n);
         REAL_PUT(transposed->sum + n, REAL_AT(sum + n));
@@ -285,7 +259,6 @@ FUNCTION void row_scales_begin(const state_scales *transposed, const state_scale
         REAL_PUT(rows->top + n, (real)(-INFINITY));
     }
 }
-#endif
 
 /* ---- the kernel ---- */
 
@@ -313,7 +286,7 @@ KERNEL(linear_backward_rows)
     DECLARE_TILE(row_scale, SHIFTED ? CHUNK : 16)
     DECLARE_TILE(factor, SHIFTED ? FEATURE_BLOCK : 16)
     DECLARE_TILE(dot, CHUNK)
-    row_block x = {.a = &a, .w = place};
+    row_block x = {.a = &a, .w = &place};
     x.g = g, x.values = tile_v, x.pairs = pairs, x.psi = psi, x.phi = phi, x.mixed = mixed, x.eps = eps;
     x.grad = grad, x.dx = dx, x.dot = dot, x.row_scale = row_scale, x.factor = factor;
 
@@ -328,26 +301,24 @@ KERNEL(linear_backward_rows)
         const state_scales own = scales_of(transposed + TRANSPOSED_FLOATS);
         __global const float *from = keys, *sum = of_keys.top, *top = of_keys.top;
         float m = -INFINITY;
-#if CAUSAL
         const state_place to = state_of(rows); /* not in use yet */
-        m = state_begin(&a, &head, u.range == 0 && is_given(&a.bound, SLOT_STATE_C), true, state_c, state_z, state_m,
-                        &to, rows + STATE_FLOATS);
-        if (u.range == 0)
+        if (CAUSAL)
+            m = state_begin(&a, &head, u.range == 0 && is_given(&a.bound, SLOT_STATE_C), true, state_c, state_z,
+                            state_m, &to, rows + STATE_FLOATS);
+        if (CAUSAL && u.range == 0)
             from = rows, sum = of_rows.sum, top = of_rows.top;
-#endif
         BLOCK_SYNC();
         for (int block = 0; block < STATE_BLOCKS; ++block)
             transposed_put(transposed, from, block);
         BLOCK_SYNC();
         VECTORS_FOR(i, STATE_FLOATS)
             REAL_PUT(rows + i, (real)(0.0f));
-#if SHIFTED
         row_scales_begin(&own, &of_rows, sum, top);
-        if (!CAUSAL || u.range > 0)
+        if (SHIFTED && (!CAUSAL || u.range > 0))
             m = scales_of(work + a.region[MGK_LINEAR_STATES] + slot * SLOT_FLOATS + STATE_FLOATS).m[0];
-        ITEMS_FOR(only, 1)
-            own.m[0] = m;
-#endif
+        if (SHIFTED)
+            ITEMS_FOR(only, 1)
+                own.m[0] = m;
         for (int kind = 0; kind < 3; ++kind)
             if (MIXED_HEADS && a.region[MGK_LINEAR_SUMS + kind] > 0)
                 ITEMS_FOR(k, COMPONENTS)
@@ -359,8 +330,8 @@ KERNEL(linear_backward_rows)
             const long slot = u.slot + (long)n * a.splits + u.range;
             unit head = u;
             head.h += n;
-            x.queries = queries_of(&a, &head, q, mix, mix_weight, noise);
-            x.keys = keys_of(&a, &head, k, prior, shift);
+            x.queries = queries_of(&a, &place, &head, q, mix, mix_weight, noise);
+            x.keys = keys_of(&a, &place, &head, k, prior, shift);
             x.transposed = work + a.region[MGK_LINEAR_TRANSPOSED] + slot * TRANSPOSED_SLOT;
             x.rows = work + a.region[MGK_LINEAR_ROWS] + slot * SLOT_FLOATS;
             x.scales = scales_of(x.transposed + TRANSPOSED_FLOATS);
@@ -384,8 +355,7 @@ KERNEL(linear_backward_rows)
             branch_end();
         }
     }
-#if SHIFTED
-    for (int n = 0; n < heads; ++n) {
+    for (int n = 0; n < (SHIFTED ? heads : 0); ++n) {
         const state_scales own =
             scales_of(work + a.region[MGK_LINEAR_TRANSPOSED] +
                       (u.slot + (long)n * a.splits + u.range) * TRANSPOSED_SLOT + TRANSPOSED_FLOATS);
@@ -393,5 +363,4 @@ KERNEL(linear_backward_rows)
         ITEMS_FOR(only, 1)
             own.m[0] = fmax(own.m[0], largest_scale(own.top));
     }
-#endif
 }

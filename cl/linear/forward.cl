@@ -71,11 +71,11 @@ KERNEL(linear_states)
     if (a.heads == 0)
         return;
     const unit u = unit_of(&a, GROUP_ID, lengths, lengths_q, offsets, offsets_k);
-    const key_source keys = keys_of(&a, &u, k, prior, shift);
+    DECLARE_FEATURE_PLACE(place, work, &a)
+    const key_source keys = keys_of(&a, &place, &u, k, prior, shift);
     const span range = range_of(chunks_of(&u.p, u.offset), a.splits, u.range);
     __global float *const slot = work + a.region[MGK_LINEAR_STATES] + (u.slot + u.range) * SLOT_FLOATS;
     v += u.p.batch * a.v.batch + (long)u.h * a.kv_heads / a.heads * a.v.head + u.p.key_base * a.v.token + u.e0;
-    DECLARE_FEATURE_PLACE(place, work, &a)
     DECLARE_TILE(psi, CHUNK * FEATURE_ROW)
     DECLARE_TILE(values, CHUNK * COPIED_ROW)
     DECLARE_TILE(factor, SHIFTED ? FEATURE_BLOCK : 16)
@@ -87,12 +87,8 @@ KERNEL(linear_states)
     real held[HELD_REALS(FEATURE_BLOCK, VALUE_BLOCK)];
     held_state_get(held, own.c);
 #endif
-#if SHIFTED
     const state_scales scales = scales_of(slot + STATE_FLOATS);
     const feature_scales key_scale = {scales.next, -1.0f};
-#else
-    const feature_scales key_scale = {NULL, 1.0f};
-#endif
     for (int c = range.first; c < range.end; ++c) {
         const int first = c * CHUNK + u.offset;
         span places = places_of(first, u.p.keys);
@@ -103,17 +99,12 @@ KERNEL(linear_states)
         next_chunk coming = {.count = 0};
         next_keys_add(&coming, &a, &u, &keys, v, first + CHUNK, PARTS(STATE_WIDTH));
         tokens_get(values, VALUE_BLOCK, COPIED_ROW, &value_rows, tokens);
-#if SHIFTED
-        key_scales(&place, &a, &keys, false, first, 0, &places, tokens, &scales, psi);
-#endif
+        key_scales(&keys, false, first, 0, &places, tokens, &scales, psi);
         for (int block = 0; block < STATE_BLOCKS; ++block) {
             chunk_prefetch(&coming);
-            key_features(&place, &a, &keys, block, first, &places, tokens, &key_scale, NULL, psi);
+            key_features(&keys, block, first, &places, tokens, &key_scale, NULL, psi);
             chunk_prefetch(&coming);
-#if SHIFTED
-            factors_put(block, &scales, factor);
-            state_rescale(&own, own.c, block, factor);
-#endif
+            state_advance(&own, block, &scales, factor);
 #if HOLDS_STATES
             held_state_add(held, psi, FEATURE_ROW, values, COPIED_ROW, tokens);
             totals_add(own.z, psi, tokens);
@@ -121,20 +112,17 @@ KERNEL(linear_states)
             state_add(&own, block, psi, values, tokens, &coming);
 #endif
         }
-#if SHIFTED
         scales_advance(&scales);
-#endif
         branch_end();
     }
     BLOCK_SYNC();
 #if HOLDS_STATES
     held_state_put(held, own.c);
 #endif
-#if SHIFTED
     state_settle(&own, &scales, factor);
-    ITEMS_FOR(i, 1)
-        scales.m[0] = m;
-#endif
+    if (SHIFTED)
+        ITEMS_FOR(i, 1)
+            scales.m[0] = m;
     branch_end();
 }
 
@@ -165,7 +153,6 @@ FUNCTION void sums_add(BLOCK_SPACE float *sums, BLOCK_SPACE const float *phi, __
     }
 }
 
-#if CAUSAL
 /* Rows of a product with the keys of their chunk. It omits keys that none of these rows sees. */
 #define STRIPE (STEPS_FASTER ? 16 : CHUNK)
 
@@ -205,7 +192,6 @@ FUNCTION void values_add(BLOCK_SPACE float *outputs, BLOCK_SPACE const float *we
                   min(STRIPE, rows - t), VALUE_BLOCK, min(keys, t + STRIPE));
 #endif
 }
-#endif
 
 /* outputs += a block's features of a chunk's rows times the state; announces the next chunk's queries and outputs. */
 FUNCTION void outputs_add(BLOCK_SPACE float *outputs, BLOCK_SPACE const float *phi, __global const float *c, int rows,
@@ -226,7 +212,8 @@ KERNEL(linear_apply)
     if (a.heads == 0)
         return;
     const unit u = unit_of(&a, GROUP_ID, lengths, lengths_q, offsets, offsets_k);
-    const query_source queries = queries_of(&a, &u, q, mix, mix_weight, noise);
+    DECLARE_FEATURE_PLACE(place, work, &a)
+    const query_source queries = queries_of(&a, &place, &u, q, mix, mix_weight, noise);
     const span all = {0, (u.p.rows + CHUNK - 1) / CHUNK};
     const span range = range_of(CAUSAL ? chunks_of(&u.p, u.offset) : all, a.splits, u.range);
     const bool last = u.range == (CAUSAL ? a.splits - 1 : 0), keep = last && is_given(&a.bound, SLOT_NEW_STATE_C);
@@ -235,107 +222,84 @@ KERNEL(linear_apply)
     if (is_direct(&a))
         own.c = new_state_c + state_index(&a, &u, 0, 0) * VALUE_BLOCK;
     o += u.p.batch * a.o.batch + u.h * a.o.head + u.p.row_base * a.o.token + u.e0;
-    DECLARE_FEATURE_PLACE(place, work, &a)
     DECLARE_TILE(phi, CHUNK * FEATURE_ROW)
     DECLARE_TILE(outputs, CHUNK * VALUE_BLOCK)
     DECLARE_TILE(sums, SUM_PARTS * CHUNK)
     DECLARE_TILE(row_scale, SHIFTED ? CHUNK : 16)
     DECLARE_TILE(whole_scale, SHIFTED ? CHUNK : 16)
     DECLARE_TILE(factor, SHIFTED ? FEATURE_BLOCK : 16)
+    DECLARE_TILE(psi, CAUSAL ? CHUNK * FEATURE_ROW : 16)
+    DECLARE_TILE(columns, COLUMNS_FLOATS(CAUSAL ? FEATURE_BLOCK * CHUNK : 16))
+    DECLARE_TILE(values, CAUSAL ? CHUNK * COPIED_ROW : 16)
+    DECLARE_TILE(weights, CAUSAL ? CHUNK * CHUNK_ROW : 16)
     float m = -INFINITY;
-    feature_scales query_scale = {NULL, 1.0f};
-    __global const float *sum_scale = NULL;
-#if SHIFTED
     const state_scales scales = scales_of(slot + STATE_FLOATS);
-    query_scale.scale = CAUSAL ? scales.next : scales.top;
-    sum_scale = CAUSAL ? scales.sum : scales.top;
-    if (!CAUSAL || u.range > 0)
+    const feature_scales query_scale = {CAUSAL ? scales.next : scales.top, 1.0f}, key_scale = {scales.next, -1.0f};
+    if (SHIFTED && (!CAUSAL || u.range > 0))
         m = scales_of(work + a.region[MGK_LINEAR_STATES] + u.slot * SLOT_FLOATS + STATE_FLOATS).m[0];
-#endif
-#if CAUSAL
-    const key_source keys = keys_of(&a, &u, k, prior, shift);
+    const key_source keys = keys_of(&a, &place, &u, k, prior, shift);
     v += u.p.batch * a.v.batch + (long)u.h * a.kv_heads / a.heads * a.v.head + u.p.key_base * a.v.token + u.e0;
-    DECLARE_TILE(psi, CHUNK * FEATURE_ROW)
-    DECLARE_TILE(columns, COLUMNS_FLOATS(FEATURE_BLOCK * CHUNK))
-    DECLARE_TILE(values, CHUNK * COPIED_ROW)
-    DECLARE_TILE(weights, CHUNK * CHUNK_ROW)
-    const feature_scales key_scale = {query_scale.scale, -1.0f};
-    if (u.range == 0)
+    if (CAUSAL && u.range == 0)
         m = state_begin(&a, &u, is_given(&a.bound, SLOT_STATE_C), true, state_c, state_z, state_m, &own,
                         slot + STATE_FLOATS);
-#if SHIFTED
-    else
+    else if (CAUSAL)
         scales_copy(scales.sum, scales.top);
-#endif
-#endif
 
     for (int c = range.first, begin = 0; c < range.end;) {
         const int first = c * CHUNK;
         span rows = places_of(first, u.p.valid), out_rows = places_of(first, u.p.rows);
         BLOCK_SYNC();
-#if CAUSAL
         span places = places_of(first + u.offset, u.p.keys);
-#endif
-        int end = CHUNK;
-#if CHUNK_SPANS
-        places.first = max(places.first, begin);
-        end = key_scales(&place, &a, &keys, true, first + u.offset, begin, &places, tile_tokens(&places), &scales, psi);
+        const int end = span_begin(&keys, first + u.offset, begin, &places, tile_tokens(&places), &scales, psi);
         rows = span_within(&rows, begin, end), out_rows = span_within(&out_rows, begin, end);
-#endif
         const int row_tokens = tile_tokens(&rows), row_count = product_rows(rows.end);
-#if CAUSAL
         const int tokens = tile_tokens(&places), count = product_rows(places.end);
         const bool adds = keep || c + 1 < range.end || end < CHUNK; /* else the state is no longer read */
-        const token_rows value_rows =
-            rows_of(elements_of(v), a.v.token, first + u.offset, &places, a.value_size - u.e0, VALUE_BLOCK);
         next_chunk coming_keys = {.count = 0};
-        next_keys_add(&coming_keys, &a, &u, &keys, v, first + u.offset + CHUNK, PARTS(STATE_WIDTH));
-        tokens_get(values, VALUE_BLOCK, COPIED_ROW, &value_rows, tokens);
-        tile_clear(weights, CHUNK * CHUNK_ROW);
-#endif
+        if (CAUSAL) {
+            const token_rows value_rows =
+                rows_of(elements_of(v), a.v.token, first + u.offset, &places, a.value_size - u.e0, VALUE_BLOCK);
+            next_keys_add(&coming_keys, &a, &u, &keys, v, first + u.offset + CHUNK, PARTS(STATE_WIDTH));
+            tokens_get(values, VALUE_BLOCK, COPIED_ROW, &value_rows, tokens);
+            tile_clear(weights, CHUNK * CHUNK_ROW);
+        }
         if (OUTPUTS_ADD)
             tile_clear(outputs, row_tokens * VALUE_BLOCK);
         sums_clear(sums, row_tokens);
-#if SHIFTED
-        query_scales(&place, &a, &queries, first, &rows, row_tokens, query_scale.scale, row_scale, whole_scale);
-#endif
-
+        query_scales(&queries, first, &rows, row_tokens, query_scale.scale, row_scale, whole_scale);
         next_chunk coming = {.count = 0};
         next_queries_add(&coming, &a, &u, &queries, first + CHUNK, PARTS(CHUNK) * GLOBAL_HEADS);
         next_outputs_add(&coming, &a, &u, o, first + CHUNK, PARTS(CHUNK));
         for (int block = 0; block < STATE_BLOCKS; ++block) {
-#if CHUNK_SPANS
-            factors_put(block, &scales, factor);
-            state_rescale(&own, own.c, block, factor);
-#endif
+            if (CHUNK_SPANS)
+                state_advance(&own, block, &scales, factor);
             chunk_prefetch(&coming);
-            query_features(&place, &a, &queries, block, first, &rows, row_tokens, &query_scale, row_scale, phi);
+            query_features(&queries, block, first, &rows, row_tokens, &query_scale, row_scale, phi);
             chunk_prefetch(&coming);
             outputs_add(outputs, phi, own.c + (long)block * FEATURE_BLOCK * VALUE_BLOCK, row_count, &coming);
             sums_add(sums, phi, own.z + block * FEATURE_BLOCK, row_tokens);
-#if CAUSAL
-            key_features(&place, &a, &keys, block, first + u.offset, &places, tokens, &key_scale, NULL, psi);
-            weights_add(weights, phi, psi, columns, row_count, tokens);
-            state_add(&own, block, psi, values, adds ? tokens : 0, &coming_keys);
-#endif
+            if (CAUSAL) {
+                key_features(&keys, block, first + u.offset, &places, tokens, &key_scale, NULL, psi);
+                weights_add(weights, phi, psi, columns, row_count, tokens);
+                state_add(&own, block, psi, values, adds ? tokens : 0, &coming_keys);
+            }
         }
         BLOCK_SYNC();
-#if CAUSAL
-        weights_mask(weights, sums, row_count, tokens);
-        BLOCK_SYNC();
-        values_add(outputs, weights, values, row_count, count);
-#endif
+        if (CAUSAL) {
+            weights_mask(weights, sums, row_count, tokens);
+            BLOCK_SYNC();
+            values_add(outputs, weights, values, row_count, count);
+        }
         sums_join(sums, row_tokens);
         chunk_put(&a, &u, first, &out_rows, outputs, sums, row_scale, whole_scale, denominator, o);
-#if CHUNK_SPANS
-        scales_advance(&scales);
-#endif
+        if (CHUNK_SPANS)
+            scales_advance(&scales);
         begin = end < CHUNK ? end : 0;
         c += end < CHUNK ? 0 : 1;
     }
     BLOCK_SYNC();
     if (keep)
-        new_state_put(&a, &u, &own, !SHIFTED && is_direct(&a), sum_scale, m, factor, new_state_c, new_state_z,
-                      new_state_m);
+        new_state_put(&a, &u, &own, !SHIFTED && is_direct(&a), CAUSAL ? scales.sum : scales.top, m, factor, new_state_c,
+                      new_state_z, new_state_m);
     branch_end();
 }

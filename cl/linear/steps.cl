@@ -49,8 +49,9 @@ KERNEL(linear_steps)
     if (a.heads == 0)
         return;
     const unit u = unit_of(&a, GROUP_ID, lengths, lengths_q, offsets, offsets_k);
-    const query_source queries = queries_of(&a, &u, q, mix, mix_weight, noise);
-    const key_source keys = keys_of(&a, &u, k, prior, shift);
+    DECLARE_FEATURE_PLACE(place, work, &a)
+    const query_source queries = queries_of(&a, &place, &u, q, mix, mix_weight, noise);
+    const key_source keys = keys_of(&a, &place, &u, k, prior, shift);
     const span range = range_of(chunks_of(&u.p, u.offset), a.splits, u.range);
     const bool keep = u.range == a.splits - 1 && is_given(&a.bound, SLOT_NEW_STATE_C);
     const bool given = u.range == 0 && is_given(&a.bound, SLOT_STATE_C);
@@ -66,7 +67,6 @@ KERNEL(linear_steps)
     __global const float *from = read ? state_c + index : own.c;
     v += u.p.batch * a.v.batch + (long)u.h * a.kv_heads / a.heads * a.v.head + u.p.key_base * a.v.token + u.e0;
     o += u.p.batch * a.o.batch + u.h * a.o.head + u.p.row_base * a.o.token + u.e0;
-    DECLARE_FEATURE_PLACE(place, work, &a)
     DECLARE_TILE(phi, CHUNK * FEATURE_ROW)
     DECLARE_TILE(psi, CHUNK * FEATURE_ROW)
     DECLARE_TILE(totals, CHUNK * FEATURE_ROW)
@@ -77,31 +77,23 @@ KERNEL(linear_steps)
     DECLARE_TILE(whole_scale, SHIFTED ? CHUNK : 16)
     DECLARE_TILE(factor, SHIFTED ? FEATURE_BLOCK : 16)
     DECLARE_TILE(last_factor, SHIFTED ? FEATURE_BLOCK : 16)
-    feature_scales query_scale = {NULL, 1.0f}, key_scale = {NULL, -1.0f};
-    __global const float *sum_scale = NULL;
+    const state_scales scales = scales_of(slot + STATE_FLOATS);
+    const feature_scales query_scale = {scales.next, 1.0f}, key_scale = {scales.next, -1.0f};
     float m = -INFINITY;
     if (u.range == 0)
         m = state_begin(&a, &u, given, !read, state_c, state_z, state_m, &own, slot + STATE_FLOATS);
-#if SHIFTED
-    const state_scales scales = scales_of(slot + STATE_FLOATS);
-    query_scale.scale = key_scale.scale = scales.next, sum_scale = scales.sum;
-    if (u.range > 0) {
+    if (SHIFTED && u.range > 0) {
         m = scales_of(work + a.region[MGK_LINEAR_STATES] + u.slot * SLOT_FLOATS + STATE_FLOATS).m[0];
         scales_copy(scales.sum, scales.top);
     }
-#endif
 
     for (int c = range.first, begin = 0; c < range.end;) {
         const int first = c * CHUNK;
         span rows = places_of(first, u.p.valid), out_rows = places_of(first, u.p.rows);
         span places = places_of(first + u.offset, u.p.keys);
-        int end = CHUNK;
         BLOCK_SYNC();
-#if SHIFTED
-        places.first = max(places.first, begin);
-        end = key_scales(&place, &a, &keys, true, first + u.offset, begin, &places, tile_tokens(&places), &scales, psi);
+        const int end = span_begin(&keys, first + u.offset, begin, &places, tile_tokens(&places), &scales, psi);
         rows = span_within(&rows, begin, end), out_rows = span_within(&out_rows, begin, end);
-#endif
         /* at least one token, of zeros: no step would leave the state where it is */
         const int count = max(max(rows.end, places.end), 1), tokens = (count + 3) & ~3; /* noise takes four */
         const token_rows value_rows =
@@ -115,23 +107,16 @@ KERNEL(linear_steps)
             tile_clear(outputs, tokens * VALUE_BLOCK);
         ITEMS_FOR(t, tokens)
             sums[t] = 0.0f;
-        BLOCK_SPACE const float *before = NULL, *after = NULL;
-#if SHIFTED
-        query_scales(&place, &a, &queries, first, &rows, tokens, query_scale.scale, row_scale, whole_scale);
-        const bool last = settles && c + 1 == range.end && end == CHUNK;
+        query_scales(&queries, first, &rows, tokens, query_scale.scale, row_scale, whole_scale);
+        const bool last = SHIFTED && settles && c + 1 == range.end && end == CHUNK;
         const float top = last ? fmax(m, largest_scale(scales.next)) : 0.0f;
-        before = factor, after = last ? last_factor : NULL;
-#endif
+        BLOCK_SPACE const float *const before = SHIFTED ? factor : NULL, *const after = last ? last_factor : NULL;
         for (int block = 0; block < STATE_BLOCKS; ++block) {
             const long at = (long)block * FEATURE_BLOCK * VALUE_BLOCK;
-            query_features(&place, &a, &queries, block, first, &rows, tokens, &query_scale, row_scale, phi);
-            key_features(&place, &a, &keys, block, first + u.offset, &places, tokens, &key_scale, NULL, psi);
-#if SHIFTED
+            query_features(&queries, block, first, &rows, tokens, &query_scale, row_scale, phi);
+            key_features(&keys, block, first + u.offset, &places, tokens, &key_scale, NULL, psi);
             factors_put(block, &scales, factor);
-            if (last)
-                new_factors_put(block * FEATURE_BLOCK, scales.next, top, last_factor);
-            BLOCK_SYNC();
-#endif
+            new_factors_put(last, block * FEATURE_BLOCK, scales.next, top, last_factor);
             steps_add(own.c + at, VALUE_BLOCK, from + at, before, after, psi, phi, FEATURE_ROW, values, VALUE_BLOCK,
                       outputs, VALUE_BLOCK, count, FEATURE_BLOCK, VALUE_BLOCK, &coming);
             total_steps(own.z + block * FEATURE_BLOCK, before, psi, phi, totals, sums, count);
@@ -139,14 +124,12 @@ KERNEL(linear_steps)
         from = own.c;
         BLOCK_SYNC();
         chunk_put(&a, &u, first, &out_rows, outputs, sums, row_scale, whole_scale, denominator, o);
-#if SHIFTED
         scales_advance(&scales);
-#endif
         begin = end < CHUNK ? end : 0;
         c += end < CHUNK ? 0 : 1;
     }
     BLOCK_SYNC();
     if (keep)
-        new_state_put(&a, &u, &own, settled, sum_scale, m, factor, new_state_c, new_state_z, new_state_m);
+        new_state_put(&a, &u, &own, settled, scales.sum, m, factor, new_state_c, new_state_z, new_state_m);
     branch_end();
 }
