@@ -129,12 +129,12 @@ typedef struct clmgk_device_info {
      * instruction set ("16 floats, x86-64 AuthenticAMD 25/17 avx512"); NVIDIA: compute capability ("sm_90"); else the
      * device's name. */
     char architecture[64];
-    /* 1: the device should have matrix units that plans use (engine MATRIX: arrays of f16, bf16 or f32; AMX and
-     * AVX512-BF16: engine LANE, bf16 arrays or precision; AMX-FP16: also f16 arrays). A plan's first use tests them;
-     * clmgk_plan_info.engine_reason tells why they are not used. */
+    /* 1: the device should have matrix units that plans use (engine MATRIX: arrays of f16, bf16, NVIDIA's also f32; AMX
+     * and AVX512-BF16: engine LANE, bf16 arrays or precision; AMX-FP16: also f16 arrays). A plan's first use tests
+     * them; clmgk_plan_info.engine_reason tells why they are not used. */
     int32_t matrix_units;
     char engine_reason[128]; /* why `engine` is the default: "work-items share tiles in local memory" */
-    char matrix_unit[32];    /* the newest unit's name: "mma.sync", "amx", "amx-fp16", "avx512-bf16"; empty: none */
+    char matrix_unit[32];    /* the newest unit's name, as in clmgk_matrix_unit_info; empty: none */
 } clmgk_device_info;
 
 #define CLMGK_DEVICE_INFO_INIT CLMGK_INIT(clmgk_device_info)
@@ -195,13 +195,16 @@ CLMGK_API clmgk_status clmgk_program_origin_from_name(const char *name, clmgk_pr
 CLMGK_API clmgk_status clmgk_context_save_programs(clmgk_context *context, const char *folder, size_t *count,
                                                    clmgk_error *error);
 
-/* The newest matrix unit that plans on a context's device use: on NVIDIA GPUs for f16, bf16 and f32 arrays, on CPUs
- * (AMX, AVX512-BF16) for bf16 arrays and for other arrays if the descriptor's precision is BF16, with AMX-FP16 also for
- * f16 arrays. */
+/* The newest matrix unit that plans on a context's device use: on NVIDIA GPUs for f16, bf16 and f32 arrays, on AMD's
+ * and Intel's for f16 and bf16, on CPUs (AMX, AVX512-BF16) for bf16 arrays and for other arrays if the descriptor's
+ * precision is BF16, with AMX-FP16 also for f16 arrays. The environment variable CLMGK_UNIT, read with a context,
+ * allows one unit alone, by its name, or `none`. */
 typedef struct clmgk_matrix_unit_info {
     size_t struct_size; /* sizeof(clmgk_matrix_unit_info); CLMGK_MATRIX_UNIT_INFO_INIT sets it */
-    char name[32];      /* "wgmma", "mma.sync", "amx", "amx-fp16", "avx512-bf16"; empty: none */
-    char reason[512];   /* why newer units that the device should have are not used; empty: there are none */
+    char name[32];      /* NVIDIA: "wgmma", "mma.sync"; AMD: "mfma", "wmma", "wmma-gfx12"; Intel: "dpas", "dpas-8"; x86:
+                           "amx", "amx-fp16", "avx512-bf16"; empty: none */
+    char reason[512]; /* why (newer) units that the device should have are not used, or not for a type; empty: they are
+                       */
 } clmgk_matrix_unit_info;
 
 #define CLMGK_MATRIX_UNIT_INFO_INIT CLMGK_INIT(clmgk_matrix_unit_info)

@@ -198,7 +198,8 @@ static clmgk_status try_engine(clmgk_context *context, int family, clmgk_engine 
 bool mgk_first_use_passes(const clmgk_plan *plan)
 {
     clmgk_context *const context = plan->context;
-    if (mgk_device_is_tried(&context->facts) || plan->pass[CLMGK_PASS_FORWARD] == NULL)
+    /* programs of matrix units have a verdict each (verify.c) */
+    if (mgk_device_is_tried(&context->facts) || plan->pass[CLMGK_PASS_FORWARD] == NULL || plan->unit != 0)
         return true;
     const clmgk_engine engine = plan->pass[CLMGK_PASS_FORWARD]->engine;
     const int family = mgk_family_number(plan->family);

@@ -101,6 +101,7 @@ static clmgk_status fill_context(clmgk_context *context, const clmgk_context_opt
         return mgk_fail(error, CLMGK_ERROR_NO_DEVICE,
                         "device: \"%s\": expected one that is available and has a compiler", context->facts.info.name);
     context->no_amx = options->no_amx != 0 || is_off("CLMGK_AMX");
+    MGK_TRY(mgk_matrix_unit_read_allowed(mgk_environment("CLMGK_UNIT"), &context->allowed_unit, error));
     context->cache_max_bytes = options->cache_max_bytes != 0 ? options->cache_max_bytes : default_cache_bytes;
     MGK_TRY(mgk_cache_path(&context->allocator, options->cache_dir, &context->cache_path, error));
     context->keeper = mgk_program_keeper(&context->facts, context->cache_path);

@@ -32,11 +32,13 @@ typedef struct mgk_sub_group {
 /* A unit that multiplies small matrices. All zero: not looked for. */
 typedef struct mgk_matrix_unit {
     bool known;
-    int unit;      /* a value of the kernels' flag MATRIX_UNIT; 0: none */
-    char why[512]; /* why newer units of the architecture are not used; empty: it has none */
+    int unit;             /* a value of the kernels' flag MATRIX_UNIT; 0: none */
+    bool alone;           /* CLMGK_UNIT allows no older one */
+    uint32_t wrong_types; /* set of 1 << clmgk_dtype, of numbers that it does not multiply rightly */
+    char why[512];        /* why newer units of the architecture, or types, are not used; empty: there are none */
 } mgk_matrix_unit;
 
-enum { MGK_MATRIX_UNITS = MATRIX_AMX_F16 + 1 };
+enum { MGK_MATRIX_UNITS = MATRIX_UNITS };
 
 /* Room of a compute unit for the work-groups that are resident on it together. registers = 0: unknown, as on CPUs,
  * whose work-groups run one after another. */
@@ -64,6 +66,7 @@ typedef struct mgk_device_facts {
     mgk_sub_group sub_group;     /* zero unless a plan sets it from mgk_context_sub_group */
     mgk_matrix_unit matrix_unit; /* the same, from mgk_context_matrix_unit */
     int least_sub_group;         /* Intel's GPUs: the smallest sub-group that a kernel may demand; 0: none */
+    bool intel_matrix_mad;       /* the same: they have cl_intel_subgroup_matrix_multiply_accumulate */
     uint32_t unit_registers;     /* of a compute unit, as the driver states them; 0: it does not */
     uint64_t unit_local_bytes;   /* the same: local memory of a compute unit */
 } mgk_device_facts;
@@ -139,6 +142,9 @@ clmgk_status mgk_device_has_extension(cl_device_id device, const char *name, boo
 /* NVIDIA's: most registers of a work-item, in kernels that do not state the size of their work-group. */
 #define MGK_REGISTERS_LIMIT "-cl-nv-maxrregcount="
 
+/* Ours: the program uses a matrix unit that nobody has seen at work. Like an edited one, it needs a verdict. */
+#define MGK_UNTRIED_UNIT "-DUNTRIED_UNIT=1"
+
 /* ---- context ---------------------------------------------------------------------------------------------- */
 
 typedef struct mgk_program mgk_program;
@@ -161,6 +167,7 @@ struct clmgk_context {
     char *program_dir;           /* programs made ahead; NULL: none */
     char *kernel_dir;            /* NULL: embedded sources */
     bool no_amx;                 /* the caller, or the environment, refuses it */
+    int allowed_unit;            /* by CLMGK_UNIT: the only one; MGK_NO_UNIT: none; 0: all */
     struct mgk_tuning *tuning;   /* tuned values (tuning/database.h); NULL: ignored */
     cl_mem stand_in;             /* bound in place of a launch's missing arrays */
 
@@ -271,6 +278,16 @@ int mgk_matrix_unit_older(int unit);
 
 /* True if `unit` is `newest`, an older unit of its engine and maker, or 0. */
 bool mgk_matrix_unit_includes(int newest, int unit);
+
+/* The unit of this name; 0: there is none. */
+int mgk_matrix_unit_named(const char *name);
+
+/* The value of CLMGK_UNIT (NULL or empty: all units) as the field of a context. */
+enum { MGK_NO_UNIT = -1 };
+clmgk_status mgk_matrix_unit_read_allowed(const char *value, int *allowed, clmgk_error *error);
+
+/* True if a plan may use a unit, or none (0), where facts->matrix_unit was found. */
+bool mgk_matrix_unit_allows(const mgk_device_facts *facts, int unit);
 
 /* `newest`, or the next older unit, of the device's architecture. */
 int mgk_matrix_unit_of(const mgk_device_facts *facts, int newest);

@@ -335,7 +335,11 @@ clmgk_status mgk_device_get_facts(cl_device_id device, mgk_device_facts *facts, 
     found.simd_vectors = makes_simd_vectors(info->device_class, found.runtime);
     const bool is_host_cpu = info->device_class == CLMGK_DEVICE_CPU &&
                              (found.runtime == MGK_RUNTIME_POCL || found.runtime == MGK_RUNTIME_INTEL_CPU);
-    found.least_sub_group = mgk_gpu_of(&found) == MGK_GPU_INTEL ? query_least_sub_group(device) : 0;
+    if (mgk_gpu_of(&found) == MGK_GPU_INTEL) {
+        found.least_sub_group = query_least_sub_group(device);
+        MGK_TRY(mgk_device_has_extension(device, "cl_intel_subgroup_matrix_multiply_accumulate",
+                                         &found.intel_matrix_mad, error));
+    }
     found.x86_avx512dq = is_host_cpu && mgk_cpu_has_avx512dq();
     found.x86_two_units = is_host_cpu && mgk_cpu_has_two_units();
     found.x86_amx = is_host_cpu && mgk_cpu_has_amx();

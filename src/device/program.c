@@ -139,6 +139,11 @@ static clmgk_status build_or_fail(mgk_program *own, const char *file, cl_program
 
 /* ---- edited programs --------------------------------------------------------------------------------------- */
 
+static bool is_edited(const mgk_program *own)
+{
+    return strstr(own->options, MGK_EDITED_PTX) != NULL;
+}
+
 /* The edited text of a built program; without a mark none. */
 static clmgk_status edit(mgk_program *own, cl_program program, clmgk_error *error)
 {
@@ -188,7 +193,7 @@ static clmgk_status build_source(mgk_program *own, const char *file, const mgk_t
         clCreateProgramWithSource(own->context->context, 1, (const char **)&text, &source->length, &code);
     MGK_TRY(mgk_check_cl(error, code, "clCreateProgramWithSource"));
     MGK_TRY(build_or_fail(own, file, program, error));
-    if (own->unverified)
+    if (is_edited(own))
         MGK_TRY(build_edited(own, file, &program, error));
     *out = program;
     return CLMGK_OK;
@@ -205,14 +210,17 @@ static void forget_edited(mgk_program *own)
     own->edited = NULL;
 }
 
-/* Takes over an entry of an edited program: its text, or why it is wrong. False: there is no memory. */
-static bool take_edited(mgk_program *own, const char *entry, size_t length)
+/* Takes over an entry of a program that needs a verdict: an edited one's text, or why it is wrong. False: there is no
+ * memory. */
+static bool take_verified(mgk_program *own, const char *entry, size_t length)
 {
     const size_t mark = sizeof(wrong_mark) - 1;
     if (length > mark && memcmp(entry, wrong_mark, mark) == 0) {
         (void)mgk_fail(&own->wrong, CLMGK_ERROR_UNSUPPORTED, "%.*s", (int)(length - mark), entry + mark);
         return true;
     }
+    if (!is_edited(own))
+        return true;
     own->edited = mgk_alloc(&own->context->allocator, length, 1);
     own->edited_length = length;
     if (own->edited != NULL)
@@ -229,8 +237,8 @@ static cl_program build_binary(mgk_program *own, const char *binary, size_t leng
     return NULL;
 }
 
-/* The program from a binary of the cache; NULL if there is none, it does not build, or it is known to be wrong. An
- * edited program is only there after its verdict. */
+/* The program from a binary of the cache; NULL if there is none, it does not build, or it is known to be wrong. A
+ * program that needs a verdict is only there after it. */
 static cl_program load_binary(mgk_program *own, const mgk_cache *cache)
 {
     char *entry = NULL;
@@ -238,7 +246,7 @@ static cl_program load_binary(mgk_program *own, const mgk_cache *cache)
     size_t length = 0;
     if (!mgk_cache_get(cache, own->key, &entry, &binary, &length))
         return NULL;
-    const bool taken = !own->unverified || take_edited(own, binary, length), wrong = own->wrong.status != CLMGK_OK;
+    const bool taken = !own->unverified || take_verified(own, binary, length), wrong = own->wrong.status != CLMGK_OK;
     cl_program program = taken && !wrong ? build_binary(own, binary, length) : NULL;
     if (program != NULL)
         own->unverified = false;
@@ -287,7 +295,7 @@ static mgk_program *begin(clmgk_context *context, const char *file, const char *
     program->context = context;
     program->references = 1;
     program->file = file;
-    program->unverified = strstr(options, MGK_EDITED_PTX) != NULL;
+    program->unverified = strstr(options, MGK_EDITED_PTX) != NULL || strstr(options, MGK_UNTRIED_UNIT) != NULL;
     program->key = mgk_strdup(&context->allocator, key);
     program->options = mgk_strdup(&context->allocator, options);
     if (program->key != NULL && program->options != NULL)
@@ -316,6 +324,27 @@ static void take_out(const mgk_program *program)
     *link = program->next;
 }
 
+/* Stores in a program's place why it is wrong. Nobody hears of a failure: the next process finds out again. */
+static void save_reason(const mgk_program *program)
+{
+    const mgk_cache cache = cache_of(program->context);
+    mgk_text entry = {.allocator = &program->context->allocator};
+    mgk_text_printf(&entry, "%s%s", wrong_mark, program->wrong.message);
+    if (!entry.failed)
+        (void)mgk_cache_put(&cache, program->key, entry.data, entry.length, NULL);
+    mgk_text_free(&entry);
+}
+
+/* Notes that a compiler does not take the instructions of an untried unit, as if the program were wrong: the next
+ * process need not ask again. */
+static void keep_refusal(mgk_program *program, const clmgk_error *failure)
+{
+    if (!program->unverified || is_edited(program) || failure->opencl_code != CL_BUILD_PROGRAM_FAILURE)
+        return;
+    program->wrong = *failure;
+    save_reason(program);
+}
+
 /* Loads or builds a program of the list, without the mutex: other programs need not wait. */
 static clmgk_status finish(mgk_program *program, const char *file, const mgk_text *source, clmgk_error *error)
 {
@@ -323,8 +352,14 @@ static clmgk_status finish(mgk_program *program, const char *file, const mgk_tex
     cl_program made = load(program);
     clmgk_status status = fail_if_wrong(program, error);
     program->saved = made != NULL || context->keeper != CLMGK_KEEPER_LIBRARY;
-    if (made == NULL && status == CLMGK_OK)
-        status = build_source(program, file, source, &made, error);
+    if (made == NULL && status == CLMGK_OK) {
+        clmgk_error failure = {.status = CLMGK_OK};
+        status = build_source(program, file, source, &made, &failure);
+        if (status != CLMGK_OK) {
+            keep_refusal(program, &failure);
+            (void)mgk_fail_code(error, status, failure.opencl_code, "%s", failure.message);
+        }
+    }
     pthread_mutex_lock(&context->monitor.mutex);
     program->program = made;
     if (status != CLMGK_OK)
@@ -488,17 +523,6 @@ void mgk_program_save(mgk_program *program)
         (void)put(program, &cache, &program->unsaved);
     }
     pthread_mutex_unlock(&context->monitor.mutex);
-}
-
-/* Stores in a program's place why it is wrong. Nobody hears of a failure: the next process finds out again. */
-static void save_reason(const mgk_program *program)
-{
-    const mgk_cache cache = cache_of(program->context);
-    mgk_text entry = {.allocator = &program->context->allocator};
-    mgk_text_printf(&entry, "%s%s", wrong_mark, program->wrong.message);
-    if (!entry.failed)
-        (void)mgk_cache_put(&cache, program->key, entry.data, entry.length, NULL);
-    mgk_text_free(&entry);
 }
 
 bool mgk_program_is_unverified(const mgk_program *program)

@@ -133,14 +133,14 @@ typedef struct mgk_engine {
     const mgk_tunable_table *tunables;
 
     /* ---- traits, which plans and families ask for instead of an engine's name */
-    uint32_t dtypes;         /* set of 1 << clmgk_dtype: storage types of its kernels */
-    bool private_tiles;      /* a work-group is one work-item, with its tiles in private arrays; else in local memory */
-    bool queries_apart;      /* dQ has a kernel of its own, of queries; else the kernel of keys sums it, in order */
-    bool few_rows_of_heads;  /* the form for few rows serves blocks of several heads */
-    int fewest_rows;         /* rows of a block, which mgk_packed_heads fills; 0: the engine has no use for it */
-    const int *newest_units; /* of each maker of matrix units that its kernels have, ended by 0; then rank and kernels
-                                need facts->matrix_unit, which is none for other engines; NULL: they use none */
-    bool emulates_units;     /* without a unit its kernels emulate one, for tests */
+    uint32_t dtypes;        /* set of 1 << clmgk_dtype: storage types of its kernels */
+    bool private_tiles;     /* a work-group is one work-item, with its tiles in private arrays; else in local memory */
+    bool queries_apart;     /* dQ has a kernel of its own, of queries; else the kernel of keys sums it, in order */
+    bool few_rows_of_heads; /* the form for few rows serves blocks of several heads */
+    int fewest_rows;        /* rows of a block, which mgk_packed_heads fills; 0: the engine has no use for it */
+    const int *units;       /* matrix units that its kernels have, newer ones after older ones, ended by 0; then rank
+                               and kernels need facts->matrix_unit, which is none for other engines; NULL: none */
+    bool emulates_units;    /* without a unit its kernels emulate one, for tests */
     /* True if a unit's kernels serve problems of this set of storage types and precision; NULL: all. */
     bool (*unit_serves)(int unit, uint32_t dtypes, clmgk_precision precision);
     bool exchanges;      /* work-items of a sub-group exchange numbers: fit needs facts->sub_group */

@@ -32,17 +32,17 @@ static bool has_unit_kernels(const mgk_engine *engine, int unit, const mgk_devic
 /* The device's newest unit that the engine knows; 0: none. */
 static int unit_of(const mgk_engine *engine, const mgk_device_facts *facts)
 {
-    int unit = 0;
-    for (const int *newest = engine->newest_units; newest != NULL && *newest != 0 && unit == 0; ++newest)
-        unit = mgk_matrix_unit_of(facts, *newest);
-    return unit;
+    int newest = 0;
+    for (const int *unit = engine->units; unit != NULL && *unit != 0; ++unit)
+        newest = mgk_matrix_unit_of(facts, *unit) == *unit ? *unit : newest;
+    return newest;
 }
 
 static bool knows_unit(const mgk_engine *engine, int unit)
 {
-    bool known = false;
-    for (const int *newest = engine->newest_units; newest != NULL && *newest != 0; ++newest)
-        known = known || mgk_matrix_unit_includes(*newest, unit);
+    bool known = unit == 0;
+    for (const int *own = engine->units; own != NULL && *own != 0; ++own)
+        known = known || *own == unit;
     return known;
 }
 

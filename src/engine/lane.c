@@ -189,7 +189,7 @@ static bool rounds_arrays(const mgk_footprint *f, int unit)
 static int newest_unit(const mgk_footprint *f, const mgk_device_facts *facts)
 {
     int unit = f->unit ? facts->matrix_unit.unit : 0;
-    while (unit != 0 && !unit_serves(unit, f->dtypes, f->precision))
+    while (unit != 0 && !(unit_serves(unit, f->dtypes, f->precision) && mgk_matrix_unit_allows(facts, unit)))
         unit = mgk_matrix_unit_older(unit);
     return unit;
 }
@@ -295,7 +295,7 @@ static clmgk_status check_unit(const mgk_footprint *f, const mgk_device_facts *f
     if (!uses_unit(p))
         return CLMGK_OK;
     const int unit = mgk_tunable_get(p, MGK_NAMED(unit));
-    if (!mgk_matrix_unit_includes(facts->matrix_unit.unit, unit))
+    if (!mgk_matrix_unit_allows(facts, unit))
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "engine lane: the device has no such matrix unit");
     if (!f->unit || !unit_serves(unit, f->dtypes, f->precision) || few_rows(f, p) > 0)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
@@ -422,13 +422,13 @@ static int feature_block(const mgk_device_facts *facts)
     return 64;
 }
 
-static const int newest_units[] = {MATRIX_AMX_F16, 0};
+static const int units[] = {MATRIX_AMX, MATRIX_AMX_F16, 0};
 
 const mgk_engine mgk_engine_lane = {.value = CLMGK_ENGINE_LANE,
                                     .tunables = &lane_table,
                                     .dtypes = MGK_ALL_DTYPES,
                                     .private_tiles = true,
-                                    .newest_units = newest_units,
+                                    .units = units,
                                     .unit_serves = unit_serves,
                                     .rank = rank,
                                     .sum_tunables = {in_order, in_order, by_lanes},

@@ -25,8 +25,12 @@ typedef struct unit_sizes {
     int lanes, rows, columns, depth, row_lanes, words;
 } unit_sizes;
 
-#define SIZES_OF(unit, ...) [unit] = {__VA_ARGS__},
-static const unit_sizes sizes[] = {MATRIX_UNIT_SIZES(SIZES_OF)};
+#define SIZES_OF(unit, name, maker, models, ...) [unit] = {__VA_ARGS__},
+static const unit_sizes sizes[MATRIX_UNITS] = {MATRIX_ENGINE_UNITS(SIZES_OF)};
+
+/* True of units that have no products of f32 numbers, nor of two types (units.clh). */
+#define IS_DIRECT(unit, ...) [unit] = true,
+static const bool is_direct[MATRIX_UNITS] = {MATRIX_DIRECT_UNITS(IS_DIRECT)};
 
 static const unit_sizes *sizes_of(const mgk_tunables *p)
 {
@@ -300,7 +304,7 @@ static int most_registers(const mgk_footprint *f, const mgk_tunables *p)
 }
 
 /* Work-groups of the forward pass that a unit holds, with a work-item's registers as ptxas gives them for sm_90
- * (docs/gpu.md). */
+ * (docs/gpu.md); 0: unknown. */
 static int64_t resident_of(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
 {
     enum { MOST = 255, OF_FEW_SUMS = 168 };
@@ -308,7 +312,7 @@ static int64_t resident_of(const mgk_footprint *f, const mgk_device_facts *facts
     const int64_t threads = threads_of(p);
     const bool few = fits_large_block(f) && !f->singles && mgk_tunable_get(p, MGK_NAMED(row_tiles)) == 1;
     const int limit = most_registers(f, p);
-    if (unit.registers == 0 || facts->matrix_unit.unit == 0 || !f->forward)
+    if (unit.registers == 0 || facts->matrix_unit.unit == 0 || is_direct[facts->matrix_unit.unit] || !f->forward)
         return 0;
     return mgk_resident_groups(&unit, threads,
                                limit > 0 ? limit
@@ -446,7 +450,9 @@ static const char *compiler_of(const mgk_footprint *f, const mgk_tunables *p)
     case 168:
         return MGK_EDITED_PTX " " MGK_REGISTERS_LIMIT "168";
     default:
-        return uses_wgmma(p) ? MGK_EDITED_PTX : NULL;
+        return uses_wgmma(p)                                    ? MGK_EDITED_PTX
+               : is_direct[mgk_tunable_get(p, MGK_NAMED(unit))] ? MGK_UNTRIED_UNIT
+                                                                : NULL;
     }
 }
 
@@ -477,7 +483,8 @@ static clmgk_status fit_tiles(const mgk_footprint *f, const mgk_device_facts *fa
     while (f->work_items > 0 && threads_of(p) > f->work_items)
         if (!halve(p, MGK_NAMED(warps), 1))
             break;
-    if (!mgk_matrix_unit_includes(newest, mgk_tunable_get(p, MGK_NAMED(unit))))
+    if (!mgk_matrix_unit_includes(newest, mgk_tunable_get(p, MGK_NAMED(unit))) ||
+        !mgk_matrix_unit_allows(facts, mgk_tunable_get(p, MGK_NAMED(unit))))
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "engine matrix: %s",
                         newest == 0 ? "the device has no such matrix unit" : "wgmma has no products without a softmax");
     MGK_TRY(mgk_tunables_check(p, true, error));
@@ -494,7 +501,7 @@ static clmgk_status fit_tiles(const mgk_footprint *f, const mgk_device_facts *fa
 /* Parameters that the caller gave, and the problem, for the unit's sizes. */
 static clmgk_status check_sizes(const mgk_footprint *f, const mgk_tunables *p, clmgk_error *error)
 {
-    if (f->singles && mgk_tunable_get(p, MGK_NAMED(emulates)) != 0)
+    if (f->singles && (is_direct[mgk_tunable_get(p, MGK_NAMED(unit))] || mgk_tunable_get(p, MGK_NAMED(emulates)) != 0))
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "engine matrix: the unit has no products of f32");
     if (tile_of(p) % sizes_of(p)->columns != 0)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "engine matrix: key-tiles: expected a multiple of %d",
@@ -516,7 +523,7 @@ static clmgk_status fit(const mgk_footprint *whole, const mgk_device_facts *fact
     if (reason != NULL)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "engine matrix: %s", reason);
     choose(f, facts, p);
-    if (!mgk_matrix_unit_includes(facts->matrix_unit.unit, mgk_tunable_get(p, MGK_NAMED(unit))))
+    if (!mgk_matrix_unit_allows(facts, mgk_tunable_get(p, MGK_NAMED(unit))))
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "engine matrix: the device has no such matrix unit");
     if (uses_wgmma(p) && f->two_types)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "engine matrix: wgmma needs one type for Q and K");
@@ -605,6 +612,21 @@ static bool is_linear(const clmgk_attention_desc *desc)
     return (clmgk_variant_traits(desc->variant) & CLMGK_TRAIT_LINEAR) != 0;
 }
 
+/* Why a direct unit does not serve a problem; NULL: it does, or the unit is none. */
+static const char *why_not_unit(const mgk_matrix_unit *found, const clmgk_attention_desc *desc)
+{
+    if (!is_direct[found->unit])
+        return NULL;
+    if (is_linear(desc))
+        return "without a softmax its products are of tf32, which the device's matrix units lack";
+    const uint32_t types = mgk_dtypes_of(desc);
+    if ((types & 1U << CLMGK_DTYPE_F32) != 0)
+        return "the device's matrix units multiply f16 and bf16 alone";
+    if (mgk_dtype_of(desc, desc->dtype_k) != desc->dtype)
+        return "the device's matrix units need one type for Q and K";
+    return (types & found->wrong_types) != 0 ? "the device's matrix units give wrong products of this type" : NULL;
+}
+
 /* Above or below the engine for such devices without matrix units. */
 static mgk_rank rank(const mgk_device_facts *facts, const clmgk_attention_desc *desc)
 {
@@ -615,7 +637,11 @@ static mgk_rank rank(const mgk_device_facts *facts, const clmgk_attention_desc *
     };
     const bool linear = desc != NULL && is_linear(desc);
     const bool exact = desc != NULL && desc->precision == CLMGK_PRECISION_EXACT;
-    const char *const reason = linear ? (exact ? no_exact_tiles : NULL) : desc != NULL ? why_not_problem(desc) : NULL;
+    const char *const of_unit = desc != NULL ? why_not_unit(&facts->matrix_unit, desc) : NULL;
+    const char *const reason = of_unit != NULL ? of_unit
+                               : linear        ? (exact ? no_exact_tiles : NULL)
+                               : desc != NULL  ? why_not_problem(desc)
+                                               : NULL;
     if (reason != NULL)
         return (mgk_rank){MGK_RANK_NONE, reason};
     if (facts->matrix_unit.unit == 0)
@@ -643,14 +669,15 @@ static int feature_block(const mgk_device_facts *facts)
     return facts->info.device_class == CLMGK_DEVICE_CPU ? CPU_BLOCK : GPU_BLOCK;
 }
 
-static const int newest_units[] = {MATRIX_WGMMA, 0};
+#define NUMBER_OF(unit, ...) unit,
+static const int units[] = {MATRIX_ENGINE_UNITS(NUMBER_OF) 0};
 
 const mgk_engine mgk_engine_matrix = {.value = CLMGK_ENGINE_MATRIX,
                                       .tunables = &matrix_table,
                                       .dtypes = MGK_RESULT_DTYPES,
                                       .queries_apart = true,
                                       .fewest_rows = TILE_ROWS,
-                                      .newest_units = newest_units,
+                                      .units = units,
                                       .emulates_units = true,
                                       .exchanges = true,
                                       .key_terms_once = true,

@@ -298,7 +298,7 @@ static clmgk_status read_parameters(const clmgk_gemm_desc *desc, const mgk_devic
     choose(desc, facts, p);
     MGK_TRY(check_slices(desc, p, error));
     MGK_TRY(mgk_tunables_check(p, true, error));
-    if (!mgk_matrix_unit_includes(facts->matrix_unit.unit, mgk_tunable_get(p, MGK_NAMED(unit))))
+    if (!mgk_matrix_unit_allows(facts, mgk_tunable_get(p, MGK_NAMED(unit))))
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "the device has no such matrix unit");
     return check_group(p, facts, error);
 }

@@ -585,7 +585,7 @@ TH_FULL_TEST(layouts_of_units_everywhere)
                                            .gradients = OF_INPUTS}};
     for (int unit = MATRIX_MFMA; unit <= MATRIX_DPAS_8; unit++)
         for (size_t n = 0; n < TH_COUNT(descs); n++)
-            expect_layout(session, &descs[n], unit, 8);
+            expect_layout(session, &descs[n], unit, 2);
 }
 
 /* Arrays that its products do not take, and families that it lacks. */

@@ -14,6 +14,8 @@
 #include "engine/engine.h"
 #include "engine/units.clh"
 
+#include <stdio.h>
+
 #define FUNCTION static inline
 #define EMULATED 1
 
@@ -23,8 +25,8 @@ typedef struct sizes_of_unit {
     int lanes, rows, columns, depth, row_lanes, words;
 } sizes_of_unit;
 
-#define SIZES(unit, ...) [unit] = {__VA_ARGS__},
-static const sizes_of_unit unit_sizes[] = {MATRIX_UNIT_SIZES(SIZES)};
+#define SIZES(unit, name, maker, models, ...) [unit] = {__VA_ARGS__},
+static const sizes_of_unit unit_sizes[] = {MATRIX_ENGINE_UNITS(SIZES)};
 
 /* What a unit's file states; cl/engine/matrix/unit.clh. */
 typedef struct unit_layout {
@@ -327,7 +329,41 @@ TH_TEST(no_unit_follows_one_of_another_engine)
     assert_int_equal(mgk_matrix_unit_of(&facts, MATRIX_WGMMA), MATRIX_WGMMA);
     assert_int_equal(mgk_engines_newest_unit(&facts, NULL), MATRIX_WGMMA);
     facts.matrix_unit.unit = MATRIX_WGMMA;
+    assert_true(mgk_matrix_unit_allows(&facts, MATRIX_MMA) && mgk_matrix_unit_allows(&facts, 0));
+    facts.matrix_unit.alone = true; /* CLMGK_UNIT */
+    assert_false(mgk_matrix_unit_allows(&facts, MATRIX_MMA));
+    assert_true(mgk_matrix_unit_allows(&facts, MATRIX_WGMMA) && mgk_matrix_unit_allows(&facts, 0));
     assert_int_equal(mgk_engine_facts(&mgk_engine_lane, &facts).matrix_unit.unit, 0);
     assert_int_equal(mgk_engine_facts(&mgk_engine_matrix, &facts).matrix_unit.unit, MATRIX_WGMMA);
     assert_int_equal(mgk_engine_facts(&mgk_engine_simt, &facts).matrix_unit.unit, 0);
+}
+
+/* Processors have the units that their makers' documents name, and no others. */
+TH_TEST(devices_have_the_units_of_their_maker)
+{
+    static const struct {
+        const char *vendor, *name;
+        int least, unit; /* least: sub-group of Intel's */
+        bool mad;        /* Intel's extension */
+    } devices[] = {{"Advanced Micro Devices, Inc.", "gfx908", 0, 0, false},
+                   {"Advanced Micro Devices, Inc.", "gfx90a:sramecc+:xnack-", 0, MATRIX_MFMA, false},
+                   {"Advanced Micro Devices, Inc.", "gfx942", 0, MATRIX_MFMA, false},
+                   {"Advanced Micro Devices, Inc.", "gfx1030", 0, 0, false},
+                   {"Advanced Micro Devices, Inc.", "gfx1100", 0, MATRIX_WMMA, false},
+                   {"Advanced Micro Devices, Inc.", "gfx1201", 0, MATRIX_WMMA_12, false},
+                   {"Advanced Micro Devices, Inc.", "gfx1250", 0, 0, false},
+                   {"Intel(R) Corporation", "Intel(R) Arc(TM) A770 Graphics", 8, MATRIX_DPAS_8, true},
+                   {"Intel(R) Corporation", "Intel(R) Data Center GPU Max 1100", 16, MATRIX_DPAS, true},
+                   {"Intel(R) Corporation", "Intel(R) UHD Graphics 770", 8, 0, false},
+                   {"nobody", "gfx1100", 0, 0, true}};
+    (void)session;
+    for (size_t n = 0; n < TH_COUNT(devices); n++) {
+        mgk_device_facts facts = {.info = {.device_class = CLMGK_DEVICE_GPU},
+                                  .least_sub_group = devices[n].least,
+                                  .intel_matrix_mad = devices[n].mad};
+        (void)snprintf(facts.info.vendor, sizeof(facts.info.vendor), "%s", devices[n].vendor);
+        (void)snprintf(facts.info.architecture, sizeof(facts.info.architecture), "%s", devices[n].name);
+        if (mgk_engines_newest_unit(&facts, NULL) != devices[n].unit)
+            fail_msg("%s", devices[n].name);
+    }
 }

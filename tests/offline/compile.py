@@ -275,7 +275,7 @@ class X86:
 
 
 class Amd:
-    """The matrix engine's forward pass, of the configurations that plans make to emulate units: no plan uses AMD's yet."""
+    """The matrix engine's forward pass, of the configurations that plans make to emulate units."""
 
     kind = "amd"
     engines = ("simt", "matrix")

@@ -22,6 +22,7 @@ DEVICE_KEYS = {
     "engine": str,
     "matrix_units": (bool, type(None)),  # of some CPUs
     "matrix_unit": (str, type(None)),
+    "matrix_unit_found": (str, type(None)),
     "matrix_unit_reason": (str, type(None)),
     "first_use": (str, type(None)),
     "programs_kept_by": str,

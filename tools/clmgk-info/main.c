@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { OPTION_SELFTEST = TOOL_STANDARD_OPTION_COUNT, OPTION_ENGINE, OPTION_CACHE_CLEAR, OPTION_TUNABLES, OPTION_COUNT };
 
@@ -174,12 +175,14 @@ static void print_entry(const entry *one)
     printf("    memory %.0f MB, buffers up to %.0f MB, local memory %.0f KB, work-groups up to %" PRIu64 "\n",
            1e-6 * (double)info->global_memory_bytes, 1e-6 * (double)info->max_allocation_bytes,
            1e-3 * (double)info->local_memory_bytes, info->max_work_group);
-    printf("    engine %s, matrix units %s, ", clmgk_engine_name(info->engine),
-           one->unit.name[0] ? one->unit.name : "not used");
+    const bool others = info->matrix_unit[0] && strcmp(one->unit.name, info->matrix_unit) != 0;
+    printf("    engine %s, matrix units %s%s%s%s, ", clmgk_engine_name(info->engine),
+           one->unit.name[0] ? one->unit.name : "not used", others ? " (found " : "", others ? info->matrix_unit : "",
+           others ? ")" : "");
     info_print_tuning(&one->tuning);
     printf("\n    this engine because %s\n", info->engine_reason);
     if (one->unit.reason[0])
-        printf("    no newer matrix units because of %s\n", one->unit.reason);
+        printf("    matrix units refused: %s\n", one->unit.reason);
     info_print_products(&one->products);
     if (one->first_use.verdicts[0])
         printf("    first use of a device that nobody has tried: %s\n", one->first_use.verdicts);
@@ -250,7 +253,7 @@ static json_t *entry_json(const entry *one)
     snprintf(selector, sizeof(selector), "%" PRIu32 ":%" PRIu32, info->platform_index, info->device_index);
     json_t *object = json_pack(
         "{s:s, s:b, s:s, s:s, s:s, s:s, s:s, s:s, s:o, s:s, s:b, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, "
-        "s:o, s:s, s:s?, s:o, s:o}",
+        "s:o, s:s, s:s?, s:s?, s:o, s:o}",
         "selector", selector, "default", (int)one->is_default, "platform", info->platform, "name", info->name, "vendor",
         info->vendor, "driver", info->driver, "class", clmgk_device_class_name(info->device_class), "engine",
         clmgk_engine_name(info->engine), "matrix_units", info->matrix_units ? json_true() : json_null(),
@@ -261,8 +264,9 @@ static json_t *entry_json(const entry *one)
         "max_allocation_bytes", (json_int_t)info->max_allocation_bytes, "max_work_group",
         (json_int_t)info->max_work_group, "architecture", tool_json_text(info->architecture), "products",
         info_products_json(&one->products), "message", message_json(one->failure.message), "engine_reason",
-        info->engine_reason, "matrix_unit", one->unit.name[0] ? one->unit.name : NULL, "matrix_unit_reason",
-        message_json(one->unit.reason), "first_use", message_json(one->first_use.verdicts));
+        info->engine_reason, "matrix_unit", one->unit.name[0] ? one->unit.name : NULL, "matrix_unit_found",
+        info->matrix_unit[0] ? info->matrix_unit : NULL, "matrix_unit_reason", message_json(one->unit.reason),
+        "first_use", message_json(one->first_use.verdicts));
     return one->test.count ? tool_json_merge(object, json_pack("{s:o}", "selftest", selftest_json(&one->test)))
                            : object;
 }

@@ -12,7 +12,8 @@
     T(split_from, "split-from", NULL, 0, 0,                                                                            \
       "first block of rows that splits concern: 0 the first, 1 the second, 2 the first one behind whole waves", 0, 1,  \
       2)                                                                                                               \
-    T(unit, "unit", NULL, 0, 0, "the device's matrix unit (1: mma.sync, 2: wgmma); 0: emulated", 0, 1, 2)              \
+    T(unit, "unit", NULL, 0, 0,                                                                                        \
+      "the device's matrix unit (1: mma.sync, 2: wgmma, 5 to 9: as `emulates`); 0: emulated", 0, 1, 2, 5, 6, 7, 8, 9)  \
     T(emulates, "emulates", NULL, 0, 0,                                                                                \
       "with unit 0, for tests: the unit whose layout is emulated (0: mma.sync, 5: AMD's mfma, 6: wmma of RDNA 3, 7: "  \
       "of RDNA 4, 8, 9: Intel's dpas of 16 and 8 work-items)",                                                         \
