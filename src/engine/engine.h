@@ -123,6 +123,13 @@ static inline clmgk_dtype mgk_dtype_of(const clmgk_attention_desc *desc, clmgk_s
     return storage == CLMGK_STORAGE_AS_Q ? desc->dtype : (clmgk_dtype)(storage - 1);
 }
 
+/* The set of 1 << clmgk_dtype: storage types of the problem's Q, K, V and O. */
+static inline uint32_t mgk_dtypes_of(const clmgk_attention_desc *desc)
+{
+    return 1U << desc->dtype | 1U << mgk_dtype_of(desc, desc->dtype_k) | 1U << mgk_dtype_of(desc, desc->dtype_v) |
+           1U << mgk_dtype_of(desc, desc->dtype_o);
+}
+
 /* All types, for an engine whose kernels load and store through cl/base/elements.clh. */
 #define MGK_DTYPE_BIT(name, value, ...) | 1U << (value)
 #define MGK_RESULT_DTYPES               (0U CLMGK_DTYPE_LIST(MGK_DTYPE_BIT))
@@ -200,9 +207,6 @@ mgk_device_facts mgk_engine_facts(const mgk_engine *engine, const mgk_device_fac
 
 /* The engine's rank; NONE if its kernels lack a storage type of the problem. */
 mgk_rank mgk_engine_rank(const mgk_engine *engine, const mgk_device_facts *facts, const clmgk_attention_desc *desc);
-
-/* The set of 1 << clmgk_dtype: storage types of the problem's Q, K, V and O. */
-uint32_t mgk_dtypes_of(const clmgk_attention_desc *desc);
 
 /* Newest matrix unit of the device for which an engine has kernels of a problem (NULL: of any); 0: none. */
 int mgk_engines_newest_unit(const mgk_device_facts *facts, const clmgk_attention_desc *desc);

@@ -4,15 +4,6 @@
 #define ENGINE(NAME, value, name) &mgk_engine_##name,
 const mgk_engine *const mgk_engines[MGK_ENGINES] = {CLMGK_ENGINE_LIST(ENGINE)};
 
-uint32_t mgk_dtypes_of(const clmgk_attention_desc *desc)
-{
-    const clmgk_storage others[] = {desc->dtype_k, desc->dtype_v, desc->dtype_o};
-    uint32_t types = 1U << desc->dtype;
-    for (size_t i = 0; i < MGK_COUNT(others); ++i)
-        types |= 1U << mgk_dtype_of(desc, others[i]);
-    return types;
-}
-
 static bool takes_types(const mgk_engine *engine, const clmgk_attention_desc *desc)
 {
     return (mgk_dtypes_of(desc) & ~engine->dtypes) == 0;
