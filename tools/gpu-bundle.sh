@@ -23,7 +23,7 @@ usage: gpu-bundle.sh pack [--build DIR] [--output DIR]
             that has a result is left out, so the same command goes on after Ctrl-C or a lost machine. --rehearse: few
             and small cases, on any device. --device: as of clmgk-info; default: $CLMGK_DEVICE, else gpu
 
-  facts     clmgk-info --json and --selftest
+  facts     clmgk-info --json and, but for --rehearse, --selftest
   golden    the golden cases, those of the softmax families and mixed heads also in bf16 and f16, against the reference
   numbers   the numeric tests that carry ctest's label gpu, on the device's own engine
   bench     clmgk-bench --suite gpu, both passes, and products of matrices
@@ -193,7 +193,7 @@ write_results() {
 
 stage_facts() {
     write_json facts.json 60 clmgk-info --json
-    write_json selftest.json 60 clmgk-info --selftest --json
+    [[ $rehearse -eq 1 ]] || write_json selftest.json 60 clmgk-info --selftest --json
 }
 
 stage_golden() {

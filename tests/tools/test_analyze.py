@@ -13,7 +13,7 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import numpy as np
 
-from program_test import ADMIXTURES, BIN, LIMIT_S, LINEARS, QUICK, RunTest, run
+from program_test import ADMIXTURES, BIN, FULL, LIMIT_S, LINEARS, QUICK, RunTest, run
 
 
 class AnalyzeTest(RunTest):
@@ -68,9 +68,9 @@ class Values(AnalyzeTest):
 
     def test_large_ranks(self):
         """By the Gram matrix: few distinct rows, and a key to which all queries attend."""
-        n = 1200
-        few = self.stochastic(1, 1, 7, n)[:, :, np.arange(n) % 7]
-        sink = 1e-2 * self.stochastic(1, 1, 40, n)[:, :, np.arange(n) % 40]
+        n, s = (1200, 1200) if FULL else (320, 3400)
+        few = self.stochastic(1, 1, 7, s)[:, :, np.arange(n) % 7]
+        sink = 1e-2 * self.stochastic(1, 1, 40, s)[:, :, np.arange(n) % 40]
         sink[..., 0] += 1 - sink.sum(-1)
         for p, rank in ((few, 7), (sink, 40)):
             arrays = self.save_matrices(p)
@@ -154,7 +154,8 @@ class Values(AnalyzeTest):
                 self.assertEqual(found["variant"], variant)
                 self.assertEqual(len(found["rank"]["heads"]), 8)
                 self.assertEqual(found["distances"]["pairs"], 12)
-                self.assertEqual(self.analyze(variant, v="v.npy")["rank"], found["rank"])
+                if FULL or variant in ("mgk", "fish", "linear"):
+                    self.assertEqual(self.analyze(variant, v="v.npy")["rank"], found["rank"])
 
     def test_chosen_heads(self):
         all_heads = self.analyze("mgk")
@@ -283,7 +284,7 @@ class Program(AnalyzeTest):
 
     def test_plots(self):
         kinds = ["matrices", "rank", "distances", "components", "responsibilities"]
-        found = self.analyze("mgk", plots="p")
+        found = self.analyze("mgk", plots="p", head_list="3,0")
         self.assertEqual(found["plots"], {kind: f"p-{kind}.svg" for kind in kinds})
         words = {"matrices": ["sequence 1, head 3", ">key<", ">query<", "weight (white: 0)"],
                  "rank": ["number of the singular value", "threshold 1e-06"],
@@ -296,10 +297,10 @@ class Program(AnalyzeTest):
             for word in ("mgk", *words[kind]):
                 self.assertIn(word, text)
         # Equal pictures are equal files.
-        self.analyze("mgk", analyses="rank", plots="again")
+        self.analyze("mgk", analyses="rank", plots="again", head_list="3,0")
         self.assertEqual((self.folder / "again-rank.svg").read_bytes(), (self.folder / "p-rank.svg").read_bytes())
         for name, magic in (("png", b"\x89PNG\r\n\x1a\n"), ("pdf", b"%PDF-1.4\n")):
-            self.analyze(plots="s", plot_format=name, analyses="rank,matrices")
+            self.analyze(plots="s", plot_format=name, analyses="rank,matrices", batch_list="1", head_list="2")
             paths = sorted(self.folder.glob(f"s-*.{name}"))
             self.assertEqual([path.name for path in paths], [f"s-matrices.{name}", f"s-rank.{name}"])
             for path in paths:
@@ -353,10 +354,10 @@ class Program(AnalyzeTest):
     def interrupt(self):
         """Whether a run was ended by the signal with a temporary file in place; the folder is soon as before."""
         before = self.snapshot()
-        command = [str(BIN / "clmgk-analyze")] + self.arguments(plots="p", analyses="rank,matrices,distances")
+        command = [str(BIN / "clmgk-analyze")] + self.arguments(plots="p", analyses="rank,matrices,distances", batch_list="1")
         program = subprocess.Popen(command, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         while program.poll() is None and not any(name.startswith(".clmgk-") for name in os.listdir(self.folder)):
-            pass
+            time.sleep(0.001)
         program.send_signal(signal.SIGINT)
         status = program.wait(LIMIT_S)
         if status == 0:  # it was done before the signal came

@@ -184,7 +184,7 @@ class Products(TuneTest):
 
     def test_providers(self):
         found = self.tune_until(lambda found: all(one["provider"] for one in found["products"]), *self.ALONE,
-                                budgets=(10, 20, 60))  # making CLBlast's programs takes the most of it
+                                budgets=(5, 10, 20, 60))  # making CLBlast's programs takes the most of it
         self.assertEqual([case["outcome"] for case in found["cases"]], ["refused"])
         entries = [entry for entry in self.own_entries() if entry["operation"] == "gemm"]
         layouts = {(one["transpose_a"], one["transpose_b"]): one for one in found["products"]}
@@ -320,7 +320,8 @@ class Resuming(TuneTest):
         self.assertTrue(wait_until_empty(scratch))
         before = self.own_entries()
         self.assertTrue(before)
-        self.check_resumed()
+        if FULL:  # else the next test's
+            self.check_resumed()
         self.assertLessEqual({entry["bucket"] for entry in before}, {entry["bucket"] for entry in self.own_entries()})
 
     def test_killed_and_damaged(self):
