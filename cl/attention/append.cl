@@ -8,13 +8,6 @@
 #include "engine/quantise.clh"
 #include "engine/rotary.clh"
 
-#if ANY_CACHE_TYPE
-#define DECLARE_ROWS SHARED float rows[GROUP_SIZE / TEAM * ROW_ROOM];
-#define TEAM_ROW     (rows + ITEM / TEAM * ROW_ROOM)
-#else
-#define DECLARE_ROWS
-#define TEAM_ROW 0
-#endif
 #define SCALE_0(name, page, row) 0
 #define SCALE_1(name, page, row) (name + page * a.name.batch + row * a.name.token)
 
@@ -22,7 +15,7 @@
 typedef struct head {
     __global const q_element *in;
     elements out;
-    SHARED float *row; /* QUANTISES(out): its numbers */
+    SHARED float *row;
     turns_of_head turns;
     int size;
 } head;
@@ -34,29 +27,10 @@ FUNCTION real head_load(const head *h, int c, int size)
 
 FUNCTION void head_store(const head *h, int c, int size, real x)
 {
-#if ANY_CACHE_TYPE
-    if (QUANTISES(h->out)) {
-        row_put(h->row, c, size, x);
-        return;
-    }
-#endif
-    store_piece(h->out, c, size, x);
+    put_piece(h->row, h->out, c, size, x);
 }
 
 #include "engine/turn_head.clh"
-
-/* The numbers of a row to its place, once the team has them. Ends with a barrier: the row may be overwritten. */
-FUNCTION void store_head(const head *h, __global float *scale, bool is_mine)
-{
-#if ANY_CACHE_TYPE
-    if (!QUANTISES(h->out))
-        return;
-    GLOBAL_BARRIER();
-    if (is_mine)
-        store_row(h->row, h->size, h->out, scale);
-    GLOBAL_BARRIER();
-#endif
-}
 
 /* A token's heads, from those numbers of elements and scales (0: none) on, with `components` rows each. */
 FUNCTION void append_token(head h, elements out, __global float *scales, int heads, int components,
@@ -70,7 +44,7 @@ FUNCTION void append_token(head h, elements out, __global float *scales, int hea
         h.out = elements_at(out, g * to->head + r * to->component);
         if (row < heads * components)
             turn_head(&h);
-        store_head(&h, scales != 0 ? scales + g * to_scale->head + r * to_scale->component : 0,
+        finish_row(h.row, h.size, h.out, scales != 0 ? scales + g * to_scale->head + r * to_scale->component : 0,
                    row < heads * components);
     }
 }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows of heads: bias, query/key normalisation, rotary positions, cache (src/layer/rows.h). A work-group has a.block
- * rows. */
+/* Rows of heads: bias, query/key normalisation, rotary positions, cache, also of 8 or 4 bits (src/layer/rows.h). A
+ * work-group has a.block rows. */
 #include "layer/args.clh"
 
 #define ARGUMENTS mgk_heads_args
 #define BUFFERS   MGK_HEADS_BUFFERS
+#include "engine/quantise.clh"
 #include "engine/rotary.clh"
 
 #define HEADS_AT_ONCE (GROUP_SIZE / TEAM)
@@ -60,7 +61,9 @@ FUNCTION void find_page(const mgk_heads_args *a, __global const int *table, cach
 
 /* A head's row: x = in (+ bias), back to `in` with keep; out = rotated(x scale (gain)). */
 typedef struct head {
-    __global storage *in, *out;
+    __global storage *in;
+    elements out;
+    SHARED float *row;
     __global const float *bias, *gain; /* 0: none */
     float scale;
     bool keep;
@@ -84,24 +87,26 @@ FUNCTION real head_load(const head *h, int c, int size)
 
 FUNCTION void head_store(const head *h, int c, int size, real x)
 {
-    store_piece(h->out, c, size, x);
+    put_piece(h->row, h->out, c, size, x);
 }
 
 #include "engine/turn_head.clh"
 
 /* ---- forward ---- */
 
-/* A row of Q, K or V; in, out and the others are of head 0. */
-FUNCTION void forward_row(const mgk_heads_args *a, const mgk_heads_part *part, head h, SHARED float *shared)
+/* A row of Q, K or V; in, out, scale (0: none) and the others are of head 0. */
+FUNCTION void forward_row(const mgk_heads_args *a, const mgk_heads_part *part, head h, __global float *scale,
+                          const mgk_scale_place *place, int components, SHARED float *shared)
 {
-    __global storage *const in = h.in, *const out = h.out;
+    __global storage *const in = h.in;
+    const elements out = h.out;
     __global const float *const bias = h.bias;
     for (int first = 0; first < part->heads; first += HEADS_AT_ONCE) {
         const int number = first + ITEM / TEAM;
         const int at = number * part->size;
         h.size = number < part->heads ? part->size : 0;
         h.in = in + at;
-        h.out = out + number * part->head_out;
+        h.out = elements_at(out, number * part->head_out);
         h.bias = bias != 0 ? bias + at : 0;
         if (h.gain != 0) {
             real squares = (real)(0.0f);
@@ -113,8 +118,17 @@ FUNCTION void forward_row(const mgk_heads_args *a, const mgk_heads_part *part, h
             KEEP_APART;
         }
         turn_head(&h);
+        finish_row(h.row, h.size, h.out,
+                   scale != 0 ? scale + number / components * place->head + number % components * place->component : 0,
+                   number < part->heads);
         KEEP_APART;
     }
+}
+
+/* The first scale of a token's row. */
+FUNCTION __global float *scale_at(__global float *scales, const mgk_scale_place *place, const cache_place *cached)
+{
+    return scales + cached->number * place->batch + cached->row * place->token;
 }
 
 KERNEL(layer_heads)
@@ -123,6 +137,7 @@ KERNEL(layer_heads)
     SHARED_FLOATS(shared, GROUP_SIZE);
     SHARED ulong frequency[MGK_MOST_PAIRS];
     SHARED float cosine[MGK_MOST_PAIRS], sine[MGK_MOST_PAIRS];
+    DECLARE_ROWS
     const long first = (long)GROUP_ID * a.block, end = min(first + a.block, a.rows);
     make_frequencies(&a.rotary, frequency);
     for (long row = first; row < end; ++row) {
@@ -135,21 +150,28 @@ KERNEL(layer_heads)
             make_angles(&a.rotary, position, frequency, cosine, sine);
             GLOBAL_BARRIER();
         }
-        const head rotated = {.keep = a.keep_biased, .turns = {a.rotary.form, a.rotary.pairs, cosine, sine, 1.0f}};
+        const head rotated = {
+            .row = TEAM_ROW, .keep = a.keep_biased, .turns = {a.rotary.form, a.rotary.pairs, cosine, sine, 1.0f}};
         for (int n = 0; n < 3; ++n) {
             const mgk_heads_part part = part_of(&a, n);
             const bool is_cache = n > 0 && a.capacity > 0;
             const long out_row = is_cache ? cached.number * part.heads * cached.rows + cached.row : row;
             head h = rotated;
             h.in = (n == 0 ? q : n == 1 ? k : v) + row * part.ld;
-            h.out = (n == 0 ? out_q : n == 1 ? out_k : out_v) + out_row * part.ld_out;
+            h.out = elements_at(n == 0   ? elements_of(out_q)
+                                : n == 1 ? elements_of(out_k)
+                                         : elements_of(out_v),
+                                out_row * part.ld_out);
             h.bias = n == 0   ? (GIVEN(BIAS_Q) ? bias_q : 0)
                      : n == 1 ? (GIVEN(BIAS_K) ? bias_k : 0)
                               : (GIVEN(BIAS_V) ? bias_v : 0);
             h.gain = n == 0 ? (GIVEN(GAIN_Q) ? gain_q : 0) : n == 1 && GIVEN(GAIN_K) ? gain_k : 0;
             h.turns.form = n < 2 ? a.rotary.form : 0;
+            __global float *const scale = n == 1 && GIVEN(SCALE_K)   ? scale_at(scale_k, &a.scale_k, &cached)
+                                          : n == 2 && GIVEN(SCALE_V) ? scale_at(scale_v, &a.scale_v, &cached)
+                                                                     : 0;
             if (!is_cache || cached.stored)
-                forward_row(&a, &part, h, shared);
+                forward_row(&a, &part, h, scale, n == 1 ? &a.scale_k : &a.scale_v, n == 1 ? a.components : 1, shared);
             KEEP_APART;
         }
     }
@@ -204,7 +226,8 @@ FUNCTION void backward_row(const mgk_heads_args *a, const mgk_heads_part *part, 
         const int number = first + ITEM / TEAM, at = number * part->size;
         const bool mine = number < part->heads;
         if (h.turns.form != 0) {
-            h.in = h.out = r->d + at;
+            h.in = r->d + at;
+            h.out = elements_of(h.in);
             h.size = mine ? 2 * h.turns.pairs : 0; /* the rest stays unchanged */
             turn_head(&h);
             GLOBAL_BARRIER(); /* other members read the numbers that this one rotated */
@@ -235,8 +258,8 @@ KERNEL(layer_heads_backward)
             const long team = (long)GROUP_ID * min(part.heads, HEADS_AT_ONCE) + ITEM / TEAM;
             const head h = {.turns = {n < 2 ? a.rotary.form : 0, a.rotary.pairs, cosine, sine, -1.0f}};
             const gradient_row r = {.d = (n == 0   ? out_q
-                                          : n == 1 ? out_k
-                                                   : out_v) +
+                                          : n == 1 ? (__global storage *)out_k
+                                                   : (__global storage *)out_v) +
                                          row * part.ld_out,
                                     .x = (n == 0   ? q
                                           : n == 1 ? k

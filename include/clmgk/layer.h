@@ -127,13 +127,13 @@ typedef struct clmgk_layer_desc {
     size_t struct_size; /* sizeof(clmgk_layer_desc); CLMGK_LAYER_DESC_INIT sets it */
 
     /*
-     * The attention inside the layer: variant, dtype (also of all STORAGE arrays of the layer), B, H, G, M, N, S, D, E,
-     * masks and modifiers, score and mask as text (with a cache i counts the new tokens, j the cache's), state. Its
-     * `gradients` may name its parameters (prior, variance, shift, bias, sinks, mix..., captured arrays, numbers,
-     * state), but not q, k and v. Its precision holds for the layer's products, too (gemm.h). Its layouts (the layer
-     * chooses them), statistics, combine, use_positions, use_mask_blocks, append, and without a cache pages must be
-     * zero. Without a second input and without a cache S is N; with a cache S is cache_capacity (0 stands for it). The
-     * library reads the structure only during the call.
+     * The attention inside the layer: variant, dtype (of all STORAGE arrays of the layer but the cache), B, H, G, M, N,
+     * S, D, E, masks and modifiers, score and mask as text (with a cache i counts the new tokens, j the cache's),
+     * state. Its `gradients` may name its parameters (prior, variance, shift, bias, sinks, mix..., captured arrays,
+     * numbers, state), but not q, k and v. Its precision holds for the layer's products, too (gemm.h). Its layouts (the
+     * layer chooses them), statistics, combine, use_positions, use_mask_blocks, append, and without a cache pages must
+     * be zero. Without a second input and without a cache S is N; with a cache S is cache_capacity (0 stands for it).
+     * The library reads the structure only during the call.
      */
     const clmgk_attention_desc *attention;
 
@@ -170,6 +170,11 @@ typedef struct clmgk_layer_desc {
      * admixture variants [pages,M,page_size,D]) and cache_v [pages,G,page_size,E]. Row n of sequence b is where the
      * call's page_table says (attention.h); C is at most table_pages * page_size. A token whose entry is no page is
      * not stored. Not with use_page_offsets.
+     *
+     * The cache may have types of its own, attention->dtype_k and dtype_v: new keys and values are rounded to them as
+     * by clmgk_enqueue_append (attention.h), and the attention reads what is stored. With use_scale_k and use_scale_v
+     * the inner scale_k and scale_v are the scales of the cache's rows: of INT8 dense, and written; of E4M3 and E5M2
+     * with any strides, and read. Elements of Q8_0 and Q4_0 are blocks: cache_k [B,G,C,D/32].
      *
      * Overflow: a token whose position is not in 0 .. C - 1 is not stored, and stored tokens stay unchanged. Every new
      * token, stored or not, keeps its position for rotation, causality, window and ALiBi. So the output of a stored

@@ -47,7 +47,7 @@ static clmgk_status own_plan(clmgk_gemm_plan *plan, const char *parameters, clmg
     const size_t groups = (size_t)mgk_gemm_bind_product(plan, step, rows, columns);
     step->file = "gemm/product.cl";
     step->name = plan->desc.transpose_b != 0 ? "gemm_product_rows" : "gemm_product_columns";
-    mgk_rows_options(&plan->context->facts, plan->desc.dtype, &step->options);
+    mgk_rows_options(&plan->context->facts, (mgk_flags){.TYPE_Q = (int)plan->desc.dtype}, &step->options);
     mgk_rows_most_registers(&plan->context->facts, &step->options);
     step->launch = (mgk_launch){1, {groups * (size_t)form.group}, {(size_t)form.group}};
     return CLMGK_OK;

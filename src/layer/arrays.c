@@ -160,12 +160,20 @@ bool mgk_layer_array_is_of_pass(clmgk_pass pass, clmgk_layer_array array)
 
 /* ---- sizes ---------------------------------------------------------------------------------------------------- */
 
+/* The type of a storage array: caches have the attention's types of K and V. */
+static clmgk_dtype_info type_of(const clmgk_layer_desc *d, clmgk_layer_array array)
+{
+    return clmgk_dtype_get_info(array == CLMGK_LAYER_ARRAY_CACHE_K   ? mgk_array_dtype(d->attention, CLMGK_ARRAY_K)
+                                : array == CLMGK_LAYER_ARRAY_CACHE_V ? mgk_array_dtype(d->attention, CLMGK_ARRAY_V)
+                                                                     : d->attention->dtype);
+}
+
 size_t mgk_layer_element_size(const clmgk_layer_desc *d, clmgk_layer_array array)
 {
     const clmgk_element element = mgk_layer_array_get_info(array)->element;
     if (element == CLMGK_ELEMENT_BYTE)
         return 1;
-    return element == CLMGK_ELEMENT_STORAGE ? mgk_gemm_element(d->attention->dtype) : sizeof(float);
+    return element == CLMGK_ELEMENT_STORAGE ? type_of(d, array).bytes : sizeof(float);
 }
 
 /* True if some pass uses the array. */
@@ -188,6 +196,8 @@ bool mgk_layer_array_bytes(const clmgk_layer_desc *d, clmgk_layer_array array, i
     for (const char *axis = axes; *axis != '\0'; ++axis)
         if (!mgk_mul_i64(*bytes, size_of(d, *axis), bytes))
             return false;
+    if (mgk_layer_array_get_info(array)->element == CLMGK_ELEMENT_STORAGE)
+        *bytes /= type_of(d, array).block;
     return true;
 }
 

@@ -107,13 +107,34 @@ static clmgk_status resolve_numbers(clmgk_layer_desc *d, clmgk_error *error)
 
 /* ---- the attention inside -------------------------------------------------------------------------------------- */
 
+/* Scales of a cache that the caller gives may have any strides; those that the layer computes are dense. */
+static bool is_free(const clmgk_attention_desc *a, clmgk_array array, int64_t cache_capacity)
+{
+    if (cache_capacity == 0 || (array != CLMGK_ARRAY_SCALE_K && array != CLMGK_ARRAY_SCALE_V))
+        return false;
+    return mgk_array_dtype(a, array == CLMGK_ARRAY_SCALE_K ? CLMGK_ARRAY_K : CLMGK_ARRAY_V) != CLMGK_DTYPE_INT8;
+}
+
+/* One type of all arrays but those of a cache. */
+static clmgk_status check_types(const clmgk_attention_desc *a, int64_t cache_capacity, clmgk_error *error)
+{
+    clmgk_attention_desc others = *a;
+    if (cache_capacity > 0)
+        others.dtype_k = others.dtype_v = CLMGK_STORAGE_AS_Q;
+    return mgk_has_one_type(&others)
+               ? CLMGK_OK
+               : mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                          "attention.dtype_k, dtype_v, dtype_o, dtype_grad_q, dtype_grad_k, dtype_grad_v: expected 0: a"
+                          " layer's arrays have one type, except a cache (dtype_k, dtype_v)");
+}
+
 /* Refuses fields of the attention that the layer decides. A resolved descriptor has them already, and gets them
  * again. */
 static clmgk_status check_outer_fields(clmgk_attention_desc *a, int64_t cache_capacity, clmgk_error *error)
 {
     for (int i = 0; i < CLMGK_ARRAYS; ++i) {
         clmgk_layout *const layout = mgk_array_layout(a, (clmgk_array)i);
-        if (layout == NULL || i == CLMGK_ARRAY_GRAD_LSE)
+        if (layout == NULL || i == CLMGK_ARRAY_GRAD_LSE || is_free(a, (clmgk_array)i, cache_capacity))
             continue;
         if (layout->strided != 0 && !a->resolved)
             return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
@@ -127,11 +148,7 @@ static clmgk_status check_outer_fields(clmgk_attention_desc *a, int64_t cache_ca
                         ": expected a set without Q, K and V, which the layer computes itself",
                         a->gradients);
     a->gradients &= ~(uint32_t)INNER_GRADIENTS;
-    if (!mgk_has_one_type(a))
-        return mgk_fail(
-            error, CLMGK_ERROR_UNSUPPORTED,
-            "attention.dtype_k, dtype_v, dtype_o, dtype_grad_q, dtype_grad_k, dtype_grad_v: expected 0: a layer's"
-            " arrays have one type");
+    MGK_TRY(check_types(a, cache_capacity, error));
     if (a->statistics != 0 || a->combine != 0)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "attention.%s: %" PRIu32 ": expected 0 within a layer",
                         a->statistics != 0 ? "statistics" : "combine",

@@ -105,14 +105,17 @@ static clmgk_status add_attention_array(layer_call *call, clmgk_array array, mgk
     const clmgk_pass pass = call->pass;
     const mgk_plan_array *const line = &call->layer->plan->array[array];
     const clmgk_buffer *const buffer = clmgk_array_buffer(&call->attention, array);
-    const bool output = mgk_array_is_output(&call->layer->attention, pass, array);
+    const bool scales =
+        mgk_array_is_output(&call->layer->attention, CLMGK_PASS_APPEND, array); /* of a cache: computed */
+    const bool output = scales || mgk_array_is_output(&call->layer->attention, pass, array);
     if (is_inner(array))
         return buffer->memory == NULL
                    ? CLMGK_OK
                    : mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER,
                               "%s: given, but expected to be empty: the layer supplies it", inner_name(array));
     if (line->presence[pass] != CLMGK_ABSENT) {
-        const int access = !output ? MGK_READ : (pass == CLMGK_PASS_BACKWARD ? MGK_READ | MGK_WRITE : MGK_WRITE);
+        const int access =
+            !output ? MGK_READ : (pass == CLMGK_PASS_BACKWARD || scales ? MGK_READ | MGK_WRITE : MGK_WRITE);
         return add_array((mgk_operand){inner_name(array), buffer, &line->extent, line->element, access, NULL, 0},
                          line->presence[pass], operands, error);
     }

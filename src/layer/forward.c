@@ -123,6 +123,10 @@ void mgk_layer_bind_heads(mgk_layer_builder *b, mgk_layer_operation *operation, 
         mgk_layer_bind(b, operation, MGK_HEADS_GAIN_K, mgk_layer_at(layer, CLMGK_LAYER_ARRAY_GAIN_K));
     if (d->cache_capacity > 0)
         mgk_layer_bind(b, operation, MGK_HEADS_LENGTHS, mgk_layer_attention_at(CLMGK_ARRAY_LENGTHS));
+    if (layer->attention.use_scale_k)
+        mgk_layer_bind(b, operation, MGK_HEADS_SCALE_K, mgk_layer_attention_at(CLMGK_ARRAY_SCALE_K));
+    if (layer->attention.use_scale_v)
+        mgk_layer_bind(b, operation, MGK_HEADS_SCALE_V, mgk_layer_attention_at(CLMGK_ARRAY_SCALE_V));
     if (layer->attention.page_size > 0)
         mgk_layer_bind(b, operation, MGK_HEADS_PAGE_TABLE, mgk_layer_attention_at(CLMGK_ARRAY_PAGE_TABLE));
     if (d->use_positions)
@@ -157,6 +161,11 @@ static void finish_heads(mgk_layer_builder *b, const bool with[3], const mgk_lay
     const clmgk_layer *const layer = b->layer;
     mgk_heads_rows rows = mgk_layer_head_rows(layer, with);
     rows.capacity = layer->desc.cache_capacity;
+    rows.cache_k = layer->attention.dtype_k;
+    rows.cache_v = layer->attention.dtype_v;
+    rows.scale_k = layer->attention.scale_k;
+    rows.scale_v = layer->attention.scale_v;
+    rows.components = mgk_has_trait(&layer->attention, CLMGK_TRAIT_KEYS) ? layer->attention.components : 1;
     rows.page_size = layer->attention.page_size;
     rows.pages = layer->attention.pages;
     rows.table_pages = layer->attention.table_pages;

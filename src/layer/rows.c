@@ -29,17 +29,41 @@ static const kernels norm = {"layer/norm.cl", {MGK_NORM_BUFFERS(NORM_BUFFER)}, M
 static const kernels heads = {"layer/heads.cl", {MGK_HEADS_BUFFERS(HEADS_BUFFER)}, MGK_HEADS_COUNT};
 
 /* Appends a kernel with `groups` work-groups. */
-static mgk_step *add(const mgk_rows_list *list, const kernels *kernel, const char *name, const void *args,
-                     size_t args_bytes, int64_t groups)
+static mgk_step *add(const mgk_rows_list *list, mgk_flags flags, const kernels *kernel, const char *name,
+                     const void *args, size_t args_bytes, int64_t groups)
 {
     const size_t group = (size_t)mgk_rows_form(list->facts).group;
     mgk_step *const step = &list->steps->step[list->steps->count++];
     step->file = kernel->file;
     step->name = name;
-    mgk_rows_options(list->facts, list->dtype, &step->options);
+    mgk_rows_options(list->facts, flags, &step->options);
     step->launch = (mgk_launch){1, {(size_t)groups * group}, {group}};
     mgk_step_bind(step, args, args_bytes, kernel->buffer, kernel->count);
     return step;
+}
+
+static mgk_flags norm_flags(const mgk_rows_list *list)
+{
+    return (mgk_flags){.TYPE_Q = (int)list->dtype};
+}
+
+/* The type of K's or V's place. */
+static clmgk_dtype out_type(const mgk_rows_list *list, clmgk_storage type)
+{
+    return type == CLMGK_STORAGE_AS_Q ? list->dtype : (clmgk_dtype)(type - 1);
+}
+
+/* With the room of a row, where rows are kept until all of their numbers are known. */
+static mgk_flags heads_flags(const mgk_rows_list *list, const mgk_heads_rows *rows)
+{
+    const clmgk_dtype k = out_type(list, rows->cache_k), v = out_type(list, rows->cache_v);
+    const bool keeps = mgk_is_cache_type(k) || mgk_is_cache_type(v);
+    return (mgk_flags){.TYPE_Q = (int)list->dtype,
+                       .TYPE_K = (int)k,
+                       .TYPE_V = (int)v,
+                       .TYPE_O = (int)list->dtype,
+                       .HEAD_SIZE = keeps ? (int)rows->part[1].size : 0,
+                       .VALUE_SIZE = keeps ? (int)rows->part[2].size : 0};
 }
 
 /* Rows of a work-group that computes no sums: on a CPU enough to be worth a task. */
@@ -67,14 +91,14 @@ static mgk_i64 add_region(const mgk_rows_list *list, mgk_sums_entry *entry, int6
     return entry->in;
 }
 
-static void add_sums(const mgk_rows_list *list, const kernels *kernel, const mgk_sums_args *args)
+static void add_sums(const mgk_rows_list *list, mgk_flags flags, const kernels *kernel, const mgk_sums_args *args)
 {
     const mgk_row_form form = mgk_rows_form(list->facts);
     int64_t vectors = 0;
     for (size_t i = 0; i < MGK_HEADS_SUMS; ++i)
         vectors += parts_of(args->entry[i].columns, form.lanes);
     if (vectors > 0)
-        (void)add(list, kernel, "layer_sums", args, sizeof(*args), parts_of(vectors, form.group));
+        (void)add(list, flags, kernel, "layer_sums", args, sizeof(*args), parts_of(vectors, form.group));
 }
 
 /* ---- rows of the model's width -------------------------------------------------------------------------------- */
@@ -95,7 +119,7 @@ void mgk_rows_norm(const mgk_rows_list *list, const mgk_norm_rows *rows)
 {
     const int64_t block = rows_at_once(list, rows->width);
     const mgk_norm_args args = norm_args(rows, block);
-    (void)add(list, &norm, "layer_norm", &args, sizeof(args), parts_of(rows->rows, block));
+    (void)add(list, norm_flags(list), &norm, "layer_norm", &args, sizeof(args), parts_of(rows->rows, block));
 }
 
 void mgk_rows_norm_backward(const mgk_rows_list *list, const mgk_norm_rows *rows, const mgk_norm_wants *want)
@@ -107,13 +131,18 @@ void mgk_rows_norm_backward(const mgk_rows_list *list, const mgk_norm_rows *rows
     for (size_t i = 0; i < MGK_NORM_SUMS; ++i)
         if (wanted[i])
             args.region[i] = add_region(list, &sums.entry[i], groups, rows->width);
-    (void)add(list, &norm, "layer_norm_backward", &args, sizeof(args), groups);
-    add_sums(list, &norm, &sums);
+    (void)add(list, norm_flags(list), &norm, "layer_norm_backward", &args, sizeof(args), groups);
+    add_sums(list, norm_flags(list), &norm, &sums);
 }
 
 /* ---- rows of heads -------------------------------------------------------------------------------------------- */
 
-static mgk_heads_args heads_args(const mgk_heads_rows *rows, int64_t block)
+static mgk_scale_place scale_place(const clmgk_layout *layout)
+{
+    return (mgk_scale_place){layout->batch, layout->head, layout->component, layout->token};
+}
+
+static mgk_heads_args heads_args(const mgk_rows_list *list, const mgk_heads_rows *rows, int64_t block)
 {
     mgk_heads_args args = {.rows = rows->rows,
                            .region = {-1, -1, -1, -1, -1},
@@ -125,15 +154,20 @@ static mgk_heads_args heads_args(const mgk_heads_rows *rows, int64_t block)
                            .table_pages = (mgk_i32)rows->table_pages,
                            .block = (mgk_i32)block,
                            .rotary = mgk_rotary_of(rows->rotary, rows->rotary_size, rows->rotary_base),
+                           .scale_k = scale_place(&rows->scale_k),
+                           .scale_v = scale_place(&rows->scale_v),
+                           .components = (mgk_i32)(rows->components > 0 ? rows->components : 1),
                            .keep_biased = rows->keep_biased,
                            .epsilon = (float)rows->epsilon};
     const int64_t cache_rows = rows->page_size > 0 ? rows->page_size : rows->capacity;
     for (size_t i = 0; i < 3; ++i) {
         const int64_t size = rows->part[i].size;
         const bool is_cache = i > 0 && rows->capacity > 0;
+        const clmgk_dtype type = out_type(list, i == 1 ? rows->cache_k : rows->cache_v);
+        const int64_t elements = size / clmgk_dtype_get_info(type).block; /* of a row of a cache */
         args.part[i] = (mgk_heads_part){.ld = rows->part[i].ld,
-                                        .ld_out = is_cache ? size : rows->part[i].ld_out,
-                                        .head_out = is_cache ? cache_rows * size : size,
+                                        .ld_out = is_cache ? elements : rows->part[i].ld_out,
+                                        .head_out = is_cache ? cache_rows * elements : size,
                                         .heads = (mgk_i32)rows->part[i].heads,
                                         .size = (mgk_i32)size};
     }
@@ -149,8 +183,9 @@ void mgk_rows_heads_forward(const mgk_rows_list *list, const mgk_heads_rows *row
 {
     const int64_t columns = columns_of(&rows->part[0]) + columns_of(&rows->part[1]) + columns_of(&rows->part[2]);
     const int64_t block = rows_at_once(list, columns);
-    const mgk_heads_args args = heads_args(rows, block);
-    mgk_step *const step = add(list, &heads, "layer_heads", &args, sizeof(args), parts_of(rows->rows, block));
+    const mgk_heads_args args = heads_args(list, rows, block);
+    mgk_step *const step =
+        add(list, heads_flags(list, rows), &heads, "layer_heads", &args, sizeof(args), parts_of(rows->rows, block));
     mgk_rows_most_registers(list->facts, &step->options);
 }
 
@@ -158,7 +193,7 @@ void mgk_rows_heads_backward(const mgk_rows_list *list, const mgk_heads_rows *ro
 {
     const mgk_row_form form = mgk_rows_form(list->facts);
     const int64_t block = rows_of_sums(list, rows->rows), groups = parts_of(rows->rows, block);
-    mgk_heads_args args = heads_args(rows, block);
+    mgk_heads_args args = heads_args(list, rows, block);
     mgk_sums_args sums = {.entry = {{0}}};
     for (size_t i = 0; i < 3; ++i)
         if (want->bias[i])
@@ -168,7 +203,8 @@ void mgk_rows_heads_backward(const mgk_rows_list *list, const mgk_heads_rows *ro
             args.region[3 + i] =
                 add_region(list, &sums.entry[3 + i], groups * least(form.group / form.team, rows->part[i].heads),
                            rows->part[i].size);
-    mgk_step *const step = add(list, &heads, "layer_heads_backward", &args, sizeof(args), groups);
+    mgk_step *const step =
+        add(list, heads_flags(list, rows), &heads, "layer_heads_backward", &args, sizeof(args), groups);
     mgk_rows_most_registers(list->facts, &step->options);
-    add_sums(list, &heads, &sums);
+    add_sums(list, heads_flags(list, rows), &heads, &sums);
 }

@@ -24,9 +24,9 @@ mgk_flags mgk_rows_flags(const mgk_device_facts *facts, mgk_flags flags)
     return flags;
 }
 
-void mgk_rows_options(const mgk_device_facts *facts, clmgk_dtype dtype, mgk_text *options)
+void mgk_rows_options(const mgk_device_facts *facts, mgk_flags flags, mgk_text *options)
 {
-    const mgk_flags flags = mgk_rows_flags(facts, (mgk_flags){.TYPE_Q = (int)dtype});
+    flags = mgk_rows_flags(facts, flags);
     mgk_text_printf(options, "-cl-std=CL1.2");
     mgk_flags_options(&flags, options);
     mgk_text_printf(options, " -DLANES=%d", mgk_rows_form(facts).lanes);

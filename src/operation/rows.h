@@ -15,9 +15,9 @@ typedef struct mgk_row_form {
 
 mgk_row_form mgk_rows_form(const mgk_device_facts *facts);
 
-/* Adds the form's flags; appends its compiler options. */
+/* Adds the form's flags; appends its compiler options, with other flags of the kernel. */
 mgk_flags mgk_rows_flags(const mgk_device_facts *facts, mgk_flags flags);
-void mgk_rows_options(const mgk_device_facts *facts, clmgk_dtype dtype, mgk_text *options);
+void mgk_rows_options(const mgk_device_facts *facts, mgk_flags flags, mgk_text *options);
 
 /* The same for kernels that need more registers than a work-item usually has. */
 void mgk_rows_most_registers(const mgk_device_facts *facts, mgk_text *options);

@@ -75,8 +75,11 @@ static void make_array(tl_problem *problem, clmgk_layer_array name, int64_t coun
 {
     th_array *const array = &problem->array[name];
     array->dtype = lines[name].storage ? problem->attention.desc.dtype : CLMGK_DTYPE_F32;
+    if (name == CLMGK_LAYER_ARRAY_CACHE_K || name == CLMGK_LAYER_ARRAY_CACHE_V)
+        array->dtype = clmgk_array_dtype(&problem->attention.desc,
+                                         name == CLMGK_LAYER_ARRAY_CACHE_K ? CLMGK_ARRAY_K : CLMGK_ARRAY_V);
     array->element = clmgk_ref_dtype_size(array->dtype);
-    array->block = 1;
+    array->block = (size_t)clmgk_dtype_get_info(array->dtype).block;
     array->integer = lines[name].integer;
     array->offset = GUARD;
     array->count = (size_t)count;

@@ -434,6 +434,158 @@ TH_TEST(pages_of_caches)
     }
 }
 
+/* ---- types of caches --------------------------------------------------------------------------------------------- */
+
+/* In one page for each sequence, or without pages. */
+static tl_problem make_typed(clmgk_variant variant, int64_t length, clmgk_storage k, clmgk_storage v, bool paged)
+{
+    const bool scales[] = {k >= CLMGK_STORAGE_E4M3 && k <= CLMGK_STORAGE_INT8,
+                           v >= CLMGK_STORAGE_E4M3 && v <= CLMGK_STORAGE_INT8};
+    const clmgk_attention_desc a = {.variant = variant,
+                                    .batch = 4,
+                                    .heads = 2,
+                                    .kv_heads = 2,
+                                    .components = variant == CLMGK_VARIANT_MGK ? 2 : 0,
+                                    .length = length,
+                                    .head_size = 32,
+                                    .value_size = 32,
+                                    .dtype_k = k,
+                                    .dtype_v = v,
+                                    .use_scale_k = scales[0],
+                                    .use_scale_v = scales[1],
+                                    .use_lengths = 1,
+                                    .causal = 1,
+                                    .alignment = CLMGK_ALIGN_LENGTHS,
+                                    .scale_v = {.strided = v != CLMGK_STORAGE_INT8, .head = 1},
+                                    .page_size = paged ? CAPACITY : 0,
+                                    .pages = paged ? 4 : 0,
+                                    .table_pages = paged ? 1 : 0};
+    const clmgk_layer_desc d = {.attention = &a,
+                                .width = 37,
+                                .rotary = CLMGK_ROTARY_HALVES,
+                                .rotary_size = 16,
+                                .use_bias = 1,
+                                .residual = 1,
+                                .cache_capacity = CAPACITY};
+    return tl_make(&d, 23);
+}
+
+/* Largest error of a number of a row whose largest is `most`, near x. */
+static double rounding_of(clmgk_dtype dtype, double x, double most, double scale)
+{
+    const clmgk_dtype_info info = clmgk_dtype_get_info(dtype);
+    const double normal = info.least_normal * scale, least = fabs(x) > normal ? fabs(x) : normal;
+    return dtype == CLMGK_DTYPE_Q4_0                                ? most / 7.9
+           : dtype == CLMGK_DTYPE_INT8 || dtype >= CLMGK_DTYPE_Q8_0 ? most / 220.0
+                                                                    : ldexp(least, -1 - info.significand_bits);
+}
+
+/* The cache holds the numbers of a cache in f32, rounded; each scale is of one row, or of all rows of a head. */
+static void expect_cache(const tl_problem *problem, clmgk_layer_array array, const double *exact)
+{
+    const th_array *const cache = &problem->array[array];
+    const bool keys = array == CLMGK_LAYER_ARRAY_CACHE_K;
+    const th_array *const scales = &problem->attention.array[keys ? TH_SCALE_K : TH_SCALE_V];
+    const size_t size = (size_t)(keys ? problem->attention.desc.head_size : problem->attention.desc.value_size);
+    for (size_t n = 0; n < cache->count; n++) {
+        const double *const row = exact + n / size * size;
+        const double scale = scales->used ? scales->values[n / size] : 1.0, given = cache->values[n] * scale;
+        double most = 0.0;
+        for (size_t e = 0; e < size; e++)
+            most = fabs(row[e]) > most ? fabs(row[e]) : most;
+        if (!(fabs(given - exact[n]) <= 1.01 * rounding_of(cache->dtype, exact[n], most, scale) + 1e-5))
+            fail_msg("%s, element %zu: %g, expected %g", clmgk_layer_array_name(array), n, given, exact[n]);
+    }
+}
+
+/* The reference's problem, over the numbers that the caches stand for, `dense`, without pages and scales. */
+static clmgk_ref_layer reference_of(tl_problem *problem, double *dense[2])
+{
+    const clmgk_attention_desc desc = problem->attention.desc;
+    clmgk_attention_desc *const plain = &problem->attention.desc;
+    plain->page_size = plain->pages = plain->table_pages = 0;
+    plain->use_scale_k = plain->use_scale_v = 0;
+    clmgk_ref_layer reference = tl_reference(problem);
+    problem->attention.desc = desc;
+    for (size_t which = 0; which < 2; which++) {
+        const th_array *const cache = &problem->array[CLMGK_LAYER_ARRAY_CACHE_K + which];
+        const th_array *const scales = &problem->attention.array[TH_SCALE_K + which];
+        const size_t size = (size_t)(which == 0 ? desc.head_size : desc.value_size);
+        for (size_t n = 0; n < cache->count; n++)
+            dense[which][n] = cache->values[n] * (scales->used ? scales->values[n / size] : 1.0);
+    }
+    reference.cache_k = dense[0];
+    reference.cache_v = dense[1];
+    return reference;
+}
+
+/* The cache's numbers against those of a layer whose cache is in f32, and the output against the reference's with the
+ * numbers that are stored. */
+static void expect_typed(th_session *session, tl_problem *problem, const char *name)
+{
+    static const double lengths[] = {6.0, 13.0, CAPACITY, CAPACITY + 2.0};
+    th_array *const inner = problem->attention.array;
+    double *dense[2];
+    TL_ANSWER unrounded, answer;
+    memcpy(inner[TH_LENGTHS].values, lengths, sizeof(lengths));
+    for (size_t n = 0; n < 4 && inner[TH_PAGE_TABLE].used; n++)
+        inner[TH_PAGE_TABLE].values[n] = (double)n;
+    clmgk_layer *const layer = tl_layer(session, problem);
+    for (size_t which = 0; which < 2; which++) {
+        if (inner[TH_SCALE_K + which].used)
+            th_fill(&problem->attention, TH_SCALE_K + which, 0.0625);
+        dense[which] = malloc(problem->array[CLMGK_LAYER_ARRAY_CACHE_K + which].count * sizeof(double));
+        assert_non_null(dense[which]);
+    }
+    TL_DEVICE device = tl_upload(session, problem, layer);
+    clmgk_ref_layer reference = reference_of(problem, dense);
+    assert_true(clmgk_ref_layer_solve(&reference, false, &unrounded));
+    for (size_t which = 0; which < 2; which++) /* some are written */
+        if (inner[TH_SCALE_K + which].used)
+            th_mark_output(&inner[TH_SCALE_K + which], &device.attention[TH_FORWARD].buffer[TH_SCALE_K + which]);
+    tl_enqueue(layer, session->queue, &device, TH_FORWARD);
+    assert_int_equal(clFinish(session->queue), CL_SUCCESS);
+    tl_download(session, problem, &device, false);
+    for (size_t which = 0; which < 2; which++) {
+        th_array *const scales = &inner[TH_SCALE_K + which];
+        unsigned char *const bytes =
+            scales->used ? th_read_back(session, &device.attention[TH_FORWARD].buffer[TH_SCALE_K + which]) : NULL;
+        for (size_t n = 0; scales->used && n < scales->count; n++)
+            th_get(scales, bytes, n);
+        free(bytes);
+        expect_cache(problem, CLMGK_LAYER_ARRAY_CACHE_K + which, unrounded.outputs.exact[1 + which]);
+    }
+    reference = reference_of(problem, dense);
+    reference.cache_is_full = true;
+    assert_true(clmgk_ref_layer_solve(&reference, false, &answer));
+    for (size_t which = 1; which < CLMGK_REF_LAYER_OUTPUTS; which++) /* checked above */
+        memcpy(answer.outputs.exact[which], problem->array[CLMGK_LAYER_ARRAY_CACHE_K + which - 1].values,
+               (size_t)answer.outputs.count[which] * sizeof(double));
+    tl_check(session, problem, &answer, name);
+    free(dense[0]);
+    free(dense[1]);
+}
+
+/* Integers with scales that the layer computes, floats with given ones, in pages. */
+TH_TEST(types_of_caches)
+{
+    TL_PROBLEM problem = make_typed(CLMGK_VARIANT_SOFTMAX, 1, CLMGK_STORAGE_INT8, CLMGK_STORAGE_E5M2, true);
+    expect_typed(session, &problem, "int8, e5m2");
+}
+
+TH_FULL_TEST(all_types_of_caches)
+{
+    for (size_t n = 0; n < 16; n++) {
+        const clmgk_variant variant = n % 4 == 3 ? CLMGK_VARIANT_MGK : CLMGK_VARIANT_SOFTMAX;
+        const clmgk_storage k = (clmgk_storage)(CLMGK_STORAGE_F32 + n % 8);
+        const clmgk_storage v = (clmgk_storage)(CLMGK_STORAGE_F32 + (n * 3 + 5) % 8);
+        TL_PROBLEM problem = make_typed(variant, n % 2 == 0 ? 6 : 1, k, v, n / 8 == 1);
+        char name[40];
+        snprintf(name, sizeof(name), "types %d and %d", (int)k, (int)v);
+        expect_typed(session, &problem, name);
+    }
+}
+
 /* Masks, and lengths of four sequences whose chunks overflow their caches. */
 typedef struct overflow {
     bool causal;

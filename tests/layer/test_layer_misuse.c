@@ -110,6 +110,14 @@ static const bad_desc bad_descs[] = {
     {L(CACHED, .gradients = 1), A(OF_CACHE), .status = VALUE, .field = "cache_capacity", .value = "gradients"},
     {L(CACHED), A(OF_CACHE, .length_k = 9), .status = SHAPE, .field = "attention.length_k", .value = "9"},
     {L(CACHED), A(OF_CACHE, .length = 9), .status = VALUE, .field = "cache_capacity", .value = "attention.length"},
+    {A(.dtype_k = CLMGK_STORAGE_INT8), .status = CLMGK_ERROR_UNSUPPORTED, .field = "attention.dtype_k",
+     .value = "one type"},
+    {L(CACHED), A(OF_CACHE, .dtype_o = CLMGK_STORAGE_BF16), .status = CLMGK_ERROR_UNSUPPORTED,
+     .field = "attention.dtype_k", .value = "except a cache"},
+    {L(CACHED), A(OF_CACHE, .dtype_v = CLMGK_STORAGE_Q4_0), .status = SHAPE, .field = "attention.value_size",
+     .value = "8"},
+    {L(CACHED), A(OF_CACHE, .dtype_k = CLMGK_STORAGE_INT8, .use_scale_k = 1, .scale_k = {.strided = 1}),
+     .status = VALUE, .field = "attention.scale_k.strided", .value = "1"},
     {L(CACHED), A(OF_CACHE, .variant = CLMGK_VARIANT_LINEAR), .status = VALUE, .field = "", .value = ""},
 };
 
@@ -212,6 +220,28 @@ TH_HOST_TEST(shapes)
         assert_int_equal(clmgk_layer_array_count(&desc, CLMGK_LAYER_ARRAY_BIAS_Q), 0);
         assert_int_equal(clmgk_layer_array_count(&desc, CLMGK_LAYER_ARRAY_WEIGHT_QKV), 0);
     }
+}
+
+/* A cache of blocks counts them. */
+TH_HOST_TEST(sizes_of_caches)
+{
+    const clmgk_attention_desc given = {.struct_size = sizeof(given),
+                                        .batch = 3,
+                                        .heads = 2,
+                                        .head_size = 64,
+                                        .length = 1,
+                                        .dtype = CLMGK_DTYPE_F16,
+                                        .dtype_k = CLMGK_STORAGE_Q4_0,
+                                        .dtype_v = CLMGK_STORAGE_E4M3,
+                                        .use_lengths = 1,
+                                        .alignment = CLMGK_ALIGN_LENGTHS};
+    clmgk_attention_desc inner = CLMGK_ATTENTION_DESC_INIT;
+    clmgk_layer_desc desc = {.struct_size = sizeof(desc), .attention = &given, .width = 12, .cache_capacity = 10};
+    th_expect_ok(clmgk_layer_validate(&desc, &desc, &inner, &th_error));
+    assert_int_equal(clmgk_layer_array_count(&desc, CLMGK_LAYER_ARRAY_CACHE_K), 3 * 2 * 10 * 2);
+    assert_int_equal(clmgk_layer_array_bytes(&desc, CLMGK_LAYER_ARRAY_CACHE_K), 3 * 2 * 10 * 2 * 18);
+    assert_int_equal(clmgk_layer_array_bytes(&desc, CLMGK_LAYER_ARRAY_CACHE_V), 3 * 2 * 10 * 64);
+    assert_int_equal(clmgk_layer_array_bytes(&desc, CLMGK_LAYER_ARRAY_X), 3 * 12 * 2);
 }
 
 TH_HOST_TEST(names)

@@ -13,11 +13,14 @@
  * A layer's problem. `desc` is resolved, its field `attention` is ignored: `attention` has the resolved descriptor of
  * the attention inside, the seed, and the parameters, dC and dz of a call (q, k, v and dO are made here). The arrays,
  * a field for each line A of CLMGK_LAYER_ARRAY_LIST, are dense and hold the values of the stored elements. cache_k and
- * cache_v: as they are before the call. Integers, too, are doubles. grad_out NULL: zero. Outputs and bytes are ignored.
+ * cache_v: as they are before the call, or with `cache_is_full` after it: the call's tokens are in them already,
+ * rounded to the types of a cache (of attention.scale_k and scale_v the numbers are then the stored ones). Integers,
+ * too, are doubles. grad_out NULL: zero. Outputs and bytes are ignored.
  */
 typedef struct clmgk_ref_layer {
     clmgk_layer_desc desc;
     clmgk_ref_problem attention;
+    bool cache_is_full;
 #define CLMGK_REF_LAYER_FIELD(name, field, ...) const double *field;
     CLMGK_LAYER_ARRAY_LIST(CLMGK_REF_LAYER_FIELD, CLMGK_ARRAY_NONE)
 #undef CLMGK_REF_LAYER_FIELD

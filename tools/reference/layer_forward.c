@@ -31,6 +31,8 @@ static void fill_heads(const layer_pass *pass, const layer_stream *s)
         if (s->cache)
             memcpy(s->heads + b * s->keys * s->columns, s->cache + b * s->keys * s->columns,
                    (size_t)(s->keys * s->columns) * sizeof(double));
+        if (s->cache && pass->layer->cache_is_full)
+            continue;
         spread(s, b, s->cache ? p->lengths[b] - s->tokens : 0, s->tokens, s->done + b * s->tokens * s->columns,
                s->heads);
     }
