@@ -98,7 +98,7 @@ CASES = [
                 value_size=16),
     # a tile's keys are copied, and none of the block's rows sees them; the last tile has one key
     edge("tiles-hidden-by-a-window", FORWARD, **WINDOW),
-    edge("dropout", FORWARD, length=33, length_k=65, **DROPOUT),
+    edge("backward-dropout", BACKWARD, length=33, length_k=65, **DROPOUT),
     edge("last-tile-of-one-key", FORWARD, length=33, length_k=65),
     edge("lengths-and-padding", FORWARD, {"lengths": [5, 0, 70]}, **LENGTHS),
     edge("rows-without-keys", FORWARD, length=70, length_k=20, causal=1),
@@ -123,7 +123,7 @@ FULL = [
     case("singles-64", "softmax-f32-64", length=40, length_k=70),
     linear_case("linear-causal-64", "linear-causal-tf32-64", "splits=2", length=70, length_k=90),
     linear_case("backward-linear-causal-64", "backward-linear-causal-tf32-64", "splits=2", length=40, length_k=50),
-    edge("backward-dropout", BACKWARD, length=33, length_k=65, **DROPOUT),
+    edge("dropout", FORWARD, length=33, length_k=65, **DROPOUT),
     group("wgmma-mgk3-64", "mgk4-bf16-64-wgmma", length=40, length_k=70, value_size=32, components=3),
     group("wgmma-singles-backward-64-causal", "backward-softmax-f32-64-wgmma", length=70, length_k=100, causal=1),
     group("wgmma-backward-64-causal", "backward-softmax-f16-64-wgmma", length=70, length_k=100, causal=1),
