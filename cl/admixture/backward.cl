@@ -60,11 +60,7 @@
 #include "engine/backward.clh"
 
 /* ALL_HEADS: their values and dO come with the tile's queries, or while the head before is computed. */
-#if ALL_HEADS && STAGES_AHEAD
-#define HEADS_ANNOUNCED 1
-#else
-#define HEADS_ANNOUNCED 0
-#endif
+#define HEADS_ANNOUNCED (ALL_HEADS && STAGES_AHEAD)
 
 #include "admixture/keys.clh"
 
@@ -90,17 +86,17 @@ FUNCTION void tile_terms(const key_block *b, int i0, int h, int to)
 /* The terms of head h. STAGES_AHEAD: they have come with its dO, and those of the next head, -1: none, are copied. */
 FUNCTION void head_terms(const key_block *b, int i0, int h, int next)
 {
-#if STAGES_AHEAD
     head *const x = b->x;
     const int before = x->first_term;
-    x->first_term = TILE_STREAMED - before;
-    if (next >= 0)
-        tile_terms(b, i0, next, before);
-#else
+    if (STAGES_AHEAD) {
+        x->first_term = TILE_STREAMED - before;
+        if (next >= 0)
+            tile_terms(b, i0, next, before);
+        return;
+    }
     sync_streamed(&b->g->base); /* the head before is done with its own */
     tile_terms(b, i0, h, 0);
     sync_streamed(&b->g->base);
-#endif
 }
 
 /* The held scores of a panel's tile, and dG, which begins with 0. */
@@ -200,9 +196,8 @@ FUNCTION void head_begin(const key_block *b, int h)
     const places *const at = b->at;
     head *const x = b->x;
     x->scorer.modifiers = modifiers_of(a, p, h, at->slopes, at->data);
-#if MIX_AFTER > 0
-    x->scorer.modifiers.g = 0;
-#endif
+    if (MIX_AFTER > 0)
+        x->scorer.modifiers.g = 0;
     x->scorer.mixing = mixing_of(a, h, at->mix, at->mix_weight, at->noise);
     x->scorer.mixing.added = added_of(h, at->mix_offset);
     if (HAS_BIAS)
@@ -343,12 +338,10 @@ FUNCTION void load_values(const key_block *b, int g0)
 FUNCTION void group_tile(const key_block *b, const panel_tile *m, int next)
 {
     const bool ends = m->g0 + VALUE_HEADS >= b->a->kv_heads;
-#if ALL_HEADS
-    if (!HEADS_ANNOUNCED)
+    if (ALL_HEADS && !HEADS_ANNOUNCED)
         load_values(b, m->g0);
-    if (!HEADS_ANNOUNCED || m->g0 > 0)
+    if (ALL_HEADS && (!HEADS_ANNOUNCED || m->g0 > 0))
         tile_stage(b, m->g0, m->i0, ends ? 0 : m->g0 + VALUE_HEADS, ends ? next : m->i0);
-#endif
 #if HEADS_ANNOUNCED
     if (!ends)
         heads_announce(b->g, b->at->v + (m->g0 + 1) * b->a->v.head, b->a->v.token, grad_out_of(b, m->g0 + 1));
@@ -381,9 +374,8 @@ FUNCTION void value_heads(const key_block *b, int g0, int end_g)
             continue;
         if (HEADS_ANNOUNCED)
             load_values(b, g0);
-#if STAGES_AHEAD
-        tile_terms(b, i0, g0 * HEAD_RATIO, TILE_STREAMED - b->x->first_term);
-#endif
+        if (STAGES_AHEAD)
+            tile_terms(b, i0, g0 * HEAD_RATIO, TILE_STREAMED - b->x->first_term);
         tile_stage(b, g0, i0, g0, ALL_HEADS ? i0 : next);
         for (int panel = 0; panel < PANELS; ++panel) {
             const int first = b->k0 + panel * PANEL_HELD;
@@ -474,10 +466,10 @@ KERNEL(admixture_backward)
     at.slopes = slopes;
     at.data = &data;
     at.numbers = work + REGION(a.region[MGK_REGION_NUMBERS]) + work_group_of(&a, &share) * WANT_NUMBERS;
-#if WANT_READS > 0
-    at.reads = reads_of_group(work + REGION(a.region[MGK_REGION_READS]) + work_group_of(&a, &share) * a.reads_floats,
-                              a.reads_floats, BLOCK_STREAMED * BLOCK_HELD);
-#endif
+    if (WANT_READS > 0)
+        at.reads =
+            reads_of_group(work + REGION(a.region[MGK_REGION_READS]) + work_group_of(&a, &share) * a.reads_floats,
+                           a.reads_floats, BLOCK_STREAMED * BLOCK_HELD);
     at.work = work;
     at.grad_bias = a.bias_copies == 0
                        ? grad_bias

@@ -82,14 +82,13 @@ FUNCTION void pair_keep(const pair_block *b, int sub, real (*keep)[BLOCK_ROWS])
     drop_weights(b->e, &b->x->modifiers, b->view, sub, keep);
 }
 
-#if WANT_BIAS
 FUNCTION void bias_gradients(const pair_block *b, int sub, real (*grad)[BLOCK_ROWS])
 {
-    KEYS_FOR(u)
-        ROWS_FOR(v)
-            b->row_sum[v] += grad[u][v];
+    if (WANT_BIAS)
+        KEYS_FOR(u)
+            ROWS_FOR(v)
+                b->row_sum[v] += grad[u][v];
 }
-#endif
 
 /* The arrays that a head's scores read. */
 typedef struct score_arrays {
@@ -151,12 +150,12 @@ FUNCTION void head_gradients(const query_block *b, const scorer *x, const tile_v
         row_sum[v] = (real)(0.0f);
     }
     block_gradients(&at, 0, d, 0);
-#if HAS_BIAS_ROW_SUMS
+    if (!HAS_BIAS_ROW_SUMS)
+        return;
     ROWS_FOR(v)
         row_sum[v] = log[v] == (real)(-INFINITY) ? (real)(0.0f) : row_sum[v];
     rows_sum(&g->base, row_sum);
     rows_add(&g->base, row_sum, b->work + REGION(a->region[MGK_REGION_BIAS]) + row, b->first, b->p->valid);
-#endif
 }
 
 #if HIDDEN > 0
@@ -193,9 +192,8 @@ FUNCTION void head_begin(const query_block *b, scorer *x, const key_walk *walk, 
 {
     const mgk_attention_args *const a = b->a;
     x->modifiers = modifiers_of(a, b->p, h, at->slopes, at->data);
-#if MIX_AFTER > 0
-    x->modifiers.g = 0;
-#endif
+    if (MIX_AFTER > 0)
+        x->modifiers.g = 0;
     x->mixing = mixing_of(a, h, at->mix, at->mix_weight, at->noise);
     x->mixing.added = added_of(h, at->mix_offset);
     if (HAS_BIAS)
@@ -255,11 +253,11 @@ FUNCTION void finish_component(const query_block *b, __global const float *mix, 
         row[v] = b->seen[v] == (real)(0.0f) ? (real)(0.0f) : row[v];
     rows_store(&g->base, row, out->mix_rows + k * (long)a->length, 1, b->first, b->p->rows);
 #endif
-#if WANT_Q
+    if (!WANT_Q)
+        return;
     grad_queries_scale(g, 0, k, a->scale * NATS_PER_UNIT * (SHARED_MIX ? mix[k] : 1.0f));
     grad_queries_store(g, 0, k, b->seen, out->grad_q + k * a->grad_q.head, a->grad_q.token, b->first, b->p->rows,
                        a->head_size, is_added(&a->bound, SLOT_GRAD_Q));
-#endif
 }
 
 FUNCTION void finish_queries(const query_block *b, __global const float *mix, const query_results *out)

@@ -96,9 +96,7 @@ KERNEL(admixture_forward)
     problem p = placed(&a, problem_of(&a, block.b, lengths, lengths_q, offsets, offsets_k), positions, positions_k);
     if (first >= p.rows)
         return;
-#if HAS_PAGE_TABLE
     const page_map pages = pages_of(&a, &p, page_table, page_offsets, last_page);
-#endif
     q += p.batch * a.q.batch + p.row_base * a.q.token;
     k += p.cache * a.k.batch + p.key_base * a.k.token;
     const int readers = a.heads / a.kv_heads, g0 = h0 / readers;

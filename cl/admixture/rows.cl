@@ -27,19 +27,14 @@ __kernel void admixture_rows_begin(KERNEL_PARAMETERS)
     const row_place at = row_of(&a, x);
     row_values own = {0.0f, 0.0f, 0.0f, 0.0f};
     const bool seen = row_values_of(&a, &at, o, lse, lse_low, grad_o, grad_lse, sinks, &own);
-#if HAS_LSE_LOW
-    work[REGION(a.region[MGK_REGION_LOG]) + x] = seen ? -own.log_high : -INFINITY;
-    work[REGION(a.region[MGK_REGION_LOG_LOW]) + x] = -own.log_low;
-#else
-    work[REGION(a.region[MGK_REGION_LOG]) + x] = seen ? -own.log_high - own.log_low : -INFINITY;
-#endif
+    work[REGION(a.region[MGK_REGION_LOG]) + x] = seen ? -own.log_high - (HAS_LSE_LOW ? 0.0f : own.log_low) : -INFINITY;
+    if (HAS_LSE_LOW)
+        work[REGION(a.region[MGK_REGION_LOG_LOW]) + x] = -own.log_low;
     work[REGION(a.region[MGK_REGION_DELTA]) + x] = own.delta;
-#if WANT_SINKS
-    work[REGION(a.region[MGK_REGION_SINKS]) + x] = own.sink;
-#endif
-#if WANT_BIAS_ROWS
-    work[REGION(a.region[MGK_REGION_BIAS]) + x] = 0.0f;
-#endif
+    if (WANT_SINKS)
+        work[REGION(a.region[MGK_REGION_SINKS]) + x] = own.sink;
+    if (WANT_BIAS_ROWS)
+        work[REGION(a.region[MGK_REGION_BIAS]) + x] = 0.0f;
 }
 
 /* A work-item is a row of a global head. */
@@ -59,18 +54,15 @@ __kernel void admixture_rows_finish(KERNEL_PARAMETERS)
         float sum = 0.0f;
         for (int split = 0; split < a.splits; ++split)
             sum += product[split * rows * HEAD_SIZE + d];
-#if SHARED_MIX && WANT_MIX
         /* a row that sees nothing may hold anything */
-        row = sum == 0.0f ? row : fma(sum, load1(query, d), row);
-#endif
-#if WANT_Q
+        if (SHARED_MIX && WANT_MIX)
+            row = sum == 0.0f ? row : fma(sum, load1(query, d), row);
         sum *= scale;
-        store1(out, d, is_added(&a.bound, SLOT_GRAD_Q) ? sum + load1(out, d) : sum);
-#endif
+        if (WANT_Q)
+            store1(out, d, is_added(&a.bound, SLOT_GRAD_Q) ? sum + load1(out, d) : sum);
     }
-#if SHARED_MIX && WANT_MIX
-    work[REGION(a.region[MGK_REGION_MIX_ROWS]) + x] = row;
-#endif
+    if (SHARED_MIX && WANT_MIX)
+        work[REGION(a.region[MGK_REGION_MIX_ROWS]) + x] = row;
 }
 
 /* Sum number n of head h over batches and splits. */
@@ -87,7 +79,6 @@ FUNCTION void put(__global float *out, long x, float value, bool added)
     out[x] = added ? out[x] + value : value;
 }
 
-#if HIDDEN > 0
 /* Sum number n of unit u over batches and splits. */
 FUNCTION float unit_sum(const mgk_attention_args *a, __global const float *work, long u, int n)
 {
@@ -96,28 +87,16 @@ FUNCTION float unit_sum(const mgk_attention_args *a, __global const float *work,
         sum += work[REGION(a->region[MGK_REGION_UNIT_SUMS]) + (x * HIDDEN + u) * UNIT_SUMS + n];
     return sum;
 }
-#endif
 
 /* dp, dw: a work-item is (h, k), with MiSH k; with a hidden layer dp: (u, k), dw: (h, u). */
-#if HIDDEN == 0 && (WANT_MIX || WANT_MIX_WEIGHT)
 FUNCTION float mix_gradient(const mgk_attention_args *a, long h, int k, const mixing *m, __global const float *work)
 {
-    float sum = 0.0f;
-#if SHARED_MIX
-    sum = work[REGION(a->region[MGK_REGION_MIX_TOTALS]) + k];
-#if MIX_HAS_NOISE
-    for (long n = 0; n < a->heads; ++n)
+    float sum = SHARED_MIX ? work[REGION(a->region[MGK_REGION_MIX_TOTALS]) + k] : mix_sum(a, work, h, k);
+    const long first = SHARED_MIX ? 0 : h, end = SHARED_MIX ? a->heads : h + 1;
+    for (long n = first; MIX_HAS_NOISE && n < end; ++n)
         sum = fma(m->sigma[k], mix_sum(a, work, n, MIX_SUMS), sum);
-#endif
-#else
-    sum = mix_sum(a, work, h, k);
-#if MIX_HAS_NOISE
-    sum = fma(m->sigma[k], mix_sum(a, work, h, MIX_SUMS), sum);
-#endif
-#endif
     return sum * (a->scale * NATS_PER_UNIT);
 }
-#endif
 
 __kernel void admixture_mix_gradient(KERNEL_PARAMETERS)
 {
@@ -129,9 +108,8 @@ __kernel void admixture_mix_gradient(KERNEL_PARAMETERS)
     const long u = x / COMPONENTS;
     const int k = (int)(x % COMPONENTS);
     float sum = unit_sum(&a, work, u, k);
-#if HAS_UNIT_NOISE
-    sum = fma(deviation(noise[k]), unit_sum(&a, work, u, UNIT_NOISE_SUM), sum);
-#endif
+    if (HAS_UNIT_NOISE)
+        sum = fma(deviation(noise[k]), unit_sum(&a, work, u, UNIT_NOISE_SUM), sum);
     put(grad_mix, x, sum * (a.scale * NATS_PER_UNIT), is_added(&a.bound, SLOT_GRAD_MIX));
 #elif WANT_MIX
     const long x = get_global_id(0);
@@ -168,44 +146,35 @@ __kernel void admixture_weight_gradient(KERNEL_PARAMETERS)
 __kernel void admixture_offset_gradient(KERNEL_PARAMETERS)
 {
     BEGIN_BUFFERS
-#if WANT_MIX_OFFSET
     const long h = get_global_id(0);
-    if (a.heads != 0 && h < a.heads)
+    if (WANT_MIX_OFFSET && a.heads != 0 && h < a.heads)
         put(grad_mix_offset, h, mix_sum(&a, work, h, MIX_SUMS + NOISE_SUMS) * (a.scale * NATS_PER_UNIT),
             is_added(&a.bound, SLOT_GRAD_MIX_OFFSET));
-#endif
 }
 
 /* db: a work-item is u. */
 __kernel void admixture_hidden_offset_gradient(KERNEL_PARAMETERS)
 {
     BEGIN_BUFFERS
-#if WANT_MIX_HIDDEN_OFFSET
     const long u = get_global_id(0);
-    if (a.heads != 0 && u < HIDDEN)
+    if (WANT_MIX_HIDDEN_OFFSET && a.heads != 0 && u < HIDDEN)
         put(grad_mix_hidden_offset, u, unit_sum(&a, work, u, UNIT_OFFSET_SUM) * (a.scale * NATS_PER_UNIT),
             is_added(&a.bound, SLOT_GRAD_MIX_HIDDEN_OFFSET));
-#endif
 }
 
 /* dsigma: a work-item is k. */
 __kernel void admixture_noise_gradient(KERNEL_PARAMETERS)
 {
     BEGIN_BUFFERS
-#if WANT_NOISE
     const int k = (int)get_global_id(0);
-    if (a.heads == 0 || k >= COMPONENTS)
+    if (!WANT_NOISE || a.heads == 0 || k >= COMPONENTS)
         return;
     float sum = 0.0f;
-#if HIDDEN > 0
     for (int u = 0; u < HIDDEN; ++u)
         sum = fma(mix[u * COMPONENTS + k], unit_sum(&a, work, u, UNIT_NOISE_SUM), sum);
-#else
-    for (int h = 0; h < a.heads; ++h) {
+    for (int h = 0; HIDDEN == 0 && h < a.heads; ++h) {
         const mixing m = mixing_of(&a, h, mix, mix_weight, noise);
         sum = fma(m.p[k] * weight_of(&m, k), mix_sum(&a, work, h, MIX_SUMS + (GENERALISED ? k : 0)), sum);
     }
-#endif
     put(grad_noise, k, sum * (a.scale * NATS_PER_UNIT), is_added(&a.bound, SLOT_GRAD_NOISE));
-#endif
 }

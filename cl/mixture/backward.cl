@@ -88,9 +88,7 @@ FUNCTION void block_queries(const key_block *b, int h)
         walk.begin = 0;
         walk.end = p->rows;
     }
-#if TERMS_AHEAD
     announce_terms(b);
-#endif
     panel_rows rows = rows_of_panel(&walk, 0);
     for (int i0 = walk.begin; i0 < walk.end; i0 += TILE_STREAMED) {
         const int stop = min(i0 + TILE_STREAMED, p->valid);
@@ -98,27 +96,15 @@ FUNCTION void block_queries(const key_block *b, int h)
         query_tile tile = {i0, min(p->rows - i0, TILE_STREAMED), stop - i0, false, false, next};
         if (!meets_tile(&walk, i0))
             continue;
-#if ROWS_INSIDE
-        int first, last;
-        tile_blocks(&walk, i0, &first, &last);
-        tile.first = b->k0 == first;
-        tile.last = b->k0 == last;
-#endif
-#if ROWS_INSIDE
-        if (next >= 0)
-            queries_ahead(b, next);
-#endif
+        tile_place(&walk, b, &tile);
+        queries_ahead(b, next);
         queries_stage(g, b->at->q, 0, a->q.token, i0, p->valid, a->head_size, tile_at(elements_of(b->at->q), next));
         grad_out_stage(g, 1, b->at->grad_o, 0, a->grad_o.token, i0, p->valid, a->value_size,
                        tile_at(elements_of(b->at->grad_o), next));
         tile_terms(b, &tile);
-#if ROWS_INSIDE
         tile_sums_begin(b, &tile);
-#endif
         const bool factored = HAS_FACTORED && !flag_read(&g->base, FLAG_SPREAD);
-#if HAS_ENTRY_SUMS
-        entry_sums_clear(g);
-#endif
+        begin_entry_sums(g);
         for (int panel = 0; panel < PANELS; ++panel) {
             const int first = b->k0 + panel * PANEL_HELD;
             panel_tile m = {panel, first, i0, 0, stop - i0, edge_of(a, p, i0, first), factored, false};
@@ -132,22 +118,8 @@ FUNCTION void block_queries(const key_block *b, int h)
             tile_gradients(b, &m);
             branch_end();
         }
-#if HAS_ENTRY_SUMS
         store_entry_sums(b, i0, stop - i0, factored);
-#endif
-#if ROWS_INSIDE
-        tile_keep(b, &tile);
-        if (WANT_Q && tile.last)
-            tile_finish(b, &tile);
-#endif
-#if SHIFT_INSIDE
-        if (tile.last)
-            tile_shift(b, &tile);
-#endif
-#if GAP_INSIDE
-        if (tile.last)
-            tile_gap(b, &tile);
-#endif
+        tile_leave(b, &tile);
         tile_end(g);
     }
 }
@@ -199,10 +171,9 @@ FUNCTION void head_begin(const key_task *t, int h, places *at)
     at->row_sums = x->work + REGION(a->region[MGK_REGION_ROW_SUMS]) +
                    (t->share.split * rows + at->bh * a->length) * ROW_SUMS + p->row_base;
     at->bias = HAS_BIAS ? bias_of(a, p, h, x->bias) : 0;
-#if KEY_TERMS_GIVEN
-    at->betas = x->work + REGION(a->region[MGK_REGION_KEY_TERMS]) + beta_row(a, p->batch, h, t->kv_head, at->turn) +
-                p->key_base;
-#endif
+    if (KEY_TERMS_GIVEN)
+        at->betas = x->work + REGION(a->region[MGK_REGION_KEY_TERMS]) + beta_row(a, p->batch, h, t->kv_head, at->turn) +
+                    p->key_base;
     if (HAS_BIAS_ENTRIES) {
         at->grad_bias = a->bias_copies == 0 ? x->grad_bias
                                             : x->work + REGION(a->region[MGK_REGION_BIAS]) +
@@ -224,9 +195,7 @@ FUNCTION void block_head(const key_block *b, components *x, int h, bool first, _
     components_begin(x, a, h, at->prior, variance, at->shift);
     key->spread = 0.0f;
     key->tiny = false;
-#if SHIFT_INSIDE
     shift_begin(key);
-#endif
     COPIES_FOR(r, 0, GAP_INSIDE ? COMPONENTS : 0)
         key->gap[r] = 0.0f;
     UNROLL
@@ -241,12 +210,8 @@ FUNCTION void block_head(const key_block *b, components *x, int h, bool first, _
     block_queries(b, h);
     for (int panel = 0; panel < PANELS; ++panel)
         panel_finish(b, panel, keys);
-#if SHIFT_INSIDE
     store_shift(b);
-#endif
-#if GAP_INSIDE
     store_gap(b);
-#endif
     if (WANT_NUMBERS > 0)
         block_sums_add(b->g, key->numbers, WANT_NUMBERS, at->numbers);
 }
@@ -304,19 +269,15 @@ KERNEL(mixture_backward)
     STREAMED_SPACE float top_terms[HAS_FACTORED ? TILE_STREAMED : 1], spread_terms[HAS_FACTORED ? TILE_STREAMED : 1];
     STREAMED_SPACE float alpha_terms[HAS_ROW_TERMS ? ROW_TERMS : 1][TERM_STAGES * TILE_STREAMED];
     STREAMED_SPACE float u_terms[HAS_FACTORED ? COMPONENTS : 1][TILE_STREAMED];
-#if ROWS_INSIDE
-    float row_sums[KEPT_SUMS > 0 ? KEPT_SUMS : 1][TILE_STREAMED];
+    float row_sums[ROWS_INSIDE && KEPT_SUMS > 0 ? KEPT_SUMS : 1][TILE_STREAMED];
     const query_terms t = {log_terms, log_low_terms, delta_terms,  alpha_terms,
                            u_terms,   top_terms,     spread_terms, row_sums};
-#else
-    const query_terms t = {log_terms, log_low_terms, delta_terms, alpha_terms, u_terms, top_terms, spread_terms};
-#endif
     places at;
     at.numbers = work + REGION(a.region[MGK_REGION_NUMBERS]) + work_group_of(&a, &share) * WANT_NUMBERS;
-#if WANT_READS > 0
-    at.reads = reads_of_group(work + REGION(a.region[MGK_REGION_READS]) + work_group_of(&a, &share) * a.reads_floats,
-                              a.reads_floats, READ_ENTRIES);
-#endif
+    if (WANT_READS > 0)
+        at.reads =
+            reads_of_group(work + REGION(a.region[MGK_REGION_READS]) + work_group_of(&a, &share) * a.reads_floats,
+                           a.reads_floats, READ_ENTRIES);
     const places arrays = {.q = q,
                            .k = k,
                            .v = v,
@@ -351,12 +312,8 @@ KERNEL(mixture_backward)
                     const int h = task.kv_head * group + i;
                     head_begin(&task, h, &at);
                     at.modifiers = modifiers_of(&a, &p, h, slopes, &data);
-#if ROWS_INSIDE
-                    if (i == group - 1) {
-                        const task_arrays next = next_arrays(&a, &arrays, number + 1);
-                        block_ahead(&b, keys, number + 1 < list, &next);
-                    }
-#endif
+                    if (i == group - 1)
+                        task_ahead(&b, &arrays, keys, number, list);
                     block_head(&b, &x, h, i == 0, variance, keys);
                 }
                 block_store_keys(&b, keys);

@@ -101,6 +101,19 @@ FUNCTION real pair_delta(const query_block *b, const entry *n)
     return b->query->delta[n->v];
 }
 
+/* The kernel of keys sums over queries. */
+FUNCTION void entry_apart(const query_block *b, const entry *n, int r, real bare)
+{
+}
+
+FUNCTION void entry_variance(const query_block *b, const entry *n, int r, real ds, real own)
+{
+}
+
+FUNCTION void entry_texts(const query_block *b, const entry *n, int r, real own, real ds)
+{
+}
+
 /* Gradients of all scores of a sub-tile, from their products d and keep, into the slots, and the sums over its keys;
  * `masked`, `factored`: as the tile, or constants. WEIGHTS_FIRST: the slots have its weights. */
 FUNCTION void block_gradients(const query_block *b, const bool masked, const bool factored, int sub,
@@ -208,14 +221,15 @@ FUNCTION void finish_sums(const query_block *b, const problem *p, int first, con
             rows_store(e, query->sum[r], out->row_sums + r * (long)b->a->length, 1, first, p->rows);
     }
 #endif
-#if HAS_BIAS_ROW_SUMS
     if (BIAS_SUMS_APART)
         rows_sum(e, query->bias);
-    ROWS_FOR(v)
-        query->bias[v] = query->log[v] == (real)(-INFINITY) ? (real)(0.0f) : query->bias[v];
-    rows_store(e, query->bias, out->bias, 1, first, p->rows);
-#endif
-#if DELTA_SUMMED
+    if (HAS_BIAS_ROW_SUMS) {
+        ROWS_FOR(v)
+            query->bias[v] = query->log[v] == (real)(-INFINITY) ? (real)(0.0f) : query->bias[v];
+        rows_store(e, query->bias, out->bias, 1, first, p->rows);
+    }
+    if (!DELTA_SUMMED)
+        return;
     rows_sum(e, query->output);
     ROWS_FOR(v) {
         const int row = row_index(e, first, v);
@@ -225,7 +239,6 @@ FUNCTION void finish_sums(const query_block *b, const problem *p, int first, con
         query->output[v] = weighs_exactly(query->log[v]) ? delta : query->delta[v];
     }
     rows_store(e, query->output, out->delta, 1, first, p->rows);
-#endif
 }
 
 /* dQ: the factor of its products, and the terms without a product. */
@@ -237,13 +250,11 @@ FUNCTION void finish_queries(const query_block *b, const problem *p, int panel, 
     grad_queries_scale(g, panel, 0, query_factor(a));
     ROWS_FOR(v)
         own[v] = (real)(0.0f);
-#if OWN_OF_GRAD_LSE
     ROWS_FOR(v) {
         const int row = row_index(&g->base, first, v);
-        if (out->grad_lse && row < p->valid)
+        if (OWN_OF_GRAD_LSE && out->grad_lse && row < p->valid)
             own[v] = query_own(a, out->grad_lse[row * a->lse.token]);
     }
-#endif
 #if HAS_ROW_SUMS
     COMPONENTS_FOR(r) {
         real share[BLOCK_ROWS];
@@ -326,11 +337,10 @@ KERNEL(mixture_backward_queries)
         const row_arrays at = {q, k + turn * a.k.component, v, prior + turn * a.prior.component, shift};
         if (turn > 0)
             components_begin(&x.components, &a, h, at.prior, variance, shift);
-#if KEY_TERMS_GIVEN
-        betas_begin(e, &x, &a,
-                    work + REGION(a.region[MGK_REGION_KEY_TERMS]) + beta_row(&a, p.batch, h, kv_head, turn) +
-                        p.key_base);
-#endif
+        if (KEY_TERMS_GIVEN)
+            betas_begin(e, &x, &a,
+                        work + REGION(a.region[MGK_REGION_KEY_TERMS]) + beta_row(&a, p.batch, h, kv_head, turn) +
+                            p.key_base);
         for (int k0 = walk.begin; k0 < end; k0 = walk_on(&walk, k0)) {
             tile_stage(e, &x, &walk, &at, k0);
             view.factored = HAS_FACTORED && !flag_read(e, FLAG_SPREAD);

@@ -120,10 +120,8 @@ FUNCTION void score_product(engine *e, const scorer *x, const tile_view *view, i
                 const entry n = entry_at(view->panel, sub, u, v);
                 product[u][v] = product_whole(&b, &n, r, product[u][v]);
             }
-#if !EXACT_TWICE
-    if (!lazy)
+    if (!EXACT_TWICE && !lazy)
         score_put(e, r, sub, product);
-#endif
     branch_end();
 }
 
@@ -196,12 +194,10 @@ FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, in
 /* What the scores of a panel's rows left out: the logarithm of all weights is y + this. */
 FUNCTION void left_out(const engine *e, int panel, real *norm)
 {
-#if ROW_NORM_LATER
-    rows_norm(e, panel, norm);
-#else
     ROWS_FOR(v)
         norm[v] = (real)(0.0f);
-#endif
+    if (ROW_NORM_LATER)
+        rows_norm(e, panel, norm);
 }
 FUNCTION real whole_log(const mixture *x, const mgk_attention_args *a, real norm, real y, real *low)
 {
@@ -209,9 +205,9 @@ FUNCTION real whole_log(const mixture *x, const mgk_attention_args *a, real norm
 }
 
 #if DENSITY
-/* log p(q_i) */
+/* log p(q_i); there are no sinks */
 FUNCTION void panel_finish(engine *e, const mixture *x, const key_walk *w, int panel, const softmax_rows *rows,
-                           const results *out)
+                           float sink, const results *out)
 {
     const mgk_attention_args *const a = w->a;
     const problem *const p = w->p;
@@ -219,16 +215,15 @@ FUNCTION void panel_finish(engine *e, const mixture *x, const key_walk *w, int p
     real *const seen = rows->seen;
     real norm[BLOCK_ROWS], density[BLOCK_ROWS];
     rows_sum(e, rows->sum);
-#if HAS_SEEN
-    rows_sum(e, seen);
-#else
     ireal begin[BLOCK_ROWS], count[BLOCK_ROWS];
     const seen_keys keys = seen_keys_of(a, p);
-    ROWS_FOR(v) {
-        row_sees(&keys, row_index(e, first, v), &begin[v], &count[v]);
-        seen[v] = convert_real(count[v]);
-    }
-#endif
+    if (HAS_SEEN)
+        rows_sum(e, seen);
+    else
+        ROWS_FOR(v) {
+            row_sees(&keys, row_index(e, first, v), &begin[v], &count[v]);
+            seen[v] = convert_real(count[v]);
+        }
     left_out(e, panel, norm);
     ROWS_FOR(v) {
         real low = (real)(0.0f);
@@ -292,9 +287,8 @@ FUNCTION void panels_begin(engine *e, mixture *x, const key_walk *w, const row_a
     const mgk_attention_args *const a = w->a;
     for (int n = 0; n < PANELS; ++n) {
         query_load(e, n, at->q, 0, a->q.token, w->first + n * PANEL_ROWS, w->p->valid, a->head_size);
-#if !DENSITY
-        acc_clear(e, n);
-#endif
+        if (!DENSITY)
+            acc_clear(e, n);
         row_terms(e, x, n, at->shift, a->head_size);
         ROWS_FOR(i) {
             rows->max[n][i] = (real)(-INFINITY);
@@ -307,12 +301,10 @@ FUNCTION void panels_begin(engine *e, mixture *x, const key_walk *w, const row_a
 FUNCTION void tile_begin(engine *e, mixture *x, const key_walk *w, const row_arrays *at, const row_block *block, int k0)
 {
     tile_stage(e, x, w, at, k0);
-#if !DENSITY && !HAS_PAGE_TABLE
     const int next = next_tile(w, k0);
-    if (next < w->end)
+    if (!DENSITY && !HAS_PAGE_TABLE && next < w->end)
         tile_ahead(e, w->a, AHEAD_TILE_K, AHEAD_TILE_V, at->k, at->v, next, w->end,
                    steps_of(w->a, block, k0, TILE_KEYS));
-#endif
 }
 
 KERNEL(mixture_forward)
@@ -326,9 +318,7 @@ KERNEL(mixture_forward)
     problem p = placed(&a, problem_of(&a, block.b, lengths, lengths_q, offsets, offsets_k), positions, positions_k);
     if (first >= p.rows)
         return;
-#if HAS_PAGE_TABLE
     const page_map pages = pages_of(&a, &p, page_table, page_offsets, last_page);
-#endif
     const long g = (long)h * a.kv_heads / a.heads;
     const row_arrays at = {q + p.batch * a.q.batch + h * a.q.head + p.row_base * a.q.token,
                            k + p.cache * a.k.batch + g * a.k.head + p.key_base * a.k.token,
@@ -349,19 +339,18 @@ KERNEL(mixture_forward)
     KEY_SPACE float w[HAS_FACTORED ? COMPONENTS : 1][TILE_KEYS];
     KEY_SPACE float top[TILE_KEYS], spread[TILE_KEYS];
     x.keys = (mixture_keys){beta, log_prior, w, top, spread};
-#if KEY_TERMS_GIVEN
-    betas_begin(&e, &x, &a, work + a.key_terms + beta_row(&a, p.batch, h, g, 0) + p.key_base);
-#endif
+    if (KEY_TERMS_GIVEN)
+        betas_begin(&e, &x, &a, work + a.key_terms + beta_row(&a, p.batch, h, g, 0) + p.key_base);
     const mod_data data = MOD_DATA;
     mixture_begin(&x, &a, &p, h, &at, variance, slopes, &data);
     key_walk walk = key_walk_of(&a, &p, &block, mask_of_head(&data, h));
     block_rows values;
     panels_begin(&e, &x, &walk, &at, &values);
-#if !HAS_SEQUENCES && !SPLIT_KEYS && !DENSITY
-    const row_block next = row_block_of(&a, GROUP_ID + 1, a.heads, offsets);
-    block_ahead(&e, &a, &block, &next, at.q, at.k, at.v, results_of(&a, &p, h, &block, o, lse, lse_low, work).o,
-                steps_of(&a, &block, walk.begin, walk.end - walk.begin));
-#endif
+    if (!HAS_SEQUENCES && !SPLIT_KEYS && !DENSITY) {
+        const row_block next = row_block_of(&a, GROUP_ID + 1, a.heads, offsets);
+        block_ahead(&e, &a, &block, &next, at.q, at.k, at.v, results_of(&a, &p, h, &block, o, lse, lse_low, work).o,
+                    steps_of(&a, &block, walk.begin, walk.end - walk.begin));
+    }
     for (int k0 = walk.begin; k0 < walk.end; k0 = walk_on(&walk, k0)) {
         tile_begin(&e, &x, &walk, &at, &block, k0);
         tile_view view;
@@ -374,24 +363,19 @@ KERNEL(mixture_forward)
                            p.rows, k0, walk.end, view.begin, view.end);
             const softmax_rows rows = {n, 1, values.max[n], values.sum[n], values.seen[n]};
             tile_weights(&e, &x, &view, &rows);
-#if DENSITY
-            flags_lower(&e);
-#else
-            tile_accumulate(&e, n, 0, view.begin, view.end, view.edge);
-#endif
+            if (DENSITY)
+                flags_lower(&e);
+            else
+                tile_accumulate(&e, n, 0, view.begin, view.end, view.edge);
             branch_end();
         }
     }
     const results out = results_of(&a, &p, h, &block, o, lse, lse_low, work);
     for (int n = 0; n < PANELS; ++n) {
         const softmax_rows rows = {n, 1, values.max[n], values.sum[n], values.seen[n]};
-#if DENSITY
-        panel_finish(&e, &x, &walk, n, &rows, &out);
-#else
         /* one range of the keys has it */
         const float sink = HAS_SINKS && block.split == 0 ? sinks[h] : -INFINITY;
         panel_finish(&e, &x, &walk, n, &rows, sink, &out);
-#endif
     }
     branch_end();
 }

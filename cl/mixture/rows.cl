@@ -31,31 +31,24 @@ FUNCTION __global const q_element *row_query(const mgk_attention_args *a, const 
 /* Number d of a query, as scores take it. */
 FUNCTION float row_number(__global const q_element *row, int d)
 {
-#if QUERIES_ROUNDED
     ushort rounded;
+    if (!QUERIES_ROUNDED)
+        return load1(row, d);
     STORE_2(&rounded, load1(row, d));
     return LOAD_2(&rounded);
-#else
-    return load1(row, d);
-#endif
 }
 
 /* |row|^2, summed as the forward pass sums it: what both take from L and add again must be the same. */
-#if ROW_FOURS
-FUNCTION float row_norm(__global const q_element *row, int size)
-{
-    return has_fours(row, 0, size) ? dot_of_fours(row, row, size, true, 0.0f)
-                                   : dot_of_fours(row, row, size, false, 0.0f);
-}
-#else
 FUNCTION float row_norm(__global const q_element *row, int size)
 {
     float sum = 0.0f;
+    if (ROW_FOURS)
+        return has_fours(row, 0, size) ? dot_of_fours(row, row, size, true, 0.0f)
+                                       : dot_of_fours(row, row, size, false, 0.0f);
     for (int d = 0; d < size; ++d)
         sum = fma(row_number(row, d), row_number(row, d), sum);
     return sum;
 }
-#endif
 
 __kernel void mixture_rows_begin(KERNEL_PARAMETERS)
 {
@@ -69,28 +62,22 @@ __kernel void mixture_rows_begin(KERNEL_PARAMETERS)
 #if HAS_ROW_TERMS
     __global float *const alpha =
         work + REGION(a.region[MGK_REGION_ALPHA]) + (at.b * a.heads + at.h) * ROW_TERMS * a.length + at.i;
-#if SCORE_GAUSSIAN
-    const float own_norm = row_norm(query, a.head_size);
-#else
-    const float own_norm = 0.0f;
-#endif
+    const float own_norm = SCORE_GAUSSIAN ? row_norm(query, a.head_size) : 0.0f;
     float product[ALPHA_TERMS > 0 ? ALPHA_TERMS : 1] = {0};
-#if KEYS_SHIFTED
     __global const float *const rows_shift = shift + at.h * COMPONENTS * a.head_size;
-    for (int d = 0; d < a.head_size; ++d) {
+    for (int d = 0; KEYS_SHIFTED && d < a.head_size; ++d) {
         const float y = row_number(query, d);
         COMPONENTS_FOR(r)
             product[r] = fma(y, rows_shift[r * a.head_size + d], product[r]);
     }
-#endif
     for (int r = 0; r < ALPHA_TERMS; ++r)
         alpha[r * (long)a.length] = row_alpha(own_norm, product[r], component_scale(&a, at.h, r, variance));
-#if ROW_NORM_TERM
-    alpha[ALPHA_TERMS * (long)a.length] = row_norm_term(own_norm, a.scale);
-#endif
+    if (ROW_NORM_TERM)
+        alpha[ALPHA_TERMS * (long)a.length] = row_norm_term(own_norm, a.scale);
 #endif
 
-#if !EXPECTATION
+    if (EXPECTATION)
+        return;
     float log_row = -INFINITY, log_low = 0.0f, delta = 0.0f, sink = 0.0f;
     row_values own;
     if (row_values_of(&a, &at, o, lse, lse_low, grad_o, grad_lse, sinks, &own)) {
@@ -100,29 +87,23 @@ __kernel void mixture_rows_begin(KERNEL_PARAMETERS)
         log_row = row_log(&a, -own.log_high, ROW_NORM_LATER ? row_norm(query, a.head_size) : 0.0f, &log_low);
     }
     work[REGION(a.region[MGK_REGION_LOG]) + x] = log_row;
-#if HAS_LSE_LOW
-    work[REGION(a.region[MGK_REGION_LOG_LOW]) + x] = log_low;
-#endif
+    if (HAS_LSE_LOW)
+        work[REGION(a.region[MGK_REGION_LOG_LOW]) + x] = log_low;
     work[REGION(a.region[MGK_REGION_DELTA]) + x] = delta;
-#if WANT_SINKS
-    work[REGION(a.region[MGK_REGION_SINKS]) + x] = sink;
-#endif
-#if !QUERIES_APART
-#if WANT_BIAS_ROWS
-    work[REGION(a.region[MGK_REGION_BIAS]) + x] = 0.0f;
-#endif
+    if (WANT_SINKS)
+        work[REGION(a.region[MGK_REGION_SINKS]) + x] = sink;
+    if (QUERIES_APART)
+        return;
+    if (WANT_BIAS_ROWS)
+        work[REGION(a.region[MGK_REGION_BIAS]) + x] = 0.0f;
     for (int split = 0; split < a.splits; ++split) {
-#if WANT_Q
         __global float *const copy = work + REGION(a.region[MGK_REGION_QUERY]) + (split * rows + x) * HEAD_SIZE;
-        for (int d = 0; d < HEAD_SIZE; d += 4)
+        for (int d = 0; WANT_Q && d < HEAD_SIZE; d += 4)
             vstore4((float4)(0.0f), 0, copy + d);
-#endif
         for (int r = 0; r < ROW_SUMS; ++r)
             work[REGION(a.region[MGK_REGION_ROW_SUMS]) +
                  (((split * (rows / a.length) + at.b * a.heads + at.h) * ROW_SUMS + r) * a.length + at.i)] = 0.0f;
     }
-#endif
-#endif
 }
 
 /* Sum number r, R_ir first, over all splits, or as the kernel of queries stored it. */
@@ -150,13 +131,11 @@ __kernel void mixture_rows_finish(KERNEL_PARAMETERS)
     float own = 0.0f;
     if (OWN_OF_GRAD_LSE && is_given(&a.bound, SLOT_GRAD_LSE))
         own = query_own(&a, grad_lse[row_lse(&a, &at)]);
-#if HAS_ROW_SUMS
     float share[COMPONENTS];
-    for (int r = 0; r < COMPONENTS; ++r) {
+    for (int r = 0; HAS_ROW_SUMS && r < COMPONENTS; ++r) {
         share[r] = query_share(row_sum(&a, &at, r, work), component_scale(&a, at.h, r, variance));
         own = add_share(own, share[r]);
     }
-#endif
     const bool seen = work[REGION(a.region[MGK_REGION_LOG]) + x] != -INFINITY;
     const float factor = query_factor(&a);
     for (int d = 0; d < a.head_size; ++d) {
@@ -164,13 +143,10 @@ __kernel void mixture_rows_finish(KERNEL_PARAMETERS)
         for (int split = 0; split < a.splits; ++split)
             sum += product[split * rows * HEAD_SIZE + d];
         sum *= factor;
-#if SCORE_GAUSSIAN
-        sum = fma(own, load1(query, d), sum);
-#endif
-#if KEYS_SHIFTED && HAS_ROW_SUMS
-        for (int r = 0; r < COMPONENTS; ++r)
+        if (SCORE_GAUSSIAN)
+            sum = fma(own, load1(query, d), sum);
+        for (int r = 0; KEYS_SHIFTED && HAS_ROW_SUMS && r < COMPONENTS; ++r)
             sum = fma(share[r], shift[(at.h * COMPONENTS + r) * a.head_size + d], sum);
-#endif
         /* a row that sees nothing may hold anything */
         sum = seen ? sum : 0.0f;
         store1(out, d, is_added(&a.bound, SLOT_GRAD_Q) ? sum + load1(out, d) : sum);
@@ -208,14 +184,12 @@ __kernel void mixture_shift_gradient(KERNEL_PARAMETERS)
         weight += row;
         sum = fma((float4)(row), load4_padded(elements_of(row_query(&a, &at, q)), d, a.head_size), sum);
     }
-#if SCORE_GAUSSIAN
     __global const float *const key_sum =
         work + REGION(a.region[MGK_REGION_SHIFT]) + ((b * a.heads + h) * COMPONENTS + r) * a.length_k;
     __global const k_element *const key = k + b * a.k.batch + g * a.k.head;
-    for (int j = first; j < min(first + MGK_SHIFT_SLICE, a.length_k); ++j)
+    for (int j = first; SCORE_GAUSSIAN && j < min(first + MGK_SHIFT_SLICE, a.length_k); ++j)
         if (key_sum[j] != 0.0f)
             sum = fma((float4)(-key_sum[j]), load4_padded(elements_of(key + j * a.k.token), d, a.head_size), sum);
-#endif
     const float scale = component_scale(&a, at.h, r, variance) * NATS_PER_UNIT;
     const float parts[4] = {sum.s0, sum.s1, sum.s2, sum.s3};
     const long vector = (h * COMPONENTS + r) * a.head_size;
@@ -225,9 +199,8 @@ __kernel void mixture_shift_gradient(KERNEL_PARAMETERS)
         float part = parts[n];
         if (i >= a.head_size)
             continue;
-#if SCORE_GAUSSIAN
-        part = fma(-weight, shift[vector + i], part);
-#endif
+        if (SCORE_GAUSSIAN)
+            part = fma(-weight, shift[vector + i], part);
         work[REGION(a.region[MGK_REGION_SLICES]) + slice * a.heads * COMPONENTS * a.head_size + vector + i] =
             part * scale;
     }
@@ -255,10 +228,10 @@ __kernel void mixture_prior_gap(KERNEL_PARAMETERS)
         const float gap = own - row_sum(&a, &at, OUTPUT_SUM, work) - work[REGION(a.region[MGK_REGION_DELTA]) + row];
         sum = fma(gap, row_sum(&a, &at, WEIGHT_SUMS + r, work), sum);
     }
-#if HAS_PRIOR
-    const float weight = prior[at.h * a.prior.head + r * a.prior.component];
-    sum = weight > PRIOR_LEAST ? sum / weight : 0.0f;
-#endif
+    if (HAS_PRIOR) {
+        const float weight = prior[at.h * a.prior.head + r * a.prior.component];
+        sum = weight > PRIOR_LEAST ? sum / weight : 0.0f;
+    }
     work[REGION(a.region[MGK_REGION_KEY_SUMS]) + (bh * COMPONENTS + r) * (a.length_k + slices) + a.length_k +
          x % slices] = sum;
 #endif
