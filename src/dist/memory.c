@@ -5,6 +5,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+clmgk_status mgk_dist_make_memory(const clmgk_dist_plan *p, cl_mem_flags flags, int64_t bytes, cl_mem *memory,
+                                  clmgk_error *error)
+{
+    cl_context context = NULL;
+    cl_int code = clGetCommandQueueInfo(p->queue, CL_QUEUE_CONTEXT, sizeof(cl_context), (void *)&context, NULL);
+    DIST_TRY(mgk_dist_check_cl(error, code, "clGetCommandQueueInfo"));
+    *memory = clCreateBuffer(context, flags, (size_t)bytes, NULL, &code);
+    return mgk_dist_check_cl(error, code, "clCreateBuffer");
+}
+
 clmgk_status mgk_dist_read(const clmgk_dist_plan *p, const clmgk_buffer *from, int64_t element, int64_t bytes, void *to,
                            clmgk_error *error)
 {

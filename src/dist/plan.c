@@ -310,13 +310,7 @@ static void set_cargo(clmgk_dist_plan *p)
 
 static clmgk_status make_buffer(const clmgk_dist_plan *p, int64_t bytes, cl_mem *memory, clmgk_error *error)
 {
-    cl_context context = NULL;
-    cl_int code = clGetCommandQueueInfo(p->queue, CL_QUEUE_CONTEXT, sizeof(cl_context), (void *)&context, NULL);
-    DIST_TRY(mgk_dist_check_cl(error, code, "clGetCommandQueueInfo"));
-    if (bytes == 0)
-        return CLMGK_OK;
-    *memory = clCreateBuffer(context, CL_MEM_READ_WRITE, (size_t)bytes, NULL, &code);
-    return mgk_dist_check_cl(error, code, "clCreateBuffer");
+    return bytes > 0 ? mgk_dist_make_memory(p, CL_MEM_READ_WRITE, bytes, memory, error) : CLMGK_OK;
 }
 
 static clmgk_status make_no_sinks(clmgk_dist_plan *p, clmgk_error *error)
@@ -349,6 +343,7 @@ static clmgk_status make_buffers(clmgk_dist_plan *p, clmgk_error *error)
     }
     DIST_TRY(make_buffer(p, (int64_t)workspace, &p->workspace, error));
     DIST_TRY(make_buffer(p, 2 * (int64_t)sizeof(float) * mgk_dist_sums_count(p), &p->sums, error));
+    DIST_TRY(mgk_dist_make_host(p, error));
     if (p->schedule == CLMGK_DIST_SCAN)
         DIST_TRY(make_buffer(p, mgk_dist_state_bytes(p), &p->state, error));
     if (p->schedule == CLMGK_DIST_SCAN)
@@ -359,8 +354,7 @@ static clmgk_status make_buffers(clmgk_dist_plan *p, clmgk_error *error)
     DIST_TRY(make_buffer(p, floats * d->value_size, &p->parts_o, error));
     DIST_TRY(make_buffer(p, floats, &p->parts_lse, error));
     DIST_TRY(make_no_sinks(p, error));
-    DIST_TRY(make_buffer(p, d->use_lse_low ? floats : 0, &p->parts_low, error));
-    return mgk_dist_make_ring(p, error);
+    return make_buffer(p, d->use_lse_low ? floats : 0, &p->parts_low, error);
 }
 
 /* A plan of this rank's queries and `keys` keys. */
@@ -489,6 +483,7 @@ void clmgk_dist_plan_release(clmgk_dist_plan *plan)
 {
     if (plan == NULL)
         return;
+    mgk_dist_free_host(plan);
     cl_mem *const memory[] = {&plan->memory[0], &plan->memory[1], &plan->memory[2], &plan->grad[0],   &plan->grad[1],
                               &plan->parts_o,   &plan->parts_lse, &plan->parts_low, &plan->workspace, &plan->no_sinks,
                               &plan->sums,      &plan->state,     &plan->new_state};
@@ -501,7 +496,6 @@ void clmgk_dist_plan_release(clmgk_dist_plan *plan)
     for (int32_t n = 0; plan->plan != NULL && n < plan->plans; ++n)
         clmgk_plan_release(plan->plan[n]);
     clmgk_plan_release(plan->combine);
-    mgk_dist_free_ring(&plan->ring);
     free(plan->plan);
     free(plan->lengths_k);
     free(plan->lengths_q);

@@ -29,12 +29,19 @@ typedef struct mgk_dist_place {
 void mgk_dist_copy_tokens(const mgk_dist_cargo *cargo, int64_t count, const void *from, mgk_dist_place from_place,
                           void *to, mgk_dist_place to_place);
 
-/* Host memory of RING: the shard that is computed, and the next one; half of the own keys; of dK and dV the sums that
- * are sent, those that come, the part that was computed last, and that of the own keys, which waits until the others'
- * sum comes home. */
-typedef struct mgk_dist_ring {
-    char *keys[2], *half, *sums[2], *part, *own;
-} mgk_dist_ring;
+/* Host memory of shards on their way, in one buffer that is mapped as long as the plan lives: devices copy to and from
+ * such memory at once (it is pinned). */
+typedef struct mgk_dist_host {
+    cl_mem memory;
+    void *mapped;
+    /* RING: the shard that is computed, and the next one; ALL_GATHER: all shards, and their tokens in order. */
+    char *keys[2];
+    char *half; /* of the own keys */
+    /* Of dK and dV, RING: the sums that are sent, and those that come; ALL_GATHER: of all keys, and by shards. */
+    char *sums[2];
+    char *part; /* that was computed last; ALL_GATHER: the ranks' parts of the own keys */
+    char *own;  /* RING: of the own keys; it waits until the others' sum comes home */
+} mgk_dist_host;
 
 struct clmgk_dist_plan {
     cl_command_queue queue;
@@ -53,7 +60,7 @@ struct clmgk_dist_plan {
     clmgk_plan *combine;
     cl_mem memory[DIST_TRACKS], grad[2]; /* keys, and dK and dV, of a shard or of all */
     cl_mem parts_o, parts_lse, parts_low, workspace;
-    mgk_dist_ring ring;
+    mgk_dist_host host;
     cl_mem no_sinks;            /* RING with sinks: logits -inf, for all parts but a row's first */
     cl_mem sums;                /* gradients of arrays that all ranks have alike, and as much behind them (memory.c) */
     cl_mem heads[CLMGK_ARRAYS]; /* ALL_TO_ALL: all tokens of this rank's heads */
@@ -83,12 +90,14 @@ void mgk_dist_add_shard(const clmgk_dist_plan *p, char *to, const char *from, in
 clmgk_status mgk_dist_write_gradients(const clmgk_dist_plan *p, const clmgk_attention_args *args, char *shard,
                                       clmgk_error *error);
 
+/* The plan's host memory, for RING and ALL_GATHER. */
+clmgk_status mgk_dist_make_host(clmgk_dist_plan *p, clmgk_error *error);
+void mgk_dist_free_host(clmgk_dist_plan *p);
+
 /* ---- ring.c: RING ---- */
 
 /* This rank's keys are two halves for the backward pass: their number of keys. */
 int64_t mgk_dist_half_keys(const clmgk_dist_plan *p, int half);
-clmgk_status mgk_dist_make_ring(clmgk_dist_plan *p, clmgk_error *error);
-void mgk_dist_free_ring(mgk_dist_ring *ring);
 clmgk_status mgk_dist_ring_forward(const clmgk_dist_plan *p, const clmgk_attention_args *args, clmgk_error *error);
 clmgk_status mgk_dist_ring_backward(const clmgk_dist_plan *p, const clmgk_attention_args *args, clmgk_error *error);
 
@@ -118,6 +127,9 @@ int64_t mgk_dist_head_offset(const clmgk_dist_plan *p, clmgk_array array);
 /* What was enqueued, with which status, begins; and waits for it. */
 clmgk_status mgk_dist_start(const clmgk_dist_plan *p, clmgk_status status, clmgk_error *error);
 clmgk_status mgk_dist_finish(const clmgk_dist_plan *p, clmgk_status status, clmgk_error *error);
+
+clmgk_status mgk_dist_make_memory(const clmgk_dist_plan *p, cl_mem_flags flags, int64_t bytes, cl_mem *memory,
+                                  clmgk_error *error);
 
 /* Reads or writes `bytes` of an array whose offset counts elements of `element` bytes. */
 clmgk_status mgk_dist_read(const clmgk_dist_plan *p, const clmgk_buffer *from, int64_t element, int64_t bytes, void *to,

@@ -12,7 +12,6 @@
  */
 #include "plan.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum { TAG_KEYS, TAG_GRADIENTS };
@@ -55,31 +54,6 @@ static void copy_half(const clmgk_dist_plan *p, const mgk_dist_cargo *cargo, int
     }
 }
 
-/* ---- memory --------------------------------------------------------------------------------------------------------
- */
-
-void mgk_dist_free_ring(mgk_dist_ring *ring)
-{
-    char *const all[] = {ring->keys[0], ring->keys[1], ring->half, ring->sums[0], ring->sums[1], ring->part, ring->own};
-    for (size_t n = 0; n < DIST_COUNT(all); ++n)
-        free(all[n]);
-    *ring = (mgk_dist_ring){.half = NULL};
-}
-
-clmgk_status mgk_dist_make_ring(clmgk_dist_plan *p, clmgk_error *error)
-{
-    const int64_t keys = mgk_dist_cargo_bytes(&p->keys, p->most);
-    const int64_t gradients = mgk_dist_cargo_bytes(&p->gradients, p->most);
-    mgk_dist_ring *const r = &p->ring;
-    for (int n = 0; n < 2; ++n) {
-        DIST_TRY(mgk_dist_alloc(keys, (void **)&r->keys[n], error));
-        DIST_TRY(mgk_dist_alloc(gradients, (void **)&r->sums[n], error));
-    }
-    DIST_TRY(mgk_dist_alloc(gradients > 0 ? keys : 0, (void **)&r->half, error));
-    DIST_TRY(mgk_dist_alloc(gradients, (void **)&r->own, error));
-    return mgk_dist_alloc(gradients, (void **)&r->part, error);
-}
-
 /* ---- messages ------------------------------------------------------------------------------------------------------
  */
 
@@ -97,10 +71,10 @@ static int64_t keys_of(const clmgk_dist_plan *p, int32_t step)
 /* The shard of `step` goes to the next rank, and that of the next step comes. */
 static clmgk_status pass_keys_on(const clmgk_dist_plan *p, int32_t step, mgk_dist_flight *flight, clmgk_error *error)
 {
-    const clmgk_dist_exchange x = {.send = p->ring.keys[step % 2],
+    const clmgk_dist_exchange x = {.send = p->host.keys[step % 2],
                                    .send_bytes = mgk_dist_cargo_bytes(&p->keys, keys_of(p, step)),
                                    .to = mgk_dist_neighbour(p, 1),
-                                   .receive = p->ring.keys[1 - step % 2],
+                                   .receive = p->host.keys[1 - step % 2],
                                    .receive_bytes = mgk_dist_cargo_bytes(&p->keys, keys_of(p, step + 1)),
                                    .from = mgk_dist_neighbour(p, -1),
                                    .tag = TAG_KEYS};
@@ -110,10 +84,10 @@ static clmgk_status pass_keys_on(const clmgk_dist_plan *p, int32_t step, mgk_dis
 /* The sums of dK and dV of the shard of step - 1 go to the next rank, and those of `step` come. */
 static clmgk_status pass_sums_on(const clmgk_dist_plan *p, int32_t step, mgk_dist_flight *flight, clmgk_error *error)
 {
-    const clmgk_dist_exchange x = {.send = p->ring.sums[1 - step % 2],
+    const clmgk_dist_exchange x = {.send = p->host.sums[1 - step % 2],
                                    .send_bytes = mgk_dist_cargo_bytes(&p->gradients, keys_of(p, step - 1)),
                                    .to = mgk_dist_neighbour(p, 1),
-                                   .receive = p->ring.sums[step % 2],
+                                   .receive = p->host.sums[step % 2],
                                    .receive_bytes = mgk_dist_cargo_bytes(&p->gradients, keys_of(p, step)),
                                    .from = mgk_dist_neighbour(p, -1),
                                    .tag = TAG_GRADIENTS};
@@ -138,7 +112,7 @@ static clmgk_status begin_forward(const clmgk_dist_plan *p, const clmgk_attentio
     clmgk_attention_args a = *args;
     if (keys_of(p, step) == 0)
         return CLMGK_OK;
-    DIST_TRY(mgk_dist_write_shard(p, p->ring.keys[step % 2], keys_of(p, step), error));
+    DIST_TRY(mgk_dist_write_shard(p, p->host.keys[step % 2], keys_of(p, step), error));
     mgk_dist_set_keys(p, &a);
     if (*parts > 0 && p->no_sinks != NULL)
         a.sinks = (clmgk_buffer){p->no_sinks, 0};
@@ -175,7 +149,7 @@ static clmgk_status combine_parts(const clmgk_dist_plan *p, const clmgk_attentio
 clmgk_status mgk_dist_ring_forward(const clmgk_dist_plan *p, const clmgk_attention_args *args, clmgk_error *error)
 {
     int64_t parts = 0;
-    clmgk_status status = mgk_dist_read_shard(p, args, p->ring.keys[0], error);
+    clmgk_status status = mgk_dist_read_shard(p, args, p->host.keys[0], error);
     for (int32_t step = 0; step < p->transport.ranks && status == CLMGK_OK; ++step)
         status = forward_turn(p, args, step, &parts, error);
     return status == CLMGK_OK ? combine_parts(p, args, parts, error) : status;
@@ -197,8 +171,8 @@ static work work_of(const clmgk_dist_plan *p, int32_t step)
     const int32_t ranks = p->transport.ranks;
     const int half = step == 0 ? FIRST_HALF : LAST_HALF;
     if (step > 0 && step < ranks)
-        return (work){p->plan[owner_of(p, step)], p->ring.keys[step % 2], keys_of(p, step), step};
-    return (work){p->plan[ranks + half], p->ring.half, mgk_dist_half_keys(p, half), step};
+        return (work){p->plan[owner_of(p, step)], p->host.keys[step % 2], keys_of(p, step), step};
+    return (work){p->plan[ranks + half], p->host.half, mgk_dist_half_keys(p, half), step};
 }
 
 static clmgk_status begin_backward(const clmgk_dist_plan *p, const clmgk_attention_args *args, const work *w,
@@ -213,7 +187,7 @@ static clmgk_status begin_backward(const clmgk_dist_plan *p, const clmgk_attenti
 /* dK and dV of a step go to their sums. */
 static void take_part(const clmgk_dist_plan *p, const work *w)
 {
-    const mgk_dist_ring *const r = &p->ring;
+    const mgk_dist_host *const r = &p->host;
     const bool own = w->step == 0 || w->step == p->transport.ranks;
     if (own)
         copy_half(p, &p->gradients, w->step == 0 ? FIRST_HALF : LAST_HALF, r->part, r->own, true);
@@ -236,7 +210,7 @@ static clmgk_status backward_turn(const clmgk_dist_plan *p, const clmgk_attentio
     if (status == CLMGK_OK)
         status = begin_backward(p, args, &w, *first, error);
     status = mgk_dist_flight_end(&flight, status, error);
-    DIST_TRY(mgk_dist_end_backward(p, status, w.tokens, p->ring.part, error));
+    DIST_TRY(mgk_dist_end_backward(p, status, w.tokens, p->host.part, error));
     *first = *first && w.tokens == 0;
     take_part(p, &w);
     return CLMGK_OK;
@@ -244,7 +218,7 @@ static clmgk_status backward_turn(const clmgk_dist_plan *p, const clmgk_attentio
 
 clmgk_status mgk_dist_ring_backward(const clmgk_dist_plan *p, const clmgk_attention_args *args, clmgk_error *error)
 {
-    const mgk_dist_ring *const r = &p->ring;
+    const mgk_dist_host *const r = &p->host;
     const int32_t ranks = p->transport.ranks;
     bool first = true;
     DIST_TRY(mgk_dist_read_shard(p, args, r->keys[0], error));

@@ -6,7 +6,6 @@
  */
 #include "plan.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- ALL_GATHER -------------------------------------------------------------------------------------------------- */
@@ -48,24 +47,14 @@ static clmgk_status gather_shards(const clmgk_dist_plan *p, char *shards, clmgk_
 /* All keys and values come to the device. */
 static clmgk_status gather(const clmgk_dist_plan *p, const clmgk_attention_args *args, clmgk_error *error)
 {
-    const int64_t bytes = mgk_dist_cargo_bytes(&p->keys, p->total);
-    char *shards = NULL, *whole = NULL;
-    clmgk_status status = mgk_dist_alloc(bytes, (void **)&shards, error);
-    if (status == CLMGK_OK)
-        status = mgk_dist_alloc(bytes, (void **)&whole, error);
-    if (status == CLMGK_OK)
-        status = mgk_dist_read_shard(p, args, shards + place_of(p, &p->keys, p->transport.rank), error);
-    if (status == CLMGK_OK)
-        status = gather_shards(p, shards, error);
-    for (int32_t r = 0; r < p->transport.ranks && status == CLMGK_OK; ++r)
+    char *const shards = p->host.keys[0], *const whole = p->host.keys[1];
+    DIST_TRY(mgk_dist_read_shard(p, args, shards + place_of(p, &p->keys, p->transport.rank), error));
+    DIST_TRY(gather_shards(p, shards, error));
+    for (int32_t r = 0; r < p->transport.ranks; ++r)
         mgk_dist_copy_tokens(&p->keys, p->lengths_k[r], shards + place_of(p, &p->keys, r),
                              (mgk_dist_place){p->lengths_k[r], 0}, whole,
                              (mgk_dist_place){p->total, keys_before(p, r)});
-    if (status == CLMGK_OK)
-        status = mgk_dist_write_shard(p, whole, p->total, error);
-    free(shards);
-    free(whole);
-    return status;
+    return mgk_dist_write_shard(p, whole, p->total, error);
 }
 
 static clmgk_status gathered_forward(const clmgk_dist_plan *p, const clmgk_attention_args *args, clmgk_error *error)
@@ -97,44 +86,27 @@ static clmgk_status scatter_shards(const clmgk_dist_plan *p, char *mine, char *t
     return mgk_dist_flight_end(&flight, status, error);
 }
 
-/* Sums over ranks, of dK and dV of all keys in `whole`; `mine` has as much room. */
-static clmgk_status reduce(const clmgk_dist_plan *p, const clmgk_attention_args *args, const char *whole, char *mine,
-                           clmgk_error *error)
+/* Sums over ranks, of dK and dV of all keys. */
+static clmgk_status reduce(const clmgk_dist_plan *p, const clmgk_attention_args *args, clmgk_error *error)
 {
     const int64_t bytes = mgk_dist_cargo_bytes(&p->gradients, mgk_dist_own_keys(p));
-    char *theirs = NULL;
+    char *const whole = p->host.sums[0], *const mine = p->host.sums[1], *const theirs = p->host.part;
     for (int32_t r = 0; r < p->transport.ranks; ++r)
         mgk_dist_copy_tokens(&p->gradients, p->lengths_k[r], whole, (mgk_dist_place){p->total, keys_before(p, r)},
                              mine + place_of(p, &p->gradients, r), (mgk_dist_place){p->lengths_k[r], 0});
-    DIST_TRY(mgk_dist_alloc(bytes * p->transport.ranks, (void **)&theirs, error));
-    clmgk_status status = scatter_shards(p, mine, theirs, error);
-    for (int32_t r = 1; r < p->transport.ranks && status == CLMGK_OK; ++r)
+    DIST_TRY(scatter_shards(p, mine, theirs, error));
+    for (int32_t r = 1; r < p->transport.ranks; ++r)
         mgk_dist_add_shard(p, theirs, theirs + r * bytes, mgk_dist_own_keys(p));
-    if (status == CLMGK_OK)
-        status = mgk_dist_write_gradients(p, args, theirs, error);
-    free(theirs);
-    return status;
+    return mgk_dist_write_gradients(p, args, theirs, error);
 }
 
 static clmgk_status gathered_backward(const clmgk_dist_plan *p, const clmgk_attention_args *args, clmgk_error *error)
 {
-    const int64_t bytes = mgk_dist_cargo_bytes(&p->gradients, p->total);
-    char *whole = NULL, *mine = NULL;
-    clmgk_status status = mgk_dist_alloc(bytes, (void **)&whole, error);
-    if (status == CLMGK_OK)
-        status = mgk_dist_alloc(bytes, (void **)&mine, error);
-    if (status == CLMGK_OK)
-        status = gather(p, args, error);
-    if (status == CLMGK_OK)
-        status = mgk_dist_end_backward(p, mgk_dist_begin_backward(p, p->plan[0], args, true, p->total, error), p->total,
-                                       whole, error);
-    if (status == CLMGK_OK)
-        status = reduce(p, args, whole, mine, error);
-    if (status == CLMGK_OK)
-        status = mgk_dist_end_sums(p, args, error);
-    free(whole);
-    free(mine);
-    return status;
+    DIST_TRY(gather(p, args, error));
+    DIST_TRY(mgk_dist_end_backward(p, mgk_dist_begin_backward(p, p->plan[0], args, true, p->total, error), p->total,
+                                   p->host.sums[0], error));
+    DIST_TRY(reduce(p, args, error));
+    return mgk_dist_end_sums(p, args, error);
 }
 
 /* ---- the calls -------------------------------------------------------------------------------------------------- */

@@ -104,3 +104,59 @@ clmgk_status mgk_dist_end_backward(const clmgk_dist_plan *p, clmgk_status status
     DIST_TRY(mgk_dist_finish(p, status, error));
     return read_gradients(p, tokens, shard, error);
 }
+
+/* ---- host memory ---------------------------------------------------------------------------------------------------
+ */
+
+static clmgk_status map(const clmgk_dist_plan *p, int64_t bytes, mgk_dist_host *h, clmgk_error *error)
+{
+    cl_int code = CL_SUCCESS;
+    DIST_TRY(mgk_dist_make_memory(p, CL_MEM_READ_WRITE | CL_MEM_ALLOC_HOST_PTR, bytes, &h->memory, error));
+    h->mapped = clEnqueueMapBuffer(p->queue, h->memory, CL_TRUE, CL_MAP_READ | CL_MAP_WRITE, 0, (size_t)bytes, 0, NULL,
+                                   NULL, &code);
+    return mgk_dist_check_cl(error, code, "clEnqueueMapBuffer");
+}
+
+static int64_t room_of(int64_t bytes, int64_t alignment)
+{
+    return (bytes + alignment - 1) / alignment * alignment;
+}
+
+clmgk_status mgk_dist_make_host(clmgk_dist_plan *p, clmgk_error *error)
+{
+    const bool ring = p->schedule == CLMGK_DIST_RING;
+    const int64_t tokens = ring ? p->most : p->total;
+    const int64_t keys = mgk_dist_cargo_bytes(&p->keys, tokens);
+    const int64_t gradients = mgk_dist_cargo_bytes(&p->gradients, tokens);
+    const int64_t own = mgk_dist_cargo_bytes(&p->gradients, mgk_dist_own_keys(p)) * p->transport.ranks;
+    mgk_dist_host *const h = &p->host;
+    const struct {
+        char **place;
+        int64_t bytes;
+    } list[] = {{&h->keys[0], keys},
+                {&h->keys[1], keys},
+                {&h->half, ring && gradients > 0 ? keys : 0},
+                {&h->sums[0], gradients},
+                {&h->sums[1], gradients},
+                {&h->part, ring ? gradients : own},
+                {&h->own, ring ? gradients : 0}};
+    enum { ALIGNMENT = 64 };
+    int64_t bytes = ALIGNMENT; /* a buffer has some */
+    if (!ring && p->schedule != CLMGK_DIST_ALL_GATHER)
+        return CLMGK_OK;
+    for (size_t n = 0; n < DIST_COUNT(list); ++n)
+        bytes += room_of(list[n].bytes, ALIGNMENT);
+    DIST_TRY(map(p, bytes, h, error));
+    char *place = h->mapped;
+    for (size_t n = 0; n < DIST_COUNT(list); place += room_of(list[n++].bytes, ALIGNMENT))
+        *list[n].place = place;
+    return CLMGK_OK;
+}
+
+void mgk_dist_free_host(clmgk_dist_plan *p)
+{
+    if (p->host.mapped != NULL)
+        (void)clEnqueueUnmapMemObject(p->queue, p->host.memory, p->host.mapped, 0, NULL, NULL);
+    if (p->host.memory != NULL)
+        (void)clReleaseMemObject(p->host.memory);
+}
