@@ -13,6 +13,7 @@ const char *rd_axes_of(const clmgk_attention_desc *desc, th_name name)
 {
     static const char *const mixed[TH_ARRAYS] = {[TH_Q] = "bm-nd",
                                                  [TH_K] = "bm-sd",
+                                                 [TH_SCALE_K] = "bm-s-",
                                                  [TH_STATE_C] = "bhmfe",
                                                  [TH_STATE_Z] = "bm-f-",
                                                  [TH_STATE_M] = "b----",
@@ -24,11 +25,13 @@ const char *rd_axes_of(const clmgk_attention_desc *desc, th_name name)
         [TH_BIAS] = "ba-ns",       [TH_SLOPES] = "-a---",     [TH_SINKS] = "-a---",     [TH_MIX] = "-am--",
         [TH_MIX_WEIGHT] = "-am--", [TH_MIX_OFFSET] = "-a---", [TH_MIX_AFTER] = "-ha--", [TH_GRAD_LSE] = "ba-n-"};
     static const char *const hidden_after[TH_ARRAYS] = {[TH_MIX] = "-um--", [TH_MIX_WEIGHT] = "-au--"};
-    static const char *const mgk[TH_ARRAYS] = {[TH_K] = "bgmsd"};
+    static const char *const mgk[TH_ARRAYS] = {[TH_K] = "bgmsd", [TH_SCALE_K] = "bgms-"};
     static const char *const axes[TH_ARRAYS] = {
         [TH_Q] = "bh-nd",
         [TH_K] = "bg-sd",
         [TH_V] = "bg-se",
+        [TH_SCALE_K] = "bg-s-",
+        [TH_SCALE_V] = "bg-s-",
         [TH_VARIANCE] = "-hm--",
         [TH_SHIFT] = "-hm-d",
         [TH_LENGTHS] = "b----",
@@ -140,7 +143,7 @@ static bool option_of(th_name name, char option[64])
     for (char *c = strchr(option, '_'); c; c = strchr(c, '_'))
         *c = '-';
     return (name <= TH_NLL && !th_is_output(name) && !is_of_state(name)) ||
-           (name >= TH_PAGE_TABLE && name <= TH_LAST_PAGE);
+           (name >= TH_PAGE_TABLE && name <= TH_LAST_PAGE) || name == TH_SCALE_K || name == TH_SCALE_V;
 }
 
 typedef struct command {
@@ -161,7 +164,7 @@ static void add(command *out, const char *format, ...)
 
 static void add_arrays(command *out, const rd_case *c, const char *folder)
 {
-    for (th_name name = 0; name <= TH_LAST_PAGE; name++) {
+    for (th_name name = 0; name <= TH_SCALE_V; name++) {
         char path[SCRATCH_PATH], option[64], file[72];
         if (!option_of(name, option) || !c->problem.array[name].used)
             continue;

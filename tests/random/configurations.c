@@ -12,6 +12,8 @@
 #define BF16         .dtype = CLMGK_DTYPE_BF16
 #define KEYS(name)   .dtype_k = CLMGK_STORAGE_##name
 #define VALUES(name) .dtype_v = CLMGK_STORAGE_##name
+#define KEY_SCALE    .use_scale_k = 1
+#define VALUE_SCALE  .use_scale_v = 1
 #define OUT(name)    .dtype_o = CLMGK_STORAGE_##name
 #define DOT          .score = CLMGK_SCORE_DOT
 #define HARD         .estep = CLMGK_ESTEP_HARD
@@ -142,6 +144,20 @@ static const rd_configuration paged[] = {
     {SIMT, .paged = true, .splits = 2, .desc = {V(SOFTMAX), SIZES(64, 64), BF16, ALIBI, SOFTCAP, PACKED}},
 };
 
+/* Keys and values in types of caches. The quick tier has the first two. */
+static const rd_configuration typed[] = {
+    {LANE, .desc = {V(SOFTMAX), SIZES(32, 32), KEYS(INT8), VALUES(E5M2), KEY_SCALE, VALUE_SCALE, SINKS}},
+    {SIMT, .paged = true, .desc = {V(SOFTMAX), SIZES(32, 16), F16, KEYS(Q8_0), VALUES(INT8), VALUE_SCALE, PACKED}},
+    {LANE, .few = 4, .splits = 4, .desc = {V(SOFTMAX), SIZES(64, 64), KEYS(Q4_0), VALUES(Q8_0), BIAS}},
+    {LANE, .paged = true, .few = 4,
+     .desc = {V(MGK), SIZES(16, 16), .components = 2, KEYS(E4M3), VALUES(INT8), KEY_SCALE, VALUE_SCALE, PRIOR}},
+    {SIMT, .desc = {V(GAUSSIAN), SIZES(16, 32), KEYS(INT8), VALUES(F16), KEY_SCALE, PRIOR, SINKS}},
+    {LANE, .paged = true, .ratio = 2,
+     .desc = {V(HARD_FISH), SIZES(32, 16), .components = 3, KEYS(E5M2), VALUES(INT8), KEY_SCALE, VALUE_SCALE}},
+    {SIMT, .ratio = 2, .desc = {V(MISH), SIZES(32, 32), .components = 2, KEYS(INT8), VALUES(Q4_0), KEY_SCALE, SOFTCAP}},
+    {LANE, .wide = true, .desc = {V(SMGK), SIZES(16, 16), .components = 2, BF16, KEYS(E4M3), VALUES(E4M3), PRIOR}},
+};
+
 size_t rd_listed(const rd_configuration **list)
 {
     *list = listed;
@@ -164,6 +180,12 @@ size_t rd_listed_pages(const rd_configuration **list)
 {
     *list = paged;
     return TH_COUNT(paged);
+}
+
+size_t rd_listed_types(const rd_configuration **list)
+{
+    *list = typed;
+    return TH_COUNT(typed);
 }
 
 /* ---- options ----------------------------------------------------------------------------------------------------- */
@@ -512,6 +534,8 @@ rd_configuration rd_configuration_of(uint64_t seed, uint64_t number)
 {
     if (number >= RD_BROAD)
         return broad_configuration(seed, (number - RD_BROAD) / RD_SHARED);
+    if (number >= RD_TYPES && number < RD_LISTED)
+        return typed[(number - RD_TYPES) % TH_COUNT(typed)];
     if (number >= RD_PAGES && number < RD_LISTED)
         return paged[(number - RD_PAGES) % TH_COUNT(paged)];
     if (number >= RD_MATRIX_LINEAR && number < RD_LISTED)

@@ -116,6 +116,26 @@ static void draw_pages(const rd_configuration *from, clmgk_attention_desc *d, ui
     d->alignment = (clmgk_alignment)th_pick(state, 0, d->use_lengths || d->use_page_offsets ? 2 : 1);
 }
 
+/* Numbers of a block of K or V. */
+static int64_t block_of(clmgk_storage type)
+{
+    return type == CLMGK_STORAGE_AS_Q ? 1 : clmgk_dtype_get_info((clmgk_dtype)(type - 1)).block;
+}
+
+/* Whole blocks; scales of rows, of heads, or of all. */
+static void draw_types(const rd_configuration *from, clmgk_attention_desc *d, uint64_t *state)
+{
+    static const clmgk_layout scales[] = {{.strided = 0}, {.strided = 1, .head = 1}, {.strided = 1}};
+    if (block_of(d->dtype_k) > 1)
+        d->head_size = from->desc.head_size;
+    if (block_of(d->dtype_v) > 1)
+        d->value_size = from->desc.value_size;
+    if (d->use_scale_k)
+        d->scale_k = scales[th_pick(state, 0, TH_COUNT(scales) - 1)];
+    if (d->use_scale_v)
+        d->scale_v = scales[th_pick(state, 0, TH_COUNT(scales) - 1)];
+}
+
 /* The gradient of a state makes another program: only where the configuration has a state. */
 static void draw_states(clmgk_attention_desc *d, uint64_t *state)
 {
@@ -240,13 +260,20 @@ static void set_layouts(const rd_case *c, clmgk_attention_desc *d)
     const int64_t k[4] = {caches, mixed ? d->components : d->kv_heads, components, keys};
     const int64_t v[4] = {caches, d->kv_heads, 1, keys}, o[4] = {d->batch, d->heads, 1, d->length};
     const int64_t lse[4] = {d->batch, th_softmax_heads(d), 1, d->length};
+    const int64_t key = d->head_size / block_of(d->dtype_k), value = d->value_size / block_of(d->dtype_v);
     const struct {
         clmgk_layout *layout;
         const int64_t *shape;
         int64_t innermost;
-    } arrays[] = {{&d->q, q, d->head_size},      {&d->k, k, d->head_size},       {&d->v, v, d->value_size},
-                  {&d->o, o, d->value_size},     {&d->grad_o, o, d->value_size}, {&d->grad_q, q, d->head_size},
-                  {&d->grad_k, k, d->head_size}, {&d->grad_v, v, d->value_size}, {&d->lse, lse, 1}};
+    } arrays[] = {{&d->q, q, d->head_size},
+                  {&d->k, k, key},
+                  {&d->v, v, value},
+                  {&d->o, o, d->value_size},
+                  {&d->grad_o, o, d->value_size},
+                  {&d->grad_q, q, d->head_size},
+                  {&d->grad_k, k, d->head_size},
+                  {&d->grad_v, v, d->value_size},
+                  {&d->lse, lse, 1}};
     for (size_t n = 0; n < TH_COUNT(arrays) && c->layout != RD_DENSE; n++) {
         const int number = c->layout - RD_PERMUTED + 5 * (int)n;
         if (c->layout >= RD_PERMUTED)
@@ -310,6 +337,7 @@ rd_case rd_draw(uint64_t seed, uint64_t number)
     draw_sizes(&from, &c.desc, &state);
     draw_masks(&from, &c.desc, &state);
     draw_pages(&from, &c.desc, &state);
+    draw_types(&from, &c.desc, &state);
     c.desc.length_k = th_keys(c.desc.length_k);
     draw_modifiers(&c.desc, &state);
     draw_states(&c.desc, &state);

@@ -43,7 +43,8 @@ uint32_t rd_options_of(const rd_configuration *configuration);
  * up to RD_MATRIX one of the linear family's, which has few of them;
  * up to RD_MATRIX_RANDOM one of the matrix engine's, of all families that it has; up to RD_MATRIX_SINGLES a random one
  * for that engine, with 16-bit types, up to RD_MATRIX_LINEAR one with f32 arrays, and up to RD_PAGES one of the linear
- * family, which RD_SHARED consecutive problems share; up to RD_LISTED one of a list with keys and values in pages;
+ * family, which RD_SHARED consecutive problems share; up to RD_TYPES one of a list with keys and values in pages; up to
+ * RD_LISTED one of a list with types of caches;
  * up to RD_OPTIMISED one of a few that are worth a compiler's optimisation; up to RD_BROAD a random one, which
  * RD_SHARED consecutive problems share; from there on a random one with what those lack: the parameters that plans
  * choose themselves, and others; AMX; forms for few rows on all engines; wide heads; many components; L's low part.
@@ -55,6 +56,7 @@ enum {
     RD_MATRIX_SINGLES = 46875,
     RD_MATRIX_LINEAR = 48500,
     RD_PAGES = 49000,
+    RD_TYPES = 49900,
     RD_LISTED = 50000,
     RD_OPTIMISED = 100000,
     RD_BROAD = 1000000,
@@ -65,6 +67,7 @@ size_t rd_listed(const rd_configuration **list);
 size_t rd_listed_linear(const rd_configuration **list);
 size_t rd_listed_matrix(const rd_configuration **list);
 size_t rd_listed_pages(const rd_configuration **list);
+size_t rd_listed_types(const rd_configuration **list);
 
 /* The largest size of the class of head sizes before that of `size`. */
 int64_t rd_class_below(const clmgk_attention_desc *desc, int64_t size);

@@ -120,7 +120,7 @@ TH_TEST(draws)
 {
     const rd_configuration *list = NULL;
     const uint64_t listed = rd_listed(&list), linears = rd_listed_linear(&list), matrices = rd_listed_matrix(&list);
-    const uint64_t pages = rd_listed_pages(&list);
+    const uint64_t pages = rd_listed_pages(&list), types = rd_listed_types(&list);
     failures = 0;
     if (arguments.ranged) {
         draw_range(session, arguments.first, arguments.count);
@@ -134,6 +134,7 @@ TH_TEST(draws)
     } else if (session->full) {
         draw_range(session, 0, 100 * listed);
         draw_range(session, RD_PAGES, 100 * pages);
+        draw_range(session, RD_TYPES, 12 * types);
         draw_range(session, RD_LINEAR, 100 * linears);
         draw_range(session, RD_LISTED, 100);
         draw_range(session, RD_OPTIMISED, UINT64_C(100) * RD_SHARED);
@@ -145,6 +146,8 @@ TH_TEST(draws)
         draw_range(session, RD_LINEAR, linears / 2);
         for (uint64_t n = 0; n < 12; n++)
             draw_range(session, RD_PAGES + n * pages, 2);
+        for (uint64_t n = 0; n < 4; n++)
+            draw_range(session, RD_TYPES + n * types, 2);
         for (uint64_t n = 0; n < 3; n++)
             draw_range(session, RD_MATRIX + n * matrices, 1);
     }
