@@ -72,7 +72,7 @@ __kernel void linear_backward_state(KERNEL_PARAMETERS)
         __global float *const slot = work + a.region[MGK_LINEAR_ROWS] + (x / STATE_FLOATS + h) * a.splits * SLOT_FLOATS;
         float y = slot[i];
         if (SHIFTED && y != 0.0f) /* the factor may be inf */
-            y *= exp(state_m[scale_index(&a, &u)] + scales_of(slot + STATE_FLOATS).top[feature_of_number(i)]);
+            y *= exp(state_m[scale_index(&a, u.p.b, u.h)] + scales_of(slot + STATE_FLOATS).top[feature_of_number(i)]);
         sum += y;
     }
     if (!n.total && is_given(&a.bound, SLOT_GRAD_STATE_C))

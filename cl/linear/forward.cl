@@ -70,7 +70,7 @@ KERNEL(linear_states)
     BEGIN_BUFFERS
     if (a.heads == 0)
         return;
-    const unit u = unit_of(&a, GROUP_ID, lengths, lengths_q, offsets, offsets_k);
+    const unit u = forward_unit_of(&a, GROUP_ID, lengths, lengths_q, offsets, offsets_k, state_slots, new_state_slots);
     DECLARE_FEATURE_PLACE(place, work, &a)
     const key_source keys = keys_of(&a, &place, &u, k, prior, shift);
     const span range = range_of(chunks_of(&u.p, u.offset), a.splits, u.range);
@@ -81,8 +81,8 @@ KERNEL(linear_states)
     DECLARE_TILE(factor, SHIFTED ? FEATURE_BLOCK : 16)
 
     const state_place own = state_of(slot);
-    const float m = state_begin(&a, &u, u.range == 0 && is_given(&a.bound, SLOT_STATE_C), true, state_c, state_z,
-                                state_m, &own, slot + STATE_FLOATS);
+    const float m =
+        state_begin(&a, &u, u.range == 0 && u.from >= 0, true, state_c, state_z, state_m, &own, slot + STATE_FLOATS);
 #if HOLDS_STATES
     real held[HELD_REALS(FEATURE_BLOCK, VALUE_BLOCK)];
     held_state_get(held, own.c);
@@ -211,16 +211,16 @@ KERNEL(linear_apply)
     BEGIN_BUFFERS
     if (a.heads == 0)
         return;
-    const unit u = unit_of(&a, GROUP_ID, lengths, lengths_q, offsets, offsets_k);
+    const unit u = forward_unit_of(&a, GROUP_ID, lengths, lengths_q, offsets, offsets_k, state_slots, new_state_slots);
     DECLARE_FEATURE_PLACE(place, work, &a)
     const query_source queries = queries_of(&a, &place, &u, q, mix, mix_weight, noise);
     const span all = {0, (u.p.rows + CHUNK - 1) / CHUNK};
     const span range = range_of(CAUSAL ? chunks_of(&u.p, u.offset) : all, a.splits, u.range);
-    const bool last = u.range == (CAUSAL ? a.splits - 1 : 0), keep = last && is_given(&a.bound, SLOT_NEW_STATE_C);
+    const bool last = u.range == (CAUSAL ? a.splits - 1 : 0), keep = last && u.to >= 0;
     __global float *const slot = work + a.region[MGK_LINEAR_STATES] + (u.slot + (CAUSAL ? u.range : 0)) * SLOT_FLOATS;
     state_place own = state_of(slot);
-    if (is_direct(&a))
-        own.c = new_state_c + state_index(&a, &u, 0, 0) * VALUE_BLOCK;
+    if (is_direct(&a, &u))
+        own.c = new_state_c + state_index(&a, u.to, u.h, 0, 0) * VALUE_BLOCK;
     o += u.p.batch * a.o.batch + u.h * a.o.head + u.p.row_base * a.o.token + u.e0;
     DECLARE_TILE(phi, CHUNK * FEATURE_ROW)
     DECLARE_TILE(outputs, CHUNK * VALUE_BLOCK)
@@ -240,8 +240,7 @@ KERNEL(linear_apply)
     const key_source keys = keys_of(&a, &place, &u, k, prior, shift);
     v += u.p.batch * a.v.batch + (long)u.h * a.kv_heads / a.heads * a.v.head + u.p.key_base * a.v.token + u.e0;
     if (CAUSAL && u.range == 0)
-        m = state_begin(&a, &u, is_given(&a.bound, SLOT_STATE_C), true, state_c, state_z, state_m, &own,
-                        slot + STATE_FLOATS);
+        m = state_begin(&a, &u, u.from >= 0, true, state_c, state_z, state_m, &own, slot + STATE_FLOATS);
     else if (CAUSAL)
         scales_copy(scales.sum, scales.top);
 
@@ -298,8 +297,10 @@ KERNEL(linear_apply)
         c += end < CHUNK ? 0 : 1;
     }
     BLOCK_SYNC();
-    if (keep)
-        new_state_put(&a, &u, &own, !SHIFTED && is_direct(&a), CAUSAL ? scales.sum : scales.top, m, factor, new_state_c,
-                      new_state_z, new_state_m);
+    if (keep && a.stores_apart)
+        state_leave(slot, m);
+    else if (keep)
+        new_state_put(&a, &u, &own, !SHIFTED && is_direct(&a, &u), CAUSAL ? scales.sum : scales.top, m, factor,
+                      new_state_c, new_state_z, new_state_m);
     branch_end();
 }

@@ -48,23 +48,22 @@ KERNEL(linear_steps)
     BEGIN_BUFFERS
     if (a.heads == 0)
         return;
-    const unit u = unit_of(&a, GROUP_ID, lengths, lengths_q, offsets, offsets_k);
+    const unit u = forward_unit_of(&a, GROUP_ID, lengths, lengths_q, offsets, offsets_k, state_slots, new_state_slots);
     DECLARE_FEATURE_PLACE(place, work, &a)
     const query_source queries = queries_of(&a, &place, &u, q, mix, mix_weight, noise);
     const key_source keys = keys_of(&a, &place, &u, k, prior, shift);
     const span range = range_of(chunks_of(&u.p, u.offset), a.splits, u.range);
-    const bool keep = u.range == a.splits - 1 && is_given(&a.bound, SLOT_NEW_STATE_C);
-    const bool given = u.range == 0 && is_given(&a.bound, SLOT_STATE_C);
+    const bool keep = u.range == a.splits - 1 && u.to >= 0;
+    const bool given = u.range == 0 && u.from >= 0;
     /* the first chunk reads the state from the array passed in */
-    const bool read = given && is_direct(&a) && !is_empty(&range);
+    const bool read = given && is_direct(&a, &u) && !is_empty(&range);
     /* the last chunk leaves C in the new state's form */
-    const bool settles = keep && is_direct(&a), settled = settles && !is_empty(&range);
+    const bool settles = keep && is_direct(&a, &u), settled = settles && !is_empty(&range);
     __global float *const slot = work + a.region[MGK_LINEAR_STATES] + (u.slot + u.range) * SLOT_FLOATS;
     state_place own = state_of(slot);
-    const long index = state_index(&a, &u, 0, 0) * VALUE_BLOCK;
-    if (is_direct(&a))
-        own.c = new_state_c + index;
-    __global const float *from = read ? state_c + index : own.c;
+    if (is_direct(&a, &u))
+        own.c = new_state_c + state_index(&a, u.to, u.h, 0, 0) * VALUE_BLOCK;
+    __global const float *from = read ? state_c + state_index(&a, u.from, u.h, 0, 0) * VALUE_BLOCK : own.c;
     v += u.p.batch * a.v.batch + (long)u.h * a.kv_heads / a.heads * a.v.head + u.p.key_base * a.v.token + u.e0;
     o += u.p.batch * a.o.batch + u.h * a.o.head + u.p.row_base * a.o.token + u.e0;
     DECLARE_TILE(phi, CHUNK * FEATURE_ROW)
@@ -129,7 +128,9 @@ KERNEL(linear_steps)
         c += end < CHUNK ? 0 : 1;
     }
     BLOCK_SYNC();
-    if (keep)
+    if (keep && a.stores_apart)
+        state_leave(slot, m);
+    else if (keep)
         new_state_put(&a, &u, &own, settled, scales.sum, m, factor, new_state_c, new_state_z, new_state_m);
     branch_end();
 }

@@ -124,6 +124,9 @@
     A(APPEND_POSITIONS, append_positions, I32, IN, ANY, "-----r", "R", d->append_rotary != 0)                          \
     A(PREFIX_TABLE, prefix_table, I32, IN, ANY, "r", "Y", d->prefix_pages > 0)                                         \
     A(PREFIX_LENGTH, prefix_length, I32, IN, ANY, "r", "1", d->prefix_pages > 0)                                       \
+    A(STATE_SLOTS, state_slots, I32, IN, SLOTS, "r", problem_axis(d), linear(d) && d->use_state && d->state_pool > 0)  \
+    A(NEW_STATE_SLOTS, new_state_slots, I32, IN, SLOTS, "r", problem_axis(d),                                          \
+      linear(d) && d->use_new_state && d->state_pool > 0)                                                              \
     A(WORKSPACE, workspace, BYTE, OUT, ANY, "oooo", "", true)
 
 /* X(NAME, field): the value 1 in the descriptor's field switches the array NAME on. */
@@ -193,7 +196,8 @@ typedef enum clmgk_values {
     CLMGK_VALUES_LENGTHS,
     CLMGK_VALUES_OFFSETS,
     CLMGK_VALUES_POSITIONS,
-    CLMGK_VALUES_PAGES /* of page tables: clmgk_check_pages */
+    CLMGK_VALUES_PAGES, /* of page tables: clmgk_check_pages */
+    CLMGK_VALUES_SLOTS  /* of states in a pool: clmgk_check_state_slots */
 } clmgk_values;
 
 /* A line of CLMGK_ARRAY_LIST. */
@@ -239,7 +243,7 @@ typedef enum clmgk_presence { CLMGK_ABSENT, CLMGK_OPTIONAL, CLMGK_REQUIRED } clm
  * Shape of an array in axis order. Letters: B batch, H query heads, A heads that are mixed after their softmax, G
  * key/value heads, N queries, S keys, D and E head sizes, M components or global heads, U hidden units, F features, T
  * packed sequences, t for T + 1, o for B + 1, P pages of a pool, K keys of a page, C entries of a page table, R tokens
- * to append, Y pages of a prefix; b, h, n
+ * to append, Y pages of a prefix, p places of a pool of states; b, h, n
  * and s are the axes of the bias; c, d, q and k those of mask_blocks; w, x, y and z those of a captured array; # is the
  * number of a score's or mask's numbers; 1 and 2 are axes of that size.
  */

@@ -171,8 +171,9 @@ typedef struct clmgk_attention_desc {
                               fix F (D or 2 D nu), and 0 stands for it */
     clmgk_feature feature; /* the map phi */
     int32_t feature_order; /* nu of DPFP, 1 to 3; 0 is 1. Other maps: 0 */
-    int32_t use_state;     /* 1: the caller passes in a state, which every row sees. Not with packed sequences */
-    int32_t use_new_state; /* 1: the forward pass writes the state after all keys. Not with packed sequences */
+    int32_t use_state;     /* 1: the caller passes in a state, which every row sees */
+    int32_t use_new_state; /* 1: the forward pass writes the state after all keys. Both: packed sequences have states in
+                              a pool alone (state_pool) */
 
     /* 1: the forward pass also writes lse_low, the low-order part of L that the f32 array lse cannot hold, and the
      * backward pass requires it. Then P has full precision and sums to 1 over a row within rounding, however large L
@@ -319,6 +320,16 @@ typedef struct clmgk_attention_desc {
      * overflow: feature maps EXP and FAVOR need exponents whose products fit f32, and O its type. States are the same
      * as with denominators. guard must be 0. */
     int32_t unnormalised;
+
+    /* Linear family, for inference: states of many sequences in a pool. P = state_pool > 0: the arrays of states have
+     * P places, [P,H,F,E] and so on. A batch or, which this allows, a packed sequence t goes on with the state of place
+     * state_slots[t] (use_state) and leaves its new one at place new_state_slots[t] (use_new_state). A number that is
+     * not a place, for example -1, means no state: of zeros, or not stored. Other places are not written. The two may
+     * be one place of one pool, state_c and new_state_c the same array: old states are read before new ones are
+     * written. So one call takes prompts and single tokens, of old and new sequences, in any order. Two sequences must
+     * not leave their states at one place, and none may read a place that another one writes:
+     * clmgk_check_state_slots tells. UNSUPPORTED with gradients. */
+    int64_t state_pool;
 
     /* Scales of K and V in E4M3, E5M2 or INT8: the numbers are the stored ones times the scale of their row. 1: the
      * call has the array scale_k, f32, with the shape of K without D: [B,G,S] (MGK [B,G,M,S], admixture variants
@@ -532,7 +543,10 @@ CLMGK_API clmgk_status clmgk_plan_call_workspace_size(const clmgk_plan *plan, co
  *   numbers         f32: the values of desc.numbers, in their order; required if it has any
  *   state_c, ...    the state: see below. state_c [B,H,F,E], state_z [B,H,F], state_m [B,H]; admixture variants:
  *                   [B,H,M,F,E], [B,M,F], [B]. Required inputs with use_state; m only for EXP and FAVOR
- *   new_state_c, ...  likewise with use_new_state: required outputs of the forward pass
+ *   new_state_c, ...  likewise with use_new_state: required outputs of the forward pass. With state_pool = P > 0 the
+ *                   first axis of all of them is P
+ *   state_slots     int32 [B], packed sequences [T]: required with state_pool > 0 and use_state; new_state_slots
+ *                   likewise with use_new_state
  *   denominator     [B,H,N,2]: two numbers a and c for each row, whose denominator is a e^c. The backward pass uses
  *                   them to recompute the weights. (FAVOR without mixed heads: the denominator of query features
  *                   without the factor e^(-|y|^2 / 2) of clmgk_feature, which cancels. Unnormalised: 1 and 0, or 0 and
@@ -569,8 +583,9 @@ CLMGK_API clmgk_status clmgk_plan_call_workspace_size(const clmgk_plan *plan, co
  * FAVOR) of all keys in components with a positive prior, or the m passed in if that is larger and the state passed in
  * is not all zeros; 0 if there are no keys. A state of zeros with any finite m means no keys. All features share m: a
  * feature that is smaller than the largest by a factor of e^87 or more is stored as 0, and later calls do not see it.
- * The new state may not share memory with the old one. Decoding takes N = S = 1 (or a few tokens) with causal,
- * use_state and use_new_state. Gradients of a state refer to the stored numbers, with m constant.
+ * The new state may not share memory with the old one, unless they are places of a pool (state_pool). Decoding takes N
+ * = S = 1 (or a few tokens) with causal, use_state and use_new_state. Gradients of a state refer to the stored numbers,
+ * with m constant.
  *
  * Values. Calls do not check values of device arrays, but no access is ever out of range. Lengths are clamped to 0 ..
  * S (0 .. N), offsets to their axis. A sequence whose end precedes its start is empty; rows outside every sequence are
@@ -653,6 +668,16 @@ CLMGK_API int32_t clmgk_array_is_output(const clmgk_attention_desc *resolved, cl
 CLMGK_API clmgk_status clmgk_check_pages(const clmgk_attention_desc *resolved, const int32_t *page_table,
                                          const int32_t *page_offsets, const int32_t *last_page, const int32_t *lengths,
                                          clmgk_error *error);
+
+/*
+ * Checks the places of states of a resolved descriptor's call with a pool (state_pool), which calls on device arrays
+ * take as they are: each is -1 or a place of the pool, and no two sequences write one. one_pool = 1: state_c and
+ * new_state_c are one array, so that no sequence may read a place that another one writes. INVALID_VALUE, with a
+ * message that names the element; OUT_OF_HOST_MEMORY. An array that the descriptor does not use is ignored and may be
+ * NULL. clmgk_attention_forward_host calls it.
+ */
+CLMGK_API clmgk_status clmgk_check_state_slots(const clmgk_attention_desc *resolved, const int32_t *state_slots,
+                                               const int32_t *new_state_slots, int32_t one_pool, clmgk_error *error);
 
 /*
  * Enqueues the forward pass on `queue`, a queue of the plan's context and device, in order or out of order. Never

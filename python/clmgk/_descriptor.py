@@ -129,6 +129,7 @@ class Descriptor(TypedDict, total=False):
     append_rotary_base: float
     prefix_pages: int
     unnormalised: bool
+    state_pool: int
 
 
 # Enumerations of C without a table of names.

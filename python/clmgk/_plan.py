@@ -584,7 +584,7 @@ class Prepared:
     """A pass of a plan on arrays of one `signature`. What depends on the signature alone is checked when this is made; what
     does not (values, read-only and overlapping memory), by each call."""
 
-    __slots__ = ("_pass", "_inputs", "_outputs", "_given", "_paged")
+    __slots__ = ("_pass", "_inputs", "_outputs", "_given", "_paged", "_pooled")
 
     def __init__(self, plan: Plan, pass_: Pass, arrays: Mapping[str, Array | None], unwanted: Container[str] = ()) -> None:
         self._pass = pass_
@@ -604,6 +604,7 @@ class Prepared:
         _refuse(plan, pass_, arrays)
         self._paged = "page_table" in pass_.by_name and arrays.get("page_table") is not None
         self._given = [slot.name for _, slot, _ in self._outputs if arrays.get(slot.name) is not None]
+        self._pooled = plan._resolved.state_pool > 0
 
     def run(self, plan: Plan, arrays: Mapping[str, Any], seed: int, accumulate: int = 0) -> dict[str, Array]:
         """Runs the pass on arrays of the signature; makes the outputs that are not among them. Returns the outputs."""
@@ -615,8 +616,10 @@ class Prepared:
             pointers[place] = from_buffer(array if row is None else array[row])
         if self._paged:
             _check_pages(plan, arrays)
+        if self._pooled:
+            _check_state_slots(plan, arrays)
         for name in self._given:
-            _check_output(name, arrays)
+            _check_output(name, arrays, self._pooled)
         outputs = {}
         for place, slot, row in self._outputs:
             array = arrays.get(slot.name)
@@ -635,6 +638,13 @@ def _check_pages(plan: Plan, arrays: Mapping[str, Any]) -> None:
          *[NULL if arrays.get(name) is None else from_buffer("int32_t[]", arrays[name]) for name in names])
 
 
+def _check_state_slots(plan: Plan, arrays: Mapping[str, Any]) -> None:
+    """Raises for places that states cannot be read from, or left at."""
+    slots = [NULL if arrays.get(name) is None else from_buffer("int32_t[]", arrays[name]) for name in ("state_slots", "new_state_slots")]
+    one_pool = arrays.get("new_state_c") is not None and arrays["new_state_c"] is arrays.get("state_c")
+    call(lib.clmgk_check_state_slots, plan._resolved, *slots, one_pool)
+
+
 def _refuse(plan: Plan, pass_: Pass, arrays: Mapping[str, Array | None]) -> None:
     """Raises for arrays that the pass does not use; ignores those of other passes, as the C library does."""
     for name, array in arrays.items():
@@ -645,12 +655,14 @@ def _refuse(plan: Plan, pass_: Pass, arrays: Mapping[str, Array | None]) -> None
             raise ValueError(f"{name}: given, but the plan does not use it")
 
 
-def _check_output(output: str, arrays: Mapping[str, Array | None]) -> None:
-    """Raises if an output that the caller gave is read-only, or shares memory with another array."""
+def _check_output(output: str, arrays: Mapping[str, Array | None], pooled: bool) -> None:
+    """Raises if an output that the caller gave is read-only, or shares memory with another array, if that is not its pool."""
     given: Any = arrays[output]
     if not given.flags.writeable:
         raise ValueError(f"{output}: read-only: expected an array that can be written")
     for name, array in arrays.items():
+        if pooled and array is given and output == f"new_{name}":
+            continue
         if name != output and array is not None and _shares_memory(given, array):
             raise ValueError(f"{output}: shares memory with {name}")
 

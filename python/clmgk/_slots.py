@@ -76,7 +76,7 @@ _RANGES = {
 
 def _value_check(name: str, values: int, end: int) -> Callable[[Array], None] | None:
     """The check of an input's values, as the C calls on host arrays make it; None if all are legal."""
-    if values in (lib.CLMGK_VALUES_ANY, lib.CLMGK_VALUES_PAGES):  # pages: clmgk_check_pages, of all tables together
+    if values in (lib.CLMGK_VALUES_ANY, lib.CLMGK_VALUES_PAGES, lib.CLMGK_VALUES_SLOTS):  # pages and slots: by C, together
         return None
     if values == lib.CLMGK_VALUES_OFFSETS:
         return lambda array: _check_ascending(name, array, end)

@@ -125,6 +125,31 @@ static clmgk_buffer *buffer_of(binding_pending *p, size_t i)
     return clmgk_array_buffer(&p->args, p->pass->slots[i].array);
 }
 
+static bool is_same_array(binding_pending *p, size_t i, size_t j)
+{
+    return p->arrays[i] == p->arrays[j] && p->pass->slots[i].bytes == p->pass->slots[j].bytes;
+}
+
+/* A pool of states may be of old and of new ones: one buffer for both. */
+static bool is_output_too(binding_pending *p, size_t i)
+{
+    bool output = false;
+    for (size_t j = 0; j < p->pass->count; ++j)
+        output = output || (p->pass->slots[j].is_output && is_same_array(p, i, j));
+    return output;
+}
+
+static bool share_buffer(binding_pending *p, size_t i)
+{
+    for (size_t j = 0; j < i; ++j)
+        if (buffer_of(p, j)->memory != NULL && is_same_array(p, i, j) &&
+            clRetainMemObject(buffer_of(p, j)->memory) == CL_SUCCESS) {
+            buffer_of(p, i)->memory = buffer_of(p, j)->memory;
+            return true;
+        }
+    return false;
+}
+
 static clmgk_status create_buffer(binding_pending *p, size_t i, clmgk_error *error)
 {
     const binding_slot *const slot = &p->pass->slots[i];
@@ -134,7 +159,9 @@ static clmgk_status create_buffer(binding_pending *p, size_t i, clmgk_error *err
         return refuse(error, CLMGK_ERROR_INVALID_BUFFER, clmgk_array_name(slot->array),
                       "its elements are not aligned in memory: copy it");
     const cl_mem_flags host = p->device->in_place ? CL_MEM_USE_HOST_PTR : CL_MEM_COPY_HOST_PTR;
-    const cl_mem_flags access = slot->is_output ? CL_MEM_READ_WRITE : CL_MEM_READ_ONLY;
+    const cl_mem_flags access = is_output_too(p, i) ? CL_MEM_READ_WRITE : CL_MEM_READ_ONLY;
+    if (share_buffer(p, i))
+        return CLMGK_OK;
     cl_int code = CL_SUCCESS;
     buffer_of(p, i)->memory = clCreateBuffer(p->device->context, access | host, slot->bytes, p->arrays[i], &code);
     return buffer_of(p, i)->memory != NULL ? CLMGK_OK : fail_cl(error, code, "clCreateBuffer");

@@ -44,7 +44,7 @@ FUNCTIONS = {"gradients", "statistics", "combine"}
 # that calls write.
 PLANS_ALONE = {"use_lse_low", "dtype_grad_q", "dtype_grad_k", "dtype_grad_v", "first_batch", "first_head", "all_heads", "partial_keys",
                "append", "append_k", "append_v", "append_rotary", "append_rotary_size", "append_rotary_base",
-               "prefix_pages", "use_scale_k", "use_scale_v", "scale_k", "scale_v"}
+               "prefix_pages", "state_pool", "use_scale_k", "use_scale_v", "scale_k", "scale_v"}
 
 
 @pytest.mark.parametrize("name", OFFERED)

@@ -372,6 +372,41 @@ def test_append(rng):
         plan.append(k=k, v=v, **{**arrays, "append_positions": None})
 
 
+def test_states_in_a_pool(rng):
+    """Packed sequences go on with states of a pool, in place; what no sequence names stays."""
+    rows, begin, read, written = [3, 1, 0, 2], [0, 3, 4, 4, 6], [2, -1, 0, 1], [2, 4, 3, -1]
+    q, k, v = normal(rng, 1, 2, 6, 16), normal(rng, 1, 2, 6, 16), normal(rng, 1, 2, 6, 16)
+    pool = [normal(rng, 5, 2, 16, 16), np.abs(normal(rng, 5, 2, 16)) + 1]
+    before = [array.copy() for array in pool]
+    plan = clmgk.Plan(variant="linear", sequences=4, heads=2, length=6, head_size=16, causal=True, state_pool=5, use_state=True,
+                      use_new_state=True)
+    arrays = {"q": q, "k": k, "v": v, "offsets": np.array(begin, np.int32), "state_slots": np.array(read, np.int32),
+              "new_state_slots": np.array(written, np.int32), "state_c": pool[0], "state_z": pool[1], "new_state_c": pool[0],
+              "new_state_z": pool[1]}
+    out = plan.forward(**arrays)
+    assert out["new_state_c"] is pool[0]
+    expected = [array.copy() for array in before]
+    for t, (first, count) in enumerate(zip(begin, rows)):
+        state = clmgk.State(*[array[read[t]:read[t] + 1] for array in before]) if read[t] >= 0 else None
+        if count:
+            part = [array[:, :, first:first + count] for array in (q, k, v)]
+            o, new = clmgk.linear_attention(*part, causal=True, state=state, return_state=True)
+            np.testing.assert_allclose(out["o"][:, :, first:first + count], o, **TOLERANCE)
+        else:
+            new = state
+        for array, own in zip(expected, new[:2]):
+            if written[t] >= 0:
+                array[written[t]] = own[0]
+    for array, own in zip(pool, expected):
+        np.testing.assert_allclose(array, own, **TOLERANCE)
+    with pytest.raises(ValueError, match=r"state_slots\[1\]: 5: expected -1 to 4"):
+        plan.forward(**{**arrays, "state_slots": np.array([2, 5, 0, 1], np.int32)})
+    with pytest.raises(ValueError, match=r"state_slots\[0\]: 4: expected a place that number 1 does not write"):
+        plan.forward(**{**arrays, "state_slots": np.array([4, -1, 0, 1], np.int32)})
+    with pytest.raises(ValueError, match="new_state_c: shares memory with state_c"):
+        plan.forward(**{**arrays, "new_state_c": pool[0][:]})
+
+
 def test_pages_are_checked(rng):
     k, v, _ = paged(rng)
     q = normal(rng, 2, 2, 3, 16)

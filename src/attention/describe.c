@@ -58,8 +58,13 @@ static clmgk_status check_no_features(const clmgk_attention_desc *d, clmgk_error
     const struct {
         const char *field;
         double value;
-    } fields[] = {{"feature", d->feature}, {"feature_order", d->feature_order},     {"features", (double)d->features},
-                  {"guard", d->guard},     {"feature_epsilon", d->feature_epsilon}, {"unnormalised", d->unnormalised}};
+    } fields[] = {{"feature", d->feature},
+                  {"feature_order", d->feature_order},
+                  {"features", (double)d->features},
+                  {"guard", d->guard},
+                  {"feature_epsilon", d->feature_epsilon},
+                  {"unnormalised", d->unnormalised},
+                  {"state_pool", (double)d->state_pool}};
     for (size_t i = 0; i < MGK_COUNT(fields); ++i)
         if (fields[i].value != 0.0)
             return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: %g: expected 0 with variant %s", fields[i].field,

@@ -20,9 +20,21 @@ typedef struct call_arrays {
 
 static int access_of(const clmgk_plan *plan, clmgk_pass pass, clmgk_array array)
 {
+    const bool of_states = array >= CLMGK_ARRAY_NEW_STATE_C && array <= CLMGK_ARRAY_NEW_STATE_M;
     if (!mgk_array_is_output(&plan->desc, pass, array))
         return MGK_READ;
-    return pass == CLMGK_PASS_BACKWARD ? MGK_READ | MGK_WRITE : MGK_WRITE; /* some gradients are sums in place */
+    /* some gradients are sums in place, and a pool may be of old and new states */
+    return pass == CLMGK_PASS_BACKWARD || (of_states && plan->desc.state_pool > 0) ? MGK_READ | MGK_WRITE : MGK_WRITE;
+}
+
+/* Whether the array is a pool of old states that is also that of new ones, which then stands for both. */
+static bool is_pool_of_new_states(const clmgk_plan *plan, clmgk_array array, const mgk_call *call)
+{
+    enum { TO_NEW = CLMGK_ARRAY_NEW_STATE_C - CLMGK_ARRAY_STATE_C };
+    if (plan->desc.state_pool == 0 || array < CLMGK_ARRAY_STATE_C || array > CLMGK_ARRAY_STATE_M)
+        return false;
+    const clmgk_buffer *const old_states = call->buffers[array], *const new_states = call->buffers[array + TO_NEW];
+    return new_states != NULL && new_states->memory == old_states->memory && new_states->offset == old_states->offset;
 }
 
 static clmgk_status add_array(const clmgk_plan *plan, const mgk_plan_array *line, clmgk_pass pass, clmgk_array array,
@@ -40,6 +52,8 @@ static clmgk_status add_array(const clmgk_plan *plan, const mgk_plan_array *line
         *parts = mgk_extent_dense(bytes);
         extent = parts;
     }
+    if (buffer->memory != NULL && is_pool_of_new_states(plan, array, call))
+        return CLMGK_OK;
     if (buffer->memory != NULL)
         arrays->operands.item[arrays->operands.count++] =
             (mgk_operand){name, buffer, extent, line->element, access_of(plan, pass, array), NULL, 0};

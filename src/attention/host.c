@@ -159,6 +159,7 @@ static clmgk_status check_values(const host_call *call, clmgk_array array, clmgk
         return check_lengths(clmgk_array_name(array), call->pointer[array], mgk_array_count(desc, array),
                              MGK_MOST_POSITION, error);
     case CLMGK_VALUES_PAGES: /* together, by clmgk_check_pages */
+    case CLMGK_VALUES_SLOTS: /* by clmgk_check_state_slots; each array has memory of its own on the device */
         return CLMGK_OK;
     default:
         return check_floats(call, array, error);
@@ -294,6 +295,9 @@ static clmgk_status host_begin(host_call *call, clmgk_pass pass, const clmgk_att
         MGK_TRY(clmgk_check_pages(&call->desc, call->pointer[CLMGK_ARRAY_PAGE_TABLE],
                                   call->pointer[CLMGK_ARRAY_PAGE_OFFSETS], call->pointer[CLMGK_ARRAY_LAST_PAGE],
                                   call->pointer[CLMGK_ARRAY_LENGTHS], error));
+    if (call->desc.state_pool > 0 && pass == CLMGK_PASS_FORWARD)
+        MGK_TRY(clmgk_check_state_slots(&call->desc, call->pointer[CLMGK_ARRAY_STATE_SLOTS],
+                                        call->pointer[CLMGK_ARRAY_NEW_STATE_SLOTS], 0, error));
     return CLMGK_OK;
 }
 

@@ -109,15 +109,17 @@ static bool has_trait(const clmgk_attention_desc *desc, clmgk_variant_trait trai
     return (clmgk_variant_traits(desc->variant) & (uint32_t)trait) != 0;
 }
 
-/* A state from C, z and m on: [B,H,F,E], [B,H,F], [B,H]; mixed heads [B,H,M,F,E], [B,M,F], [B]. */
+/* A state from C, z and m on: [B,H,F,E], [B,H,F], [B,H]; mixed heads [B,H,M,F,E], [B,M,F], [B]; a pool has P places in
+ * place of B. */
 static void shape_state(th_problem *problem, th_name first)
 {
     const clmgk_attention_desc *const d = &problem->desc;
     th_array *const a = &problem->array[first];
     const bool mixed = has_trait(d, CLMGK_TRAIT_ADMIXTURE);
-    set_shape(&a[0], d->batch, d->heads, mixed ? d->components : 1, d->features, d->value_size);
-    set_shape(&a[1], d->batch, mixed ? d->components : d->heads, 1, d->features, 1);
-    set_shape(&a[2], d->batch, mixed ? 1 : d->heads, 1, 1, 1);
+    const int64_t states = d->state_pool > 0 ? d->state_pool : d->batch;
+    set_shape(&a[0], states, d->heads, mixed ? d->components : 1, d->features, d->value_size);
+    set_shape(&a[1], states, mixed ? d->components : d->heads, 1, d->features, 1);
+    set_shape(&a[2], states, mixed ? 1 : d->heads, 1, 1, 1);
 }
 
 /* Captured arrays have their axes first. */
@@ -211,6 +213,8 @@ static void shape_arrays(th_problem *problem)
     set_shape(&a[TH_PROJECTION], 1, 1, 1, d->features, d->head_size);
     shape_state(problem, TH_STATE_C);
     shape_state(problem, TH_NEW_STATE_C);
+    set_shape(&a[TH_STATE_SLOTS], problems, 1, 1, 1, 1);
+    set_shape(&a[TH_NEW_STATE_SLOTS], problems, 1, 1, 1, 1);
     set_shape(&a[TH_DENOMINATOR], d->batch, d->heads, 1, d->length, 2);
     shape_training(problem);
     shape_captures(problem);
@@ -314,6 +318,8 @@ static bool is_used(const clmgk_attention_desc *desc, th_name name)
         return name == TH_APPEND_POSITIONS ? desc->append_rotary != 0 : desc->append > 0;
     if (name == TH_PREFIX_TABLE || name == TH_PREFIX_LENGTH)
         return desc->prefix_pages > 0;
+    if (name == TH_STATE_SLOTS || name == TH_NEW_STATE_SLOTS)
+        return desc->state_pool > 0 && (name == TH_STATE_SLOTS ? desc->use_state : desc->use_new_state) != 0;
     if (name == TH_SCALE_K || name == TH_SCALE_V)
         return name == TH_SCALE_K ? desc->use_scale_k != 0 : desc->use_scale_v != 0;
     return is_used_in_attention(desc, name);
@@ -327,7 +333,8 @@ bool th_is_gradient(th_name name)
 bool th_is_input(th_name name)
 {
     return (name <= TH_STATE_M && name != TH_O && name != TH_LSE) || (name >= TH_CAPTURE_0 && name <= TH_MASK_BLOCKS) ||
-           name == TH_PREFIX_TABLE || name == TH_PREFIX_LENGTH || name == TH_SCALE_K || name == TH_SCALE_V;
+           name == TH_PREFIX_TABLE || name == TH_PREFIX_LENGTH || name == TH_SCALE_K || name == TH_SCALE_V ||
+           name == TH_STATE_SLOTS || name == TH_NEW_STATE_SLOTS;
 }
 
 bool th_is_output(th_name name)
@@ -384,6 +391,9 @@ static double random_value(const clmgk_attention_desc *desc, th_name name, uint6
     case TH_APPEND_SLOTS:
         return floor(th_uniform(state) *
                      (double)(desc->page_size > 0 ? desc->pages * desc->page_size : desc->length_k));
+    case TH_STATE_SLOTS:
+    case TH_NEW_STATE_SLOTS:
+        return floor(th_uniform(state) * (double)desc->state_pool);
     case TH_APPEND_POSITIONS:
         return floor(1000 * th_uniform(state));
     case TH_BIAS:

@@ -94,6 +94,11 @@ static const char *cache_axis(const clmgk_attention_desc *d)
     return mgk_has_caches(d) ? "T" : "B";
 }
 
+static const char *problem_axis(const clmgk_attention_desc *d)
+{
+    return d->sequences > 0 ? "T" : "B";
+}
+
 /* Of each problem, or compressed, of all. */
 static const char *table_axes(const clmgk_attention_desc *d)
 {
@@ -146,17 +151,20 @@ static const char *weight_axes(const clmgk_attention_desc *d)
 /* C, z and m of the state: of each head, or of each global head, whose z and m no local head differs in. */
 static const char *state_axes(const clmgk_attention_desc *d)
 {
-    return has_trait(d, CLMGK_TRAIT_ADMIXTURE) ? "BHMFE" : "BHFE";
+    const bool mixed = has_trait(d, CLMGK_TRAIT_ADMIXTURE);
+    return d->state_pool > 0 ? mixed ? "pHMFE" : "pHFE" : mixed ? "BHMFE" : "BHFE";
 }
 
 static const char *total_axes(const clmgk_attention_desc *d)
 {
-    return has_trait(d, CLMGK_TRAIT_ADMIXTURE) ? "BMF" : "BHF";
+    const bool mixed = has_trait(d, CLMGK_TRAIT_ADMIXTURE);
+    return d->state_pool > 0 ? mixed ? "pMF" : "pHF" : mixed ? "BMF" : "BHF";
 }
 
 static const char *scale_axes(const clmgk_attention_desc *d)
 {
-    return has_trait(d, CLMGK_TRAIT_ADMIXTURE) ? "B" : "BH";
+    const bool mixed = has_trait(d, CLMGK_TRAIT_ADMIXTURE);
+    return d->state_pool > 0 ? mixed ? "p" : "pH" : mixed ? "B" : "BH";
 }
 
 /* The axes of captured array `number`. */
@@ -345,7 +353,8 @@ static int64_t size_of(const clmgk_attention_desc *d, char axis)
                  {'C', d->table_pages},
                  {'o', d->batch + 1},
                  {'R', d->append},
-                 {'Y', d->prefix_pages}};
+                 {'Y', d->prefix_pages},
+                 {'p', d->state_pool}};
     for (size_t i = 0; i < MGK_COUNT(sizes); ++i)
         if (sizes[i].axis == axis)
             return sizes[i].size;

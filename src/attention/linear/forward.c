@@ -45,5 +45,7 @@ clmgk_status mgk_linear_plan_forward(const mgk_attention_request *request, mgk_p
         mgk_linear_add(&x, "linear/steps.cl", "linear_steps", bind_forward, groups, 0);
     else
         mgk_linear_add(&x, file, "linear_apply", bind_forward, groups, 0);
+    if (x.args.stores_apart)
+        mgk_linear_add(&x, "linear/keep.cl", "linear_keep", bind_forward, slots, 0);
     return CLMGK_OK;
 }

@@ -103,16 +103,34 @@ static clmgk_status check_numbers(const clmgk_attention_desc *d, clmgk_error *er
                     d->feature_epsilon, clmgk_feature_name(d->feature));
 }
 
+/* States of many sequences in a pool, for inference. */
+static clmgk_status check_pool(const clmgk_attention_desc *d, clmgk_error *error)
+{
+    enum { MOST = 1 << 30 };
+    const bool has_states = d->use_state || d->use_new_state;
+    if (d->state_pool < 0 || d->state_pool > MOST)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "state_pool: %" PRId64 ": expected 0 to %d", d->state_pool,
+                        MOST);
+    if (d->state_pool > 0 && !has_states)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                        "state_pool: %" PRId64 ": expected 0 without use_state and use_new_state", d->state_pool);
+    if (d->state_pool > 0 && d->gradients != 0)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                        "gradients: expected 0 with state_pool = %" PRId64 ": pools are for inference", d->state_pool);
+    if (d->sequences > 0 && has_states && d->state_pool == 0)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                        "%s: 1: expected 0 with packed sequences, or a pool of states (state_pool)",
+                        d->use_state ? "use_state" : "use_new_state");
+    return CLMGK_OK;
+}
+
 static clmgk_status linear_resolve(clmgk_attention_desc *d, clmgk_error *error)
 {
     MGK_TRY(check_absent(d, error));
     MGK_TRY(resolve_components(d, error));
     MGK_TRY(resolve_features(d, error));
     MGK_TRY(check_numbers(d, error));
-    if (d->sequences > 0 && (d->use_state || d->use_new_state))
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: 1: expected 0 with packed sequences",
-                        d->use_state ? "use_state" : "use_new_state");
-    return CLMGK_OK;
+    return check_pool(d, error);
 }
 
 /* ---- common to all passes ------------------------------------------------------------------------------------- */

@@ -185,6 +185,9 @@ static void set_args(mgk_linear_pass *x)
     args->epsilon = (float)d->feature_epsilon;
     args->above = args->epsilon > 0.0F ? nextafterf(args->epsilon, INFINITY) : 0.0F;
     args->uniform_prior = 1.0F / (float)d->components;
+    args->pool = (mgk_i32)d->state_pool;
+    const bool shared = args->splits > 1 || x->value_block < x->request->traits.value_size || x->flags.MIXED_HEADS;
+    args->stores_apart = d->state_pool > 0 && d->use_new_state && d->causal && shared;
 }
 
 clmgk_status mgk_linear_begin(const mgk_attention_request *request, const mgk_linear_costs *costs, mgk_pass_plan *plan,

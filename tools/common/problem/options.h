@@ -132,6 +132,8 @@
     X(APPEND_POSITIONS, )                                                                                              \
     X(PREFIX_TABLE, )                                                                                                  \
     X(PREFIX_LENGTH, )                                                                                                 \
+    X(STATE_SLOTS, )                                                                                                   \
+    X(NEW_STATE_SLOTS, )                                                                                               \
     X(WORKSPACE, )
 
 /* Every array has one line in one of the lists; one without does not compile. */
