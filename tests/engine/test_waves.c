@@ -478,7 +478,7 @@ TH_HOST_TEST(ranges_by_length)
         int64_t tiles = 0;
         for (int b = 0; b < PROBLEMS; b++) {
             lengths[b] = kind == 0 ? 4000 : kind == 1 ? 100 + b * 37 % PROBLEMS * 125 : b == 40 ? 8000 : 100;
-            tiles += HEADS * ((lengths[b] + made.block.tile - 1) / made.block.tile);
+            tiles += (int64_t)HEADS * ((lengths[b] + made.block.tile - 1) / made.block.tile);
         }
         const int64_t time = time_of(&made, lengths, PROBLEMS, HEADS, wave), least = (tiles + wave - 1) / wave;
         const int64_t longest = ROOM / made.block.tile / made.splits;
