@@ -136,8 +136,9 @@ void mgk_print_function(mgk_text *text, const char *name, bool score, const mgk_
     const mgk_node *const nodes = expression ? expression->nodes : NULL;
     const int32_t last = expression ? (int32_t)expression->count - 1 : 0;
     const mgk_type type = nodes ? (mgk_type)nodes[last].type : score ? MGK_FLOAT : MGK_BOOL;
-    mgk_text_printf(text, "FUNCTION %s %s(%sconst struct mod_pair pair, const struct mod_data data)\n{\n",
-                    type_code(type), name, score ? "const mod_float s, " : "");
+    const bool shared = !score && nodes && (nodes[last].depends & MGK_ON_DATA) != 0; /* reads are long */
+    mgk_text_printf(text, "%sFUNCTION %s %s(%sconst struct mod_pair pair, const struct mod_data data)\n{\n",
+                    shared ? "SHARED_" : "", type_code(type), name, score ? "const mod_float s, " : "");
     if (nodes)
         print_variables(text, nodes, last + 1);
     mgk_text_printf(text, "    return ");

@@ -402,6 +402,10 @@ TH_HOST_TEST(test_printed_code)
     code = print_text("true", true);
     assert_non_null(strstr(code.data, "FUNCTION mod_int mask_mod(const struct mod_pair pair, const struct mod_data "
                                       "data)\n{\n    return mod_const_int(-1);\n}\n"));
+    assert_int_equal(code.data[0], 'F'); /* inline */
+    mgk_text_free(&code);
+    code = print_text("doc[b, j] > 0", true); /* reads are long, and called */
+    assert_ptr_equal(strstr(code.data, "SHARED_FUNCTION mod_int mask_mod("), code.data);
     mgk_text_free(&code);
     mgk_expression *const mask = extract_text("j <= i && doc[b, j] > 0 && (i / 4 - j / 4 < 2 || c * i > 3)", true);
     mgk_print_ranges(&code, "mask_mod_tile", false, mask);
