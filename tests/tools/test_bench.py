@@ -219,6 +219,15 @@ class Figures(BenchTest):
         self.assertEqual([case[key] for key in ("dtype", "dtype_k", "dtype_v", "dtype_o")], ["f32", "f16", "bf16", None])
         self.assertEqual(case["bytes"], 2 * (4 * 4 * 40 * (16 + 24) + 2 * 2 * 50 * (16 + 24)) + 4 * 2 * 4 * 40)
 
+    @unittest.skipUnless(FULL, "in the full tier")
+    def test_types_of_caches(self):
+        """Integers have a scale for each row; results are checked."""
+        found = self.bench("--variants", "softmax", "--dtype-k", "int8", "--dtype-v", "e4m3", "--kv-heads", 2)
+        case = found["cases"][0]
+        self.assertEqual(found["failures"], [])
+        self.assertEqual([case[key] for key in ("dtype", "dtype_k", "dtype_v")], ["f32", "int8", "e4m3"])
+        self.assertEqual(case["bytes"], 2 * (4 * 4 * 40 * (16 + 24) + 2 * 50 * (16 + 4 + 24)) + 4 * 2 * 4 * 40)
+
     def test_both_passes(self):
         found = self.bench("--variants", "softmax:4,mgk:2,smgk:2", "--pass", "both")
         self.assertEqual(found["failures"], [])
@@ -937,6 +946,7 @@ class Refusals(BenchTest):
             (["--dtype"], ["--dtype", "f64"]),
             (["--dtype"], ["--dtype", "f32,f32"]),
             (["--dtype-k"], ["--dtype-k", "f16,bf16"]),
+            (["--dtype-v", "blocks"], ["--dtype-v", "q8_0"]),
             (["--engine"], ["--engine", "tensor"]),
             (["--seconds"], ["--seconds", "-1"]),
             (["--seconds"], ["--seconds", "nan"]),

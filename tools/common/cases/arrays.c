@@ -8,6 +8,8 @@
 #define SEED  1     /* of dropout and noise */
 #define PHASE 49999 /* from where one array begins in the pattern to where the next does */
 
+#define INTEGER_SCALE 0x1p-5 /* of rows of integers */
+
 /* ---- sizes --------------------------------------------------------------------------------------------------- */
 
 static bool is_shared_input(clmgk_array array)
@@ -156,6 +158,8 @@ static double value_at(const bench_arrays *arrays, const clmgk_attention_desc *d
         const int64_t document = (int64_t)element * BENCH_DOCUMENTS / desc->length_k;
         return (double)document;
     }
+    if (array == CLMGK_ARRAY_SCALE_K || array == CLMGK_ARRAY_SCALE_V)
+        return INTEGER_SCALE;
     if (array == CLMGK_ARRAY_SLOPES || is_capture_of(desc, array, false))
         return ldexp(1.0, -1 - (int)(element % 8));
     if (tool_is_linear(desc->variant) && array != CLMGK_ARRAY_PRIOR)
@@ -190,6 +194,7 @@ static double next_uniform(uint64_t *state)
 static tool_exit make_pattern(clmgk_dtype dtype, double **values, void **elements, tool_error *error)
 {
     static const double tau = 6.283185307179586;
+    const double scale = dtype == CLMGK_DTYPE_INT8 ? INTEGER_SCALE : 1.0;
     *values = calloc(BENCH_PATTERN, sizeof(**values));
     *elements = calloc(BENCH_PATTERN, clmgk_ref_dtype_size(dtype));
     if (!*values || !*elements)
@@ -197,10 +202,12 @@ static tool_exit make_pattern(clmgk_dtype dtype, double **values, void **element
     uint64_t state = 1;
     for (size_t i = 0; i < BENCH_PATTERN; i++) { /* normals, by Box and Muller */
         const double radius = sqrt(-2 * log(next_uniform(&state)));
-        (*values)[i] = radius * cos(tau * next_uniform(&state));
+        (*values)[i] = radius * cos(tau * next_uniform(&state)) / scale;
     }
     clmgk_ref_store(dtype, *values, BENCH_PATTERN, *elements);
     clmgk_ref_load(dtype, *elements, BENCH_PATTERN, *values);
+    for (size_t i = 0; i < BENCH_PATTERN; i++)
+        (*values)[i] *= scale;
     return TOOL_DONE;
 }
 
@@ -247,8 +254,8 @@ done:
 tool_exit bench_arrays_create(const tool_device *device, const bench_group *group, bench_arrays *arrays,
                               tool_error *error)
 {
-    bench_elements most[CLMGK_DTYPES] = {{{0}}}; /* elements of shared inputs */
-    size_t bytes[CLMGK_ARRAYS] = {0};            /* of shared outputs */
+    bench_elements most[CLMGK_ALL_DTYPES] = {{{0}}}; /* elements of shared inputs */
+    size_t bytes[CLMGK_ARRAYS] = {0};                /* of shared outputs */
     *arrays = (bench_arrays){.pattern = {NULL}};
     for (size_t i = 0; i < group->count; i++) {
         const clmgk_attention_desc *desc = &group->cases[i].desc;
@@ -259,7 +266,7 @@ tool_exit bench_arrays_create(const tool_device *device, const bench_group *grou
             bytes[array] = TOOL_MAX(bytes[array], count_bytes(desc, &count, array));
         }
     }
-    for (int dtype = 0; dtype < CLMGK_DTYPES; dtype++) {
+    for (int dtype = 0; dtype < CLMGK_ALL_DTYPES; dtype++) {
         bool any = false;
         for (clmgk_array array = 0; array < CLMGK_ARRAYS; array++)
             any = any || most[dtype].of[array];
@@ -276,11 +283,11 @@ tool_exit bench_arrays_create(const tool_device *device, const bench_group *grou
 void bench_arrays_release(bench_arrays *arrays)
 {
     for (clmgk_array array = 0; array < CLMGK_ARRAYS; array++) {
-        for (int dtype = 0; dtype < CLMGK_DTYPES; dtype++)
+        for (int dtype = 0; dtype < CLMGK_ALL_DTYPES; dtype++)
             tool_release_buffer(arrays->input[dtype][array]);
         tool_release_buffer(arrays->output[array]);
     }
-    for (int dtype = 0; dtype < CLMGK_DTYPES; dtype++)
+    for (int dtype = 0; dtype < CLMGK_ALL_DTYPES; dtype++)
         free(arrays->pattern[dtype]);
     *arrays = (bench_arrays){.pattern = {NULL}};
 }
@@ -351,8 +358,9 @@ void bench_own_release(bench_own *own)
 
 tool_exit bench_values_create(const clmgk_attention_desc *desc, bench_values *values, tool_error *error)
 {
-    const bench_elements count = bench_count_elements(desc);
     *values = (bench_values){.problem = {.desc = *desc, .seed = SEED}};
+    values->problem.desc.use_scale_k = values->problem.desc.use_scale_v = 0; /* in the numbers of the pattern */
+    const bench_elements count = bench_count_elements(&values->problem.desc);
     for (clmgk_array array = 0; array < CLMGK_ARRAYS; array++) {
         if (count.of[array] == 0 || is_output(array))
             continue;

@@ -30,7 +30,7 @@ enum {
 
 /* More cases of softmax beside the variants that a shape compares: causal, every other storage type, without the
  * window, and forward in f32 with keys and values in f16. */
-enum { BENCH_WITH_CAUSAL = 1, BENCH_WITH_STORAGE = 2, BENCH_WITH_FULL = 4, BENCH_WITH_F16_CACHE = 8 };
+enum { BENCH_WITH_CAUSAL = 1, BENCH_WITH_STORAGE = 2, BENCH_WITH_FULL = 4, BENCH_WITH_CACHES = 8 };
 
 /* BENCH_PASSES can be asked for. BENCH_MASK, of a text's case, makes the classes of a mask's blocks and nothing else.
  */
@@ -155,8 +155,10 @@ enum { BENCH_SIZE_OPTIONS(BENCH_SIZE_NUMBER) BENCH_SIZE_OPTION_COUNT };
 /* Storage types, as rows and as the structure's fields below. */
 #define BENCH_DTYPE_OPTIONS(X)                                                                                         \
     X(DTYPE, "dtype", "T,...", "storage types of Q:" TOOL_DTYPE_NAMES "; default f32")                                 \
-    X(DTYPE_K, "dtype-k", "T", "storage type of K and its gradient; default: as --dtype")                              \
-    X(DTYPE_V, "dtype-v", "T", "storage type of V and its gradient; default: as --dtype")                              \
+    X(DTYPE_K, "dtype-k", "T",                                                                                         \
+      "storage type of K and its gradient; default: as --dtype.\n"                                                     \
+      "Forward also e4m3, e5m2, and int8 with a scale for each row")                                                   \
+    X(DTYPE_V, "dtype-v", "T", "storage type of V and its gradient, likewise")                                         \
     X(DTYPE_O, "dtype-o", "T", "storage type of O and its gradient; default: as --dtype")                              \
     X(PRECISION, "precision", "NAME",                                                                                  \
       "exact (default), or the least precision of products of f32 or f16 arrays that may be used: tf32, bf16")
@@ -308,9 +310,9 @@ const char *bench_gradient_name(int which);
 /* Arrays of a group: inputs are one pattern of normals over and over, so that all cases of a storage type share
  * them and none is kept on the host. Arrays of a smaller problem are the beginning of those of a larger one. */
 typedef struct bench_arrays {
-    cl_mem input[CLMGK_DTYPES][CLMGK_ARRAYS]; /* Q, K, V, dO */
-    double *pattern[CLMGK_DTYPES];            /* [BENCH_PATTERN], as stored */
-    cl_mem output[CLMGK_ARRAYS];              /* O and L of forward passes, gradients */
+    cl_mem input[CLMGK_ALL_DTYPES][CLMGK_ARRAYS]; /* Q, K, V, dO */
+    double *pattern[CLMGK_ALL_DTYPES];            /* [BENCH_PATTERN], as stored; integers times their scale */
+    cl_mem output[CLMGK_ARRAYS];                  /* O and L of forward passes, gradients */
 } bench_arrays;
 
 /* On failure `arrays` holds what bench_arrays_release takes. */

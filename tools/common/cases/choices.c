@@ -313,6 +313,15 @@ static tool_exit parse_shapes(const bench_choice *choice, bench_request *request
                        choice->own_suite_count, request, suite, error);
 }
 
+/* A type whose elements stand by themselves. */
+static tool_exit parse_cache(const char *option, const char *text, clmgk_storage *storage, tool_error *error)
+{
+    TOOL_TRY(tool_parse_cache_storage(option, text, storage, error));
+    if (text && clmgk_dtype_get_info((clmgk_dtype)(*storage - 1)).block > 1)
+        return tool_fail(error, TOOL_BAD_INPUT, "--%s '%s': expected a type without blocks", option, text);
+    return TOOL_DONE;
+}
+
 tool_exit bench_parse_choice(const bench_choice *choice, bench_request *request, unsigned *suite, tool_error *error)
 {
     TOOL_TRY(parse_shapes(choice, request, suite, error));
@@ -322,8 +331,8 @@ tool_exit bench_parse_choice(const bench_choice *choice, bench_request *request,
         take_default_variants(request, *suite);
     TOOL_TRY(check_state(choice, request, error));
     TOOL_TRY(parse_feature(choice, request, error));
-    TOOL_TRY(tool_parse_storage("dtype-k", choice->dtype_k, &request->dtype_k, error));
-    TOOL_TRY(tool_parse_storage("dtype-v", choice->dtype_v, &request->dtype_v, error));
+    TOOL_TRY(parse_cache("dtype-k", choice->dtype_k, &request->dtype_k, error));
+    TOOL_TRY(parse_cache("dtype-v", choice->dtype_v, &request->dtype_v, error));
     TOOL_TRY(tool_parse_storage("dtype-o", choice->dtype_o, &request->dtype_o, error));
     TOOL_TRY(tool_parse_precision("precision", choice->precision, &request->precision, error));
     const char *const usual = *suite == BENCH_SUITE_GPU ? "bf16,f32" : "f32";

@@ -104,6 +104,8 @@ static clmgk_attention_desc describe(const bench_request *request, const bench_g
     desc.dtype_k = request->dtype_k;
     desc.dtype_v = request->dtype_v;
     desc.dtype_o = request->dtype_o;
+    desc.use_scale_k = desc.dtype_k == CLMGK_STORAGE_INT8;
+    desc.use_scale_v = desc.dtype_v == CLMGK_STORAGE_INT8;
     desc.precision = request->precision;
     desc.batch = group->batch;
     desc.heads = heads_of(shape, variant);
@@ -206,7 +208,7 @@ static tool_exit make_case(const bench_shape *shape, bench_pass pass, const clmg
 }
 
 /* Cases of softmax that a shape has beside the variants. */
-enum { MAX_EXTRA_CASES = 3 + CLMGK_DTYPES };
+enum { MAX_EXTRA_CASES = 4 + CLMGK_DTYPES };
 
 static const bench_variant softmax = {CLMGK_VARIANT_SOFTMAX, BENCH_HEADS_OF_SHAPE, 0, 0};
 
@@ -230,9 +232,14 @@ static size_t list_extra_cases(const bench_request *request, bench_pass pass, co
         descs[count].window_left = descs[count].window_right = 0;
         count++;
     }
-    if ((shape->with & BENCH_WITH_F16_CACHE) && pass == BENCH_FORWARD) {
+    if ((shape->with & BENCH_WITH_CACHES) && pass == BENCH_FORWARD) {
         descs[count] = plain;
         descs[count].dtype_k = descs[count].dtype_v = CLMGK_STORAGE_F16;
+        descs[count].use_scale_k = descs[count].use_scale_v = 0;
+        count++;
+        descs[count] = plain;
+        descs[count].dtype_k = descs[count].dtype_v = CLMGK_STORAGE_INT8;
+        descs[count].use_scale_k = descs[count].use_scale_v = 1;
         count++;
     }
     return count;

@@ -221,8 +221,9 @@ static void reduce_lengths(const clmgk_attention_desc *desc, bench_pass pass, do
 
 tool_exit bench_make_dense(clmgk_attention_desc *desc, tool_error *error)
 {
-    clmgk_layout *const layouts[] = {&desc->q,      &desc->k,      &desc->v,      &desc->o,     &desc->lse,
-                                     &desc->grad_o, &desc->grad_q, &desc->grad_k, &desc->grad_v};
+    clmgk_layout *const layouts[] = {&desc->q,      &desc->k,       &desc->v,      &desc->o,
+                                     &desc->lse,    &desc->grad_o,  &desc->grad_q, &desc->grad_k,
+                                     &desc->grad_v, &desc->scale_k, &desc->scale_v};
     for (size_t i = 0; i < TOOL_COUNT(layouts); i++)
         *layouts[i] = (clmgk_layout){0};
     return tool_check_library(clmgk_attention_validate(desc, desc, &error->library), error);
