@@ -6,8 +6,10 @@ set -euo pipefail
 
 self=$(realpath "${BASH_SOURCE[0]}")
 here=$(dirname "$self")
-stages=(facts golden numbers bench peers)
-declare -A limits=([facts]=60 [golden]=120 [numbers]=480 [bench]=480 [peers]=240) # seconds
+stages=(facts units golden numbers bench peers)
+declare -A limits=([facts]=60 [units]=300 [golden]=120 [numbers]=480 [bench]=480 [peers]=240) # seconds
+short_stages=(facts units golden bench)
+declare -A short_limits=([facts]=60 [units]=120 [golden]=120 [bench]=270)
 # Libraries that come from the bundle even if the machine has its own: the loader must honour OCL_ICD_VENDORS.
 own_libraries='^(libclmgk|libOpenCL|libclblast)\.so'
 c_library='^(ld-linux.*|libc|libm|libdl|librt|libpthread|libresolv|libutil)\.so'
@@ -15,16 +17,19 @@ c_library='^(ld-linux.*|libc|libm|libdl|librt|libpthread|libresolv|libutil)\.so'
 usage() {
     cat <<'TEXT'
 usage: gpu-bundle.sh pack [--build DIR] [--output DIR]
-       gpu-bundle.sh run [--output DIR] [--device SEL] [--rehearse] [STAGE...]
+       gpu-bundle.sh run [--output DIR] [--device SEL] [--short | --rehearse] [STAGE...]
 
   pack      bundles a build with its tests (default: build) into build/gpu-bundle.tar.gz: unpack it on the machine with the
             card, and call gpu-bundle/gpu-bundle.sh run
   run       runs the stages (all, or the named ones) and writes results.json into --output (default: gpu-results). A case
-            that has a result is left out, so the same command goes on after Ctrl-C or a lost machine. --rehearse: few
-            and small cases, on any device. --device: as of clmgk-info; default: $CLMGK_DEVICE, else gpu
+            that has a result is left out, so the same command goes on after Ctrl-C or a lost machine. --short: the stages
+            facts, units, golden and bench, in 10 minutes at most. --rehearse: few and small cases, on any device.
+            --device: as of clmgk-info; default: $CLMGK_DEVICE, else gpu
 
-  facts     clmgk-info --json and, but for --rehearse, --selftest
-  golden    the golden cases, those of the softmax families and mixed heads also in bf16 and f16, against the reference
+  facts     clmgk-info --json and, but for --rehearse, --selftest: also the matrix unit that was found, used or refused, and why
+  units     a few cases of clmgk-bench in bf16, and the same without matrix units
+  golden    the golden cases, those of the softmax families and mixed heads also in bf16 and f16, against the reference,
+            with the engine of each and the reason
   numbers   the numeric tests that carry ctest's label gpu, on the device's own engine
   bench     clmgk-bench --suite gpu, both passes, and products of matrices
   peers     PyTorch's attention, products and layer, where python3 has torch
@@ -143,6 +148,11 @@ limited() { # SECONDS COMMAND...
     timeout --foreground -k 10 $((left < most ? left : most)) "$@"
 }
 
+# The engine of a program's JSON, and why it was chosen.
+engine_of() { # LOG
+    sed -nE 's/^  ("engine(_reason)?": .*),$/,\1/p' "$1" | tr -d '\n'
+}
+
 # Runs a case, whose status becomes a line. One that the stage's end cuts off has no result, and runs again. What failed cases
 # print: STAGE.log.
 run_case() { # STAGE CASE SECONDS COMMAND...
@@ -154,7 +164,7 @@ run_case() { # STAGE CASE SECONDS COMMAND...
             { echo "==== $2, status $status" && cat "$log"; } >>"$results/$1.log"
             say "$2: FAILED, status $status"
         fi
-        echo "{\"case\":\"$2\",\"status\":$status,\"seconds\":$((SECONDS - start))}" >>"$results/$1.jsonl"
+        echo "{\"case\":\"$2\",\"status\":$status,\"seconds\":$((SECONDS - start))$(engine_of "$log")}" >>"$results/$1.jsonl"
         sync "$results/$1.jsonl"
     fi
 }
@@ -181,7 +191,7 @@ write_results() {
     local name
     {
         echo "{\"commit\":\"$(manifest commit)\",\"date\":\"$(date -u +%F)\""
-        for name in facts selftest bench products-bf16 products-f32; do
+        for name in facts selftest units without-units bench products-bf16 products-f32; do
             [[ ! -s $results/$name.json ]] || echo ",\"$name\":$(cat "$results/$name.json")"
         done
         for name in golden numbers peers; do
@@ -196,6 +206,13 @@ stage_facts() {
     [[ $rehearse -eq 1 ]] || write_json selftest.json 60 clmgk-info --selftest --json
 }
 
+stage_units() {
+    local cases=(--variants "softmax,mgk,smgk,hard-fish" --heads 8 --length 4096 --head-size 64 --dtype bf16 --pass both --seconds 0.2)
+    [[ $rehearse -eq 0 ]] || cases=(--variants softmax --heads 2 --length 64 --head-size 32 --dtype bf16 --seconds 0.1)
+    write_json units.json 150 clmgk-bench "${cases[@]}" --keep-caches --json
+    CLMGK_UNIT=none write_json without-units.json 150 clmgk-bench "${cases[@]}" --keep-caches --json
+}
+
 stage_golden() {
     local name arguments every=1 words target
     [[ $rehearse -eq 0 ]] || every=60
@@ -203,7 +220,7 @@ stage_golden() {
         target=$(mktemp -d "$work/golden-XXXXXX")
         export target # the arguments name it
         eval "words=($arguments)"
-        begin_case golden "$name" 120 env -C "$bundle/golden/${name%:*}" clmgk-run "${words[@]}" --check
+        begin_case golden "$name" 120 env -C "$bundle/golden/${name%:*}" clmgk-run "${words[@]}" --check --json
     done < <(awk "NR % $every == 0" "$bundle/golden.txt")
     wait
 }
@@ -235,7 +252,7 @@ stage_peers() {
 }
 
 run() { # STAGE...
-    local stage answer
+    local stage answer found
     bundle=$here work='' failed=0 jobs=$(($(nproc) < 16 ? $(nproc) : 16)) libraries=''
     [[ -f $bundle/MANIFEST ]] || fail 2 "run: there is no bundle in $bundle: pack makes one, with a copy of this script"
     results=$(realpath -m "${output:-gpu-results}")
@@ -251,6 +268,8 @@ run() { # STAGE...
     export PATH=$bundle/bin:$PATH CLMGK_CACHE_DIR=$work/cache CUDA_CACHE_PATH=$work/cache CUDA_CACHE_MAXSIZE=4294967296
     [[ $rehearse -eq 1 || -n ${CLMGK_DEVICE:-} ]] || export CLMGK_DEVICE=gpu
     answer=$(clmgk-info ${CLMGK_DEVICE:+--device "$CLMGK_DEVICE"} 2>&1) || fail 3 "no device answers: $answer"
+    found=$(clmgk-info ${CLMGK_DEVICE:+--device "$CLMGK_DEVICE"} 2>/dev/null | grep -E "engine .* matrix units|matrix units refused" | tr -s ' ') || true
+    [[ -z $found ]] || say "$found"
     for stage in "$@"; do
         say "$stage (at most ${limits[$stage]} s)"
         deadline=$((SECONDS + ${limits[$stage]}))
@@ -264,16 +283,17 @@ run() { # STAGE...
 }
 
 main() {
-    local command=${1:-} build='' chosen=()
+    local command=${1:-} build='' chosen=() stage
     [[ $command != --help ]] || { usage && exit 0; }
     [[ $command =~ ^(pack|run)$ ]] || fail 2 "'$command': expected pack or run (--help says more)"
     shift
-    output='' rehearse=0
+    output='' rehearse=0 short=0
     while [[ $# -gt 0 ]]; do
         [[ $1 != --*=* ]] || set -- "${1%%=*}" "${1#*=}" "${@:2}"
         case $1 in
         --help) usage && exit 0 ;;
         --rehearse) rehearse=1 ;;
+        --short) short=1 ;;
         --build | --output | --device)
             [[ $# -gt 1 && -n $2 ]] || fail 2 "$1: expected a value"
             [[ $1 != --build ]] || build=$2
@@ -289,9 +309,14 @@ main() {
         shift
     done
     [[ $command != run || -z $build ]] || fail 2 "--build is of pack alone"
+    [[ $command != pack || $short$rehearse == 00 ]] || fail 2 "--short and --rehearse are of run alone"
     if [[ $command == pack ]]; then
         pack "$build" "$(realpath -m "${output:-$(dirname "$here")/build/gpu-bundle}")"
         return
+    fi
+    if [[ $short -eq 1 ]]; then
+        stages=("${short_stages[@]}")
+        for stage in "${stages[@]}"; do limits[$stage]=${short_limits[$stage]}; done
     fi
     [[ ${#chosen[@]} -gt 0 ]] || chosen=("${stages[@]}")
     run "${chosen[@]}"

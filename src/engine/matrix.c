@@ -23,6 +23,7 @@ enum { GROUP_WARPS = 4 }; /* warps of wgmma */
 /* Sizes of the units, as their kernels have them. */
 typedef struct unit_sizes {
     int lanes, rows, columns, depth, row_lanes, words;
+    int held, most_tiles, widest, most_sums, most_of_several; /* that registers hold */
 } unit_sizes;
 
 #define SIZES_OF(unit, name, maker, models, ...) [unit] = {__VA_ARGS__},
@@ -137,7 +138,8 @@ static int64_t backward_words_of(const mgk_footprint *f, const mgk_tunables *p)
     if (bf16_slices_of(f) > 0)
         return slices_words_of(f, p);
     const words tile = words_of(f, p, tile_of(p)), held = words_of(f, p, rows_of(p));
-    const bool apart = uses_wgmma(p) || HOLDS_FEW_WORDS(f->components, f->products, own_words_of(f, p));
+    const bool apart =
+        uses_wgmma(p) || HOLDS_FEW_WORDS(f->components, f->products, own_words_of(f, p), sizes_of(p)->held);
     const int64_t of_keys =
         apart ? LARGER_OF(STAGES_WORDS(1, tile.key, tile.key, tile.value, tile.value), LARGER_OF(held.key, held.value))
               : f->products * held.key + held.value + tile.key + tile.value;
@@ -250,12 +252,14 @@ static bool score_is_costly(const mgk_footprint *f)
 static int most_heads(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
 {
     enum { MOST_HEADS = 4, FEW_HEADS = 2, FEW_SCORES = 2, WIDE = 64, MOST_SUMS = 256, MOST_WIDE_SUMS = 192 };
-    const bool is_cpu = facts->info.device_class == CLMGK_DEVICE_CPU, few = is_cpu || held_of(f) > FEW_SCORES;
+    const bool is_cpu = facts->info.device_class == CLMGK_DEVICE_CPU;
+    const bool few = is_cpu || held_of(f) > FEW_SCORES || is_direct[mgk_tunable_get(p, MGK_NAMED(unit))];
     const bool has_room = width_of(f->value_size) <= WIDE || (!few && (f->forward || uses_wgmma(p)));
     const int64_t width = width_of(f->value_size), most_sums = has_room ? MOST_SUMS : MOST_WIDE_SUMS;
     const int most = score_is_costly(f) && !is_cpu ? 1 : few ? FEW_HEADS : MOST_HEADS;
     int heads = 1;
-    while (heads < most && heads < f->held_heads && 2 * width * heads <= most_sums)
+    const int64_t most_of_unit = sizes_of(p)->widest;
+    while (heads < most && heads < f->held_heads && 2 * width * heads <= LESSER_OF(most_sums, most_of_unit))
         heads *= 2;
     return heads;
 }
@@ -268,7 +272,8 @@ static void choose_mixed(const mgk_footprint *f, const mgk_device_facts *facts, 
     const int least = least_tiles(p), fewest = uses_wgmma(p) ? mgk_tunable_get(p, MGK_NAMED(warps)) : least_warps(f, p);
     const int64_t most_columns = uses_wgmma(p) ? WIDEST : FEW_COLUMNS;
     const bool is_short = held_of(f) > FEW_SCORES || gradient_columns(f) > most_columns || score_is_costly(f);
-    const int most_warps = mgk_tunable_get(p, MGK_NAMED(warps)), most_tiles = is_short ? least : TILES;
+    const int most_warps = mgk_tunable_get(p, MGK_NAMED(warps));
+    const int most_tiles = is_short ? least : LESSER_OF(TILES, sizes_of(p)->most_tiles / 2);
     for (int heads = most_heads(f, facts, p); heads >= 1; heads /= 2) {
         mgk_tunable_default(p, MGK_NAMED(heads), heads);
         for (int warps = most_warps; warps >= fewest; warps /= 2) {
@@ -344,14 +349,18 @@ static int64_t gradient_sums_of(const mgk_footprint *f)
     return f->products * width_of(f->head_size) + width_of(f->value_size);
 }
 
-/* Most of them for which wgmma has registers. */
-enum { MOST_GRADIENT_SUMS = 256 };
+/* Most of them for which the device's unit has registers; without one as wgmma. */
+static int64_t most_gradient_sums(const mgk_device_facts *facts)
+{
+    const int unit = facts->matrix_unit.unit;
+    return sizes[unit != 0 ? unit : MATRIX_WGMMA].most_sums;
+}
 
 /* True if the backward pass takes components one after the other, so that registers hold the sums of one; by either
  * pass's footprint. */
-static bool takes_turns(const mgk_footprint *f)
+static bool takes_turns(const mgk_footprint *f, const mgk_device_facts *facts)
 {
-    return f->turns && gradient_sums_of(f) > MOST_GRADIENT_SUMS;
+    return f->turns && gradient_sums_of(f) > most_gradient_sums(facts);
 }
 
 /* Footprint of a kernel of the backward pass in a turn. */
@@ -367,11 +376,11 @@ static mgk_footprint turn_of(const mgk_footprint *f)
 static bool has_room_for_gradients(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *least)
 {
     enum { OTHERS = 4096 }; /* bytes: terms, exchange, alignment */
-    mgk_footprint own = takes_turns(f) ? turn_of(f) : *f;
+    mgk_footprint own = takes_turns(f, facts) ? turn_of(f) : *f;
     own.forward = false;
     if (f->held_heads > 0)
         return gradient_columns(&own) <= WIDEST && fits(&own, facts, least);
-    return gradient_sums_of(&own) <= MOST_GRADIENT_SUMS &&
+    return gradient_sums_of(&own) <= most_gradient_sums(facts) &&
            (uint64_t)backward_words_of(&own, least) * WORD_BYTES + OTHERS <= facts->info.local_memory_bytes;
 }
 
@@ -414,7 +423,7 @@ static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tu
     const int usual_tiles = mgk_tunable_base(p, MGK_NAMED(key_tiles), kind), tiles = least_tiles(p);
     mgk_tunable_default(p, MGK_NAMED(warps), uses_wgmma(p) ? GROUP_WARPS : LARGER_OF(usual_warps, warps));
     mgk_tunable_default(p, MGK_NAMED(row_tiles), row_tiles_of(f, facts, p));
-    mgk_tunable_default(p, MGK_NAMED(key_tiles), LARGER_OF(usual_tiles, tiles));
+    mgk_tunable_default(p, MGK_NAMED(key_tiles), LESSER_OF(LARGER_OF(usual_tiles, tiles), sizes_of(p)->most_tiles));
     const int64_t usual_rows = rows_of(p);
     bool halved = true;
     if (f->held_heads > 0) {
@@ -512,12 +521,28 @@ static clmgk_status check_sizes(const mgk_footprint *f, const mgk_tunables *p, c
     return CLMGK_OK;
 }
 
+/* Whether registers hold the block, with a direct unit. */
+static clmgk_status check_registers(const mgk_footprint *f, const mgk_tunables *p, clmgk_error *error)
+{
+    const unit_sizes *const unit = sizes_of(p);
+    if (!is_direct[mgk_tunable_get(p, MGK_NAMED(unit))])
+        return CLMGK_OK;
+    if (width_of(f->widest) > unit->widest)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                        "engine matrix: registers hold at most %d numbers of a head with this unit", unit->widest);
+    const int most = f->components > 1 || f->turns ? unit->most_of_several : unit->most_sums;
+    if (!f->forward && gradient_sums_of(f) > most)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                        "engine matrix: registers hold at most %d numbers of a key's gradients with this unit", most);
+    return CLMGK_OK;
+}
+
 static clmgk_status fit(const mgk_footprint *whole, const mgk_device_facts *facts, mgk_tunables *p, mgk_block *block,
                         clmgk_error *error)
 {
     if (whole->scores == 0)
         return fit_tiles(whole, facts, p, block, error);
-    const bool turns = !whole->forward && takes_turns(whole);
+    const bool turns = !whole->forward && takes_turns(whole, facts);
     const mgk_footprint of_turn = turn_of(whole), *const f = turns ? &of_turn : whole;
     const char *const reason = why_not(f);
     if (reason != NULL)
@@ -529,6 +554,7 @@ static clmgk_status fit(const mgk_footprint *whole, const mgk_device_facts *fact
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "engine matrix: wgmma needs one type for Q and K");
     MGK_TRY(mgk_tunables_check(p, true, error));
     MGK_TRY(check_sizes(f, p, error));
+    MGK_TRY(check_registers(f, p, error));
     const uint64_t threads = (uint64_t)threads_of(p);
     const uint64_t local = local_bytes_of(f, facts, p);
     MGK_TRY(mgk_check_group("matrix", threads, local, facts, error));

@@ -22,7 +22,7 @@
 enum { MOST_LANES = 64, MOST_SIZE = 32, MOST_NUMBERS = 32, MOST_STEPS = 4 };
 
 typedef struct sizes_of_unit {
-    int lanes, rows, columns, depth, row_lanes, words;
+    int lanes, rows, columns, depth, row_lanes, words, held, most_tiles, widest, most_sums, most_of_several;
 } sizes_of_unit;
 
 #define SIZES(unit, name, maker, models, ...) [unit] = {__VA_ARGS__},

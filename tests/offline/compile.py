@@ -32,8 +32,7 @@ AMD_LIBRARY = pathlib.Path("/usr/lib/x86_64-linux-gnu/amdgcn/bitcode")
 # Debian's device library ends before these; a processor's file holds one constant.
 AMD_LATER = {"gfx942": 9402, "gfx1100": 11000, "gfx1201": 12001}
 # Matrix units of AMD's processors (cl/engine/units.clh), and work-items of a wave.
-AMD_UNITS = {"gfx90a": ("-DMATRIX_UNIT=5", 64), "gfx942": ("-DMATRIX_UNIT=5", 64), "gfx1100": ("-DMATRIX_UNIT=6", 32),
-             "gfx1201": ("-DMATRIX_UNIT=7", 32)}
+AMD_UNITS = {"gfx90a": ("mfma", 64), "gfx942": ("mfma", 64), "gfx1100": ("wmma", 32), "gfx1201": ("wmma-gfx12", 32)}
 QUICK_GPU = ["gfx90a", "gfx1100", "sm_80", "pvc"]  # share a sample among them, unless they are asked for
 QUICK = [*LINTS, "x86"] + QUICK_GPU
 FULL = QUICK + ["gfx942", "gfx1201", "sm_75", "sm_90", "skl", "tgllp", "dg2-g10"]
@@ -42,6 +41,7 @@ FULL = QUICK + ["gfx942", "gfx1201", "sm_75", "sm_90", "skl", "tgllp", "dg2-g10"
 CLANG_PTX_LIMIT = {("mixture/forward.cl", "sm_75"): 4, ("mixture/backward_queries.cl", "sm_80"): 8}
 # By CUDA's compiler, which spills to keep a further work-group on a multiprocessor: seen are 24 (MGK, softmax's dQ).
 CUDA_LIMIT = 64
+AMD_STACK, AMD_PROBE = 12, 64  # what arrays in private memory take by themselves; of a unit's probe
 # Largest stack: private arrays that did not become registers, on Intel's also spills, of a work-item or of all those of
 # a hardware thread. 0 elsewhere: these are processors without 256 registers, for which no block is chosen.
 FEW_REGISTERS = {"skl": 16384, "tgllp": 16384}
@@ -275,33 +275,20 @@ class X86:
 
 
 class Amd:
-    """The matrix engine's forward pass, of the configurations that plans make to emulate units."""
+    """Of the matrix engine, the blocks that plans have with the processor's unit."""
 
     kind = "amd"
-    engines = ("simt", "matrix")
 
     def __init__(self, processor, work):
         self.processor = processor
         self.unit, self.wave = AMD_UNITS[processor]
+        self.engines = ("simt", "matrix-" + self.unit)
         self.library = work / "amd"
 
     def missing(self):
         if not shutil.which(CLANG):
             return CLANG
         return None if AMD_LIBRARY.is_dir() else "rocm-device-libs"
-
-    def adapt(self, configuration):
-        """With the processor's matrix unit; None: the unit has no such kernel."""
-        engine, name, source, options = configuration
-        if engine != "matrix":
-            return configuration
-        few_keys = 8 * tunable(options, "KEY_TILES", 8) < 32
-        singles = tunable(options, "BF16_SLICES", 0) + tunable(options, "TF32_PRODUCTS", 0) > 0
-        # these spill on RDNA
-        wide = max(tunable(options, "HEAD_SIZE", 64), tunable(options, "VALUE_SIZE", 64)) > 64 or "-DKEYS_SHIFTED=1" in options
-        if source != "mixture/forward.cl" or singles or wide or (few_keys and self.wave == 64):
-            return None
-        return engine, name, source, [*options, self.unit]
 
     def prepare(self):
         self.library.mkdir(exist_ok=True)
@@ -319,7 +306,7 @@ class Amd:
     def compile(self, source, options, folder):
         text = run(clang("amdgcn-amd-amdhsa") + [f"-mcpu={self.processor}", "-O3", "-Rpass-analysis=kernel-resource-usage",
                                                  f"--rocm-device-lib-path={self.library}", *options, "-DSHUFFLE=4",
-                                                 f"-DSUB_GROUP_SIZE={self.wave if self.unit in options else 32}", "-c",
+                                                 f"-DSUB_GROUP_SIZE={self.wave if '-DENGINE=matrix' in options else 32}", "-c",
                                                  whole(source, options, folder), "-o", "k.o"], folder)
         return figures(text, {"registers": r" VGPRs: (\d+)", "accumulation": r"AGPRs: (\d+)",
                               "spilled": r"VGPRs Spill: (\d+)", "B stack": r"ScratchSize [^:]*: (\d+)",
@@ -497,9 +484,8 @@ def read_configurations(program):
 def configurations_of(target, plans):
     """Those of its engines; instructions of sm_90a would be comments on older NVIDIA GPUs."""
     by_four = "-DMATRIX_UNIT=2"
-    mine = [one for one in read_configurations(plans)
+    return [one for one in read_configurations(plans)
             if one[0] in target.engines and (by_four not in one[3] or getattr(target, "architecture", "sm_90") == "sm_90")]
-    return [one for one in map(target.adapt, mine) if one is not None] if isinstance(target, Amd) else mine
 
 
 def is_flag(option):
@@ -509,7 +495,7 @@ def is_flag(option):
 def parts(configuration):
     """What all samples together have once: sources and flags, and each of AMD's matrix units."""
     source, options = configuration[2:]
-    units = set(options) & {unit for unit, _ in AMD_UNITS.values()}
+    units = {option for option in options if re.match(r"-DMATRIX_UNIT=[5-9]$", option)}
     if units:
         return units
     return {source} | set(filter(is_flag, options))
@@ -576,7 +562,8 @@ def limits(name, kind, configuration, source, options):
         spills = max(spills, CLANG_PTX_LIMITED)
     if kind == "cuda":
         spills = MATRIX_CUDA_SPILLS.get((configuration, pathlib.Path(source).stem), CUDA_LIMIT)
-    stack = 2 * spills + promoted_bytes(source, options)
+    promoted = AMD_PROBE if source == "engine/direct_probe.cl" else promoted_bytes(source, options)
+    stack = 2 * spills + promoted + (AMD_STACK if kind == "amd" and promoted > 0 else 0)
     return {"spilled": spills, "B spilled": spills, "B stack": FEW_REGISTERS.get(name, stack)}
 
 
@@ -631,7 +618,7 @@ def main():
                 target.prepare()
             mine = samples.get(name) or configurations_of(target, arguments.plans)
             mine = [one for one in mine if not one[2].startswith(getattr(target, "left_out", ())) and
-                    arguments.engine in (None, one[0])]
+                    (arguments.engine is None or (one[0] + "-").startswith(arguments.engine + "-"))]
             if not chosen and name == "x86":
                 mine = [one for i, one in enumerate(mine) if i % 32 == 0 or any("FEW_ROWS" in x for x in one[3])]
             jobs += [(name, target, engine, configuration, source, options, work)

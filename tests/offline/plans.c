@@ -420,9 +420,14 @@ static void ask(const problem *p, clmgk_attention_desc *desc)
     }
 }
 
-/* The engine, with the maker of the GPU: defaults and options depend on it. */
+#define NAME_OF_UNIT(unit, name, ...) [unit] = "matrix-" name,
+static const char *const direct_units[MATRIX_UNITS] = {MATRIX_DIRECT_UNITS(NAME_OF_UNIT)};
+
+/* The engine, with the maker of the GPU, or its matrix unit: defaults and options depend on it. */
 static const char *engine_of(clmgk_engine engine, const mgk_device_facts *facts)
 {
+    if (direct_units[facts->matrix_unit.unit] != NULL)
+        return direct_units[facts->matrix_unit.unit];
     if (facts->matrix_unit.unit >= MATRIX_AMX)
         return "lane-amx";
     switch (mgk_gpu_of(facts)) {
@@ -540,6 +545,51 @@ static int print_matrices(const mgk_device_facts *nvidia, const mgk_device_facts
         failed |= print_plan(name, matrix_desc(&matrices[i]), matrices[i].pass, CLMGK_ENGINE_MATRIX, &hopper);
     }
     return failed;
+}
+
+/* True if both passes have a block, as a plan needs. */
+static bool fits_direct(const clmgk_attention_desc *given, const mgk_device_facts *facts)
+{
+    const mgk_parameters defaults = {.text = NULL};
+    clmgk_attention_desc desc = *given;
+    clmgk_status status = clmgk_attention_validate(&desc, &desc, NULL);
+    for (clmgk_pass pass = CLMGK_PASS_FORWARD; status == CLMGK_OK && pass <= CLMGK_PASS_BACKWARD; ++pass) {
+        mgk_pass_plan plan = {.mods = NULL};
+        if (pass == CLMGK_PASS_FORWARD || desc.gradients != 0)
+            status = mgk_family_plan(mgk_family_of(desc.variant), &desc, facts, CLMGK_ENGINE_MATRIX, defaults, pass,
+                                     &plan, NULL);
+        mgk_steps_clear(&plan.steps, NULL);
+    }
+    return status == CLMGK_OK;
+}
+
+/* Of AMD's and Intel's units, with the blocks that plans have; problems that registers do not hold have none. */
+static int print_direct(int unit, const char *vendor, int sub_group)
+{
+    enum { LOCAL_BYTES = 65536 };
+    mgk_device_facts facts = facts_of(CLMGK_DEVICE_GPU, vendor);
+    int failed = 0;
+    char options[MGK_UNIT_OPTIONS];
+    facts.info.local_memory_bytes = LOCAL_BYTES;
+    facts.matrix_unit = (mgk_matrix_unit){.known = true, .unit = unit};
+    facts.least_sub_group = sub_group;
+    const char *const probe = mgk_matrix_unit_probe(&facts, unit, options, sizeof(options));
+    (void)printf("%s probe %s %s\n", direct_units[unit], probe, options);
+    for (size_t i = 0; i < MGK_COUNT(matrices); ++i) {
+        const problem *const p = &matrices[i];
+        const clmgk_attention_desc desc = matrix_desc(p);
+        if (p->dtype != CLMGK_DTYPE_F32 && mgk_engine_rank(&mgk_engine_matrix, &facts, &desc).points > MGK_RANK_TESTS &&
+            fits_direct(&desc, &facts))
+            failed |= print_plan(p->name, desc, p->pass, CLMGK_ENGINE_MATRIX, &facts);
+    }
+    return failed;
+}
+
+static int print_directs(void)
+{
+    int failed = print_direct(MATRIX_MFMA, "Advanced Micro Devices, Inc.", 0);
+    failed |= print_direct(MATRIX_WMMA, "Advanced Micro Devices, Inc.", 0);
+    return failed | print_direct(MATRIX_WMMA_12, "Advanced Micro Devices, Inc.", 0);
 }
 
 static clmgk_attention_desc linear_desc(const linear_problem *p, clmgk_pass pass)
@@ -736,6 +786,7 @@ int main(int count, char **arguments)
         for (clmgk_pass pass = CLMGK_PASS_FORWARD; pass <= CLMGK_PASS_BACKWARD; ++pass)
             failed |= print_linear(&rounded_linears[i], pass, CLMGK_ENGINE_MATRIX, &with_ptx);
     failed |= print_matrices(&with_ptx, &gpu);
+    failed |= print_directs();
     failed |= offline_print_fragments(&gpu, &with_ptx, &hopper);
     failed |= print_tiles();
     for (int dtype = CLMGK_DTYPE_F32; dtype <= CLMGK_DTYPE_BF16; ++dtype) {

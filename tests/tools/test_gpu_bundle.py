@@ -37,12 +37,15 @@ class Bundle(unittest.TestCase):
         return json.loads((self.folder / "results/results.json").read_text(encoding="utf-8"))
 
     def test_run(self):
-        done = self.run_bundle("facts", "golden", "numbers", "bench")
+        done = self.run_bundle("facts", "units", "golden", "numbers", "bench")
         self.assertEqual(done.returncode, 0, done.stderr)
         found = self.read()
         self.assertTrue(found["facts"]["devices"])
         self.assertEqual({case["status"] for case in found["golden"] + found["numbers"]}, {0})
         self.assertGreater(len(found["golden"]), 1)
+        self.assertTrue(all(case["engine"] and case["engine_reason"] for case in found["golden"]))
+        self.assertIn("matrix_unit_found", found["facts"]["devices"][0])
+        self.assertEqual([len(found[name]["cases"]) for name in ("units", "without-units")], [1, 1])
         self.assertEqual([case["case"] for case in found["numbers"]], ["test_combine"])
         table = subprocess.run([sys.executable, "-B", ROOT / "benchmarks/table.py", "--cases", self.folder / "results/results.json"],
                                check=True, stdout=subprocess.PIPE, encoding="utf-8").stdout
@@ -68,7 +71,7 @@ class Bundle(unittest.TestCase):
         self.assertEqual(json.loads((results / "results.json").read_text())["numbers"][0]["status"], 3)
 
     def test_usage(self):
-        for status, words in ((2, []), (2, ["fly"]), (2, ["run", "fly"]), (2, ["run", "--output"]), (0, ["--help"]),
+        for status, words in ((2, []), (2, ["fly"]), (2, ["run", "fly"]), (2, ["run", "--output"]), (0, ["--help"]), (2, ["pack", "--short"]),
                               (2, ["pack", "--build", self.folder]), (3, ["run", "--device", "nobody's", "facts"])):
             with self.subTest(words=words):
                 done = self.call(self.script, *words, *(["--output", self.folder / "other"] if status == 3 else []))
