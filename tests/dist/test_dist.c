@@ -280,6 +280,112 @@ TH_HOST_TEST(messages_of_another_size)
     clmgk_dist_local_release(local);
 }
 
+/* ---- misuse ------------------------------------------------------------------------------------------------------ */
+
+/* What a plan of the first of two ranks is made of. */
+typedef struct call {
+    clmgk_attention_desc attention;
+    clmgk_dist_desc desc;
+    clmgk_dist_transport transport;
+    clmgk_context *context;
+    cl_command_queue queue;
+    int64_t lengths_k[2];
+    bool no_attention, no_lengths;
+} call;
+
+static call good_call(const th_session *session, clmgk_dist_local *local)
+{
+    call c = {.attention = CLMGK_ATTENTION_DESC_INIT, .desc = CLMGK_DIST_DESC_INIT, .lengths_k = {6, 7}};
+    c.attention.heads = 2;
+    c.attention.length = 5;
+    c.attention.length_k = 6;
+    c.attention.head_size = 8;
+    c.attention.causal = c.attention.use_positions = 1;
+    c.desc.timeout = 1;
+    c.context = session->context;
+    c.queue = session->queue;
+    th_expect_ok(clmgk_dist_local_transport(local, 0, &c.transport, &th_error));
+    return c;
+}
+
+static clmgk_status try_call(const call *c)
+{
+    clmgk_dist_desc desc = c->desc;
+    clmgk_dist_plan *plan = NULL;
+    desc.attention = c->no_attention ? NULL : &c->attention;
+    desc.lengths_k = c->no_lengths ? NULL : c->lengths_k;
+    const clmgk_status status =
+        clmgk_dist_plan_create(c->context, c->queue, &desc, &c->transport, NULL, &plan, &th_error);
+    assert_null(plan);
+    return status;
+}
+
+#define REFUSED(change, status, words)                                                                                 \
+    do {                                                                                                               \
+        call c = good_call(session, local);                                                                            \
+        c.change;                                                                                                      \
+        th_expect_error(try_call(&c), CLMGK_ERROR_##status, words);                                                    \
+    } while (0)
+
+TH_TEST(arguments_that_are_none)
+{
+    clmgk_dist_local *local = NULL;
+    clmgk_dist_plan *plan = NULL;
+    th_expect_ok(clmgk_dist_local_create(2, &local, &th_error));
+    REFUSED(context = NULL, INVALID_VALUE, "context: NULL");
+    REFUSED(queue = NULL, INVALID_VALUE, "queue: NULL");
+    REFUSED(no_attention = true, INVALID_VALUE, "desc.attention: NULL");
+    REFUSED(no_lengths = true, INVALID_VALUE, "desc.lengths_k: NULL");
+    REFUSED(desc.struct_size = 8, INVALID_VALUE, "struct_size");
+    REFUSED(attention.struct_size = 8, INVALID_VALUE, "struct_size");
+    REFUSED(transport.rank = 2, INVALID_VALUE, "rank 2 of 2");
+    REFUSED(transport.ranks = CLMGK_DIST_MAX_RANKS + 1, INVALID_VALUE, "of 4097");
+    REFUSED(transport.struct_size = 0, INVALID_VALUE, "transport");
+    REFUSED(transport.begin = NULL, INVALID_VALUE, "transport");
+    REFUSED(transport.wait = NULL, INVALID_VALUE, "transport");
+    REFUSED(transport.cancel = NULL, INVALID_VALUE, "transport");
+
+    const call c = good_call(session, local);
+    const clmgk_status bad = CLMGK_ERROR_INVALID_VALUE;
+    th_expect_error(clmgk_dist_plan_create(c.context, c.queue, NULL, &c.transport, NULL, &plan, &th_error), bad,
+                    "desc: NULL");
+    th_expect_error(clmgk_dist_plan_create(c.context, c.queue, &c.desc, NULL, NULL, &plan, &th_error), bad,
+                    "transport");
+    th_expect_error(clmgk_dist_plan_create(c.context, c.queue, &c.desc, &c.transport, NULL, NULL, &th_error), bad,
+                    "out: NULL");
+    th_expect_error(clmgk_dist_forward(NULL, NULL, &th_error), bad, "plan: NULL");
+    th_expect_error(clmgk_dist_backward(NULL, NULL, &th_error), bad, "plan: NULL");
+    th_expect_error(clmgk_dist_local_create(2, NULL, &th_error), bad, "out: NULL");
+    th_expect_error(clmgk_dist_local_transport(NULL, 0, NULL, &th_error), bad, "local: NULL");
+    th_expect_error(clmgk_dist_local_transport(local, 0, NULL, &th_error), bad, "out: NULL");
+    clmgk_dist_local_release(local);
+    th_expect_refusal(clmgk_dist_local_create(0, &local, &th_error), bad, "ranks", "0");
+    assert_null(local);
+    clmgk_dist_plan_release(NULL);
+    clmgk_dist_local_release(NULL);
+}
+
+TH_TEST(problems_that_no_plan_takes)
+{
+    clmgk_dist_local *local = NULL;
+    th_expect_ok(clmgk_dist_local_create(2, &local, &th_error));
+    REFUSED(desc.schedule = (clmgk_dist_schedule)5, INVALID_VALUE, "schedule: 5");
+    REFUSED(desc.schedule = (clmgk_dist_schedule)-1, INVALID_VALUE, "schedule: -1");
+    REFUSED(desc.timeout = 0, INVALID_VALUE, "timeout: 0");
+    REFUSED(desc.timeout = -1, INVALID_VALUE, "timeout: -1");
+    REFUSED(desc.timeout = (double)NAN, INVALID_VALUE, "timeout: nan");
+    REFUSED(desc.timeout = (double)INFINITY, INVALID_VALUE, "timeout: inf");
+    REFUSED(attention.heads = -1, INVALID_VALUE, "heads: -1");
+    REFUSED(attention.use_positions = 0, INVALID_VALUE, "use_positions: 0: expected 1 with causal");
+    REFUSED(attention.k.strided = 1, UNSUPPORTED, "expected K, V, dK and dV to be dense");
+    REFUSED(attention.statistics = CLMGK_STATISTIC_NLL, UNSUPPORTED, "statistics: NLL");
+    REFUSED(lengths_k[1] = -1, INVALID_VALUE, "lengths_k[1]: -1");
+    REFUSED(lengths_k[1] = (INT64_C(1) << 30) + 1, INVALID_VALUE, "lengths_k[1]: 1073741825");
+    REFUSED(lengths_k[0] = 7, INVALID_SHAPE, "lengths_k[0]: 7: expected length_k = 6");
+    REFUSED(lengths_k[1] = (INT64_C(1) << 30) - 5, OVERFLOW, "1073741825 keys");
+    clmgk_dist_local_release(local);
+}
+
 /* ---- orders --------------------------------------------------------------------------------------------------------
  */
 
@@ -366,6 +472,12 @@ TH_HOST_TEST(orders_that_are_none)
                       CLMGK_ERROR_INVALID_VALUE, "ranks", "0");
     th_expect_refusal(clmgk_dist_permutation(CLMGK_DIST_ZIGZAG, -1, NULL, 0, 1, token, &length, &th_error),
                       CLMGK_ERROR_INVALID_VALUE, "count", "-1");
+    th_expect_refusal(clmgk_dist_permutation((clmgk_dist_order)3, 1, NULL, 0, 1, token, &length, &th_error),
+                      CLMGK_ERROR_INVALID_VALUE, "order", "3");
+    th_expect_refusal(clmgk_dist_permutation(CLMGK_DIST_ZIGZAG, 1, NULL, 0, 1, NULL, &length, &th_error),
+                      CLMGK_ERROR_INVALID_VALUE, "tokens", "NULL");
+    th_expect_refusal(clmgk_dist_permutation(CLMGK_DIST_ZIGZAG, 1, NULL, 0, 1, token, NULL, &th_error),
+                      CLMGK_ERROR_INVALID_VALUE, "lengths", "NULL");
     th_expect_refusal(clmgk_dist_permutation(CLMGK_DIST_DOCUMENTS, 3, NULL, 0, 1, token, &length, &th_error),
                       CLMGK_ERROR_INVALID_VALUE, "offsets", "0");
     th_expect_refusal(clmgk_dist_permutation(CLMGK_DIST_DOCUMENTS, 1, falling, 2, 1, token, &length, &th_error),
