@@ -211,6 +211,13 @@ static void permute(clmgk_attention_desc *desc)
     desc->causal = 1;
 }
 
+/* Other heads before the mixing than behind it. */
+static void mix_after(clmgk_attention_desc *desc)
+{
+    desc->heads = 3;
+    desc->mix_after_heads = 2;
+}
+
 TH_HOST_TEST(library_counts_the_same_reads_outside)
 {
     static const struct {
@@ -230,6 +237,7 @@ TH_HOST_TEST(library_counts_the_same_reads_outside)
         {CLMGK_VARIANT_SOFTMAX, "s + t[h, i + j + 3]", NULL, cut_into_pages, false},
         {CLMGK_VARIANT_SOFTMAX, "s + t[h, i - j - 1]", "t[h, j] > 0", permute, false},
         {CLMGK_VARIANT_HARD_FISH, "s + t[h, j + 4] + t[g, 7]", NULL, build_window, false},
+        {CLMGK_VARIANT_HARD_FISH, "s + t[h, j + 4]", "t[h + 1, i] > 0 || j < 2", mix_after, false},
     };
     for (size_t n = 0; n < TH_COUNT(cases); n++) {
         clmgk_attention_desc desc = desc_of(cases[n].variant, cases[n].score, cases[n].mask);

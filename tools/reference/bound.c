@@ -42,12 +42,13 @@ static int64_t reads_outside(exact_row *row)
 
 int64_t clmgk_ref_reads_outside(const clmgk_ref_problem *problem)
 {
-    const clmgk_attention_desc *const desc = &problem->desc;
+    const clmgk_ref_problem heads = problem->desc.mix_after_heads > 0 ? ref_mixed_heads(problem) : *problem;
+    const clmgk_attention_desc *const desc = &heads.desc;
     exact_row row;
     int64_t outside = 0;
     if (!desc->captures[0].name)
         return 0;
-    if (!exact_row_create(problem, ref_family_of(desc->variant)->exact, &row))
+    if (!exact_row_create(&heads, ref_family_of(desc->variant)->exact, &row))
         return -1;
     for (int64_t n = 0; n < desc->batch * desc->heads * desc->length; n++) {
         exact_row_solve(&row, ref_row_of(desc, n));
