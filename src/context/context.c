@@ -29,7 +29,15 @@ static clmgk_status read_options(const clmgk_context_options *options, clmgk_con
     return CLMGK_OK;
 }
 
-/* The device must belong to the context. */
+/* NULL: it is no sub-device. */
+static cl_device_id parent_of(cl_device_id device)
+{
+    cl_device_id parent = NULL;
+    (void)clGetDeviceInfo(device, CL_DEVICE_PARENT_DEVICE, sizeof(cl_device_id), (void *)&parent, NULL);
+    return parent;
+}
+
+/* The device must belong to the context. PoCL names whole devices where a context has been made for a part of one. */
 static clmgk_status check_device(cl_context context, cl_device_id device, clmgk_error *error)
 {
     size_t size = 0;
@@ -40,8 +48,9 @@ static clmgk_status check_device(cl_context context, cl_device_id device, clmgk_
         return mgk_fail_memory(error, "a context's devices");
     code = clGetContextInfo(context, CL_CONTEXT_DEVICES, size, devices, NULL);
     bool found = false;
-    for (size_t i = 0; code == CL_SUCCESS && i < size / sizeof(cl_device_id); ++i)
-        found = found || devices[i] == device;
+    for (cl_device_id whole = device; code == CL_SUCCESS && whole != NULL && !found; whole = parent_of(whole))
+        for (size_t i = 0; i < size / sizeof(cl_device_id); ++i)
+            found = found || devices[i] == whole;
     mgk_free(NULL, devices);
     MGK_TRY(mgk_check_cl(error, code, "clGetContextInfo"));
     return found ? CLMGK_OK

@@ -8,6 +8,7 @@
 
 /* A rank's OpenCL and plan. */
 typedef struct place {
+    cl_device_id device; /* a part of one; NULL: a whole one */
     cl_context cl;
     cl_command_queue queue;
     clmgk_context *context;
@@ -130,17 +131,38 @@ static clmgk_status take_result(tr_rank *w, const place *p, th_name name)
     return code == CL_SUCCESS ? CLMGK_OK : failed(w, "clEnqueueReadBuffer");
 }
 
+/* The rank's part of the device's compute units. */
+static cl_int split_device(const tr_rank *w, const clmgk_device_info *whole, place *p)
+{
+    const int32_t ranks = w->cut->ranks;
+    const cl_uint units = w->cut->sub_devices ? whole->compute_units / (cl_uint)ranks : 0;
+    cl_device_partition_property counts[TR_RANKS + 3] = {CL_DEVICE_PARTITION_BY_COUNTS};
+    cl_device_id devices[TR_RANKS];
+    for (int32_t r = 0; r < ranks; r++)
+        counts[1 + r] = (cl_device_partition_property)units;
+    const cl_int code = units > 0 ? clCreateSubDevices(whole->device_id, counts, (cl_uint)ranks, devices, NULL) : 0;
+    for (int32_t r = 0; r < ranks && units > 0 && code == CL_SUCCESS; r++)
+        if (r == w->rank)
+            p->device = devices[r];
+        else
+            clReleaseDevice(devices[r]);
+    return code;
+}
+
 static clmgk_status open_place(tr_rank *w, place *p)
 {
     clmgk_device_info info = CLMGK_DEVICE_INFO_INIT;
     cl_int code = CL_SUCCESS;
     if (clmgk_select_device(getenv("CLMGK_DEVICE"), &info, &w->error) != CLMGK_OK)
         return w->error.status;
-    p->cl = clCreateContext(NULL, 1, &info.device_id, NULL, NULL, &code);
-    p->queue = p->cl ? clCreateCommandQueue(p->cl, info.device_id, 0, &code) : NULL;
+    if (split_device(w, &info, p) != CL_SUCCESS)
+        return failed(w, "clCreateSubDevices");
+    const cl_device_id device = p->device ? p->device : info.device_id;
+    p->cl = clCreateContext(NULL, 1, &device, NULL, NULL, &code);
+    p->queue = p->cl ? clCreateCommandQueue(p->cl, device, 0, &code) : NULL;
     if (!p->queue)
         return failed(w, "clCreateContext");
-    return clmgk_context_create(p->cl, info.device_id, NULL, &p->context, &w->error);
+    return clmgk_context_create(p->cl, device, NULL, &p->context, &w->error);
 }
 
 static void close_place(place *p)
@@ -154,6 +176,8 @@ static void close_place(place *p)
         clReleaseCommandQueue(p->queue);
     if (p->cl)
         clReleaseContext(p->cl);
+    if (p->device)
+        clReleaseDevice(p->device);
 }
 
 /* ---- faults ----------------------------------------------------------------------------------------------------- */
@@ -326,5 +350,61 @@ void tr_round(th_problem *problem)
             clmgk_ref_store(array->dtype, &array->values[n], 1, element);
             clmgk_ref_load(array->dtype, element, 1, &array->values[n]);
         }
+    }
+}
+
+/* ---- checks ----------------------------------------------------------------------------------------------------- */
+
+const th_name tr_results[TR_RESULTS] = {TH_O, TH_GRAD_Q, TH_GRAD_K, TH_GRAD_V};
+
+/* Results of all ranks, one array after the other. */
+static double *copy_results(const th_problem *problem, size_t *count)
+{
+    double *values = NULL;
+    *count = 0;
+    for (size_t n = 0; n < TR_RESULTS; n++) {
+        const th_array *const array = &problem->array[tr_results[n]];
+        values = realloc(values, (*count + array->count + 1) * sizeof(*values));
+        assert_non_null(values);
+        memcpy(values + *count, array->values, array->count * sizeof(*values));
+        *count += array->count;
+    }
+    return values;
+}
+
+void tr_expect_equal_bits(th_problem *whole, const tr_cut *cut, const clmgk_plan_options *options,
+                          clmgk_dist_schedule schedule)
+{
+    size_t count = 0, again = 0;
+    double *const first = copy_results(whole, &count);
+    tr_run_whole(whole, cut, options, schedule);
+    double *const second = copy_results(whole, &again);
+    if (count != again || memcmp(first, second, count * sizeof(*first)) != 0)
+        fail_msg("%d ranks, schedule %d: other bits in a second run", (int)cut->ranks, (int)schedule);
+    free(first);
+    free(second);
+}
+
+static void add_error(const double *values, const double *exact, size_t count, double *error, double *scale)
+{
+    for (size_t i = 0; i < count; i++) {
+        *error += (values[i] - exact[i]) * (values[i] - exact[i]);
+        *scale += exact[i] * exact[i];
+    }
+}
+
+void tr_add_errors(const th_problem *problem, const clmgk_ref_answer *answer, const clmgk_ref_arrays *exact,
+                   double sums[TR_RESULTS])
+{
+    for (size_t n = 0; n < TR_RESULTS; n++) {
+        const th_array *const array = &problem->array[tr_results[n]];
+        const size_t size = (size_t)answer->value_size;
+        double error = 0, scale = 0;
+        if (n > 0)
+            add_error(array->values, exact->exact[tr_results[n] - TH_GRAD_Q], array->count, &error, &scale);
+        for (int64_t row = 0; n == 0 && row < answer->rows; row++)
+            add_error(array->values + (size_t)answer->row[row] * size, answer->o + (size_t)row * size, size, &error,
+                      &scale);
+        sums[n] += scale > 0 ? error / scale : 0;
     }
 }

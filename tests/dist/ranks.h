@@ -17,6 +17,7 @@ typedef enum tr_kind { TR_QUERIES, TR_KEYS, TR_KINDS } tr_kind;
 /* Which token is whose: each rank's tokens, one rank after the other. With lengths_q queries are in order. */
 typedef struct tr_cut {
     int32_t ranks;
+    bool sub_devices; /* each rank has a part of the device, if it has as many compute units as ranks */
     int32_t tokens[TR_KINDS][TR_TOKENS];
     int64_t lengths[TR_KINDS][TR_RANKS];
 } tr_cut;
@@ -53,5 +54,17 @@ void tr_free(tr_rank *ranks, int32_t count);
 void tr_run_whole(th_problem *whole, const tr_cut *cut, const clmgk_plan_options *options,
                   clmgk_dist_schedule schedule);
 void tr_round(th_problem *problem);
+
+/* A second run has the bits of the results that the problem holds. */
+void tr_expect_equal_bits(th_problem *whole, const tr_cut *cut, const clmgk_plan_options *options,
+                          clmgk_dist_schedule schedule);
+
+/* O, of the rows that the answer has, dQ, dK and dV. */
+enum { TR_RESULTS = 4 };
+extern const th_name tr_results[TR_RESULTS];
+
+/* Adds each result's squared error, relative to its squares. */
+void tr_add_errors(const th_problem *problem, const clmgk_ref_answer *answer, const clmgk_ref_arrays *exact,
+                   double sums[TR_RESULTS]);
 
 #endif

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TOKENS = 61 };
+enum { TOKENS = 61, MANY_TOKENS = 3824 };
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */
 
@@ -26,7 +26,7 @@ static th_problem whole_problem(const clmgk_attention_desc *desc)
 {
     th_problem problem = th_problem_make(desc, 1);
     for (int64_t b = 0; b < problem.desc.batch; b++)
-        for (int64_t n = 0; n < TOKENS; n++) {
+        for (int64_t n = 0; n < problem.desc.length; n++) {
             th_set(&problem, TH_POSITIONS, b, n, 0, 0, 0, (double)n);
             th_set(&problem, TH_POSITIONS_K, b, n, 0, 0, 0, (double)n);
         }
@@ -51,10 +51,10 @@ static void join_kinds(tr_cut *c)
     memcpy(c->lengths[TR_KEYS], c->lengths[TR_QUERIES], sizeof(c->lengths[0]));
 }
 
-static tr_cut make_cut(clmgk_dist_order order, int32_t ranks)
+static tr_cut make_cut(clmgk_dist_order order, int64_t tokens, int32_t ranks)
 {
     tr_cut c = {.ranks = ranks};
-    th_expect_ok(clmgk_dist_permutation(order, TOKENS, NULL, 0, ranks, c.tokens[0], c.lengths[0], &th_error));
+    th_expect_ok(clmgk_dist_permutation(order, tokens, NULL, 0, ranks, c.tokens[0], c.lengths[0], &th_error));
     join_kinds(&c);
     return c;
 }
@@ -73,8 +73,8 @@ static tr_cut uneven_cut(void)
 static void expect_schedules(th_session *session, clmgk_attention_desc desc, size_t count)
 {
     const bool split = (clmgk_variant_traits(desc.variant) & CLMGK_TRAIT_ADMIXTURE) == 0;
-    const tr_cut cuts[] = {make_cut(CLMGK_DIST_ZIGZAG, 2), uneven_cut(), make_cut(CLMGK_DIST_STRIPES, 3),
-                           make_cut(CLMGK_DIST_ZIGZAG, 1)};
+    const tr_cut cuts[] = {make_cut(CLMGK_DIST_ZIGZAG, TOKENS, 2), uneven_cut(),
+                           make_cut(CLMGK_DIST_STRIPES, TOKENS, 3), make_cut(CLMGK_DIST_ZIGZAG, TOKENS, 1)};
     const struct {
         clmgk_dist_schedule schedule;
         int cut;
@@ -99,6 +99,16 @@ TH_TEST(softmax)
     expect_schedules(session, desc, 4);
 }
 
+/* Each rank has one of two sub-devices. */
+TH_TEST(sub_devices)
+{
+    const clmgk_attention_desc desc = whole_desc(CLMGK_VARIANT_SOFTMAX);
+    TH_PROBLEM problem = whole_problem(&desc);
+    tr_cut c = make_cut(CLMGK_DIST_ZIGZAG, TOKENS, 2);
+    c.sub_devices = true;
+    expect_results(session, &problem, &c, CLMGK_DIST_RING);
+}
+
 /* dQ depends on the sum of dS over a row's keys, which a part of them does not have. */
 TH_TEST(gaussian_scores)
 {
@@ -119,6 +129,56 @@ TH_FULL_TEST(arrays_of_bf16)
     desc.dtype = CLMGK_DTYPE_BF16;
     desc.dtype_o = desc.dtype_grad_q = desc.dtype_grad_k = desc.dtype_grad_v = CLMGK_STORAGE_F32;
     expect_schedules(session, desc, 1);
+}
+
+/* Every rank's rows and keys in f32 parts: results are as exact as one device's, whatever the number of ranks. */
+static void expect_exactness(th_session *session, th_problem *problem, const tr_cut *c, clmgk_dist_schedule schedule,
+                             const clmgk_ref_answer *answer, const clmgk_ref_arrays *exact, const double *one)
+{
+    const clmgk_plan_options options = th_options(session, 0);
+    double sums[TR_RESULTS] = {0};
+    tr_run_whole(problem, c, &options, schedule);
+    th_check(session, problem, options.engine, answer);
+    th_check_gradients(session, problem, options.engine, exact);
+    tr_add_errors(problem, answer, exact, sums);
+    for (size_t n = 0; n < TR_RESULTS; n++) {
+        const double ratio = sqrt(sums[n] / one[n]);
+        print_message("%s, %d ranks, schedule %d, array %d: error / one device's: %.3f\n",
+                      clmgk_dtype_name(problem->desc.dtype), (int)c->ranks, (int)schedule, (int)tr_results[n], ratio);
+        assert_true(ratio <= 1.2);
+    }
+    if (c->ranks == TR_RANKS)
+        tr_expect_equal_bits(problem, c, &options, schedule);
+}
+
+static void expect_exact_ranks(th_session *session, clmgk_dtype dtype)
+{
+    const clmgk_plan_options options = th_options(session, 0);
+    double one[TR_RESULTS] = {0};
+    clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, MANY_TOKENS, MANY_TOKENS);
+    desc.heads = desc.kv_heads = 5;
+    desc.head_size = desc.value_size = 128;
+    desc.causal = desc.use_positions = 1;
+    desc.dtype = dtype;
+    desc.dtype_o = desc.dtype_grad_q = desc.dtype_grad_k = desc.dtype_grad_v = CLMGK_STORAGE_F32;
+    desc.gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V;
+    TH_PROBLEM problem = whole_problem(&desc);
+    TH_REF_ANSWER answer = th_solve(&problem);
+    TH_REF_ARRAYS exact = th_solve_gradients(&problem);
+    th_run_training(session, &problem, &options);
+    tr_add_errors(&problem, &answer, &exact, one);
+    for (int32_t ranks = 1; ranks <= TR_RANKS; ranks++)
+        for (clmgk_dist_schedule s = CLMGK_DIST_ALL_GATHER; s <= CLMGK_DIST_ALL_TO_ALL; s++) {
+            const tr_cut c = make_cut(CLMGK_DIST_ZIGZAG, MANY_TOKENS, ranks);
+            if (ranks > 1 || s == CLMGK_DIST_ALL_GATHER) /* one rank has no schedule */
+                expect_exactness(session, &problem, &c, s, &answer, &exact, one);
+        }
+}
+
+TH_FULL_TEST(many_tokens)
+{
+    expect_exact_ranks(session, CLMGK_DTYPE_F32);
+    expect_exact_ranks(session, CLMGK_DTYPE_BF16);
 }
 
 /* States and their gradients over ranks, one of which has no tokens. */
@@ -162,7 +222,7 @@ TH_TEST(refusals)
     } cases[] = {{&mixed, "attention.variant: its heads are mixed: not with the schedule ALL_TO_ALL"},
                  {&few, "attention.kv_heads: less than ranks: not with the schedule ALL_TO_ALL"},
                  {&text, "attention.mask_mod: it reads h: not with the schedule ALL_TO_ALL"}};
-    const tr_cut c = make_cut(CLMGK_DIST_ZIGZAG, 2);
+    const tr_cut c = make_cut(CLMGK_DIST_ZIGZAG, TOKENS, 2);
     for (size_t n = 0; n < TH_COUNT(cases); n++) {
         TH_PROBLEM problem = whole_problem(cases[n].desc);
         tr_rank ranks[TR_RANKS] = {{0}};
@@ -181,7 +241,7 @@ TH_TEST(a_rank_that_does_not_come)
 {
     const clmgk_attention_desc desc = whole_desc(CLMGK_VARIANT_SOFTMAX);
     TH_PROBLEM problem = whole_problem(&desc);
-    const tr_cut c = make_cut(CLMGK_DIST_ZIGZAG, 2);
+    const tr_cut c = make_cut(CLMGK_DIST_ZIGZAG, TOKENS, 2);
     tr_rank ranks[TR_RANKS] = {{.timeout = 0.05}, {.fault = TR_ABSENT}};
     tr_run(&problem, &c, NULL, CLMGK_DIST_RING, ranks);
     assert_int_equal(ranks[0].status, CLMGK_ERROR_COMMUNICATION);
@@ -197,7 +257,7 @@ static void expect_failure(clmgk_dist_schedule schedule, tr_fault fault, int exc
     desc.kv_heads = 3;
     desc.batch = 2;
     TH_PROBLEM problem = whole_problem(&desc);
-    const tr_cut c = make_cut(CLMGK_DIST_ZIGZAG, 3);
+    const tr_cut c = make_cut(CLMGK_DIST_ZIGZAG, TOKENS, 3);
     const double timeout = fault == TR_SHORTENS ? 600 : 2;
     tr_rank ranks[TR_RANKS] = {
         {.timeout = timeout}, {.timeout = timeout, .fault = fault, .exchanges = exchanges}, {.timeout = timeout}};
@@ -235,7 +295,7 @@ TH_TEST(ranks_of_different_problems)
 {
     const clmgk_attention_desc desc = whole_desc(CLMGK_VARIANT_SOFTMAX);
     TH_PROBLEM problem = whole_problem(&desc);
-    const tr_cut c = make_cut(CLMGK_DIST_ZIGZAG, 2);
+    const tr_cut c = make_cut(CLMGK_DIST_ZIGZAG, TOKENS, 2);
     tr_rank ranks[TR_RANKS] = {{0}, {.heads = 4}};
     tr_run(&problem, &c, NULL, CLMGK_DIST_ALL_GATHER, ranks);
     bool told = false;
@@ -251,7 +311,7 @@ TH_TEST(a_rank_that_gives_up)
 {
     const clmgk_attention_desc desc = whole_desc(CLMGK_VARIANT_SOFTMAX);
     TH_PROBLEM problem = whole_problem(&desc);
-    const tr_cut c = make_cut(CLMGK_DIST_ZIGZAG, 2);
+    const tr_cut c = make_cut(CLMGK_DIST_ZIGZAG, TOKENS, 2);
     tr_rank ranks[TR_RANKS] = {{0}, {.timeout = -1}};
     ranks[1].timeout = 1e12;
     tr_run(&problem, &c, NULL, CLMGK_DIST_RING, ranks);

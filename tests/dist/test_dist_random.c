@@ -140,12 +140,9 @@ static draw make_draw(bool full, uint64_t number)
 
 /* ---- checks ------------------------------------------------------------------------------------------------------ */
 
-static const th_name results[] = {TH_O, TH_GRAD_Q, TH_GRAD_K, TH_GRAD_V};
-enum { RESULTS = 4 };
-
 /* Sums over problems of squared errors, relative to the results' mean squares: of ranks and of one device. */
 typedef struct errors {
-    double ranks[RESULTS], one[RESULTS];
+    double ranks[TR_RESULTS], one[TR_RESULTS];
 } errors;
 
 static void expect_right(const draw *d, uint64_t number, const clmgk_ref_answer *answer, const clmgk_ref_arrays *exact)
@@ -160,48 +157,6 @@ static void expect_right(const draw *d, uint64_t number, const clmgk_ref_answer 
                  message.text);
 }
 
-/* Results of all ranks, one array after the other. */
-static double *copy_results(const th_problem *problem, size_t *count)
-{
-    double *values = NULL;
-    *count = 0;
-    for (size_t n = 0; n < RESULTS; n++) {
-        const th_array *const array = &problem->array[results[n]];
-        values = realloc(values, (*count + array->count + 1) * sizeof(*values));
-        assert_non_null(values);
-        memcpy(values + *count, array->values, array->count * sizeof(*values));
-        *count += array->count;
-    }
-    return values;
-}
-
-static void add_errors(const th_problem *problem, const clmgk_ref_answer *answer, const clmgk_ref_arrays *exact,
-                       double *sums)
-{
-    for (size_t n = 0; n < RESULTS; n++) {
-        const th_array *const array = &problem->array[results[n]];
-        const double *const right = n == 0 ? answer->o : exact->exact[results[n] - TH_GRAD_Q];
-        double error = 0, scale = 0;
-        for (size_t i = 0; i < array->count; i++) {
-            error += (array->values[i] - right[i]) * (array->values[i] - right[i]);
-            scale += right[i] * right[i];
-        }
-        sums[n] += scale > 0 ? error / scale : 0;
-    }
-}
-
-static void expect_equal_bits(draw *d, const clmgk_plan_options *options, uint64_t number)
-{
-    size_t count = 0, again = 0;
-    double *const first = copy_results(&d->problem, &count);
-    tr_run_whole(&d->problem, &d->cut, options, d->schedule);
-    double *const second = copy_results(&d->problem, &again);
-    if (count != again || memcmp(first, second, count * sizeof(*first)) != 0)
-        fail_msg("problem %d: other bits in a second run", (int)number);
-    free(first);
-    free(second);
-}
-
 static void expect_draw(th_session *session, uint64_t number, errors *sums)
 {
     const clmgk_plan_options options = th_options(session, 0);
@@ -210,12 +165,12 @@ static void expect_draw(th_session *session, uint64_t number, errors *sums)
     TH_REF_ANSWER answer = th_solve(&d.problem);
     TH_REF_ARRAYS exact = th_solve_gradients(&d.problem);
     expect_right(&d, number, &answer, &exact);
-    add_errors(&d.problem, &answer, &exact, sums->ranks);
+    tr_add_errors(&d.problem, &answer, &exact, sums->ranks);
     if (number % 4 == 3)
-        expect_equal_bits(&d, &options, number);
+        tr_expect_equal_bits(&d.problem, &d.cut, &options, d.schedule);
     d.problem.accumulate = 0;
     th_run_training(session, &d.problem, &options);
-    add_errors(&d.problem, &answer, &exact, sums->one);
+    tr_add_errors(&d.problem, &answer, &exact, sums->one);
     session->cases++;
     th_problem_free(&d.problem);
 }
@@ -226,9 +181,9 @@ TH_TEST(random_problems)
     errors sums = {{0}, {0}};
     for (uint64_t number = 0; number < (session->full ? 200 : 6); number++)
         expect_draw(session, number, &sums);
-    for (size_t n = 0; n < RESULTS; n++) {
+    for (size_t n = 0; n < TR_RESULTS; n++) {
         const double ratio = sqrt(sums.ranks[n] / sums.one[n]);
-        print_message("array %d: error over ranks / on one device: %.3f\n", (int)results[n], ratio);
+        print_message("array %d: error over ranks / on one device: %.3f\n", (int)tr_results[n], ratio);
         assert_true(ratio <= 1.2 || !session->full); /* few problems say little */
     }
 }
