@@ -488,11 +488,34 @@ TH_HOST_TEST(ranges_by_length)
         if (kind == 0) {
             const int share = tiles_of_range(4000 / (int)made.block.tile, tiles / HEADS, made.all_ranges,
                                              (int)made.splits, made.range_tiles);
-            assert_true(share * 5 * wave >= tiles);
+            assert_true(5 * wave * share >= tiles);
         }
     }
     desc.gradients = CLMGK_GRADIENT_Q; /* the same work for each block as in the backward pass */
     assert_int_equal(plan_of(&facts, &desc, CLMGK_PASS_FORWARD, NULL).splits, 1);
+}
+
+/* Each block has its turn once; any run of turns has about as many of each part of the blocks. */
+TH_HOST_TEST(turns_are_spread)
+{
+    enum { MOST = 512 };
+    static const struct {
+        unsigned int blocks, spread;
+    } cases[] = {{512, 315}, {128, 79}, {63, 38}, {7, 4}};
+    for (size_t n = 0; n < TH_COUNT(cases); n++) {
+        const unsigned int blocks = cases[n].blocks;
+        bool taken[MOST] = {false};
+        unsigned int odd = 0, later = 0;
+        for (unsigned int turn = 0; turn < blocks; turn++) {
+            const unsigned int block = spread_block(turn, blocks, cases[n].spread);
+            assert_true(block < blocks && !taken[block]);
+            taken[block] = true;
+            odd += turn < blocks / 2 && block % 2 == 1;
+            later += turn < blocks / 2 && block >= blocks / 2;
+        }
+        assert_in_range(odd, blocks / 4 - blocks / 32 - 1, blocks / 4 + blocks / 32 + 1);
+        assert_in_range(later, blocks / 4 - blocks / 32 - 1, blocks / 4 + blocks / 32 + 1);
+    }
 }
 
 /* ---- the order of blocks -------------------------------------------------------------------------------------- */

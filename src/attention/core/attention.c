@@ -573,8 +573,28 @@ clmgk_status mgk_attention_check_splits(const mgk_tunables *tunables, const clmg
     return CLMGK_OK;
 }
 
+static int64_t common_factor(int64_t a, int64_t b)
+{
+    while (b != 0) {
+        const int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+/* The distance of blocks with neighbouring turns (cl/attention/shares.clh); 0: in order. */
+static mgk_u32 spread_of(int64_t blocks)
+{
+    int64_t spread = blocks * 618 / 1000;
+    while (spread > 1 && common_factor(spread, blocks) != 1)
+        --spread;
+    return blocks <= UINT32_MAX && spread > 1 ? (mgk_u32)spread : 0;
+}
+
 /* Has ranges of keys share out the keys of all problems, where their lengths are their own: as many as keep the device
- * busy, for each group of heads and block of rows. */
+ * busy, for each group of heads and block of rows. Devices that run work-groups one after another hand them out in long
+ * runs. */
 static void share_keys(const mgk_forward *x, mgk_forward_args *args)
 {
     const clmgk_attention_desc *const d = x->request->desc;
@@ -584,6 +604,8 @@ static void share_keys(const mgk_forward *x, mgk_forward_args *args)
         return;
     args->range_tiles = (mgk_i32)least_tiles(&x->block);
     args->all_ranges = (mgk_i32)((wanted + lists - 1) / lists);
+    if (wave == 0 && args->whole == 0)
+        args->spread = spread_of(mgk_attention_groups(d, 1, x->block.rows) * args->splits);
 }
 
 /* Sets args->splits to the plan's, and places the partial results of the blocks that are split in the workspace. */
@@ -603,8 +625,8 @@ static clmgk_status place_splits(const mgk_forward *x, mgk_pass_plan *plan, mgk_
         args->parts_lse = mgk_steps_region(&plan->steps, rows);
         args->parts_low = mgk_steps_region(&plan->steps, rows);
         args->parts_o = mgk_steps_region(&plan->steps, rows * d->value_size);
-        share_keys(x, args);
     }
+    share_keys(x, args);
     return CLMGK_OK;
 }
 

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where rows of pages lie, in pools of any size: the kernels' functions, compiled as C. */
+#include "harness/harness.h"
+
+#define MGK_COMMON_CLH /* OpenCL's own */
+#define FUNCTION       static
+#define __global
+#define HAS_PAGE_TABLE 1
+
+static int clamp(int x, int low, int high)
+{
+    return x < low ? low : x > high ? high : x;
+}
+
+#include "engine/pages.clh"
+
+/* A pool of more elements than an int counts: 32,768 pages of 16 rows with 8 heads of 128 numbers, whose last one is
+ * also where a number beyond all pages leads. */
+TH_HOST_TEST(rows_of_large_pools)
+{
+    enum { PAGES = 32768, SIZE = 16 };
+    const int table[] = {0, PAGES - 1, PAGES + 7, -5};
+    const int64_t stride = INT64_C(8) * 128 * 16, page = SIZE * stride;
+    const page_map map = {table, SIZE, PAGES, page, page};
+    const int64_t last = (PAGES - 1) * page;
+    assert_true(last > INT64_C(1) << 32);
+    assert_int_equal(page_place(&map, page, stride, 15), 15 * stride);
+    assert_int_equal(page_place(&map, page, stride, 16 + 3), last + 3 * stride);
+    assert_int_equal(page_place(&map, page, stride, 32 + 15), last + 15 * stride);
+    assert_int_equal(page_place(&map, page, stride, 48), 0);
+}
+
+/* A walk comes to the same places, from any row on, in pages of any size. */
+TH_HOST_TEST(walks_over_pages)
+{
+    enum { ROWS = 60, PAGES = 9 };
+    const int table[ROWS] = {3, 8, 0, 12, 5, 5, -1, 7};
+    for (int size = 1; size <= 17; size++) {
+        const page_map map = {table, size, PAGES, 1000, 500};
+        for (int begin = 0; begin < ROWS; begin++) {
+            page_walk walk = page_walk_from(&map, begin);
+            for (int j = begin; j < ROWS;) {
+                const int most = walk.rest < ROWS - j ? walk.rest : ROWS - j, run = most > 5 ? 5 : most;
+                assert_in_range(most, 1, page_rest(&map, j));
+                const int64_t at = page_walk_on(&map, &walk, run, 1000, 7);
+                for (int i = 0; i < run; i++)
+                    assert_int_equal(at + INT64_C(7) * i, page_place(&map, 1000, 7, j + i));
+                j += run;
+            }
+        }
+    }
+}
