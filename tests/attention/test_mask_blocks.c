@@ -314,6 +314,14 @@ TH_HOST_TEST(refusals)
     th_expect_refusal(clmgk_attention_validate(&desc, &resolved, &th_error), CLMGK_ERROR_INVALID_VALUE,
                       "use_mask_blocks", "1");
     desc = listed(0, 0);
+    desc.use_positions = 1;
+    th_expect_refusal(clmgk_attention_validate(&desc, &resolved, &th_error), CLMGK_ERROR_INVALID_VALUE,
+                      "use_mask_blocks", "use_positions");
+    desc = listed(16, 16);
+    desc.length = desc.length_k = 1 << 28;
+    th_expect_refusal(clmgk_attention_validate(&desc, &resolved, &th_error), CLMGK_ERROR_OVERFLOW, "mask_blocks",
+                      "2^31");
+    desc = listed(0, 0);
     desc.variant = CLMGK_VARIANT_LINEAR;
     th_expect_refusal(clmgk_attention_validate(&desc, &resolved, &th_error), CLMGK_ERROR_INVALID_VALUE,
                       "use_mask_blocks", "1");

@@ -672,6 +672,20 @@ TH_TEST(plan_queries)
     clmgk_plan_release(NULL);
 }
 
+TH_TEST(context_queries)
+{
+    clmgk_matrix_unit_info unit = CLMGK_MATRIX_UNIT_INFO_INIT;
+    clmgk_first_use_info use = CLMGK_FIRST_USE_INFO_INIT;
+    th_expect_refusal(clmgk_context_get_matrix_unit(NULL, &unit, &th_error), VALUE, "context", "NULL");
+    th_expect_refusal(clmgk_context_get_matrix_unit(session->context, NULL, &th_error), VALUE, "info", "NULL");
+    th_expect_refusal(clmgk_context_get_first_use(NULL, &use, &th_error), VALUE, "context", "NULL");
+    th_expect_refusal(clmgk_context_get_first_use(session->context, NULL, &th_error), VALUE, "info", "NULL");
+    unit.struct_size = use.struct_size = 8;
+    th_expect_refusal(clmgk_context_get_matrix_unit(session->context, &unit, &th_error), VALUE, "info.struct_size",
+                      "8");
+    th_expect_refusal(clmgk_context_get_first_use(session->context, &use, &th_error), VALUE, "info.struct_size", "8");
+}
+
 /* docs/training.md: a decoding plan's program serves every capacity, grouping and mask. */
 TH_TEST(lengths_share_a_program)
 {

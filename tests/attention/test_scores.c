@@ -79,6 +79,13 @@ static void read_anywhere(clmgk_attention_desc *desc)
     desc->gradients = CLMGK_GRADIENT_CAPTURE_0;
 }
 
+static void more_than_64_bits(clmgk_attention_desc *desc)
+{
+    desc->captures[0].axes = 3;
+    for (int axis = 0; axis < 3; ++axis)
+        desc->captures[0].shape[axis] = INT64_C(1) << 30;
+}
+
 static const wrong wrongs[] = {
     {misspell, CLMGK_ERROR_INVALID_VALUE, "score_mod: line 2, column 2: unknown name 'tt'; nearest: 't'"},
     {mask_by_float, CLMGK_ERROR_INVALID_VALUE, "mask_mod: line 1, column 1: the mask is a float"},
@@ -92,6 +99,7 @@ static const wrong wrongs[] = {
     {long_axis, CLMGK_ERROR_INVALID_SHAPE, "captures[0].shape[1]: 1073741825: expected 1 to 1073741824"},
     {half_strided, CLMGK_ERROR_INVALID_VALUE, "captures[0].strided: 2: expected 0 or 1"},
     {backwards, CLMGK_ERROR_INVALID_SHAPE, "captures[1].strides[1]: -1: expected 0 or more"},
+    {more_than_64_bits, CLMGK_ERROR_OVERFLOW, "captures[0]: its size in elements does not fit in 64 bits"},
     {take_name, CLMGK_ERROR_INVALID_VALUE, "captures: the name 'exp' is built in"},
     {same_name, CLMGK_ERROR_INVALID_VALUE, "numbers: the name 't' is taken twice"},
     {ints, CLMGK_ERROR_INVALID_VALUE, "gradients: CAPTURE_1: expected score_mod, and floats in captures[1]"},

@@ -1541,6 +1541,11 @@ CACHE_TEST(misuse_of_queries)
     th_expect_error(clmgk_tuning_list(self->root, NULL, NULL, 0, NULL, &th_error), VALUE, "count: NULL");
     th_expect_error(clmgk_tuning_get_info(self->root, NULL, &th_error), VALUE, "info: NULL");
     th_expect_error(clmgk_tuning_get_info(self->root, &(clmgk_tuning_info){0}, &th_error), VALUE, "info.struct_size");
+    clmgk_tuning_info info = CLMGK_TUNING_INFO_INIT;
+    char folder[1100] = "/";
+    memset(folder + 1, 'x', sizeof(folder) - 2);
+    folder[sizeof(folder) - 1] = '\0';
+    th_expect_error(clmgk_tuning_get_info(folder, &info, &th_error), VALUE, "expected less than 1024");
     th_expect_error(clmgk_tuning_list(self->root, NULL, &(clmgk_tuning_entry){0}, 1, &count, &th_error), VALUE,
                     "entries.struct_size");
     th_expect_error(clmgk_tunable_list("lane", &(clmgk_tunable){0}, 1, &count, &th_error), VALUE,
