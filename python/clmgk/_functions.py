@@ -53,7 +53,9 @@ def attention(q: Array, k: Array, v: Array, *, return_lse: bool = False, out: Ar
     k : array [B,G,S,D]
         Keys. MGK: [B,G,M,S,D]; variants with mixed heads: [B,M,S,D].
     v : array [B,G,S,E]
-        Values. q, k and v may have different element types.
+        Values. q, k and v may have different element types, and k and v those of a cache (for inference): 8-bit floats
+        (ml_dtypes.float8_e4m3fn, float8_e5m2, or uint8 with dtype_k, dtype_v), int8, and blocks of ggml's q8_0 and q4_0
+        ("V34" and "V18", [B,G,S,D/32]).
     return_lse : bool
         Also returns the log-sum-exp of each row's weights, which `attention_backward` needs.
     out : array [B,H,N,E], optional
@@ -92,6 +94,11 @@ def attention(q: Array, k: Array, v: Array, *, return_lse: bool = False, out: Ar
     page_offsets, last_page : array [B+1] and [B] of int, optional
         The compressed form: page_table [C] has the pages of all, those of b from page_offsets[b] on, and last_page[b] keys
         of its last page are in use.
+    dtype_k, dtype_v : {"e4m3", "e5m2"}
+        What arrays of uint8 are.
+    scale_k, scale_v : array [B,G,S], optional
+        Scales of k's and v's rows (without the last axis), where they are 8-bit floats or int8. Axes of size 1, or none,
+        stand for one scale of a head, or of all.
     positions, positions_k : array [B,N] and [B,S] of int, optional
         Positions of the queries and of the keys, 0 or more, in any order: they take the place of indices in causal masks,
         windows, slopes, score_mod, mask_mod, dropout and noise, so a sequence may be permuted. Both or none.

@@ -12,7 +12,7 @@ from ._context import Context, Device, context_of
 from ._descriptor import Capture, Layout, validate
 from ._library import call, ffi, from_name, initialised, integer, lib
 from ._plan import Plan, Prepared, signature
-from ._slots import Array, Pass, check_array, check_range, dtype_name
+from ._slots import BLOCKS, Array, Pass, cache_dtype_name, check_array, check_range, dtype_name
 
 
 class Options(TypedDict, total=False):
@@ -38,6 +38,10 @@ class Options(TypedDict, total=False):
     page_table: ArrayLike | None
     page_offsets: ArrayLike | None
     last_page: ArrayLike | None
+    dtype_k: str | None
+    dtype_v: str | None
+    scale_k: ArrayLike | None
+    scale_v: ArrayLike | None
     bias: ArrayLike | None
     slopes: ArrayLike | None
     sinks: ArrayLike | None
@@ -119,7 +123,7 @@ _SWITCHES = {"lengths": "use_lengths", "lengths_q": "use_lengths_q", "offsets_k"
              "positions_k": "use_positions", "bias": "use_bias",
              "slopes": "use_alibi", "sinks": "use_sinks", "mix_weight": "use_mix_weight", "mix_offset": "use_mix_offset",
              "mix_hidden_offset": "use_mix_hidden_offset", "state_c": "use_state",
-             "page_offsets": "use_page_offsets", "mask_blocks": "use_mask_blocks"}
+             "page_offsets": "use_page_offsets", "mask_blocks": "use_mask_blocks", "scale_k": "use_scale_k", "scale_v": "use_scale_v"}
 
 
 # Arrays of parameters whose shapes may broadcast to those that the plan expects.
@@ -282,8 +286,23 @@ class Call:
         self._key: list[Any] = [linear]
         self.captures: tuple[str, ...] = ()  # names of capture_0, ...
         self.numbers: tuple[str, ...] = ()
+        self.types: dict[str, str] = {}  # of k and v, where they are of a cache
+        if not linear:
+            self._take_types(options)
         for name, value in options.items():
             self._add(name, value)
+
+    def _take_types(self, options: Mapping[str, Any]) -> None:
+        """Types of caches: C takes codes of floats as bytes."""
+        for name in ("k", "v"):
+            array, given = self.storage.get(name), options.get(f"dtype_{name}")
+            if type(array) is not np.ndarray or (given is None and array.dtype.char in "fe"):  # f32, f16
+                continue
+            self.types[name] = found = cache_dtype_name(name, array, given)
+            self._key += (name, found)
+            if found in ("e4m3", "e5m2"):
+                self.storage = {**self.storage, name: array.view(np.uint8)}
+                self.arrays[name] = self.storage[name]
 
     def _add(self, name: str, value: Any) -> None:
         """Adds an option."""
@@ -292,8 +311,10 @@ class Call:
             raise TypeError(f"unexpected argument {name!r}: expected one of {', '.join(sorted(allowed))}")
         if name in ("seed", "device"):
             setattr(self, name, value)
-        elif value is None:
+        elif value is None or name in ("dtype_k", "dtype_v"):
             return
+        elif name in ("scale_k", "scale_v"):
+            self.arrays[name] = self._scales(name, value)
         elif name in ("captures", "numbers"):
             self._add_named(name, mapping(name, value))
         elif name in _PARAMETERS and not (name == "variance" and np.ndim(value) == 0):
@@ -314,6 +335,14 @@ class Call:
             self.numbers = tuple(values)
             self.arrays["numbers"] = np.array([_real(f"numbers[{own!r}]", value) for own, value in values.items()], np.float32)
         self._key += (name, tuple(values))
+
+    def _scales(self, name: str, value: ArrayLike) -> Array:
+        """Scales of rows, of the shape of k or v without the last axis; strides of 0 where they repeat."""
+        array, rows = parameter(name, value), np.shape(self.storage[name[-1]])[:-1]
+        try:
+            return np.broadcast_to(array, rows)
+        except ValueError:
+            raise ValueError(f"{name}: shape {array.shape}: expected {rows}, or axes of size 1, or none, in their place") from None
 
     def _bias(self, value: ArrayLike) -> Array:
         """A bias [B,H,N,S], with axes of size 1 in the place of those that it repeats by strides of 0."""
@@ -408,7 +437,7 @@ class Call:
         fields: dict[str, Any] = {name: value for name, value in self.scalars.items()
                                   if name not in ("window_left", "window_right", "variance", "scale", "engine", "mask_block")}
         head = 1 if batched else 0
-        fields.update(variant=variant, dtype=dtype_name("q", q), dtype_k=dtype_name("k", k), length=q.shape[-2],
+        fields.update(variant=variant, dtype=dtype_name("q", q), dtype_k=self._type("k"), length=q.shape[-2],
                       length_k=k.shape[-2] or lib.CLMGK_NO_KEYS, head_size=q.shape[-1],
                       batch=q.shape[0] if batched else 1)
         if "page_table" in self.arrays:  # k and v are pools of pages
@@ -417,7 +446,7 @@ class Call:
                 raise ValueError(f"page_table: shape {table.shape}: expected [B,C], or with page_offsets [C]")
             fields.update(length_k=0, page_size=k.shape[-2], pages=k.shape[0], table_pages=table.shape[-1])
         if v is not None:
-            fields.update(dtype_v=dtype_name("v", v), value_size=v.shape[-1])
+            fields.update(dtype_v=self._type("v"), value_size=v.shape[-1] * BLOCKS.get(self._type("v"), 1))
         if "o" in self.storage:
             fields["dtype_o"] = dtype_name("o", self.storage["o"])
         if mixed:
@@ -434,6 +463,10 @@ class Call:
                 fields[name] = _layout(name, array, has_components)
             elif name == "o" or name.startswith("grad_"):
                 fields[name] = _layout(name, array, name == "grad_k" and bool(traits & lib.CLMGK_TRAIT_KEYS))
+        for name in ("scale_k", "scale_v"):
+            if name in self.arrays:
+                has_components = name == "scale_k" and bool(traits & lib.CLMGK_TRAIT_KEYS)
+                fields[name] = _layout(name, self.arrays[name][..., np.newaxis], has_components)
         self._parameters(fields)
         if self.captures:
             fields["captures"] = [Capture(name, _capture_type(array), array.shape) for name, array in
@@ -441,6 +474,10 @@ class Call:
         if self.numbers:
             fields["numbers"] = self.numbers
         return fields
+
+    def _type(self, name: str) -> str:
+        """The C name of the element type of k or v."""
+        return self.types.get(name) or dtype_name(name, self.storage[name])
 
     def _batched(self, traits: int) -> bool:
         """Checks the numbers of axes."""

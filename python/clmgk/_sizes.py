@@ -39,7 +39,7 @@ class Kind:
         self._of_pages = d.page_size > 0
         self._one_length = sequences > 0 and not d.use_offsets_k and not d.use_lengths and not self._of_pages
         # an axis of a part of the batch has no limit of its own
-        self.is_usual = not d.use_bias or d.bias_batch in (1, d.batch)
+        self.is_usual = (not d.use_bias or d.bias_batch in (1, d.batch)) and not d.use_scale_k and not d.use_scale_v
         self.key = repr((self.rows, sequences > 0, sorted(self._axes.items()), sorted(self._fields.items())))
 
     def limits(self, least: Mapping[str, int]) -> dict[str, int]:

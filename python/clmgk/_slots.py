@@ -25,6 +25,9 @@ def check_array(name: str, array: Any) -> None:
 _NAMES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 # Of K and V alone: codes of floats, and blocks of bytes.
 _CACHE_NAMES = {"e4m3": "uint8", "e5m2": "uint8", "q8_0": "V34", "q4_0": "V18"}
+# Those of K and V alone by NumPy's names, of float8 types of the package ml_dtypes.
+_CACHE_TYPES = {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "int8": "int8", "void272": "q8_0", "void144": "q4_0"}
+BLOCKS = {"q8_0": 32, "q4_0": 32}  # elements of a block
 
 
 @functools.lru_cache(maxsize=None)
@@ -47,6 +50,19 @@ def dtype_name(argument: str, array: Array) -> str:
             return name
     advice = "" if array.dtype.kind == "c" else f": convert it by {argument}.astype(numpy.float32)"
     raise TypeError(f"{argument}: elements of type {array.dtype}: expected float32, float16 or bfloat16 (ml_dtypes){advice}")
+
+
+def cache_dtype_name(argument: str, array: Array, given: str | None) -> str:
+    """The C name of the element type of K or V; `given`: the option that names it."""
+    if array.dtype.name == "uint8":
+        if given not in ("e4m3", "e5m2"):
+            raise TypeError(f"{argument}: elements of type uint8: expected dtype_{argument} 'e4m3' or 'e5m2', which says what "
+                            "they are")
+        return given
+    found = _CACHE_TYPES.get(array.dtype.name) or dtype_name(argument, array)
+    if given not in (None, found):
+        raise ValueError(f"dtype_{argument}: {given!r}: expected {found!r}, the type of {argument}'s elements")
+    return found
 
 
 def check_range(name: str, array: Array, low: float, high: float, words: str) -> None:
@@ -115,8 +131,8 @@ class Slot:
             self.bytes *= parts
         self.is_dense = self.has_strides([self.dtype.itemsize * math.prod(self.shape[axis + 1:])
                                           for axis in range(len(self.shape))])
-        # What picks the innermost axis, which is contiguous, at the first element.
-        self.first_row = (0,) * (len(self.shape) - 1)
+        # What picks the first element, as an array.
+        self.first_row = (0,) * (len(self.shape) - 1) + (slice(0, 1),)
         end = desc.length_k if name in ("lengths", "offsets_k") else desc.length
         self.check_values = None if self.is_output else _value_check(name, info.values, end)
 

@@ -31,7 +31,7 @@ ABSENT = {
     "clmgk_plan_options": set(),
 }
 # Fields of a problem that the functions without a plan read off their arrays.
-FROM_ARRAYS = {"dtype", "dtype_k", "dtype_v", "dtype_o", "batch", "kv_heads", "components", "length", "length_k", "head_size",
+FROM_ARRAYS = {"dtype", "dtype_o", "use_scale_k", "use_scale_v", "batch", "kv_heads", "components", "length", "length_k", "head_size",
                "value_size", "q", "k", "v", "o", "lse", "grad_o", "grad_q", "grad_k", "grad_v", "prior_shape",
                "variance_shape", "sequences", "use_offsets_k", "use_positions", "use_lengths", "use_lengths_q", "use_window", "use_bias",
                "bias_batch", "bias_heads", "bias_length", "bias_length_k", "use_alibi", "use_sinks", "use_mix_weight",
@@ -44,7 +44,7 @@ FUNCTIONS = {"gradients", "statistics", "combine"}
 # that calls write.
 PLANS_ALONE = {"use_lse_low", "dtype_grad_q", "dtype_grad_k", "dtype_grad_v", "first_batch", "first_head", "all_heads", "partial_keys",
                "append", "append_k", "append_v", "append_rotary", "append_rotary_size", "append_rotary_base",
-               "prefix_pages", "state_pool", "use_scale_k", "use_scale_v", "scale_k", "scale_v"}
+               "prefix_pages", "state_pool"}
 
 
 @pytest.mark.parametrize("name", OFFERED)
@@ -81,6 +81,13 @@ def test_types_of_caches(rng):
     with clmgk.Plan(length=3, length_k=9, head_size=32, dtype_k="int8", use_scale_k=True, dtype_v="q8_0") as plan:
         o = plan.forward(q=q, k=k, scale_k=scale_k, v=v.view("V34"))["o"]
     numbers = v["q"][..., 0, :] * v["d"].astype(np.float32)
+    np.testing.assert_array_equal(clmgk.attention(q, k, v.view("V34"), scale_k=scale_k), o)
+    with pytest.raises(ValueError, match="scale_k"):
+        clmgk.attention(q, k, v.view("V34"), scale_k=scale_k[..., :4])
+    with pytest.raises(TypeError, match="uint8.*dtype_k"):
+        clmgk.attention(q, k.view(np.uint8), numbers)
+    with pytest.raises(ValueError, match="dtype_k.*int8"):
+        clmgk.attention(q, k, numbers, dtype_k="e4m3")
     np.testing.assert_allclose(o, clmgk.attention(q, k * scale_k[..., None], numbers), rtol=1e-5, atol=1e-5)
     new = rng.standard_normal((9, 1, 32)).astype(np.float32)
     with clmgk.Plan(length=3, length_k=9, head_size=32, dtype_k="int8", use_scale_k=True, dtype_v="q8_0", append=9) as plan:
@@ -91,6 +98,22 @@ def test_types_of_caches(rng):
     assert (np.abs(scale_k[0, 0] - steps[:, 0]) <= 1e-6 * steps[:, 0]).all()
     assert (np.abs(k[0, 0] * scale_k[0, 0, :, None] - new[::-1, 0]) <= 0.501 * steps).all()
     assert (np.abs(v["q"][0, 0, :, 0] * v["d"][0, 0].astype(np.float32) - new[::-1, 0]) <= 0.6 * steps).all()
+
+
+def test_floats_of_8_bits(rng):
+    """Their own types, or bytes whose type is named; a scale of each head, by strides, and one of all."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    q, k, v = (rng.standard_normal((2, 2, 5, 16)).astype(np.float32) for _ in range(3))
+    codes, values = k.astype(ml_dtypes.float8_e4m3fn), v.astype(ml_dtypes.float8_e5m2)
+    scales = np.array([[0.5], [3]])
+    expected = clmgk.attention(q, codes.astype(np.float32) * scales[..., None].astype(np.float32), 2 * values.astype(np.float32))
+    o = clmgk.attention(q, codes, values, scale_k=scales, scale_v=2)
+    np.testing.assert_allclose(o, expected, rtol=1e-5, atol=1e-5)
+    bytes_ = codes.view(np.uint8).swapaxes(1, 2).copy().swapaxes(1, 2)
+    again = clmgk.attention(q, bytes_, values, dtype_k="e4m3", scale_k=scales, scale_v=[[2], [2]])
+    np.testing.assert_array_equal(again, o)
+    with pytest.raises(NotImplementedError, match="dtype_k"):
+        clmgk.attention_backward(o, q, codes, values, o, np.zeros((2, 2, 5), np.float32))
 
 
 def test_programs_made_ahead(tmp_path):
