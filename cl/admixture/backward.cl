@@ -210,9 +210,7 @@ FUNCTION void head_begin(const key_block *b, int h)
                        p->row_base * a->bias.component + p->key_base * a->bias.token;
 }
 
-#if MIX_AFTER > 0
 #include "admixture/mixed_pairs.clh"
-#endif
 
 /* The gradients of a panel's tile from head h of those with a softmax. `value_head`, `grad_head`: where its values and
  * dO are held; MIX_AFTER: dP is held. */
@@ -230,15 +228,13 @@ FUNCTION void score_tile_of(const key_block *b, const panel_tile *m, int h, int 
     begin_row_sums(b->g);
     for (int sub = 0; sub < m->subs; ++sub) {
         real d[BLOCK_STREAMED][BLOCK_HELD];
-#if MIX_AFTER > 0
-        weight_products(&at, h, sub, d);
-#else
         STREAMED_FOR(u)
             HELD_FOR(v)
                 d[u][v] = (real)(0.0f);
-        if (HAS_SCORE_GRADIENTS)
+        if (MIX_AFTER > 0)
+            weight_products(&at, h, sub, d);
+        else if (HAS_SCORE_GRADIENTS)
             value_product(b->g, m->panel, value_head, grad_head, sub, m->edge, d);
-#endif
         block_gradients(&at, sub, d, sums);
     }
     if (HAS_BIAS_KEY_SUMS)
@@ -254,7 +250,6 @@ FUNCTION void score_tile_of(const key_block *b, const panel_tile *m, int h, int 
         block_sums_add(b->g, numbers, WANT_NUMBERS, b->at->numbers);
 }
 
-#if MIX_AFTER > 0
 FUNCTION void score_tile(const key_block *b, const panel_tile *m, int h)
 {
     head_begin(b, h);
@@ -264,14 +259,13 @@ FUNCTION void score_tile(const key_block *b, const panel_tile *m, int h)
 
 #include "admixture/mixed_keys.clh"
 
-FUNCTION void head_tile(const key_block *b, const panel_tile *m, int value_head, int grad_head)
-{
-    mixed_head_tile(b, m, value_head, grad_head);
-}
-#else
 /* A panel's tile and one of the heads whose dO is held, which reads the held values `value_head`. */
 FUNCTION void head_tile(const key_block *b, const panel_tile *m, int value_head, int grad_head)
 {
+    if (MIX_AFTER > 0) {
+        mixed_head_tile(b, m, value_head, grad_head);
+        return;
+    }
     const mgk_attention_args *const a = b->a;
     int h = m->g0 * HEAD_RATIO + grad_head;
     OPAQUE(h);
@@ -282,7 +276,6 @@ FUNCTION void head_tile(const key_block *b, const panel_tile *m, int value_head,
     expect_rows(b, m, h);
     score_tile_of(b, m, h, value_head, grad_head);
 }
-#endif
 
 /* Product k of a panel's tile with dG. */
 FUNCTION void score_product(const key_block *b, const panel_tile *m, int k)
@@ -338,9 +331,9 @@ FUNCTION void load_values(const key_block *b, int g0)
 FUNCTION void group_tile(const key_block *b, const panel_tile *m, int next)
 {
     const bool ends = m->g0 + VALUE_HEADS >= b->a->kv_heads;
-    if (ALL_HEADS && !HEADS_ANNOUNCED)
+    if (!HEADS_ANNOUNCED && ALL_HEADS)
         load_values(b, m->g0);
-    if (ALL_HEADS && (!HEADS_ANNOUNCED || m->g0 > 0))
+    if ((!HEADS_ANNOUNCED || m->g0 > 0) && ALL_HEADS)
         tile_stage(b, m->g0, m->i0, ends ? 0 : m->g0 + VALUE_HEADS, ends ? next : m->i0);
 #if HEADS_ANNOUNCED
     if (!ends)
@@ -384,14 +377,10 @@ FUNCTION void value_heads(const key_block *b, int g0, int end_g)
             if (!panel_meets(&walk, &rows, panel, i0, stop, &m.masked))
                 continue;
             hold_tile(b, &m);
-#if MIX_AFTER > 0
             hold_weights(b, &m);
-#endif
             for (; m.g0 < end_g; m.g0 += VALUE_HEADS)
                 group_tile(b, &m, next);
-#if MIX_AFTER > 0
             finish_weights(b, &m);
-#endif
 #if HIDDEN > 0
             if (HAS_DR)
                 finish_units(b, &m);

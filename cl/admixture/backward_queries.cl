@@ -126,9 +126,7 @@ FUNCTION void find_products(grad_engine *g, real (*d)[BLOCK_ROWS])
     grad_out_product(g, 0, 0, d);
 }
 
-#if MIX_AFTER > 0
 #include "admixture/mixed_pairs.clh"
-#endif
 
 /* The part of head h, of those with a softmax, in the gradients of a tile. */
 FUNCTION void head_gradients(const query_block *b, const scorer *x, const tile_view *view, int h)
@@ -140,11 +138,10 @@ FUNCTION void head_gradients(const query_block *b, const scorer *x, const tile_v
     const pair_block at = {g, &g->base, x, view, a, log, log_low, delta, row_sum};
     load_logs(b, h, log, log_low);
     rows_load(g, b->work + REGION(a->region[MGK_REGION_DELTA]) + row, b->first, b->p->valid, 0.0f, delta);
-#if MIX_AFTER > 0
-    weight_products(&at, h, 0, d);
-#else
-    find_products(g, d);
-#endif
+    if (MIX_AFTER > 0)
+        weight_products(&at, h, 0, d);
+    else
+        find_products(g, d);
     ROWS_FOR(v) {
         b->seen[v] = log[v] == (real)(-INFINITY) ? b->seen[v] : (real)(1.0f);
         row_sum[v] = (real)(0.0f);
@@ -201,7 +198,6 @@ FUNCTION void head_begin(const query_block *b, scorer *x, const key_walk *walk, 
                    k0, walk->end, 0, 1);
 }
 
-#if MIX_AFTER > 0
 /* Keeps P of head h before the mixing. */
 FUNCTION void hold_head(const query_block *b, const scorer *x, const tile_view *view, int h)
 {
@@ -233,7 +229,6 @@ FUNCTION void add_deltas(const query_block *b, int h)
     rows_add(&b->g->base, sum, b->work + REGION(b->a->region[MGK_REGION_DELTAS]) + b->row + (long)h * b->a->length,
              b->first, b->p->valid);
 }
-#endif
 
 /* Where the block's batch finds its results: element 0 of its rows. */
 typedef struct query_results {
@@ -314,18 +309,16 @@ KERNEL(admixture_backward_queries)
         const pair_block any_head = {&g, e, &x, &view, &a, 0, 0, 0, 0};
         hold_scores(&any_head, random_batch(&a, block.b), 0);
         clear_gradients(&any_head, 0);
-#if MIX_AFTER > 0
-        for (int h = 0; h < a.heads; ++h) {
+        for (int h = 0; MIX_AFTER > 0 && h < a.heads; ++h) {
             head_begin(&b, &x, &walk, &scores, h, k0);
             hold_head(&b, &x, &view, h);
             branch_end();
         }
-        for (int h = 0; h < out_heads(&a); ++h) {
+        for (int h = 0; MIX_AFTER > 0 && h < out_heads(&a); ++h) {
             head_stage(&b, &walk, v, grad_o, h, k0);
             spread_head(&b, &x, &view, mix_after + (long)h * MIX_AFTER);
             branch_end();
         }
-#endif
         for (int h = 0; h < a.heads; ++h) {
 #if DELTAS
             add_deltas(&b, h);

@@ -111,16 +111,12 @@ __kernel void attention_combine(KERNEL_PARAMETERS)
     const long row = (long)(get_global_id(0) / (ROW_ITEMS * PART_TEAMS)); /* of those that have parts */
     if (row >= rows)
         return;
-#if PART_TEAMS == 1
-    if (e >= a.value_size)
+    if (PART_TEAMS == 1 && e >= a.value_size)
         return;
-#endif
     const row_place place = row_of(&a, before + row);
-#if HAS_SEQUENCES && SPLIT_KEYS
     /* rows outside every sequence have no parts and are not written */
-    if (!in_sequence(&a, offsets, (int)place.i))
+    if (HAS_SEQUENCES && SPLIT_KEYS && !in_sequence(&a, offsets, (int)place.i))
         return;
-#endif
 #if SPLIT_KEYS
     const row_parts x = {work + a.parts_lse + row,
                          work + a.parts_low + row,
@@ -182,12 +178,10 @@ __kernel void attention_combine(KERNEL_PARAMETERS)
         const float log_sum = log(sum) + fma(top_low, PART_UNIT, lost), whole = nats + log_sum;
         if (is_given(&a.bound, SLOT_LSE))
             lse[at] = whole;
-#if HAS_LSE_LOW
-        if (is_given(&a.bound, SLOT_LSE_LOW)) {
+        if (HAS_LSE_LOW && is_given(&a.bound, SLOT_LSE_LOW)) {
             const float of_sum = whole - nats;
             lse_low[at] = sum == 0.0f ? 0.0f : (nats - (whole - of_sum)) + (log_sum - of_sum);
         }
-#endif
     }
     KEEP_APART;
 }

@@ -147,7 +147,7 @@ FUNCTION void component_chain(const key_chunk *x, int r, int f0, BLOCK_SPACE con
 FUNCTION void key_chain(const key_chunk *x, int block, const gradient_rows *out)
 {
     const int head = block * FEATURE_BLOCK / FEATURES, f0 = block * FEATURE_BLOCK % FEATURES;
-    if (!KEY_SUM && !WANT_PRIOR) {
+    if (!(KEY_SUM || WANT_PRIOR)) {
         component_chain(x, head, f0, x->psi, x->grad, out);
         return;
     }
@@ -164,7 +164,7 @@ FUNCTION void key_chain(const key_chunk *x, int block, const gradient_rows *out)
         }
         if (WANT_PRIOR)
             prior_add(x, r, phi, f0 == 0);
-        if (!WANT_K && !WANT_SHIFT)
+        if (!(WANT_K || WANT_SHIFT))
             continue;
         TILE_FOR(j, n, CHUNK, FEATURE_BLOCK) {
             const int at = j * FEATURE_ROW + n;

@@ -314,7 +314,7 @@ KERNEL(linear_backward_rows)
         VECTORS_FOR(i, STATE_FLOATS)
             REAL_PUT(rows + i, (real)(0.0f));
         row_scales_begin(&own, &of_rows, sum, top);
-        if (SHIFTED && (!CAUSAL || u.range > 0))
+        if ((!CAUSAL || u.range > 0) && SHIFTED)
             m = scales_of(work + a.region[MGK_LINEAR_STATES] + slot * SLOT_FLOATS + STATE_FLOATS).m[0];
         if (SHIFTED)
             ITEMS_FOR(only, 1)

@@ -235,7 +235,7 @@ KERNEL(linear_apply)
     float m = -INFINITY;
     const state_scales scales = scales_of(slot + STATE_FLOATS);
     const feature_scales query_scale = {CAUSAL ? scales.next : scales.top, 1.0f}, key_scale = {scales.next, -1.0f};
-    if (SHIFTED && (!CAUSAL || u.range > 0))
+    if ((!CAUSAL || u.range > 0) && SHIFTED)
         m = scales_of(work + a.region[MGK_LINEAR_STATES] + u.slot * SLOT_FLOATS + STATE_FLOATS).m[0];
     const key_source keys = keys_of(&a, &place, &u, k, prior, shift);
     v += u.p.batch * a.v.batch + (long)u.h * a.kv_heads / a.heads * a.v.head + u.p.key_base * a.v.token + u.e0;

@@ -269,7 +269,7 @@ KERNEL(mixture_backward)
     STREAMED_SPACE float top_terms[HAS_FACTORED ? TILE_STREAMED : 1], spread_terms[HAS_FACTORED ? TILE_STREAMED : 1];
     STREAMED_SPACE float alpha_terms[HAS_ROW_TERMS ? ROW_TERMS : 1][TERM_STAGES * TILE_STREAMED];
     STREAMED_SPACE float u_terms[HAS_FACTORED ? COMPONENTS : 1][TILE_STREAMED];
-    float row_sums[ROWS_INSIDE && KEPT_SUMS > 0 ? KEPT_SUMS : 1][TILE_STREAMED];
+    float row_sums[KEPT_SUMS > 0 ? (ROWS_INSIDE ? KEPT_SUMS : 1) : 1][TILE_STREAMED];
     const query_terms t = {log_terms, log_low_terms, delta_terms,  alpha_terms,
                            u_terms,   top_terms,     spread_terms, row_sums};
     places at;

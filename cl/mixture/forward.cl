@@ -302,7 +302,7 @@ FUNCTION void tile_begin(engine *e, mixture *x, const key_walk *w, const row_arr
 {
     tile_stage(e, x, w, at, k0);
     const int next = next_tile(w, k0);
-    if (!DENSITY && !HAS_PAGE_TABLE && next < w->end)
+    if (!(DENSITY || HAS_PAGE_TABLE) && next < w->end)
         tile_ahead(e, w->a, AHEAD_TILE_K, AHEAD_TILE_V, at->k, at->v, next, w->end,
                    steps_of(w->a, block, k0, TILE_KEYS));
 }
@@ -346,11 +346,11 @@ KERNEL(mixture_forward)
     key_walk walk = key_walk_of(&a, &p, &block, mask_of_head(&data, h));
     block_rows values;
     panels_begin(&e, &x, &walk, &at, &values);
-    if (!HAS_SEQUENCES && !SPLIT_KEYS && !DENSITY) {
-        const row_block next = row_block_of(&a, GROUP_ID + 1, a.heads, offsets);
-        block_ahead(&e, &a, &block, &next, at.q, at.k, at.v, results_of(&a, &p, h, &block, o, lse, lse_low, work).o,
-                    steps_of(&a, &block, walk.begin, walk.end - walk.begin));
-    }
+#if !HAS_SEQUENCES && !SPLIT_KEYS && !DENSITY
+    const row_block next = row_block_of(&a, GROUP_ID + 1, a.heads, offsets);
+    block_ahead(&e, &a, &block, &next, at.q, at.k, at.v, results_of(&a, &p, h, &block, o, lse, lse_low, work).o,
+                steps_of(&a, &block, walk.begin, walk.end - walk.begin));
+#endif
     for (int k0 = walk.begin; k0 < walk.end; k0 = walk_on(&walk, k0)) {
         tile_begin(&e, &x, &walk, &at, &block, k0);
         tile_view view;
