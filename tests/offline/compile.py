@@ -41,6 +41,7 @@ FULL = QUICK + ["gfx942", "gfx1201", "sm_75", "sm_90", "skl", "tgllp", "dg2-g10"
 CLANG_PTX_LIMIT = {("mixture/forward.cl", "sm_75"): 4, ("mixture/backward_queries.cl", "sm_80"): 8}
 # By CUDA's compiler, which spills to keep a further work-group on a multiprocessor: seen are 24 (MGK, softmax's dQ).
 CUDA_LIMIT = 64
+AMD_SPILLS = {("gfx1100", "backward-softmax-f16-64", "backward"): 1}  # registers
 AMD_STACK, AMD_PROBE = 12, 64  # what arrays in private memory take by themselves; of a unit's probe
 # Largest stack: private arrays that did not become registers, on Intel's also spills, of a work-item or of all those of
 # a hardware thread. 0 elsewhere: these are processors without 256 registers, for which no block is chosen.
@@ -560,6 +561,8 @@ def limits(name, kind, configuration, source, options):
         spills = CLANG_PTX_WIDE.get(configuration, CLANG_PTX_SMALL_GROUP)
     if kind == "nvidia" and registers_of(options)[1]:
         spills = max(spills, CLANG_PTX_LIMITED)
+    if kind == "amd":
+        spills = AMD_SPILLS.get((name, configuration, pathlib.Path(source).stem), 0)
     if kind == "cuda":
         spills = MATRIX_CUDA_SPILLS.get((configuration, pathlib.Path(source).stem), CUDA_LIMIT)
     promoted = AMD_PROBE if source == "engine/direct_probe.cl" else promoted_bytes(source, options)
