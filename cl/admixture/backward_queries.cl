@@ -172,7 +172,7 @@ FUNCTION __global const v_element *values_of(const mgk_attention_args *a, __glob
     return v + (long)h * a->kv_heads / out_heads(a) * a->v.head;
 }
 
-/* What the products of head h with dO need: values of the tile at k0, and dO. */
+/* Stages for the products of head h with dO: values of the tile at k0, and dO. */
 FUNCTION void head_stage(const query_block *b, const key_walk *walk, __global const v_element *v,
                          __global const o_element *grad_o, int h, int k0)
 {

@@ -25,7 +25,7 @@
 #define COLUMNS   4
 #define ROW_ITEMS (VALUE_SIZE / COLUMNS) /* work-items of a team */
 
-/* What the float of element i of a part's L lacks, and the unit of both in nats; the type of its O. */
+/* The rest of element i of a part's L beside its float, and the unit of both in nats; the type of its O. */
 #if SPLIT_KEYS
 #define PART_LOW(x, i) ((x)->low[i])
 #define PART_UNIT      NATS_PER_UNIT
@@ -93,7 +93,7 @@ FUNCTION float team_sum(const row_parts *x, int first, int last, int e, float to
 }
 
 #if PART_TEAMS > 1
-/* What a team passes on to the first. */
+/* The results that a team passes on to the first. */
 typedef struct team_results {
     float top, top_low, sum;
     float4 value[ROW_ITEMS];

@@ -41,7 +41,7 @@
 #define HAS_GRAD_KEYS       WANT_K
 /* dshift is summed where rows are finished, without a kernel for it. */
 #define SHIFT_INSIDE (WANT_SHIFT && ROWS_INSIDE)
-/* What delta lacks of dprior, likewise. */
+/* The part of dprior that delta lacks, likewise. */
 #define GAP_INSIDE   (DELTA_MENDED && ROWS_INSIDE)
 #define HAS_KEY_ROWS (WANT_Q || (SHIFT_INSIDE && SCORE_GAUSSIAN))
 /* dprior must be right where pi is 0, or so small that P is: the sums of such components are made without it. */

@@ -191,7 +191,7 @@ FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, in
     }
 }
 
-/* What the scores of a panel's rows left out: the logarithm of all weights is y + this. */
+/* The term that the scores of a panel's rows left out: the logarithm of all weights is y + this. */
 FUNCTION void left_out(const engine *e, int panel, real *norm)
 {
     ROWS_FOR(v)
@@ -258,7 +258,8 @@ FUNCTION void tile_ahead(engine *e, const mgk_attention_args *a, int slot_k, int
     rows_ahead(e, slot_v, elements_of(v), a->v.token, k0, limit, a->value_size, steps);
 }
 
-/* What the next work-group reads and writes, which the same core probably executes; q, k, v and o are the block's. */
+/* The rows that the next work-group reads and writes, which the same core probably executes; q, k, v and o are the
+ * block's. */
 FUNCTION void block_ahead(engine *e, const mgk_attention_args *a, const row_block *block, const row_block *next,
                           __global const q_element *q, __global const k_element *k, __global const v_element *v,
                           __global const o_element *o, int steps)

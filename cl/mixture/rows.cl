@@ -207,7 +207,7 @@ __kernel void mixture_shift_gradient(KERNEL_PARAMETERS)
 #endif
 }
 
-/* What delta lacks of dprior (DELTA_MENDED). A work-item is (b, h, r, slice of rows). */
+/* The part of dprior that delta lacks (DELTA_MENDED). A work-item is (b, h, r, slice of rows). */
 __kernel void mixture_prior_gap(KERNEL_PARAMETERS)
 {
     BEGIN_BUFFERS

@@ -596,9 +596,9 @@ CLMGK_API clmgk_status clmgk_plan_call_workspace_size(const clmgk_plan *plan, co
  * that it sees exceeds FLT_MAX / (2^16 n), n the number of keys that it sees; then so may any gradient. In the linear
  * family the sums of products of features and values must be in the range of f32.
  *
- * What lengths and packing hide is never used. What other masks hide has a weight of 0, which leaves a NaN or an
- * infinity NaN. If K or V has one at key j, O and L may be NaN of rows from which a bias of -inf hides j, and of rows
- * from which causality or the window hides it, but which would see it if they were moved by at most 2048 positions
+ * Keys that lengths and packing hide are never used. Keys that other masks hide have a weight of 0, which leaves a NaN
+ * or an infinity NaN. If K or V has one at key j, O and L may be NaN of rows from which a bias of -inf hides j, and of
+ * rows from which causality or the window hides it, but which would see it if they were moved by at most 2048 positions
  * (with use_positions: of all rows of its batch or sequence); no other row that does not see j is reached. With
  * causality, a window or a bias, any element of a gradient may be NaN if such a row is reached, or if Q, dO or dL has a
  * NaN or an infinity in a row that lengths and packing leave.

@@ -393,7 +393,7 @@ void mgk_plan_begin(clmgk_plan *plan, clmgk_context *context, const clmgk_attent
     plan->limits.local = context->facts.info.local_memory_bytes;
 }
 
-/* Those without gradients, and with: the kernels of a plan that has no gradients serve plans that have them. */
+/* Plans without gradients, and with: the kernels of a plan that has no gradients serve plans that have them. */
 enum { FORMULAS = 2 };
 
 /* Notes what a mask depends on. NULL: there is none. */

@@ -380,7 +380,7 @@ static clmgk_status check_prefix(const clmgk_attention_desc *d, clmgk_error *err
                                     d->prefix_pages, field);
 }
 
-/* What a type of a cache, of the array in this field, does not serve. */
+/* The uses that a type of a cache, of the array in this field, does not serve. */
 static clmgk_status check_cache_pass(const clmgk_attention_desc *d, const char *array, const char *type,
                                      clmgk_error *error)
 {

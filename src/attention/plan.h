@@ -7,7 +7,7 @@
 #include "device/extents.h"
 #include "tuning/database.h"
 
-/* What calls with sizes of their own plan the pass from. */
+/* The description from which calls with sizes of their own plan the pass. */
 typedef struct mgk_sized_pass {
     mgk_device_facts facts;
     char *given, *followed; /* parameters; NULL: none */

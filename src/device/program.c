@@ -371,7 +371,7 @@ static clmgk_status finish(mgk_program *program, const char *file, const mgk_tex
     return status;
 }
 
-/* What a program is found by. */
+/* The key by which a program is found. */
 typedef struct wanted {
     const char *file, *options;
     const char *key; /* NULL: file and options, whose text is embedded, say it all */

@@ -66,8 +66,8 @@ typedef struct block {
     int64_t first_list, lists, all_lists, first_token, tokens, all_tokens;
 } block;
 
-/* What passes between this rank and another. `own`: in the array of this rank's tokens, the other one's heads; else in
- * the array of this rank's heads, the other one's tokens. */
+/* The numbers that pass between this rank and another. `own`: in the array of this rank's tokens, the other one's
+ * heads; else in the array of this rank's heads, the other one's tokens. */
 static block block_of(const clmgk_dist_plan *p, const track *t, bool own, int32_t other)
 {
     const int32_t rank = p->transport.rank, heads_of = own ? other : rank, tokens_of = own ? rank : other;
@@ -174,7 +174,7 @@ static clmgk_status move_array(const parcel *x, int number, clmgk_attention_args
     clmgk_buffer local;
     const clmgk_buffer *const buffer = buffer_of(p, args, t->array, own, &local);
     char *host = NULL;
-    /* What the caller leaves out: L's low part is not written, dL is 0. */
+    /* Arrays that the caller leaves out: L's low part is not written, dL is 0. */
     const bool absent = buffer->memory == NULL && t->array == (taken ? CLMGK_ARRAY_LSE_LOW : CLMGK_ARRAY_GRAD_LSE);
     if (taken && absent)
         return CLMGK_OK;

@@ -63,7 +63,7 @@ static int compare_shares(const void *left, const void *right)
     return (a->rank > b->rank) - (a->rank < b->rank);
 }
 
-/* What a token sees: itself, and those of its document before it. Tokens are asked for in their order. */
+/* The tokens that a token sees: itself, and those of its document before it. Tokens are asked for in their order. */
 static int64_t pairs_of(packing *p, int64_t token)
 {
     while (p->offsets[p->next] <= token)

@@ -99,7 +99,7 @@ static const char *why_no_split(const clmgk_attention_desc *d, int32_t ranks)
     return broken_rule(rules, DIST_COUNT(rules));
 }
 
-/* What depends on where a token stands. */
+/* Options that depend on where a token stands. */
 static const char *placed_field(const clmgk_attention_desc *d)
 {
     const rule rules[] = {{d->causal != 0, "causal"},
@@ -141,7 +141,7 @@ static clmgk_status check_desc(const clmgk_dist_desc *desc, int32_t ranks, clmgk
     return CLMGK_OK;
 }
 
-/* What the schedule lacks; NULL: nothing. */
+/* The option that the schedule lacks; NULL: none. */
 static const char *why_not_by(const clmgk_attention_desc *d, clmgk_dist_schedule schedule, int32_t ranks)
 {
     if (schedule != CLMGK_DIST_SCAN && has_trait(d, CLMGK_TRAIT_LINEAR))
@@ -206,7 +206,7 @@ static clmgk_status take_lengths(clmgk_dist_plan *p, const clmgk_dist_desc *desc
 
 enum { FACTS = 31 }; /* behind them the number of queries, each rank's own */
 
-/* What must be the same on all ranks. */
+/* The numbers that must be the same on all ranks. */
 static void state_facts(const clmgk_dist_plan *p, int64_t *fact)
 {
     const clmgk_attention_desc *const d = &p->desc;

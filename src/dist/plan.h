@@ -10,8 +10,8 @@ typedef struct mgk_dist_track {
     int64_t lists, bytes;
 } mgk_dist_track;
 
-/* What travels with a token: rows of K, V and positions, or of dK and dV in f32. A shard has the tracks one after the
- * other, each for all of its tokens. */
+/* The numbers that travel with a token: rows of K, V and positions, or of dK and dV in f32. A shard has the tracks one
+ * after the other, each for all of its tokens. */
 enum { DIST_K, DIST_V, DIST_POSITIONS, DIST_TRACKS };
 typedef struct mgk_dist_cargo {
     mgk_dist_track track[DIST_TRACKS];
@@ -124,7 +124,7 @@ clmgk_status mgk_dist_heads_backward(const clmgk_dist_plan *p, const clmgk_atten
 int64_t mgk_dist_groups_before(const clmgk_dist_plan *p, int32_t rank);
 /* Elements of an array of heads that all ranks have, before those of this rank's heads; 0 for other arrays. */
 int64_t mgk_dist_head_offset(const clmgk_dist_plan *p, clmgk_array array);
-/* What was enqueued, with which status, begins; and waits for it. */
+/* Begins the commands that were enqueued, with this status; and waits for them. */
 clmgk_status mgk_dist_start(const clmgk_dist_plan *p, clmgk_status status, clmgk_error *error);
 clmgk_status mgk_dist_finish(const clmgk_dist_plan *p, clmgk_status status, clmgk_error *error);
 

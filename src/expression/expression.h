@@ -45,7 +45,7 @@ typedef enum mgk_name {
         MGK_NAMES
 } mgk_name;
 
-/* What a node depends on: a bit for each name, and these. i - j alone is neither ROW nor KEY. */
+/* The names that a node depends on: a bit for each name, and these. i - j alone is neither ROW nor KEY. */
 #define MGK_ON(name)      (1u << MGK_NAME_##name)
 #define MGK_ON_DIFFERENCE (1u << MGK_NAMES)
 #define MGK_ON_DATA       (2u << MGK_NAMES) /* an element of a captured array */
@@ -113,7 +113,7 @@ typedef struct mgk_node {
     uint64_t hash; /* of the formula: the order of a sum's terms is that of their hashes */
 } mgk_node;
 
-/* What a text may name besides the built-in names. */
+/* The names that a text may use besides the built-in ones. */
 typedef struct mgk_symbol {
     const char *name;
     mgk_type type; /* captured arrays: INT or FLOAT */

@@ -116,7 +116,7 @@ static void add_keys(mgk_backward *x)
     mgk_backward_add_main(x, "admixture/backward.cl", "admixture_backward", bind_main);
 }
 
-/* What the kernel of keys computes. */
+/* The gradients that the kernel of keys computes. */
 static bool has_keys(const mgk_backward *x)
 {
     const mgk_flags *const flags = &x->flags;

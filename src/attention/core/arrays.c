@@ -73,7 +73,7 @@ static const char *append_axes(const clmgk_attention_desc *d)
     return has_trait(d, CLMGK_TRAIT_KEYS) ? "RGMD" : "RGD";
 }
 
-/* Those of the scales of K and V: without D and E. */
+/* Shapes of the scales of K and V: without D and E. */
 static const char *key_scale_axes(const clmgk_attention_desc *d)
 {
     if (has_trait(d, CLMGK_TRAIT_ADMIXTURE))
@@ -494,7 +494,7 @@ bool mgk_desc_read(const clmgk_attention_desc *given, clmgk_attention_desc *desc
 
 /* ---- passes --------------------------------------------------------------------------------------------------- */
 
-/* What an append writes: K and V, and the scales that it computes, those of integers. */
+/* The arrays that an append writes: K and V, and the scales that it computes, those of integers. */
 static bool is_appended(const clmgk_attention_desc *desc, clmgk_array array)
 {
     return array == CLMGK_ARRAY_K || array == CLMGK_ARRAY_V ||

@@ -198,7 +198,7 @@ static void print_options(const mgk_flags *flags, const mgk_tunables *tunables, 
         mgk_text_printf(text, " %s", compiler);
 }
 
-/* What tells the options of a kernel: calls find it by this. */
+/* The name of a kernel's options: calls find it by this. */
 static mgk_hash key_of(const mgk_flags *flags, const mgk_tunables *tunables, const char *compiler)
 {
     struct {

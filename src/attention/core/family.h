@@ -115,7 +115,7 @@ CLMGK_FAMILY_LIST(MGK_FAMILY)
 /* The family of a variant; NULL for a value outside the enumeration. */
 const mgk_family *mgk_family_of(clmgk_variant variant);
 
-/* What a pass is planned from. */
+/* The description from which a pass is planned. */
 typedef struct mgk_pass_request {
     const clmgk_attention_desc *desc, *limits; /* as in mgk_attention_request */
     int64_t most_splits;
