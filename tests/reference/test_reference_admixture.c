@@ -305,6 +305,27 @@ TH_HOST_TEST(mixing_after_the_softmax_by_hand)
     clmgk_ref_answer_free(&answer);
 }
 
+/* A row of which one head before the mixing is lost: the other one's part has the rounding of any output. */
+TH_HOST_TEST(a_lost_head_leaves_the_others_their_rounding)
+{
+    static const double mix[TWO * TWO] = {3.0, -0.5, 0.25, 1.0}, after[TWO] = {0.0, 0.75}, bias[2 * TWO] = {1e9, 1e9};
+    clmgk_ref_problem p = by_hand(CLMGK_VARIANT_HARD_FISH);
+    clmgk_ref_answer answer;
+    p.desc.mix_after_heads = TWO;
+    p.desc.use_bias = 1;
+    p.desc.bias_batch = p.desc.bias_length = 1;
+    p.desc.bias_heads = p.desc.bias_length_k = TWO;
+    p.mix = mix;
+    p.mix_after = after;
+    p.bias = bias;
+    assert_true(clmgk_ref_solve(&p, 1, NULL, &answer));
+    assert_true(answer.lost[0].is);
+    assert_true(clmgk_ref_check(&answer, &(double){answer.o[0] * (1.0 + 0x1p-22)}, NULL).ok);
+    assert_true(clmgk_ref_check(&answer, &(double){answer.o[0] * (1.0 - 0x1p-22)}, NULL).ok);
+    assert_false(clmgk_ref_check(&answer, &(double){answer.o[0] * (1.0 + 1e-5)}, NULL).ok);
+    clmgk_ref_answer_free(&answer);
+}
+
 /* With m = 1 the heads are those without the mixing. */
 TH_HOST_TEST(identity_after_the_softmax_is_none)
 {

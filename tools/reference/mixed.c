@@ -186,6 +186,16 @@ static double product_of(double x, double y)
     return x == 0.0 ? 0.0 : x * y;
 }
 
+/* What O' of a head that is not lost may be off by: c max|O'| of the values that the row reads. */
+static double rounding_of(const clmgk_attention_desc *d, const double *o)
+{
+    const ref_tolerance outputs = ref_tolerance_of_outputs(clmgk_ref_type_of(d, CLMGK_ARRAY_O));
+    double most = 0.0;
+    for (int64_t e = 0; e < d->value_size; e++)
+        most = isfinite(o[e]) ? fmax(most, fabs(o[e])) : most;
+    return ref_tolerance_of_products(outputs, d->precision, 1.0).part * most;
+}
+
 /* Adds head a, whose row was solved last, to the range of O of row n of the answer. */
 static void add_range(ref_mixed *m, ref_row at, int64_t a, double *room, clmgk_ref_answer *answer, int64_t n)
 {
@@ -194,8 +204,11 @@ static void add_range(ref_mixed *m, ref_row at, int64_t a, double *room, clmgk_r
     const double *const o = m->o + a * width;
     const double mix = mix_of(m->problem, at.h, a);
     double *const low = room, *const high = room + width;
-    for (int64_t e = 0; e < width; e++)
-        low[e] = high[e] = o[e];
+    const double rounding = rounding_of(d, o + first);
+    for (int64_t e = 0; e < width; e++) {
+        low[e] = o[e] - rounding;
+        high[e] = o[e] + rounding;
+    }
     if (m->exact.lost)
         ref_fill_range(&m->exact, o, low, high, &answer->lost[n].may_be_zero);
     for (int64_t e = 0; e < size; e++) {
