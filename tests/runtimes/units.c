@@ -159,8 +159,8 @@ TH_FULL_TEST(kernels_of_the_unit_are_right)
         const clmgk_plan_options options = th_options_of(CLMGK_ENGINE_MATRIX, NULL);
         desc.dtype = n % 2 == 0 ? CLMGK_DTYPE_F16 : CLMGK_DTYPE_BF16;
         desc.components = n == 0 ? 1 : 2;
-        desc.head_size = 24;
-        desc.value_size = 40;
+        desc.head_size = n == 0 ? 24 : 16; /* registers hold the gradients of several components */
+        desc.value_size = n == 0 ? 40 : 16;
         desc.causal = 1;
         desc.gradients = th_all_gradients(&desc);
         TH_PROBLEM problem = th_problem_make(&desc, n);
