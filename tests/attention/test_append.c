@@ -526,33 +526,28 @@ TH_FULL_TEST(types_on_engines)
 
 /* ---- refusals --------------------------------------------------------------------------------------------------- */
 
-static void expect_refused(const clmgk_attention_desc *desc, clmgk_status status, const char *field, const char *value)
-{
-    th_expect_refusal(clmgk_attention_validate(desc, NULL, &th_error), status, field, value);
-}
-
 TH_HOST_TEST(refused_fields)
 {
     const clmgk_attention_desc good = desc_of(CLMGK_VARIANT_SOFTMAX, 16, 5);
     clmgk_attention_desc d = good;
     th_expect_ok(clmgk_attention_validate(&d, NULL, &th_error));
-    d = good, d.append = -1, expect_refused(&d, CLMGK_ERROR_INVALID_VALUE, "append", "-1");
+    d = good, d.append = -1, th_expect_refused(&d, CLMGK_ERROR_INVALID_VALUE, "append", "-1");
     d = good, d.append = 0, d.append_rotary = CLMGK_ROTARY_PAIRS, d.head_size = 8;
-    expect_refused(&d, CLMGK_ERROR_INVALID_VALUE, "append_rotary", "2");
-    d = good, d.append_rotary = (clmgk_rotary)3, expect_refused(&d, CLMGK_ERROR_INVALID_VALUE, "append_rotary", "3");
-    d = good, d.append_rotary_size = 4, expect_refused(&d, CLMGK_ERROR_INVALID_VALUE, "append_rotary_size", "4");
+    th_expect_refused(&d, CLMGK_ERROR_INVALID_VALUE, "append_rotary", "2");
+    d = good, d.append_rotary = (clmgk_rotary)3, th_expect_refused(&d, CLMGK_ERROR_INVALID_VALUE, "append_rotary", "3");
+    d = good, d.append_rotary_size = 4, th_expect_refused(&d, CLMGK_ERROR_INVALID_VALUE, "append_rotary_size", "4");
     d = good, d.append_rotary = CLMGK_ROTARY_PAIRS, d.append_rotary_size = 3;
-    expect_refused(&d, CLMGK_ERROR_INVALID_VALUE, "append_rotary_size", "3");
+    th_expect_refused(&d, CLMGK_ERROR_INVALID_VALUE, "append_rotary_size", "3");
     d = good, d.append_rotary = CLMGK_ROTARY_PAIRS, d.append_rotary_size = 4, d.append_rotary_base = 0.5;
-    expect_refused(&d, CLMGK_ERROR_INVALID_VALUE, "append_rotary_base", "0.5");
-    d = good, d.pages = INT64_C(1) << 28, expect_refused(&d, CLMGK_ERROR_OVERFLOW, "append", "5");
-    d = good, d.k = (clmgk_layout){.strided = 1}, expect_refused(&d, CLMGK_ERROR_INVALID_SHAPE, "k", "0");
+    th_expect_refused(&d, CLMGK_ERROR_INVALID_VALUE, "append_rotary_base", "0.5");
+    d = good, d.pages = INT64_C(1) << 28, th_expect_refused(&d, CLMGK_ERROR_OVERFLOW, "append", "5");
+    d = good, d.k = (clmgk_layout){.strided = 1}, th_expect_refused(&d, CLMGK_ERROR_INVALID_SHAPE, "k", "0");
     d.append = 0, th_expect_ok(clmgk_attention_validate(&d, NULL, &th_error)); /* an input may be a broadcast */
     d = th_small_desc(CLMGK_VARIANT_LINEAR, 5, 5), d.append = 4;
-    expect_refused(&d, CLMGK_ERROR_INVALID_VALUE, "append", "4");
+    th_expect_refused(&d, CLMGK_ERROR_INVALID_VALUE, "append", "4");
     d = quantised_desc(CLMGK_VARIANT_SOFTMAX, CLMGK_STORAGE_INT8, CLMGK_STORAGE_Q4_0);
     d.scale_k = (clmgk_layout){.strided = 1, .head = 1}; /* scales that the kernel computes lie apart */
-    expect_refused(&d, CLMGK_ERROR_INVALID_SHAPE, "scale_k", "0");
+    th_expect_refused(&d, CLMGK_ERROR_INVALID_SHAPE, "scale_k", "0");
     d.append = 0, th_expect_ok(clmgk_attention_validate(&d, NULL, &th_error));
 }
 

@@ -136,28 +136,24 @@ TH_FULL_TEST(flashinfer_cascades)
 
 /* ---- refusals --------------------------------------------------------------------------------------------------- */
 
-static void expect_refused(const clmgk_attention_desc *desc, clmgk_status status, const char *field, const char *value)
-{
-    th_expect_refusal(clmgk_attention_validate(desc, NULL, &th_error), status, field, value);
-}
-
 TH_HOST_TEST(refused_prefixes)
 {
     const clmgk_attention_desc good = desc_of(CLMGK_VARIANT_SOFTMAX, 5, 16, 100, 40);
     clmgk_attention_desc d = good;
     th_expect_ok(clmgk_attention_validate(&d, NULL, &th_error));
-    d = good, d.prefix_pages = -1, expect_refused(&d, CLMGK_ERROR_INVALID_VALUE, "prefix_pages", "-1");
-    d = good, d.sequences = 0, expect_refused(&d, CLMGK_ERROR_INVALID_VALUE, "prefix_pages", "8");
+    d = good, d.prefix_pages = -1, th_expect_refused(&d, CLMGK_ERROR_INVALID_VALUE, "prefix_pages", "-1");
+    d = good, d.sequences = 0, th_expect_refused(&d, CLMGK_ERROR_INVALID_VALUE, "prefix_pages", "8");
     d = good, d.page_size = d.pages = d.table_pages = 0;
-    expect_refused(&d, CLMGK_ERROR_INVALID_VALUE, "prefix_pages", "8");
-    d = good, d.prefix_pages = INT64_C(1) << 28, expect_refused(&d, CLMGK_ERROR_OVERFLOW, "prefix_pages", "268435456");
-    d = good, d.use_window = 1, expect_refused(&d, CLMGK_ERROR_UNSUPPORTED, "prefix_pages", "use_window");
-    d = good, d.use_alibi = 1, expect_refused(&d, CLMGK_ERROR_UNSUPPORTED, "prefix_pages", "use_alibi");
-    d = good, d.use_bias = 1, expect_refused(&d, CLMGK_ERROR_UNSUPPORTED, "prefix_pages", "use_bias");
-    d = good, d.dropout = 0.1, expect_refused(&d, CLMGK_ERROR_UNSUPPORTED, "prefix_pages", "dropout");
-    d = good, d.mask_mod = "j > 3", expect_refused(&d, CLMGK_ERROR_UNSUPPORTED, "prefix_pages", "mask_mod");
+    th_expect_refused(&d, CLMGK_ERROR_INVALID_VALUE, "prefix_pages", "8");
+    d = good, d.prefix_pages = INT64_C(1) << 28,
+    th_expect_refused(&d, CLMGK_ERROR_OVERFLOW, "prefix_pages", "268435456");
+    d = good, d.use_window = 1, th_expect_refused(&d, CLMGK_ERROR_UNSUPPORTED, "prefix_pages", "use_window");
+    d = good, d.use_alibi = 1, th_expect_refused(&d, CLMGK_ERROR_UNSUPPORTED, "prefix_pages", "use_alibi");
+    d = good, d.use_bias = 1, th_expect_refused(&d, CLMGK_ERROR_UNSUPPORTED, "prefix_pages", "use_bias");
+    d = good, d.dropout = 0.1, th_expect_refused(&d, CLMGK_ERROR_UNSUPPORTED, "prefix_pages", "dropout");
+    d = good, d.mask_mod = "j > 3", th_expect_refused(&d, CLMGK_ERROR_UNSUPPORTED, "prefix_pages", "mask_mod");
     d = good, d.alignment = CLMGK_ALIGN_TOP_LEFT;
-    expect_refused(&d, CLMGK_ERROR_UNSUPPORTED, "prefix_pages", "TOP_LEFT");
+    th_expect_refused(&d, CLMGK_ERROR_UNSUPPORTED, "prefix_pages", "TOP_LEFT");
     d = good, d.variant = CLMGK_VARIANT_FISH, d.components = 2;
-    expect_refused(&d, CLMGK_ERROR_UNSUPPORTED, "prefix_pages", "noise");
+    th_expect_refused(&d, CLMGK_ERROR_UNSUPPORTED, "prefix_pages", "noise");
 }

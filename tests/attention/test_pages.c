@@ -244,11 +244,6 @@ TH_FULL_TEST(random_pages)
 
 /* ---- refusals --------------------------------------------------------------------------------------------------- */
 
-static void expect_refused(const clmgk_attention_desc *desc, clmgk_status status, const char *field, const char *value)
-{
-    th_expect_refusal(clmgk_attention_validate(desc, NULL, &th_error), status, field, value);
-}
-
 TH_HOST_TEST(refused_pages)
 {
     const clmgk_attention_desc good = desc_of(CLMGK_VARIANT_SOFTMAX, 5, 16, 40, 1);
@@ -257,20 +252,20 @@ TH_HOST_TEST(refused_pages)
     d.length_k = 0;
     th_expect_ok(clmgk_attention_validate(&d, &d, &th_error));
     assert_int_equal(d.length_k, 64);
-    d = good, d.page_size = -1, expect_refused(&d, CLMGK_ERROR_INVALID_VALUE, "page_size", "-1");
-    d = good, d.pages = 0, expect_refused(&d, CLMGK_ERROR_INVALID_VALUE, "pages", "0");
-    d = good, d.table_pages = 0, expect_refused(&d, CLMGK_ERROR_INVALID_VALUE, "table_pages", "0");
-    d = good, d.length_k = 65, expect_refused(&d, CLMGK_ERROR_INVALID_SHAPE, "length_k", "65");
-    d = good, d.page_size = 0, expect_refused(&d, CLMGK_ERROR_INVALID_VALUE, "pages", "7");
-    d = good, d.use_page_offsets = 1, expect_refused(&d, CLMGK_ERROR_INVALID_VALUE, "use_lengths", "1");
+    d = good, d.page_size = -1, th_expect_refused(&d, CLMGK_ERROR_INVALID_VALUE, "page_size", "-1");
+    d = good, d.pages = 0, th_expect_refused(&d, CLMGK_ERROR_INVALID_VALUE, "pages", "0");
+    d = good, d.table_pages = 0, th_expect_refused(&d, CLMGK_ERROR_INVALID_VALUE, "table_pages", "0");
+    d = good, d.length_k = 65, th_expect_refused(&d, CLMGK_ERROR_INVALID_SHAPE, "length_k", "65");
+    d = good, d.page_size = 0, th_expect_refused(&d, CLMGK_ERROR_INVALID_VALUE, "pages", "7");
+    d = good, d.use_page_offsets = 1, th_expect_refused(&d, CLMGK_ERROR_INVALID_VALUE, "use_lengths", "1");
     d = good, d.gradients = CLMGK_GRADIENT_Q;
     th_expect_error(clmgk_attention_validate(&d, NULL, &th_error), CLMGK_ERROR_UNSUPPORTED, "gradients");
     d = good, d.variant = CLMGK_VARIANT_GAUSSIAN, d.statistics = CLMGK_STATISTIC_NLL;
     th_expect_error(clmgk_attention_validate(&d, NULL, &th_error), CLMGK_ERROR_UNSUPPORTED, "statistics");
     d = th_small_desc(CLMGK_VARIANT_LINEAR, 5, 5), d.page_size = 16, d.pages = d.table_pages = 4;
-    expect_refused(&d, CLMGK_ERROR_INVALID_VALUE, "page_size", "16");
+    th_expect_refused(&d, CLMGK_ERROR_INVALID_VALUE, "page_size", "16");
     d = th_small_desc(CLMGK_VARIANT_SOFTMAX, 5, 5), d.use_page_offsets = 1;
-    expect_refused(&d, CLMGK_ERROR_INVALID_VALUE, "use_page_offsets", "1");
+    th_expect_refused(&d, CLMGK_ERROR_INVALID_VALUE, "use_page_offsets", "1");
 }
 
 /* The check of a table on the host, element by element. */

@@ -48,6 +48,8 @@ void th_expect_ok(clmgk_status status);
 void th_expect_error(clmgk_status status, clmgk_status expected, const char *words);
 /* The same; the message must be one line that has the field's name and its value. */
 void th_expect_refusal(clmgk_status status, clmgk_status expected, const char *field, const char *value);
+/* The same of a descriptor's check. */
+void th_expect_refused(const clmgk_attention_desc *desc, clmgk_status status, const char *field, const char *value);
 
 /* ---- one context for a test program -------------------------------------------------------------------------- */
 

@@ -48,6 +48,11 @@ void th_expect_refusal(clmgk_status status, clmgk_status expected, const char *f
     th_expect_error(status, expected, value);
 }
 
+void th_expect_refused(const clmgk_attention_desc *desc, clmgk_status status, const char *field, const char *value)
+{
+    th_expect_refusal(clmgk_attention_validate(desc, NULL, &th_error), status, field, value);
+}
+
 bool th_is_full(void)
 {
     const char *const full = getenv("CLMGK_TEST_FULL");
