@@ -118,25 +118,31 @@ static void put_float(clmgk_dtype dtype, float x, unsigned char *at)
     clmgk_ref_store(dtype, &clamped, 1, at);
 }
 
-static void quantise_row(clmgk_dtype dtype, const float *x, int64_t size, unsigned char *at, float *scale)
+/* With a scale it is that of the row. */
+static void quantise_integers(const float *x, int64_t size, unsigned char *at, float *scale)
 {
     float most = 0.0F;
     for (int64_t e = 0; e < size; e++)
-        most = fabsf(x[e]) > most ? fabsf(x[e]) : most;
-    if (dtype == CLMGK_DTYPE_INT8 && scale)
-        *scale = most / 127.0F;
-    const float inverse = scale && *scale != 0.0F ? 1.0F / *scale : 0.0F;
-    for (int64_t e = 0; e < size; e++) {
-        if (dtype >= CLMGK_DTYPE_Q8_0) {
-            if (e % 32 == 0)
-                quantise_block(dtype, x + e, at + e / 32 * (int64_t)clmgk_dtype_get_info(dtype).bytes);
-        } else if (dtype == CLMGK_DTYPE_INT8) {
-            const float whole = roundf(scale ? x[e] * inverse : x[e]);
-            at[e] = (unsigned char)(int8_t)(whole > 127.0F ? 127.0F : whole < -128.0F ? -128.0F : whole);
-        } else {
-            put_float(dtype, scale ? x[e] / *scale : x[e], at + e);
-        }
+        most = fmaxf(most, fabsf(x[e]));
+    const float unit = scale ? most / 127.0F : 1.0F, inverse = unit != 0.0F ? 1.0F / unit : 0.0F;
+    for (int64_t e = 0; e < size; e++)
+        at[e] = (unsigned char)(int8_t)fmaxf(fminf(roundf(x[e] * inverse), 127.0F), -128.0F);
+    if (scale)
+        *scale = unit;
+}
+
+static void quantise_row(clmgk_dtype dtype, const float *x, int64_t size, unsigned char *at, float *scale)
+{
+    const clmgk_dtype_info info = clmgk_dtype_get_info(dtype);
+    if (dtype == CLMGK_DTYPE_INT8) {
+        quantise_integers(x, size, at, scale);
+        return;
     }
+    for (int64_t e = 0; e < size; e += info.block)
+        if (info.block > 1)
+            quantise_block(dtype, x + e, at + e / info.block * (int64_t)info.bytes);
+        else
+            put_float(dtype, scale ? x[e] / *scale : x[e], at + e);
 }
 
 /* The room between numbers of a row whose largest is `most`, near x. Integers without scales: `most` 0. */
