@@ -443,6 +443,12 @@ MACHINE_TEST(test_misuse)
     assert_int_equal(clmgk_program_dir_get_info("", &(clmgk_cache_info){0}, &error), CLMGK_ERROR_INVALID_VALUE);
     assert_int_equal(clmgk_get_device_info(NULL, &info, &error), CLMGK_ERROR_INVALID_VALUE);
     assert_string_equal(error.message, "device: NULL: expected a device");
+    clmgk_program_keeper keeper = CLMGK_KEEPER_DRIVER;
+    assert_int_equal(clmgk_cache_get_keeper("", NULL, &keeper, &error), CLMGK_ERROR_INVALID_VALUE);
+    assert_string_equal(error.message, "device: NULL: expected a device");
+    assert_int_equal(clmgk_cache_get_keeper("", &cpus[0], NULL, &error), CLMGK_ERROR_INVALID_VALUE);
+    assert_string_equal(error.message, "keeper: NULL: expected room for the keeper");
+    assert_int_equal(keeper, CLMGK_KEEPER_DRIVER);
     assert_int_equal(clmgk_get_device_info(&cpus[0], NULL, &error), CLMGK_ERROR_INVALID_VALUE);
     assert_string_equal(error.message, "info: NULL: expected room for the result");
     assert_int_equal(clmgk_select_device(NULL, NULL, &error), CLMGK_ERROR_INVALID_VALUE);

@@ -446,6 +446,36 @@ TH_TEST(problems_that_no_plan_takes)
     clmgk_dist_local_release(local);
 }
 
+#define REFUSED_BY(own, change, words)                                                                                 \
+    do {                                                                                                               \
+        call c = good_call(session, local);                                                                            \
+        c.desc.schedule = CLMGK_DIST_##own;                                                                            \
+        c.attention.change;                                                                                            \
+        th_expect_error(try_call(&c), CLMGK_ERROR_UNSUPPORTED, words);                                                 \
+    } while (0)
+
+TH_TEST(problems_of_one_device)
+{
+    clmgk_dist_local *local = NULL;
+    th_expect_ok(clmgk_dist_local_create(2, &local, &th_error));
+    REFUSED_BY(AUTO, use_bias = 1, "use_bias: 1: not over several ranks");
+    REFUSED_BY(AUTO, append = 3, "append: new keys and values: not over");
+    REFUSED_BY(ALL_GATHER, use_lengths = 1, "use_lengths: 1: not over");
+    REFUSED_BY(ALL_GATHER, dtype_v = CLMGK_STORAGE_INT8, "dtype_v: a type of caches: not over");
+    REFUSED_BY(ALL_GATHER, gradients = CLMGK_GRADIENT_K; c.attention.dtype_grad_k = CLMGK_STORAGE_BF16,
+                                                         "dtype_grad_k: not f32: not with the schedule ALL_GATHER");
+    REFUSED_BY(RING, gradients = CLMGK_GRADIENT_V;
+               c.attention.dtype_grad_v = CLMGK_STORAGE_F16, "dtype_grad_v: not f32: not with the schedule RING");
+    REFUSED_BY(RING, dtype_o = CLMGK_STORAGE_BF16, "dtype_o: not f32: not with the schedule RING");
+    REFUSED_BY(RING, use_positions = 0; c.attention.variant = CLMGK_VARIANT_LINEAR, "variant: the linear family");
+    REFUSED_BY(ALL_TO_ALL, use_lengths_q = 1, "use_lengths_q: 1: not with the schedule ALL_TO_ALL");
+    REFUSED_BY(ALL_TO_ALL, score_mod = "h + s", "score_mod: it reads h: not with");
+    REFUSED_BY(ALL_TO_ALL, q.strided = 1, "expected all arrays to be dense");
+    REFUSED_BY(SCAN, causal = 0, "variant: not of the linear family");
+    REFUSED_BY(SCAN, use_positions = 0; c.attention.variant = CLMGK_VARIANT_LINEAR, "length_k: with a causal mask");
+    clmgk_dist_local_release(local);
+}
+
 /* ---- orders --------------------------------------------------------------------------------------------------------
  */
 
