@@ -139,12 +139,14 @@ TH_TEST(draws)
         draw_range(session, RD_LISTED, 100);
         draw_range(session, RD_OPTIMISED, UINT64_C(100) * RD_SHARED);
     } else if (arguments.optimised) {
-        for (uint64_t n = 0; n < 60; n += 2)
+        for (uint64_t n = 0; n < 60; n += 6) {
             draw_range(session, RD_LISTED + n, 1);
+            draw_range(session, RD_LISTED + n + 4, 1);
+        }
     } else {
-        draw_range(session, 0, 9 * listed);
+        draw_range(session, 0, 4 * listed);
         draw_range(session, RD_LINEAR, linears / 2);
-        for (uint64_t n = 0; n < 12; n++)
+        for (uint64_t n = 0; n < 6; n++)
             draw_range(session, RD_PAGES + n * pages, 2);
         for (uint64_t n = 0; n < 4; n++)
             draw_range(session, RD_TYPES + n * types, 2);
@@ -183,8 +185,10 @@ TH_TEST(other_gradients_change_no_values)
     static const uint64_t lines[] = {10, 7}; /* shifted keys, packed sequences; with priors */
     const rd_configuration *list = NULL;
     const uint64_t listed = rd_listed(&list);
-    for (uint64_t n = 0; n < (arguments.ranged || arguments.optimised || arguments.matrix || arguments.broad ? 0 : 40);
-         n++) {
+    const uint64_t count = arguments.ranged || arguments.optimised || arguments.matrix || arguments.broad ? 0
+                           : session->full                                                                ? 40
+                                                                                                          : 8;
+    for (uint64_t n = 0; n < count; n++) {
         const uint64_t number = lines[n % TH_COUNT(lines)] + listed * (n / TH_COUNT(lines));
         rd_case c = rd_draw(arguments.seed, number);
         c.accumulate = c.problem.accumulate = 0;
