@@ -557,6 +557,21 @@ TH_HOST_TEST(refused_fields)
     d.append = 0, th_expect_ok(clmgk_attention_validate(&d, NULL, &th_error));
 }
 
+/* Scales of integers are written by the append alone, others never. */
+TH_HOST_TEST(written_arrays)
+{
+    clmgk_attention_desc d = quantised_desc(CLMGK_VARIANT_SOFTMAX, CLMGK_STORAGE_INT8, CLMGK_STORAGE_E5M2);
+    th_expect_ok(clmgk_attention_validate(&d, &d, &th_error));
+    assert_true(clmgk_array_is_output(&d, CLMGK_PASS_APPEND, CLMGK_ARRAY_K));
+    assert_true(clmgk_array_is_output(&d, CLMGK_PASS_APPEND, CLMGK_ARRAY_SCALE_K));
+    assert_false(clmgk_array_is_output(&d, CLMGK_PASS_APPEND, CLMGK_ARRAY_SCALE_V));
+    assert_false(clmgk_array_is_output(&d, CLMGK_PASS_APPEND, CLMGK_ARRAY_APPEND_K));
+    assert_false(clmgk_array_is_output(&d, CLMGK_PASS_FORWARD, CLMGK_ARRAY_SCALE_K));
+    assert_true(clmgk_array_is_output(&d, CLMGK_PASS_FORWARD, CLMGK_ARRAY_O));
+    assert_false(clmgk_array_is_output(&d, CLMGK_PASS_APPEND, CLMGK_ARRAYS));
+    assert_false(clmgk_array_is_output(NULL, CLMGK_PASS_APPEND, CLMGK_ARRAY_K));
+}
+
 TH_TEST(refused_scales)
 {
     const clmgk_attention_desc desc = quantised_desc(CLMGK_VARIANT_SOFTMAX, CLMGK_STORAGE_E4M3, CLMGK_STORAGE_INT8);
