@@ -3,12 +3,13 @@
  * Random problems against the reference, all options drawn together (random/random.h). A draw that fails is made as
  * small as possible and printed as a command of clmgk-run, with its arrays in a folder under $TMPDIR.
  *
- *     test_differential [--seed S] [--first N] [--count N] [--optimised] [--matrix] [--broad] [--list] [--keep-going]
+ *     test_differential [--seed S] [--first N] [--count N] [--optimised] [--matrix] [--unit N] [--broad]
+ *                       [--list] [--keep-going]
  *
  * CLMGK_TEST_SEED replaces the default seed. --optimised draws from the configurations that are worth it, --matrix
- * from those of the matrix engine, whose programs compilers take minutes to optimise on a CPU, and --broad what the
- * other configurations lack (RD_BROAD); --list only says what is drawn; --keep-going tells of every draw that fails and
- * makes none smaller.
+ * from those of the matrix engine (--unit: in the layout of a unit), whose programs compilers take minutes to optimise
+ * on a CPU, and --broad what the other configurations lack (RD_BROAD); --list only says what is drawn; --keep-going
+ * tells of every draw that fails and makes none smaller.
  */
 #define _DEFAULT_SOURCE /* the signal() that tests/x86/tile_unit.c replaces */
 #include "random/random.h"
@@ -32,6 +33,7 @@ static struct {
     bool keep_going;
     bool optimised;
     bool matrix;
+    uint64_t unit; /* 0: none was given */
     bool broad;
 } arguments = {.seed = DEFAULT_SEED};
 
@@ -90,6 +92,10 @@ static void minimise(th_session *session, rd_case *c, uint64_t wrong, uint64_t n
 static bool try_draw(th_session *session, uint64_t number, bool smaller)
 {
     rd_case c = rd_draw(arguments.seed, number);
+    if (arguments.unit != 0) {
+        snprintf(c.parameters, sizeof(c.parameters), "emulates=%" PRIu64, arguments.unit);
+        snprintf(c.backward_parameters, sizeof(c.backward_parameters), "emulates=%" PRIu64, arguments.unit);
+    }
     say_draw(number);
     if (arguments.list) {
         print_case(number, &c, "drawn");
@@ -124,6 +130,8 @@ TH_TEST(draws)
     failures = 0;
     if (arguments.ranged) {
         draw_range(session, arguments.first, arguments.count);
+    } else if (arguments.unit != 0) {
+        draw_range(session, RD_MATRIX_RANDOM, UINT64_C(8) * RD_SHARED);
     } else if (arguments.matrix) {
         draw_range(session, RD_MATRIX, 100 * matrices);
         draw_range(session, RD_MATRIX_RANDOM, UINT64_C(20) * RD_SHARED);
@@ -185,9 +193,10 @@ TH_TEST(other_gradients_change_no_values)
     static const uint64_t lines[] = {10, 7}; /* shifted keys, packed sequences; with priors */
     const rd_configuration *list = NULL;
     const uint64_t listed = rd_listed(&list);
-    const uint64_t count = arguments.ranged || arguments.optimised || arguments.matrix || arguments.broad ? 0
-                           : session->full                                                                ? 40
-                                                                                                          : 8;
+    const uint64_t count =
+        arguments.ranged || arguments.optimised || arguments.matrix || arguments.unit || arguments.broad ? 0
+        : session->full                                                                                  ? 40
+                                                                                                         : 8;
     for (uint64_t n = 0; n < count; n++) {
         const uint64_t number = lines[n % TH_COUNT(lines)] + listed * (n / TH_COUNT(lines));
         rd_case c = rd_draw(arguments.seed, number);
@@ -229,6 +238,8 @@ static bool parse(int argc, char **argv)
         if (take_number("--first", argc, argv, &n, &arguments.first) ||
             take_number("--count", argc, argv, &n, &arguments.count))
             arguments.ranged = true;
+        else if (take_number("--unit", argc, argv, &n, &arguments.unit))
+            continue;
         else if (strcmp(argv[n], "--list") == 0)
             arguments.list = true;
         else if (strcmp(argv[n], "--keep-going") == 0)
@@ -249,7 +260,7 @@ int main(int argc, char **argv)
 {
     if (!parse(argc, argv)) {
         fprintf(stderr,
-                "usage: %s [--seed S] [--first N] [--count N] [--optimised] [--matrix] [--broad] [--list] "
+                "usage: %s [--seed S] [--first N] [--count N] [--optimised] [--matrix] [--unit N] [--broad] [--list] "
                 "[--keep-going]\n",
                 argv[0]);
         return 2;
