@@ -83,8 +83,8 @@ def _device(info: Any) -> Device:
 class MatrixUnit(NamedTuple):
     """The matrix unit that plans with arrays of 16 bits use."""
 
-    name: str  #: "wgmma", "mma.sync", "amx", "amx-fp16", "avx512-bf16"; "": none
-    reason: str  #: why units that the device should have are not used; "": there are none
+    name: str  #: "wgmma", "mma.sync", "mfma", "wmma", "wmma-gfx12", "dpas", "dpas-8", "amx", "amx-fp16", "avx512-bf16"; "": none
+    reason: str  #: why units that the device should have are not used, or not for a type; "": they are
 
 
 def find_runtime() -> None:
