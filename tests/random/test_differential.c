@@ -122,8 +122,16 @@ static void draw_range(th_session *session, uint64_t first, uint64_t count)
             failures++;
 }
 
+/* CLMGK_TEST_SAMPLE=k: every k-th of the first draws, for devices that take hours for all. 0: unset. */
+static uint64_t sample_step(void)
+{
+    const char *const step = getenv("CLMGK_TEST_SAMPLE");
+    return step ? strtoull(step, NULL, 10) : 0;
+}
+
 TH_TEST(draws)
 {
+    const uint64_t step = sample_step();
     const rd_configuration *list = NULL;
     const uint64_t listed = rd_listed(&list), linears = rd_listed_linear(&list), matrices = rd_listed_matrix(&list);
     const uint64_t pages = rd_listed_pages(&list), types = rd_listed_types(&list);
@@ -132,6 +140,13 @@ TH_TEST(draws)
         draw_range(session, arguments.first, arguments.count);
     } else if (arguments.unit != 0) {
         draw_range(session, RD_MATRIX_RANDOM, UINT64_C(8) * RD_SHARED);
+    } else if (step > 0) {
+        for (uint64_t n = 0; n < 9 * listed; n += step)
+            draw_range(session, n, 1);
+        for (uint64_t n = 0; n < linears; n += step)
+            draw_range(session, RD_LINEAR + n, 1);
+        draw_range(session, RD_PAGES, 1);
+        draw_range(session, RD_TYPES, 1);
     } else if (arguments.matrix) {
         draw_range(session, RD_MATRIX, 100 * matrices);
         draw_range(session, RD_MATRIX_RANDOM, UINT64_C(20) * RD_SHARED);

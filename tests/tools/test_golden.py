@@ -22,6 +22,7 @@ REFERENCE = pathlib.Path(os.environ["CLMGK_GOLDEN_VALUES"])
 ONLY = os.environ.get("CLMGK_GOLDEN_ONLY", "").split()
 PARAMETERS = os.environ.get("CLMGK_GOLDEN_PARAMETERS")
 CASES = sorted(path.parent for path in GOLDEN.glob("*/case.json") if not ONLY or path.parent.name in ONLY)
+EVERY = int(os.environ.get("CLMGK_GOLDEN_EVERY", 1))  # of a pretended device, which takes long: every so many of the cases
 # What other tests hold against the reference, the programs take here as they find it: of each kind some, on one engine;
 # and the authors' values, which have no L.
 LANE = ("softmax-dropout", "mgk-tokens-first", "mgk-nll", "fish-noise-packed", "gfish-mixed-after-dropout",
@@ -161,12 +162,12 @@ class Golden(unittest.TestCase):
                         dict(os.environ))
 
     def test_lane_engine(self):
-        cases = [Case(folder) for folder in CASES if FULL or folder.name in LANE]
+        cases = [Case(folder) for folder in CASES[::EVERY] if FULL or folder.name in LANE]
         cases += [Case(GOLDEN / name, gradients=False) for name in LANE_FORWARD if not FULL]
         self.run_engine("lane", cases)
 
     def test_simt_engine(self):
-        cases = [Case(folder) for folder in CASES]
+        cases = [Case(folder) for folder in CASES[::EVERY]]
         if not FULL:
             cases = [Case(GOLDEN / name, gradients=False) for name in SIMT_FORWARD]
         self.run_engine("simt", cases)
