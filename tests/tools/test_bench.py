@@ -310,7 +310,7 @@ class Figures(BenchTest):
 
     def interrupted(self, number, *args):
         """The output of a run that a signal ends after a round of timing."""
-        command = [BIN / self.program, "--heads", "4", "--length", "256", "--head-size", "16", "--variants", "softmax",
+        command = [BIN / self.program, "--heads", "16", "--length", "1024", "--head-size", "16", "--variants", "softmax",
                    "--seconds", "600", "--keep-caches", *args]
         with subprocess.Popen(command, env=QUICK, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             timing = (line for line in process.stderr if line.endswith(": timing\n"))
@@ -328,7 +328,7 @@ class Figures(BenchTest):
         self.check_keys(found["cases"][0], CASE_KEYS)
         self.assertGreater(found["cases"][0]["time_ms"]["repetitions"], 0)
         text = self.interrupted(signal.SIGTERM)
-        for word in ("median ms", "softmax 4", "measured peaks: FMA", "\nended early\n"):
+        for word in ("median ms", "softmax 16", "measured peaks: FMA", "\nended early\n"):
             self.assertEqual(text.count(word), 1, text)
 
 
