@@ -29,12 +29,21 @@ static clmgk_status read_options(const clmgk_context_options *options, clmgk_con
     return CLMGK_OK;
 }
 
-/* NULL: it is no sub-device. */
-static cl_device_id parent_of(cl_device_id device)
+static bool is_among(const cl_device_id *devices, size_t count, cl_device_id device)
+{
+    for (size_t i = 0; i < count; ++i)
+        if (devices[i] == device)
+            return true;
+    return false;
+}
+
+/* Sets *device to the device that it is a part of; NULL: it is a whole one. */
+static cl_int take_parent(cl_device_id *device)
 {
     cl_device_id parent = NULL;
-    (void)clGetDeviceInfo(device, CL_DEVICE_PARENT_DEVICE, sizeof(cl_device_id), (void *)&parent, NULL);
-    return parent;
+    const cl_int code = clGetDeviceInfo(*device, CL_DEVICE_PARENT_DEVICE, sizeof(cl_device_id), (void *)&parent, NULL);
+    *device = parent;
+    return code;
 }
 
 /* The device must belong to the context. PoCL names whole devices where a context has been made for a part of one. */
@@ -47,12 +56,17 @@ static clmgk_status check_device(cl_context context, cl_device_id device, clmgk_
     if (devices == NULL)
         return mgk_fail_memory(error, "a context's devices");
     code = clGetContextInfo(context, CL_CONTEXT_DEVICES, size, devices, NULL);
+    const char *call = "clGetContextInfo";
     bool found = false;
-    for (cl_device_id whole = device; code == CL_SUCCESS && whole != NULL && !found; whole = parent_of(whole))
-        for (size_t i = 0; i < size / sizeof(cl_device_id); ++i)
-            found = found || devices[i] == whole;
+    for (cl_device_id whole = device; code == CL_SUCCESS && whole != NULL && !found;) {
+        found = is_among(devices, size / sizeof(cl_device_id), whole);
+        if (!found) {
+            call = "clGetDeviceInfo";
+            code = take_parent(&whole);
+        }
+    }
     mgk_free(NULL, devices);
-    MGK_TRY(mgk_check_cl(error, code, "clGetContextInfo"));
+    MGK_TRY(mgk_check_cl(error, code, call));
     return found ? CLMGK_OK
                  : mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "device: expected one of the OpenCL context's devices");
 }
