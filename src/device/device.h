@@ -249,6 +249,9 @@ clmgk_status mgk_program_get(clmgk_context *context, const char *file, const cha
  * wrong, or has no verdict, is not written. */
 void mgk_program_save(mgk_program *program);
 
+/* True if a program's options ask for its text to be edited (MGK_EDITED_PTX). */
+bool mgk_program_is_edited(const mgk_program *program);
+
 /* True if a program needs a verdict. */
 bool mgk_program_is_unverified(const mgk_program *program);
 

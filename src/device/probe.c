@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "device/probe.h"
 
-#include <string.h>
-
 /* Launches the kernel, whose only argument is `buffer`, and reads the buffer. */
 static clmgk_status launch(const clmgk_context *context, const mgk_probe *probe, cl_kernel kernel, cl_mem buffer,
                            void *out, clmgk_error *error)
@@ -42,8 +40,7 @@ static clmgk_status run(const clmgk_context *context, const mgk_probe *probe, cl
 /* Programs of plans may have no marked instruction. A probe has some. */
 static clmgk_status check_marks(const mgk_program *program, clmgk_error *error)
 {
-    return mgk_program_is_unverified(program) && program->edited == NULL &&
-                   strstr(program->options, MGK_EDITED_PTX) != NULL
+    return mgk_program_is_unverified(program) && program->edited == NULL && mgk_program_is_edited(program)
                ? mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "the compiler drops comments, in which its instructions are")
                : CLMGK_OK;
 }

@@ -139,9 +139,9 @@ static clmgk_status build_or_fail(mgk_program *own, const char *file, cl_program
 
 /* ---- edited programs --------------------------------------------------------------------------------------- */
 
-static bool is_edited(const mgk_program *own)
+bool mgk_program_is_edited(const mgk_program *program)
 {
-    return strstr(own->options, MGK_EDITED_PTX) != NULL;
+    return strstr(program->options, MGK_EDITED_PTX) != NULL;
 }
 
 /* The edited text of a built program; without a mark none. */
@@ -193,7 +193,7 @@ static clmgk_status build_source(mgk_program *own, const char *file, const mgk_t
         clCreateProgramWithSource(own->context->context, 1, (const char **)&text, &source->length, &code);
     MGK_TRY(mgk_check_cl(error, code, "clCreateProgramWithSource"));
     MGK_TRY(build_or_fail(own, file, program, error));
-    if (is_edited(own))
+    if (mgk_program_is_edited(own))
         MGK_TRY(build_edited(own, file, &program, error));
     *out = program;
     return CLMGK_OK;
@@ -219,7 +219,7 @@ static bool take_verified(mgk_program *own, const char *entry, size_t length)
         (void)mgk_fail(&own->wrong, CLMGK_ERROR_UNSUPPORTED, "%.*s", (int)(length - mark), entry + mark);
         return true;
     }
-    if (!is_edited(own))
+    if (!mgk_program_is_edited(own))
         return true;
     own->edited = mgk_alloc(&own->context->allocator, length, 1);
     own->edited_length = length;
@@ -295,13 +295,14 @@ static mgk_program *begin(clmgk_context *context, const char *file, const char *
     program->context = context;
     program->references = 1;
     program->file = file;
-    program->unverified = strstr(options, MGK_EDITED_PTX) != NULL || strstr(options, MGK_UNTRIED_UNIT) != NULL;
     program->key = mgk_strdup(&context->allocator, key);
     program->options = mgk_strdup(&context->allocator, options);
-    if (program->key != NULL && program->options != NULL)
-        return program;
-    destroy(program);
-    return NULL;
+    if (program->key == NULL || program->options == NULL) {
+        destroy(program);
+        return NULL;
+    }
+    program->unverified = mgk_program_is_edited(program) || strstr(options, MGK_UNTRIED_UNIT) != NULL;
+    return program;
 }
 
 static void add(mgk_program *program)
@@ -339,7 +340,7 @@ static void save_reason(const mgk_program *program)
  * process need not ask again. */
 static void keep_refusal(mgk_program *program, const clmgk_error *failure)
 {
-    if (!program->unverified || is_edited(program) || failure->opencl_code != CL_BUILD_PROGRAM_FAILURE)
+    if (!program->unverified || mgk_program_is_edited(program) || failure->opencl_code != CL_BUILD_PROGRAM_FAILURE)
         return;
     program->wrong = *failure;
     save_reason(program);

@@ -95,7 +95,7 @@ typedef struct mgk_heads_rows {
                          row of its position; tokens with positions outside 0 .. C - 1 are left out. Needs LENGTHS */
     clmgk_storage cache_k, cache_v; /* their types; of blocks, [..,size / 32] */
     clmgk_layout scale_k, scale_v;  /* of SCALE_K and SCALE_V, if given: scales of the caches' rows. Those of integers
-                                       are  written, others read */
+                                       are written, others read */
     int64_t components;             /* of K: its heads are [heads / components, components]; 0 is 1 */
     int64_t page_size, pages, table_pages; /* page_size > 0: the caches are in pages [pages,heads,page_size,size], by
                                               PAGE_TABLE [batches,table_pages]; tokens without a page are left out */
