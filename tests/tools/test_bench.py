@@ -11,10 +11,11 @@ import time
 import unittest
 import xml.etree.ElementTree
 
-from program_test import BIN, FULL, LIMIT_S, QUICK, ProgramTest, wait_until_empty
+from program_test import BIN, FULL, LIMIT_S, QUICK, ProgramTest, small_buffers, wait_until_empty
 
-if not FULL:  # GB: memory is measured with buffers of four times the last-level cache, if there is room
-    QUICK["POCL_MEMORY_LIMIT"] = "1"
+PEAK_BYTES = 1 << (27 if FULL else 25)
+if not FULL:
+    QUICK.update(small_buffers(PEAK_BYTES))
 
 SIZES = ["--batch", 2, "--heads", 4, "--length", 40, "--length-k", 50, "--head-size", 16, "--value-size", 24]
 SHORT = ["--seconds", 0.01, "--keep-caches"]
@@ -145,7 +146,7 @@ class Figures(BenchTest):
         self.check_keys(found["devices"][0], DEVICE_KEYS)
         self.assertGreater(found["devices"][0]["peak_copy_gbps"], 0)
         self.assertGreater(found["devices"][0]["peak_read_gbps"], 0)
-        self.assertGreaterEqual(found["devices"][0]["peak_buffer_bytes"], 1 << 27)
+        self.assertGreaterEqual(found["devices"][0]["peak_buffer_bytes"], PEAK_BYTES)
         self.assertEqual(found["failures"], [])
         cases = {case["variant"]: case for case in found["cases"]}
         self.assertEqual(list(cases), [name.split(":")[0] for name in variants])
@@ -187,15 +188,13 @@ class Figures(BenchTest):
         self.assertGreater(case["compile_ms"], 0)
         self.assertGreater(case["first_call_warm_ms"], 0)
 
-    def test_causal_counts_visible_pairs(self):
-        found = self.bench("--variants", "softmax", "--causal")
-        self.assertEqual(found["cases"][0]["flops"], 2 * (16 + 24) * 2 * 4 * sum(i + 11 for i in range(40)))
-
-    def test_storage_types_and_grouped_heads(self):
-        found = self.bench("--variants", "softmax", "--dtype", "f32,bf16", "--kv-heads", 2)
+    def test_causal_storage_types_and_grouped_heads(self):
+        """Visible pairs are counted, and bytes of each type."""
+        found = self.bench("--variants", "softmax", "--dtype", "f32,bf16", "--kv-heads", 2, "--causal")
         self.assertEqual([case["dtype"] for case in found["cases"]], ["f32", "bf16"])
         for case, size in zip(found["cases"], (4, 2)):
             self.assertEqual(case["kv_heads"], 2)
+            self.assertEqual(case["flops"], 2 * (16 + 24) * 2 * 4 * sum(i + 11 for i in range(40)))
             self.assertEqual(case["bytes"], size * 2 * (4 * 40 * (16 + 24) + 2 * 50 * (16 + 24)) + 4 * 2 * 4 * 40)
 
     @unittest.skipUnless(FULL, "in the full tier")
@@ -278,6 +277,10 @@ class Figures(BenchTest):
         found = self.accept(*SIZES, *SHORT, "--verbose").stdout
         for word in ("measured peaks: FMA", "softmax 4", "mgk 2", "smgk 2", "of peak", "first cold", "bound"):
             self.assertIn(word, found)
+        ratio = re.search(r"(?m)^  forward: mgk with half the heads takes (\S+) of softmax's time", found)
+        self.assertTrue(ratio, found)
+        self.assertGreater(found.index("In short"), found.index("GFLOP"))
+        self.assertLessEqual(len(re.search(r"(?m)^  variant, heads .*$", found)[0]), 110)
 
     def test_two_devices(self):
         """Tables of each, and one of both. One device does not count twice."""
@@ -296,7 +299,7 @@ class Figures(BenchTest):
     def test_interrupt_leaves_nothing(self):
         scratch = self.folder / "scratch"
         scratch.mkdir()
-        command = [BIN / self.program, *map(str, SIZES), "--seconds", "60", "--variants", "softmax", "--json"]
+        command = [BIN / self.program, "--shapes", "square-64", "--seconds", "0.01", "--variants", "softmax", "--json"]
         with subprocess.Popen(
             command, env={**QUICK, "TMPDIR": str(scratch)}, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         ) as process:
@@ -308,28 +311,37 @@ class Figures(BenchTest):
         self.assertTrue(wait_until_empty(scratch))
         self.assertEqual((found["cases"], found["failures"], found["ended_early"]), ([], [], True))
 
-    def interrupted(self, number, *args):
-        """The output of a run that a signal ends after a round of timing."""
-        command = [BIN / self.program, "--heads", "16", "--length", "1024", "--head-size", "16", "--variants", "softmax",
-                   "--seconds", "600", "--keep-caches", *args]
+    def interrupted(self, number, word, *args):
+        """The output of a run that a signal ends at the second line of progress with that word."""
+        command = [BIN / self.program, "--variants", "softmax", "--keep-caches", *args]
         with subprocess.Popen(command, env=QUICK, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-            timing = (line for line in process.stderr if line.endswith(": timing\n"))
-            self.assertNotEqual([next(timing, ""), next(timing, "")][1], "")
+            lines = (line for line in process.stderr if word in line)
+            self.assertNotEqual([next(lines, ""), next(lines, "")][1], "")
             process.send_signal(number)
             text = process.stdout.read()
             process.stderr.read()
             self.assertEqual(process.wait(LIMIT_S), -number)
         return text
 
-    def test_interrupt_prints_what_there_is(self):
-        found = json.loads(self.interrupted(signal.SIGINT, "--json"))
+    def check_interrupted(self, text):
+        found = json.loads(text)
         self.assertEqual(list(found), ["clmgk", "devices", "cases", "failures", "ended_early"])
         self.check_keys(found["devices"][0], DEVICE_KEYS)
         self.check_keys(found["cases"][0], CASE_KEYS)
         self.assertGreater(found["cases"][0]["time_ms"]["repetitions"], 0)
-        text = self.interrupted(signal.SIGTERM)
-        for word in ("median ms", "softmax 16", "measured peaks: FMA", "\nended early\n"):
+
+    def test_interrupt_prints_what_there_is(self):
+        """The first shape's cases; the second shape takes minutes."""
+        shapes = ["--shapes", "scores-alibi-128,square-64", "--seconds", "0.01"]
+        self.check_interrupted(self.interrupted(signal.SIGINT, " of 2)", *shapes, "--json"))
+        text = self.interrupted(signal.SIGTERM, " of 2)", *shapes)
+        for word in ("median ms", "softmax 8 as text", "measured peaks: FMA", "\nended early\n"):
             self.assertEqual(text.count(word), 1, text)
+
+    @unittest.skipUnless(FULL, "in the full tier")
+    def test_interrupt_between_rounds(self):
+        sizes = ["--heads", "16", "--length", "1024", "--head-size", "16", "--seconds", "600"]
+        self.check_interrupted(self.interrupted(signal.SIGINT, ": timing\n", *sizes, "--json"))
 
 
 class Layer(BenchTest):
@@ -718,17 +730,6 @@ class Products(BenchTest):
                 self.refuse(2, *args, words=words)
 
 
-class Closing(BenchTest):
-    def test_sentences(self):
-        text = self.accept(*SIZES, *SHORT, "--variants", "softmax,mgk:2", "--verbose").stdout
-        ratio = re.search(r"(?m)^  forward: mgk with 2 heads takes (\S+) of softmax's time\.$", text)
-        self.assertTrue(ratio, text)
-        self.assertGreater(text.index("In short"), text.index("GFLOP"))
-        self.assertLessEqual(len(re.search(r"(?m)^  variant, heads .*$", text)[0]), 110)
-        alone = self.accept(*SIZES, *SHORT, "--variants", "softmax").stdout
-        self.assertNotIn("In short", alone)
-
-
 class Comparison(BenchTest):
     measured = None  # the text of one object, for all tests
 
@@ -744,22 +745,30 @@ class Comparison(BenchTest):
         return "old.json"
 
     def test_regression(self):
-        done = self.run_program(*SIZES, *SHORT, "--variants", "softmax", "--compare", self.earlier(0.01))
+        """Of the one case in common with the earlier run."""
+        self.earlier(0.01)
+        found = json.loads((self.folder / "old.json").read_text())
+        other = {**found["cases"][0], "length": 41}
+        found["cases"] = [other, found["cases"][0], {**other, "length": 42}]
+        (self.folder / "old.json").write_text(json.dumps(found))
+        command = [*SIZES, *SHORT, "--variants", "softmax", "--compare", "old.json"]
+        done = self.run_program(*command)
         self.assertEqual(done.returncode, 1, done.stderr)
         self.assertIn("REGRESSION", done.stdout)
         self.assertIn("slower by more than 5 %", done.stderr)
+        self.assertIn("1 case compared: 0 faster", done.stdout)
+        self.assertIn("\n  2 cases of the earlier run are not in this run\n", done.stdout)
+        self.assertNotIn("In short", done.stdout)  # of one variant
+        self.assertIn("1 slower, 0 slower by more", self.accept(*command, "--threshold", 1e6).stdout)
+        found["cases"] = [other]
+        (self.folder / "old.json").write_text(json.dumps(found))
+        done = self.run_program(*command)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("\n  1 case of the earlier run is not in this run\n", done.stdout)
+        self.assertIn("--compare old.json: has no case in common with this run\n", done.stderr)
 
     def test_gain(self):
-        done = self.accept(*SIZES, *SHORT, "--variants", "softmax", "--compare", self.earlier(100))
-        self.assertIn("1 faster", done.stdout)
-
-    def test_high_threshold(self):
-        done = self.accept(
-            *SIZES, *SHORT, "--variants", "softmax", "--compare", self.earlier(0.01), "--threshold", 1e6
-        )
-        self.assertIn("1 slower, 0 slower by more", done.stdout)
-
-    def test_json_stays_json(self):
+        """JSON stays JSON."""
         done = self.accept(*SIZES, *SHORT, "--variants", "softmax", "--json", "--compare", self.earlier(100))
         self.assertEqual(len(json.loads(done.stdout)["cases"]), 1)
         self.assertIn("1 faster", done.stderr)
@@ -839,23 +848,6 @@ class Comparison(BenchTest):
         done = self.accept("--compare", "a\nb.json", "old.json")
         self.assertIn("  A: a [2J  1m card (a b.json)\n", done.stdout)
         self.assertNotIn("\x1b", done.stdout)
-
-    def test_cases_that_only_one_run_has(self):
-        self.earlier(100)
-        found = json.loads((self.folder / "old.json").read_text())
-        other = {**found["cases"][0], "length": 41}
-        found["cases"] = [other, found["cases"][0], {**other, "length": 42}]
-        (self.folder / "old.json").write_text(json.dumps(found))
-        command = [*SIZES, *SHORT, "--variants", "softmax", "--compare", "old.json"]
-        done = self.accept(*command)
-        self.assertIn("1 case compared: 1 faster", done.stdout)
-        self.assertIn("\n  2 cases of the earlier run are not in this run\n", done.stdout)
-        found["cases"] = [other]
-        (self.folder / "old.json").write_text(json.dumps(found))
-        done = self.run_program(*command)
-        self.assertEqual(done.returncode, 1, done.stderr)
-        self.assertIn("\n  1 case of the earlier run is not in this run\n", done.stdout)
-        self.assertIn("--compare old.json: has no case in common with this run\n", done.stderr)
 
     def test_a_fifo_is_not_waited_for(self):
         os.mkfifo(self.folder / "fifo")

@@ -14,7 +14,7 @@ import unittest
 
 import numpy as np
 
-from program_test import BIN, FULL, LIMIT_S, QUICK, ProgramTest, run, wait_until_empty
+from program_test import BIN, FULL, LIMIT_S, QUICK, ProgramTest, run, small_buffers, wait_until_empty
 
 KERNELS = pathlib.Path(__file__).resolve().parents[2] / "cl"
 LENGTH = 24  # so few queries that the other engine, whose programs take long to compile, is not looked at
@@ -66,9 +66,9 @@ class TuneTest(ProgramTest):
         return found
 
     def bench(self, *args, **environment):
-        """The cases of a moment of clmgk-bench, whose peaks are measured with small buffers."""
+        """The cases of a moment of clmgk-bench."""
         done = run("clmgk-bench", *args, "--seconds", 0.01, "--json",
-                   env={**self.environment, "POCL_MEMORY_LIMIT": "1", **environment})
+                   env={**self.environment, **small_buffers(1 << 25), **environment})
         self.assertEqual(done.returncode, 0, done.stderr)
         return json.loads(done.stdout)["cases"]
 
