@@ -96,7 +96,7 @@ FUNCTION void head_store(const head *h, int c, int size, real x)
 
 /* A row of Q, K or V; in, out, scale (0: none) and the others are of head 0. */
 FUNCTION void forward_row(const mgk_heads_args *a, const mgk_heads_part *part, head h, __global float *scale,
-                          const mgk_scale_place *place, int components, SHARED float *shared)
+                          const mgk_component_place *place, int components, SHARED float *shared)
 {
     __global storage *const in = h.in;
     const elements out = h.out;
@@ -126,7 +126,7 @@ FUNCTION void forward_row(const mgk_heads_args *a, const mgk_heads_part *part, h
 }
 
 /* The first scale of a token's row. */
-FUNCTION __global float *scale_at(__global float *scales, const mgk_scale_place *place, const cache_place *cached)
+FUNCTION __global float *scale_at(__global float *scales, const mgk_component_place *place, const cache_place *cached)
 {
     return scales + cached->number * place->batch + cached->row * place->token;
 }

@@ -2,6 +2,7 @@
 /* Steps of the row kernels (cl/layer): arguments, launches, partial sums. */
 #include "layer/rows.h"
 
+#include "operation/place.h"
 #include "operation/rows.h"
 
 static int64_t least(int64_t a, int64_t b)
@@ -137,11 +138,6 @@ void mgk_rows_norm_backward(const mgk_rows_list *list, const mgk_norm_rows *rows
 
 /* ---- rows of heads -------------------------------------------------------------------------------------------- */
 
-static mgk_scale_place scale_place(const clmgk_layout *layout)
-{
-    return (mgk_scale_place){layout->batch, layout->head, layout->component, layout->token};
-}
-
 static mgk_heads_args heads_args(const mgk_rows_list *list, const mgk_heads_rows *rows, int64_t block)
 {
     mgk_heads_args args = {.rows = rows->rows,
@@ -154,8 +150,8 @@ static mgk_heads_args heads_args(const mgk_rows_list *list, const mgk_heads_rows
                            .table_pages = (mgk_i32)rows->table_pages,
                            .block = (mgk_i32)block,
                            .rotary = mgk_rotary_of(rows->rotary, rows->rotary_size, rows->rotary_base),
-                           .scale_k = scale_place(&rows->scale_k),
-                           .scale_v = scale_place(&rows->scale_v),
+                           .scale_k = mgk_component_place_of(&rows->scale_k),
+                           .scale_v = mgk_component_place_of(&rows->scale_v),
                            .components = (mgk_i32)(rows->components > 0 ? rows->components : 1),
                            .keep_biased = rows->keep_biased,
                            .epsilon = (float)rows->epsilon};

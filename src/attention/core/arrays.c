@@ -149,22 +149,24 @@ static const char *weight_axes(const clmgk_attention_desc *d)
 }
 
 /* C, z and m of the state: of each head, or of each global head, whose z and m no local head differs in. */
+static const char *axes_of_state(const clmgk_attention_desc *d, const char *batches[2], const char *pool[2])
+{
+    return (d->state_pool > 0 ? pool : batches)[has_trait(d, CLMGK_TRAIT_ADMIXTURE)];
+}
+
 static const char *state_axes(const clmgk_attention_desc *d)
 {
-    const bool mixed = has_trait(d, CLMGK_TRAIT_ADMIXTURE);
-    return d->state_pool > 0 ? mixed ? "pHMFE" : "pHFE" : mixed ? "BHMFE" : "BHFE";
+    return axes_of_state(d, (const char *[]){"BHFE", "BHMFE"}, (const char *[]){"pHFE", "pHMFE"});
 }
 
 static const char *total_axes(const clmgk_attention_desc *d)
 {
-    const bool mixed = has_trait(d, CLMGK_TRAIT_ADMIXTURE);
-    return d->state_pool > 0 ? mixed ? "pMF" : "pHF" : mixed ? "BMF" : "BHF";
+    return axes_of_state(d, (const char *[]){"BHF", "BMF"}, (const char *[]){"pHF", "pMF"});
 }
 
 static const char *scale_axes(const clmgk_attention_desc *d)
 {
-    const bool mixed = has_trait(d, CLMGK_TRAIT_ADMIXTURE);
-    return d->state_pool > 0 ? mixed ? "p" : "pH" : mixed ? "B" : "BH";
+    return axes_of_state(d, (const char *[]){"BH", "B"}, (const char *[]){"pH", "p"});
 }
 
 /* The axes of captured array `number`. */

@@ -59,16 +59,6 @@ int64_t mgk_attention_problems(const clmgk_attention_desc *desc)
     return desc->sequences > 0 ? desc->sequences : desc->batch;
 }
 
-mgk_place mgk_place_of(const clmgk_layout *layout)
-{
-    return (mgk_place){layout->batch, layout->head, layout->token};
-}
-
-mgk_component_place mgk_component_place_of(const clmgk_layout *layout)
-{
-    return (mgk_component_place){layout->batch, layout->head, layout->component, layout->token};
-}
-
 /* Axes of one element have a stride of 0. */
 static mgk_component_place bias_place(const clmgk_attention_desc *d)
 {

@@ -6,6 +6,7 @@
 #include "attention/buffers.clh"
 #include "attention/core/family.h"
 #include "engine/engine.h"
+#include "operation/place.h"
 
 /* Compile-time properties of a problem. */
 typedef struct mgk_attention_traits {
@@ -87,8 +88,6 @@ void mgk_replace_buffer(mgk_step *step, clmgk_array from, clmgk_array to);
 
 /* The run-time arguments of a problem, without offsets in the workspace and the call's part. */
 mgk_forward_args mgk_attention_args_of(const mgk_attention_request *request);
-mgk_place mgk_place_of(const clmgk_layout *layout);
-mgk_component_place mgk_component_place_of(const clmgk_layout *layout);
 
 /* The part of a footprint that is the same for all passes of all families with a softmax over keys: the problem's
  * sizes, and the text of a pair's score. */
