@@ -108,16 +108,19 @@ typedef struct clmgk_dist_desc {
      * With more than one rank, use_positions tells where tokens stand in the whole, wherever that matters:
      * INVALID_VALUE without it for causal masks, windows, ALiBi, dropout, noise, score_mod and mask_mod.
      *
+     * Packed sequences: each rank has a piece of each, which may be empty, and offsets of its own queries and keys; all
+     * have the same number of sequences. The pieces of sequence t are that sequence. Positions count within it.
+     *
      * Gradients of arrays that all ranks have alike (all but dQ, dK and dV) are sums over ranks, which every rank gets.
      *
      * The linear family has no positions: with a causal mask a rank's tokens come after those of the ranks before it,
      * and each rank has as many queries as keys.
      *
-     * UNSUPPORTED: packed sequences, use_lengths, pages, lists of mask blocks, a bias and a prior
-     * [H,M,S], which go by index (a score_mod can read an array by position); statistics, combine, append; dK or dV
-     * that is not f32 (dtype_grad_k, dtype_grad_v; ALL_TO_ALL and SCAN take any, as they add up none). RING also:
-     * mix_after_heads, and O or dQ that is not f32. ALL_TO_ALL also: the admixture family, kv_heads below ranks,
-     * use_lengths_q, any layout that is not dense, texts that read h. SCAN also: noise, use_state and use_new_state.
+     * UNSUPPORTED: use_lengths, pages, lists of mask blocks, a bias and a prior [H,M,S], which go by index (a
+     * score_mod can read an array by position); statistics, combine, append; dK or dV that is not f32 (dtype_grad_k,
+     * dtype_grad_v; ALL_TO_ALL and SCAN take any, as they add up none). RING also: mix_after_heads, and O or dQ that is
+     * not f32. ALL_TO_ALL also: the admixture family, kv_heads below ranks, use_lengths_q, any layout that is not
+     * dense, texts that read h. SCAN also: noise, packed sequences, use_state and use_new_state.
      */
     const clmgk_attention_desc *attention;
     const int64_t *lengths_k; /* [ranks]: each rank's number of keys; may be 0 */
@@ -145,7 +148,8 @@ CLMGK_DIST_API void clmgk_dist_plan_release(clmgk_dist_plan *plan);
 
 /*
  * The forward and the backward pass, with the arrays of this rank: args as those of clmgk_enqueue_forward and
- * clmgk_enqueue_backward for the rank's problem, without a workspace. lse is required (linear family: denominator);
+ * clmgk_enqueue_backward for the rank's problem, without a workspace. Offsets are read on the host: INVALID_VALUE on
+ * all ranks, unless those of each ascend from 0 to its number of tokens. lse is required (linear family: denominator);
  * `accumulate` is the same on all ranks. The call returns when this rank's results are there. If it fails, all outputs
  * are undefined. Errors: as these; COMMUNICATION, as for plans.
  */
@@ -169,7 +173,7 @@ typedef enum clmgk_dist_order {
  * Distributes a causal sequence so that all ranks have about as many visible pairs, and tokens. Writes the tokens of
  * rank 0, in ascending order, then those of rank 1, and so on, to tokens[count], and each rank's number of them to
  * lengths[ranks]. A rank's part of `tokens` is also its positions. Only DOCUMENTS reads offsets[documents + 1]: where
- * each document begins, and at last `count`; a mask_mod tells the plan which tokens are of one document.
+ * each document begins, and at last `count`; the plan knows them as packed sequences, or by a mask_mod.
  * INVALID_VALUE: NULL, `ranks` outside 1 .. CLMGK_DIST_MAX_RANKS, `count` outside 0 .. 2^30, offsets that don't rise
  * from 0 to `count`; OUT_OF_HOST_MEMORY.
  */

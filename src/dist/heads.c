@@ -19,6 +19,7 @@ clmgk_attention_desc mgk_dist_heads_desc(const clmgk_dist_plan *p, const clmgk_a
     d.all_heads = p->desc.all_heads > 0 ? p->desc.all_heads : p->desc.heads;
     d.length = p->total_q;
     d.length_k = p->total > 0 ? p->total : CLMGK_NO_KEYS;
+    d.use_offsets_k = d.sequences > 0;
     return d;
 }
 
@@ -53,17 +54,10 @@ static int64_t lists_before(const clmgk_dist_plan *p, const track *t, int32_t ra
     return t->lists / p->desc.kv_heads * mgk_dist_groups_before(p, rank);
 }
 
-static int64_t tokens_before(const clmgk_dist_plan *p, const track *t, int32_t rank)
-{
-    int64_t sum = 0;
-    for (int32_t r = 0; r < rank; ++r)
-        sum += t->keys ? p->lengths_k[r] : p->lengths_q[r];
-    return sum;
-}
-
-/* A part of an array: some of its lists and tokens. */
+/* A part of an array: some of its lists and tokens, which are of each sequence those from a place on. */
 typedef struct block {
-    int64_t first_list, lists, all_lists, first_token, tokens, all_tokens;
+    int64_t first_list, lists, all_lists, tokens, all_tokens;
+    const int32_t *begins, *places;
 } block;
 
 /* The numbers that pass between this rank and another. `own`: in the array of this rank's tokens, the other one's
@@ -73,9 +67,17 @@ static block block_of(const clmgk_dist_plan *p, const track *t, bool own, int32_
     const int32_t rank = p->transport.rank, heads_of = own ? other : rank, tokens_of = own ? rank : other;
     const int64_t first = t->split ? lists_before(p, t, heads_of) : 0;
     const int64_t lists = t->split ? lists_before(p, t, heads_of + 1) - first : t->lists;
-    const int64_t before = tokens_before(p, t, tokens_of), tokens = tokens_before(p, t, tokens_of + 1) - before;
-    return own ? (block){first, lists, t->lists, 0, tokens, tokens}
-               : (block){0, lists, lists, before, tokens, tokens_before(p, t, p->transport.ranks)};
+    const mgk_dist_kind kind = t->keys ? DIST_KEYS : DIST_QUERIES;
+    const int64_t tokens = (t->keys ? p->lengths_k : p->lengths_q)[tokens_of];
+    const int32_t *const begins = mgk_dist_begins(p, kind, tokens_of);
+    return own ? (block){first, lists, t->lists, tokens, tokens, begins, begins}
+               : (block){0,
+                         lists,
+                         lists,
+                         tokens,
+                         t->keys ? p->total : p->total_q,
+                         begins,
+                         mgk_dist_places(p, kind, tokens_of)};
 }
 
 static int64_t array_bytes(const clmgk_dist_plan *p, const track *t, bool own)
@@ -93,11 +95,15 @@ static int64_t message_bytes(const clmgk_dist_plan *p, const track *t, bool own,
 /* Copies a block of an array to a message, or back. */
 static void copy_block(const clmgk_dist_plan *p, const track *t, const block *b, char *array, char *message, bool back)
 {
-    const int64_t bytes = b->tokens * t->row;
     for (int64_t batch = 0; batch < p->desc.batch; ++batch)
-        for (int64_t list = 0; list < b->lists; ++list, message += bytes) {
-            const int64_t row = (batch * b->all_lists + b->first_list + list) * b->all_tokens + b->first_token;
-            memcpy(back ? array + row * t->row : message, back ? message : array + row * t->row, (size_t)bytes);
+        for (int64_t list = 0; list < b->lists; ++list) {
+            char *const rows = array + (batch * b->all_lists + b->first_list + list) * b->all_tokens * t->row;
+            for (int64_t s = 0; s < p->sequences; ++s) {
+                const int64_t bytes = (b->begins[s + 1] - b->begins[s]) * t->row;
+                char *const place = rows + b->places[s] * t->row;
+                memcpy(back ? place : message, back ? message : place, (size_t)bytes);
+                message += bytes;
+            }
         }
 }
 
@@ -250,8 +256,17 @@ static clmgk_attention_args heads_args(const clmgk_dist_plan *p, const clmgk_att
         else
             buffer->offset += (uint64_t)mgk_dist_head_offset(p, array);
     }
+    mgk_dist_set_begins(p, DIST_QUERIES, &a.offsets);
+    mgk_dist_set_begins(p, DIST_KEYS, &a.offsets_k);
     a.workspace = (clmgk_buffer){p->workspace, 0};
     return a;
+}
+
+/* A pass's offsets are those of all tokens. */
+static clmgk_status write_offsets(const clmgk_dist_plan *p, clmgk_error *error)
+{
+    DIST_TRY(mgk_dist_write_begins(p, DIST_QUERIES, mgk_dist_whole(p, DIST_QUERIES), error));
+    return mgk_dist_write_begins(p, DIST_KEYS, mgk_dist_whole(p, DIST_KEYS), error);
 }
 
 clmgk_status mgk_dist_heads_forward(const clmgk_dist_plan *p, const clmgk_attention_args *args, clmgk_error *error)
@@ -263,6 +278,7 @@ clmgk_status mgk_dist_heads_forward(const clmgk_dist_plan *p, const clmgk_attent
     for (size_t n = 0; n < DIST_COUNT(inputs); ++n)
         add_track(&out, inputs[n], true);
     DIST_TRY(send_parcel(&out, args, error));
+    DIST_TRY(write_offsets(p, error));
     DIST_TRY(mgk_dist_finish(p, clmgk_enqueue_forward(p->plan[0], p->queue, &a, 0, NULL, NULL, error), error));
     add_track(&home, CLMGK_ARRAY_O, true);
     add_track(&home, CLMGK_ARRAY_LSE, true);
@@ -286,6 +302,7 @@ clmgk_status mgk_dist_heads_backward(const clmgk_dist_plan *p, const clmgk_atten
         add_track(&home, results[n], true);
     }
     DIST_TRY(send_parcel(&out, args, error));
+    DIST_TRY(write_offsets(p, error));
     a.accumulate &= own;
     DIST_TRY(mgk_dist_begin_sums(p, true, &a, error));
     DIST_TRY(mgk_dist_finish(p, clmgk_enqueue_backward(p->plan[0], p->queue, &a, 0, NULL, NULL, error), error));

@@ -127,7 +127,7 @@ static clmgk_status share(const clmgk_dist_plan *p, cl_mem memory, int64_t count
 {
     const clmgk_buffer own = {memory, 0};
     DIST_TRY(mgk_dist_read(p, &own, 1, count * (int64_t)sizeof(float), all + p->transport.rank * count, error));
-    return mgk_dist_share_floats(p, all, count, error);
+    return mgk_dist_share(p, all, count * (int64_t)sizeof(float), error);
 }
 
 /* This rank's call with another plan: no queries, or no keys. */

@@ -128,18 +128,18 @@ clmgk_status mgk_dist_begin_sums(const clmgk_dist_plan *p, bool first, clmgk_att
                  : CLMGK_OK;
 }
 
-clmgk_status mgk_dist_share_floats(const clmgk_dist_plan *p, float *all, int64_t count, clmgk_error *error)
+clmgk_status mgk_dist_share(const clmgk_dist_plan *p, void *all, int64_t bytes, clmgk_error *error)
 {
-    const int64_t bytes = count * (int64_t)sizeof(float);
+    char *const parts = all;
     mgk_dist_flight flight;
     DIST_TRY(mgk_dist_flight_begin(p, p->transport.ranks, &flight, error));
     clmgk_status status = CLMGK_OK;
     for (int32_t n = 1; n < p->transport.ranks && status == CLMGK_OK; ++n) {
         const int32_t to = mgk_dist_neighbour(p, n), from = mgk_dist_neighbour(p, -n);
-        const clmgk_dist_exchange x = {.send = all + p->transport.rank * count,
+        const clmgk_dist_exchange x = {.send = parts + p->transport.rank * bytes,
                                        .send_bytes = bytes,
                                        .to = to,
-                                       .receive = all + from * count,
+                                       .receive = parts + from * bytes,
                                        .receive_bytes = bytes,
                                        .from = from};
         status = mgk_dist_flight_add(&flight, &x, error);
@@ -172,7 +172,7 @@ clmgk_status mgk_dist_end_sums(const clmgk_dist_plan *p, const clmgk_attention_a
     DIST_TRY(mgk_dist_alloc(bytes * p->transport.ranks, (void **)&all, error));
     clmgk_status status = mgk_dist_read(p, &own, 1, bytes, all + p->transport.rank * count, error);
     if (status == CLMGK_OK)
-        status = mgk_dist_share_floats(p, all, count, error);
+        status = mgk_dist_share(p, all, bytes, error);
     for (int32_t r = 1; r < p->transport.ranks && status == CLMGK_OK; ++r)
         mgk_dist_add_floats(all, all + r * count, count);
     if (status == CLMGK_OK)

@@ -34,8 +34,7 @@ static bool is_f32(const clmgk_attention_desc *d, clmgk_array array)
 
 static const char *why_not(const clmgk_attention_desc *d)
 {
-    const rule rules[] = {{d->sequences > 0, "sequences: packed sequences"},
-                          {d->use_lengths != 0, "use_lengths: 1"},
+    const rule rules[] = {{d->use_lengths != 0, "use_lengths: 1"},
                           {d->page_size > 0, "page_size: pages"},
                           {d->append > 0, "append: new keys and values"},
                           {clmgk_array_dtype(d, CLMGK_ARRAY_K) >= CLMGK_DTYPE_E4M3, "dtype_k: a type of caches"},
@@ -52,6 +51,7 @@ static const char *why_no_scan(const clmgk_attention_desc *d)
     const rule rules[] = {
         {!has_trait(d, CLMGK_TRAIT_LINEAR), "variant: not of the linear family"},
         {has_trait(d, CLMGK_TRAIT_NOISE), "variant: its noise goes by the numbers of rows"},
+        {d->sequences > 0, "sequences: packed sequences"},
         {d->use_state != 0, "use_state: 1"},
         {d->use_new_state != 0, "use_new_state: 1"},
         {d->causal != 0 && d->length != d->length_k, "length_k: with a causal mask not the number of queries"}};
@@ -204,7 +204,7 @@ static clmgk_status take_lengths(clmgk_dist_plan *p, const clmgk_dist_desc *desc
 
 /* ---- agreement --------------------------------------------------------------------------------------------------- */
 
-enum { FACTS = 31 }; /* behind them the number of queries, each rank's own */
+enum { FACTS = 32 }; /* behind them the number of queries, each rank's own */
 
 /* The numbers that must be the same on all ranks. */
 static void state_facts(const clmgk_dist_plan *p, int64_t *fact)
@@ -217,6 +217,7 @@ static void state_facts(const clmgk_dist_plan *p, int64_t *fact)
                                   (int64_t)d->score,
                                   (int64_t)d->estep,
                                   d->batch,
+                                  d->sequences,
                                   d->heads,
                                   d->kv_heads,
                                   d->components,
@@ -247,21 +248,6 @@ static void state_facts(const clmgk_dist_plan *p, int64_t *fact)
     memcpy(fact, facts, sizeof(facts));
 }
 
-static clmgk_status exchange_facts(const clmgk_dist_plan *p, const int64_t *own, int64_t *all, clmgk_error *error)
-{
-    const int64_t bytes = (FACTS + 1) * (int64_t)sizeof(*own);
-    mgk_dist_flight flight;
-    DIST_TRY(mgk_dist_flight_begin(p, p->transport.ranks, &flight, error));
-    clmgk_status status = CLMGK_OK;
-    for (int32_t n = 1; n < p->transport.ranks && status == CLMGK_OK; ++n) {
-        const int32_t from = mgk_dist_neighbour(p, -n);
-        const clmgk_dist_exchange x = {own,  bytes, mgk_dist_neighbour(p, n), all + (int64_t)from * (FACTS + 1), bytes,
-                                       from, 0};
-        status = mgk_dist_flight_add(&flight, &x, error);
-    }
-    return mgk_dist_flight_end(&flight, status, error);
-}
-
 static clmgk_status agree(clmgk_dist_plan *p, clmgk_error *error)
 {
     const int32_t ranks = p->transport.ranks;
@@ -270,8 +256,8 @@ static clmgk_status agree(clmgk_dist_plan *p, clmgk_error *error)
     own[FACTS] = p->desc.length;
     DIST_TRY(mgk_dist_alloc(ranks * (int64_t)sizeof(int64_t), (void **)&p->lengths_q, error));
     DIST_TRY(mgk_dist_alloc(ranks * (int64_t)sizeof(own), (void **)&all, error));
-    clmgk_status status = exchange_facts(p, own, all, error);
     memcpy(all + (int64_t)p->transport.rank * (FACTS + 1), own, sizeof(own));
+    clmgk_status status = mgk_dist_share(p, all, (int64_t)sizeof(own), error);
     for (int32_t r = 0; r < ranks && status == CLMGK_OK; ++r) {
         const int64_t *const other = all + (int64_t)r * (FACTS + 1);
         p->lengths_q[r] = other[FACTS];
@@ -366,6 +352,7 @@ static clmgk_status make_plan(const clmgk_dist_plan *p, clmgk_context *context, 
         d.k = d.v = d.grad_k = d.grad_v = (clmgk_layout){.strided = 0};
     d.resolved = 0;
     d.length_k = keys > 0 ? keys : CLMGK_NO_KEYS;
+    d.use_offsets_k = d.sequences > 0;
     if (p->schedule == CLMGK_DIST_ALL_TO_ALL)
         d = mgk_dist_heads_desc(p, &d);
     if (p->schedule == CLMGK_DIST_RING) { /* parts are dense */
@@ -402,6 +389,7 @@ static clmgk_status make_plans(clmgk_dist_plan *p, clmgk_context *context, const
         own.engine = info.engine; /* all parts round scores alike */
     }
     d.gradients = 0;
+    d.sequences = d.use_offsets_k = 0;
     d.combine = 1;
     return clmgk_plan_create(context, &d, &own, &p->combine, error);
 }
@@ -418,8 +406,10 @@ static clmgk_status make(clmgk_dist_plan *p, clmgk_context *context, const clmgk
     p->timeout = desc->timeout;
     if (p->schedule != CLMGK_DIST_SCAN && (ranks == 1 || p->total == 0))
         p->schedule = CLMGK_DIST_ALL_GATHER;
+    p->sequences = p->desc.sequences > 0 ? p->desc.sequences : 1;
     set_cargo(p);
     DIST_TRY(agree(p, error));
+    DIST_TRY(mgk_dist_make_pieces(p, error));
     p->plans = p->schedule == CLMGK_DIST_RING ? ranks + 2 : SCAN_PLANS;
     DIST_TRY(mgk_dist_alloc(p->plans * (int64_t)sizeof(clmgk_plan *), (void **)&p->plan, error));
     DIST_TRY(make_plans(p, context, desc, options, error));
@@ -484,9 +474,10 @@ void clmgk_dist_plan_release(clmgk_dist_plan *plan)
     if (plan == NULL)
         return;
     mgk_dist_free_host(plan);
-    cl_mem *const memory[] = {&plan->memory[0], &plan->memory[1], &plan->memory[2], &plan->grad[0],   &plan->grad[1],
-                              &plan->parts_o,   &plan->parts_lse, &plan->parts_low, &plan->workspace, &plan->no_sinks,
-                              &plan->sums,      &plan->state,     &plan->new_state};
+    cl_mem *const memory[] = {&plan->memory[0], &plan->memory[1],    &plan->memory[2], &plan->grad[0],
+                              &plan->grad[1],   &plan->parts_o,      &plan->parts_lse, &plan->parts_low,
+                              &plan->workspace, &plan->no_sinks,     &plan->sums,      &plan->state,
+                              &plan->new_state, &plan->pieces.memory};
     for (size_t i = 0; i < DIST_COUNT(memory); ++i)
         if (*memory[i] != NULL)
             (void)clReleaseMemObject(*memory[i]);
@@ -497,6 +488,10 @@ void clmgk_dist_plan_release(clmgk_dist_plan *plan)
         clmgk_plan_release(plan->plan[n]);
     clmgk_plan_release(plan->combine);
     free(plan->plan);
+    free(plan->pieces.begins);
+    free(plan->pieces.places);
+    free(plan->pieces.whole);
+    free(plan->pieces.half);
     free(plan->lengths_k);
     free(plan->lengths_q);
     free(plan);

@@ -29,6 +29,17 @@ typedef struct mgk_dist_place {
 void mgk_dist_copy_tokens(const mgk_dist_cargo *cargo, int64_t count, const void *from, mgk_dist_place from_place,
                           void *to, mgk_dist_place to_place);
 
+/* Packed sequences: each rank has a piece of each. All tokens together are the sequences one after the other, each with
+ * the ranks' pieces in their order. Without packing the tokens of a batch are one sequence. */
+typedef enum mgk_dist_kind { DIST_QUERIES, DIST_KEYS, DIST_KINDS } mgk_dist_kind;
+typedef struct mgk_dist_pieces {
+    int32_t *begins; /* [ranks, kinds, sequences + 1]: where sequences begin in a rank's tokens; packed: of this call */
+    int32_t *places; /* [kinds, ranks, sequences]: where pieces are among all tokens */
+    int32_t *whole;  /* [kinds, sequences + 1]: where sequences begin there */
+    int32_t *half;   /* [sequences + 1]: RING: in half of the own keys */
+    cl_mem memory;   /* [kinds, sequences + 1], of a pass; NULL: not packed */
+} mgk_dist_pieces;
+
 /* Host memory of shards on their way, in one buffer that is mapped as long as the plan lives: devices copy to and from
  * such memory at once (it is pinned). */
 typedef struct mgk_dist_host {
@@ -52,6 +63,8 @@ struct clmgk_dist_plan {
     int64_t *lengths_q, *lengths_k; /* [ranks] */
     int64_t total_q;
     int64_t total, most; /* keys of all ranks, and of the largest one */
+    int64_t sequences;   /* 1: not packed */
+    mgk_dist_pieces pieces;
     mgk_dist_cargo keys, gradients;
     clmgk_plan **plan; /* [ranks]: of this rank's queries and the keys of a rank; ALL_GATHER: [0], of all keys;
                         * RING: [ranks + 2], at last of the halves of this rank's keys; ALL_TO_ALL: [0], of all
@@ -77,8 +90,10 @@ int64_t mgk_dist_own_keys(const clmgk_dist_plan *p);
 /* This rank's shard, of the call's arrays. */
 clmgk_status mgk_dist_read_shard(const clmgk_dist_plan *p, const clmgk_attention_args *args, char *shard,
                                  clmgk_error *error);
-/* A shard of `tokens` comes to the plan's memory, which a pass then reads as its keys. */
-clmgk_status mgk_dist_write_shard(const clmgk_dist_plan *p, const char *shard, int64_t tokens, clmgk_error *error);
+/* A shard of `tokens` comes to the plan's memory, which a pass then reads as its keys. `begins`: where sequences begin
+ * in it. */
+clmgk_status mgk_dist_write_shard(const clmgk_dist_plan *p, const char *shard, int64_t tokens, const int32_t *begins,
+                                  clmgk_error *error);
 void mgk_dist_set_keys(const clmgk_dist_plan *p, clmgk_attention_args *a);
 /* A backward pass over the `tokens` keys there: dQ goes to the call's array, dK and dV, at the end, to `shard`. */
 clmgk_status mgk_dist_begin_backward(const clmgk_dist_plan *p, clmgk_plan *plan, const clmgk_attention_args *args,
@@ -93,6 +108,22 @@ clmgk_status mgk_dist_write_gradients(const clmgk_dist_plan *p, const clmgk_atte
 /* The plan's host memory, for RING and ALL_GATHER. */
 clmgk_status mgk_dist_make_host(clmgk_dist_plan *p, clmgk_error *error);
 void mgk_dist_free_host(clmgk_dist_plan *p);
+
+/* ---- packed.c ---- */
+
+const int32_t *mgk_dist_begins(const clmgk_dist_plan *p, mgk_dist_kind kind, int32_t rank);
+const int32_t *mgk_dist_places(const clmgk_dist_plan *p, mgk_dist_kind kind, int32_t rank);
+const int32_t *mgk_dist_whole(const clmgk_dist_plan *p, mgk_dist_kind kind);
+clmgk_status mgk_dist_make_pieces(clmgk_dist_plan *p, clmgk_error *error);
+/* Takes the call's offsets, of all ranks. */
+clmgk_status mgk_dist_share_pieces(const clmgk_dist_plan *p, const clmgk_attention_args *args, clmgk_error *error);
+/* Where sequences begin in the tokens of a pass goes to the device; and is the array of its call. */
+clmgk_status mgk_dist_write_begins(const clmgk_dist_plan *p, mgk_dist_kind kind, const int32_t *begins,
+                                   clmgk_error *error);
+void mgk_dist_set_begins(const clmgk_dist_plan *p, mgk_dist_kind kind, clmgk_buffer *buffer);
+/* Copies a rank's keys to their places among all, or back. */
+void mgk_dist_place_tokens(const clmgk_dist_plan *p, const mgk_dist_cargo *cargo, int32_t rank, char *shard,
+                           char *whole, bool back);
 
 /* ---- ring.c: RING ---- */
 
@@ -140,8 +171,8 @@ clmgk_status mgk_dist_write(const clmgk_dist_plan *p, const clmgk_buffer *to, in
 clmgk_status mgk_dist_write_sum(const clmgk_dist_plan *p, const clmgk_buffer *to, bool added, void *values,
                                 int64_t bytes, clmgk_error *error);
 void mgk_dist_add_floats(float *to, const float *from, int64_t count);
-/* Every rank's `count` floats come to all[ranks, count], and the own ones, which are there, go to all. */
-clmgk_status mgk_dist_share_floats(const clmgk_dist_plan *p, float *all, int64_t count, clmgk_error *error);
+/* Every rank's `bytes` bytes come to all[ranks, bytes], and the own ones, which are there, go to all. */
+clmgk_status mgk_dist_share(const clmgk_dist_plan *p, void *all, int64_t bytes, clmgk_error *error);
 
 /* Gradients of arrays that all ranks have alike: their number of elements; where this rank's backward passes add its
  * part, the first of which begins with zeros; and the sums over ranks, in their order, to the call's arrays. */

@@ -41,6 +41,23 @@ int64_t mgk_dist_half_keys(const clmgk_dist_plan *p, int half)
     return runs[0].count + runs[1].count;
 }
 
+/* Where sequences begin in a half. */
+static const int32_t *half_begins(const clmgk_dist_plan *p, int half)
+{
+    const int32_t *const begins = mgk_dist_begins(p, DIST_KEYS, p->transport.rank);
+    run runs[2];
+    runs_of(p, half, runs);
+    for (int64_t s = 0; s <= p->sequences; ++s) {
+        int64_t before = 0;
+        for (int n = 0; n < 2; ++n) {
+            const int64_t inside = begins[s] - runs[n].first;
+            before += inside < 0 ? 0 : inside < runs[n].count ? inside : runs[n].count;
+        }
+        p->pieces.half[s] = (int32_t)before;
+    }
+    return p->pieces.half;
+}
+
 /* Copies a half's tokens from a shard of the own keys, or back. */
 static void copy_half(const clmgk_dist_plan *p, const mgk_dist_cargo *cargo, int half, const char *from, char *to,
                       bool back)
@@ -112,7 +129,8 @@ static clmgk_status begin_forward(const clmgk_dist_plan *p, const clmgk_attentio
     clmgk_attention_args a = *args;
     if (keys_of(p, step) == 0)
         return CLMGK_OK;
-    DIST_TRY(mgk_dist_write_shard(p, p->host.keys[step % 2], keys_of(p, step), error));
+    DIST_TRY(mgk_dist_write_shard(p, p->host.keys[step % 2], keys_of(p, step),
+                                  mgk_dist_begins(p, DIST_KEYS, owner_of(p, step)), error));
     mgk_dist_set_keys(p, &a);
     if (*parts > 0 && p->no_sinks != NULL)
         a.sinks = (clmgk_buffer){p->no_sinks, 0};
@@ -162,6 +180,7 @@ clmgk_status mgk_dist_ring_forward(const clmgk_dist_plan *p, const clmgk_attenti
 typedef struct work {
     clmgk_plan *plan;
     const char *shard;
+    const int32_t *begins;
     int64_t tokens;
     int32_t step; /* number of ranks: the sums of the own keys come home */
 } work;
@@ -171,8 +190,9 @@ static work work_of(const clmgk_dist_plan *p, int32_t step)
     const int32_t ranks = p->transport.ranks;
     const int half = step == 0 ? FIRST_HALF : LAST_HALF;
     if (step > 0 && step < ranks)
-        return (work){p->plan[owner_of(p, step)], p->host.keys[step % 2], keys_of(p, step), step};
-    return (work){p->plan[ranks + half], p->host.half, mgk_dist_half_keys(p, half), step};
+        return (work){p->plan[owner_of(p, step)], p->host.keys[step % 2],
+                      mgk_dist_begins(p, DIST_KEYS, owner_of(p, step)), keys_of(p, step), step};
+    return (work){p->plan[ranks + half], p->host.half, half_begins(p, half), mgk_dist_half_keys(p, half), step};
 }
 
 static clmgk_status begin_backward(const clmgk_dist_plan *p, const clmgk_attention_args *args, const work *w,
@@ -180,7 +200,7 @@ static clmgk_status begin_backward(const clmgk_dist_plan *p, const clmgk_attenti
 {
     if (w->tokens == 0)
         return CLMGK_OK;
-    DIST_TRY(mgk_dist_write_shard(p, w->shard, w->tokens, error));
+    DIST_TRY(mgk_dist_write_shard(p, w->shard, w->tokens, w->begins, error));
     return mgk_dist_begin_backward(p, w->plan, args, first, w->tokens, error);
 }
 

@@ -51,10 +51,8 @@ static clmgk_status gather(const clmgk_dist_plan *p, const clmgk_attention_args 
     DIST_TRY(mgk_dist_read_shard(p, args, shards + place_of(p, &p->keys, p->transport.rank), error));
     DIST_TRY(gather_shards(p, shards, error));
     for (int32_t r = 0; r < p->transport.ranks; ++r)
-        mgk_dist_copy_tokens(&p->keys, p->lengths_k[r], shards + place_of(p, &p->keys, r),
-                             (mgk_dist_place){p->lengths_k[r], 0}, whole,
-                             (mgk_dist_place){p->total, keys_before(p, r)});
-    return mgk_dist_write_shard(p, whole, p->total, error);
+        mgk_dist_place_tokens(p, &p->keys, r, shards + place_of(p, &p->keys, r), whole, false);
+    return mgk_dist_write_shard(p, whole, p->total, mgk_dist_whole(p, DIST_KEYS), error);
 }
 
 static clmgk_status gathered_forward(const clmgk_dist_plan *p, const clmgk_attention_args *args, clmgk_error *error)
@@ -92,8 +90,7 @@ static clmgk_status reduce(const clmgk_dist_plan *p, const clmgk_attention_args 
     const int64_t bytes = mgk_dist_cargo_bytes(&p->gradients, mgk_dist_own_keys(p));
     char *const whole = p->host.sums[0], *const mine = p->host.sums[1], *const theirs = p->host.part;
     for (int32_t r = 0; r < p->transport.ranks; ++r)
-        mgk_dist_copy_tokens(&p->gradients, p->lengths_k[r], whole, (mgk_dist_place){p->total, keys_before(p, r)},
-                             mine + place_of(p, &p->gradients, r), (mgk_dist_place){p->lengths_k[r], 0});
+        mgk_dist_place_tokens(p, &p->gradients, r, mine + place_of(p, &p->gradients, r), whole, true);
     DIST_TRY(scatter_shards(p, mine, theirs, error));
     for (int32_t r = 1; r < p->transport.ranks; ++r)
         mgk_dist_add_shard(p, theirs, theirs + r * bytes, mgk_dist_own_keys(p));
@@ -131,6 +128,12 @@ static clmgk_status told(const clmgk_dist_plan *plan, clmgk_status status)
 
 typedef clmgk_status pass(const clmgk_dist_plan *p, const clmgk_attention_args *args, clmgk_error *error);
 
+static clmgk_status run(const clmgk_dist_plan *p, pass *function, const clmgk_attention_args *args, clmgk_error *error)
+{
+    const clmgk_status status = mgk_dist_share_pieces(p, args, error);
+    return told(p, status == CLMGK_OK ? function(p, args, error) : status);
+}
+
 clmgk_status clmgk_dist_forward(clmgk_dist_plan *plan, const clmgk_attention_args *args, clmgk_error *error)
 {
     static pass *const passes[] = {[CLMGK_DIST_ALL_GATHER] = gathered_forward,
@@ -138,7 +141,7 @@ clmgk_status clmgk_dist_forward(clmgk_dist_plan *plan, const clmgk_attention_arg
                                    [CLMGK_DIST_ALL_TO_ALL] = mgk_dist_heads_forward,
                                    [CLMGK_DIST_SCAN] = mgk_dist_scan_forward};
     DIST_TRY(check_call(plan, args, error));
-    return told(plan, passes[plan->schedule](plan, args, error));
+    return run(plan, passes[plan->schedule], args, error);
 }
 
 clmgk_status clmgk_dist_backward(clmgk_dist_plan *plan, const clmgk_attention_args *args, clmgk_error *error)
@@ -150,5 +153,5 @@ clmgk_status clmgk_dist_backward(clmgk_dist_plan *plan, const clmgk_attention_ar
     DIST_TRY(check_call(plan, args, error));
     if (plan->desc.gradients == 0)
         return mgk_dist_fail(error, CLMGK_ERROR_INVALID_VALUE, "gradients: 0: expected a plan with gradients");
-    return told(plan, passes[plan->schedule](plan, args, error));
+    return run(plan, passes[plan->schedule], args, error);
 }

@@ -24,14 +24,15 @@ clmgk_status mgk_dist_read_shard(const clmgk_dist_plan *p, const clmgk_attention
     return CLMGK_OK;
 }
 
-clmgk_status mgk_dist_write_shard(const clmgk_dist_plan *p, const char *shard, int64_t tokens, clmgk_error *error)
+clmgk_status mgk_dist_write_shard(const clmgk_dist_plan *p, const char *shard, int64_t tokens, const int32_t *begins,
+                                  clmgk_error *error)
 {
     for (int t = 0; t < DIST_TRACKS; ++t) {
         const clmgk_buffer to = {p->memory[t], 0};
         DIST_TRY(mgk_dist_write(p, &to, 1, track_bytes(&p->keys, t, tokens),
                                 shard + mgk_dist_track_begin(&p->keys, t, tokens), error));
     }
-    return CLMGK_OK;
+    return mgk_dist_write_begins(p, DIST_KEYS, begins, error);
 }
 
 /* dK and dV that a backward pass wrote. */
@@ -73,6 +74,7 @@ void mgk_dist_set_keys(const clmgk_dist_plan *p, clmgk_attention_args *a)
     a->k = (clmgk_buffer){p->memory[DIST_K], 0};
     a->v = (clmgk_buffer){p->memory[DIST_V], 0};
     a->positions_k = (clmgk_buffer){p->memory[DIST_POSITIONS], 0};
+    mgk_dist_set_begins(p, DIST_KEYS, &a->offsets_k);
     a->workspace = (clmgk_buffer){p->workspace, 0};
 }
 

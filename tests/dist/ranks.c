@@ -89,6 +89,17 @@ static void count_rows(const tr_rank *w, const double *ends, double *own)
         own[b] = fmin(fmax(ends[b] - (double)first, 0.0), (double)w->cut->lengths[TR_QUERIES][w->rank]);
 }
 
+/* How many of a rank's tokens are before each sequence of the whole, whose tokens are side by side there. */
+static void count_sequences(const tr_rank *w, tr_kind kind, const th_array *offsets, double *own)
+{
+    const int32_t *tokens = w->cut->tokens[kind];
+    for (int32_t r = 0; r < w->rank; r++)
+        tokens += w->cut->lengths[kind][r];
+    for (size_t t = 0; t < offsets->count; t++)
+        for (int64_t n = 0; n < w->cut->lengths[kind][w->rank]; n++)
+            own[t] += tokens[n] < offsets->values[t];
+}
+
 static clmgk_status make_memory(tr_rank *w, place *p, th_name name)
 {
     const th_array *const array = &w->whole->array[name];
@@ -99,6 +110,8 @@ static clmgk_status make_memory(tr_rank *w, place *p, th_name name)
     if (elements && values && count > 0) {
         if (name == TH_LENGTHS_Q)
             count_rows(w, array->values, values);
+        else if (name == TH_OFFSETS || name == TH_OFFSETS_K)
+            count_sequences(w, name == TH_OFFSETS ? TR_QUERIES : TR_KEYS, array, values);
         else if (kind_of(name) == TR_KINDS)
             memcpy(values, array->values, count * sizeof(double));
         else

@@ -14,7 +14,8 @@ enum { TR_RANKS = 4, TR_TOKENS = 4096 }; /* at most */
 /* A kind of token. */
 typedef enum tr_kind { TR_QUERIES, TR_KEYS, TR_KINDS } tr_kind;
 
-/* Which token is whose: each rank's tokens, one rank after the other. With lengths_q queries are in order. */
+/* Which token is whose: each rank's tokens, one rank after the other. With lengths_q queries are in order; of packed
+ * sequences a rank's tokens are. */
 typedef struct tr_cut {
     int32_t ranks;
     bool sub_devices; /* each rank has a part of the device, if it has as many compute units as ranks */

@@ -22,13 +22,23 @@ static clmgk_attention_desc whole_desc(clmgk_variant variant)
     return desc;
 }
 
+/* Of a token in the order of the whole: within its sequence. */
+static double position_of(const th_problem *problem, int64_t token)
+{
+    const double *const offsets = problem->array[TH_OFFSETS].values;
+    double first = 0;
+    for (int64_t t = 0; t < problem->desc.sequences; t++)
+        first = offsets[t] <= (double)token ? offsets[t] : first;
+    return (double)token - first;
+}
+
 static th_problem whole_problem(const clmgk_attention_desc *desc)
 {
     th_problem problem = th_problem_make(desc, 1);
     for (int64_t b = 0; b < problem.desc.batch; b++)
         for (int64_t n = 0; n < problem.desc.length; n++) {
-            th_set(&problem, TH_POSITIONS, b, n, 0, 0, 0, (double)n);
-            th_set(&problem, TH_POSITIONS_K, b, n, 0, 0, 0, (double)n);
+            th_set(&problem, TH_POSITIONS, b, n, 0, 0, 0, position_of(&problem, n));
+            th_set(&problem, TH_POSITIONS_K, b, n, 0, 0, 0, position_of(&problem, n));
         }
     tr_round(&problem);
     return problem;
@@ -109,17 +119,31 @@ TH_TEST(sub_devices)
     expect_results(session, &problem, &c, CLMGK_DIST_RING);
 }
 
-/* dQ depends on the sum of dS over a row's keys, which a part of them does not have. */
-TH_TEST(gaussian_scores)
+/* dQ depends on the sum of dS over a row's keys, which a part of them does not have. Borders of ranks cut sequences. */
+TH_TEST(packed_gaussian_scores)
 {
-    expect_schedules(session, whole_desc(CLMGK_VARIANT_MGK), 1);
+    clmgk_attention_desc desc = whole_desc(CLMGK_VARIANT_MGK);
+    desc.sequences = 4;
+    expect_schedules(session, desc, 1);
 }
 
 TH_FULL_TEST(other_variants)
 {
-    static const clmgk_variant variants[] = {CLMGK_VARIANT_SMGK, CLMGK_VARIANT_FISH};
+    static const clmgk_variant variants[] = {CLMGK_VARIANT_MGK, CLMGK_VARIANT_SMGK, CLMGK_VARIANT_FISH};
     for (size_t n = 0; n < TH_COUNT(variants); n++)
         expect_schedules(session, whole_desc(variants[n]), 1);
+}
+
+/* Three groups of two heads; keys of their own. */
+TH_FULL_TEST(packed_sequences)
+{
+    clmgk_attention_desc desc = whole_desc(CLMGK_VARIANT_SOFTMAX);
+    desc.heads = 6;
+    desc.kv_heads = 3;
+    desc.sequences = 7;
+    expect_schedules(session, desc, 4);
+    desc.use_offsets_k = 1;
+    expect_schedules(session, desc, 4);
 }
 
 /* Gradients and O in f32. */
@@ -319,6 +343,22 @@ TH_TEST(a_rank_that_gives_up)
     assert_int_equal(ranks[0].status, CLMGK_ERROR_COMMUNICATION);
 }
 
+/* Offsets that leave out a token of one rank are refused by all. */
+TH_TEST(offsets_of_fewer_tokens)
+{
+    clmgk_attention_desc desc = whole_desc(CLMGK_VARIANT_MGK);
+    desc.sequences = 4;
+    TH_PROBLEM problem = whole_problem(&desc);
+    const tr_cut c = make_cut(CLMGK_DIST_ZIGZAG, TOKENS, 2);
+    tr_rank ranks[TR_RANKS] = {{0}};
+    problem.array[TH_OFFSETS].values[desc.sequences] = TOKENS - 1;
+    tr_run(&problem, &c, NULL, CLMGK_DIST_RING, ranks);
+    for (int r = 0; r < 2; r++) {
+        assert_int_equal(ranks[r].status, CLMGK_ERROR_INVALID_VALUE);
+        assert_non_null(strstr(ranks[r].error.message, "offsets of rank 0: expected them to ascend from 0 to its"));
+    }
+}
+
 TH_HOST_TEST(messages_of_another_size)
 {
     clmgk_dist_local *local = NULL;
@@ -472,6 +512,8 @@ TH_TEST(problems_of_one_device)
     REFUSED_BY(ALL_TO_ALL, score_mod = "h + s", "score_mod: it reads h: not with");
     REFUSED_BY(ALL_TO_ALL, q.strided = 1, "expected all arrays to be dense");
     REFUSED_BY(SCAN, causal = 0, "variant: not of the linear family");
+    REFUSED_BY(SCAN, use_positions = 0; c.attention.variant = CLMGK_VARIANT_LINEAR; c.attention.length = 6;
+               c.attention.sequences = 2, "sequences: packed sequences: not with the schedule SCAN");
     REFUSED_BY(SCAN, use_positions = 0; c.attention.variant = CLMGK_VARIANT_LINEAR, "length_k: with a causal mask");
     clmgk_dist_local_release(local);
 }

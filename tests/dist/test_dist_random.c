@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Random problems over ranks, each drawn from its number: uneven and empty shards, tokens dealt in any order, positions
- * permuted, masks, documents that shards cut, grouped heads. Results are held against the reference, against themselves
- * in a second run, and their errors against those of one device.
+ * permuted, masks, documents and packed sequences that shards cut, grouped heads. Results are held against the
+ * reference, against themselves in a second run, and their errors against those of one device.
  */
 #include "dist/ranks.h"
 
@@ -19,7 +19,7 @@ typedef struct configuration {
     clmgk_dtype dtype;
     double dropout;
     double softcap;
-    bool low, sinks, alibi, documents, hard, weight, arrays;
+    bool low, sinks, alibi, documents, hard, weight, arrays, packed;
     bool all; /* gradients */
 } configuration;
 
@@ -35,6 +35,8 @@ static const configuration configurations[] = {
     {.variant = CLMGK_VARIANT_FISH, .dropout = 0.25, .low = true, .sinks = true, .all = true},
     {.variant = CLMGK_VARIANT_GFISH, .weight = true, .dtype = CLMGK_DTYPE_BF16, .all = true},
     {.variant = CLMGK_VARIANT_TALKING_HEADS, .alibi = true},
+    {.variant = CLMGK_VARIANT_SOFTMAX, .packed = true, .alibi = true, .low = true},
+    {.variant = CLMGK_VARIANT_MGK, .packed = true, .dropout = 0.125, .all = true},
 };
 enum { QUICK_CONFIGURATIONS = 2 };
 
@@ -52,11 +54,19 @@ typedef struct draw {
     clmgk_dist_schedule schedule;
 } draw;
 
+/* Of tokens that are dealt out; sequences stay together in a rank's. */
+typedef enum dealing { IN_ORDER, IN_ORDER_OF_RANK, IN_ANY_ORDER } dealing;
+
+static int compare_tokens(const void *a, const void *b)
+{
+    return *(const int32_t *)a - *(const int32_t *)b;
+}
+
 /* Deals tokens out: in their order or shuffled, with borders anywhere, so that ranks may have none. */
-static void deal(tr_cut *cut, tr_kind kind, int64_t count, bool in_order, uint64_t *state)
+static void deal(tr_cut *cut, tr_kind kind, int64_t count, dealing how, uint64_t *state)
 {
     int32_t *const tokens = cut->tokens[kind];
-    const bool shuffled = th_chance(state, 2) && !in_order, even = th_chance(state, 4);
+    const bool shuffled = th_chance(state, 2) && how != IN_ORDER, even = th_chance(state, 4);
     for (int64_t n = 0; n < count; n++) {
         const int64_t other = shuffled ? th_pick(state, 0, n) : n;
         tokens[n] = tokens[other];
@@ -67,6 +77,8 @@ static void deal(tr_cut *cut, tr_kind kind, int64_t count, bool in_order, uint64
         const int64_t last = cut->ranks - 1 - r;
         const int64_t taken = last == 0 ? left : even ? left / (last + 1) : th_pick(state, 0, left);
         cut->lengths[kind][r] = th_chance(state, 6) && last > 0 ? 0 : taken;
+        if (how == IN_ORDER_OF_RANK)
+            qsort(tokens + count - left, (size_t)cut->lengths[kind][r], sizeof(*tokens), compare_tokens);
         left -= cut->lengths[kind][r];
     }
 }
@@ -93,7 +105,9 @@ static clmgk_attention_desc draw_desc(const configuration *from, uint64_t *state
                                            th_pick(state, th_chance(state, 10) ? 0 : 1, MOST));
     d.dtype = from->dtype;
     d.dtype_o = d.dtype_grad_q = d.dtype_grad_k = d.dtype_grad_v = CLMGK_STORAGE_F32;
-    d.batch = th_pick(state, 1, 2);
+    d.batch = from->packed ? 1 : th_pick(state, 1, 2);
+    d.sequences = from->packed ? th_pick(state, 1, 9) : 0;
+    d.use_offsets_k = from->packed;
     if (!mixed) {
         d.kv_heads = th_pick(state, 1, 3);
         d.heads = d.kv_heads * th_pick(state, 1, 2);
@@ -103,7 +117,7 @@ static clmgk_attention_desc draw_desc(const configuration *from, uint64_t *state
     d.use_window = th_chance(state, 3);
     d.window_left = d.use_window ? th_pick(state, -1, 60) : 0;
     d.window_right = d.use_window ? th_pick(state, -1, 60) : 0;
-    d.use_lengths_q = th_chance(state, 4);
+    d.use_lengths_q = th_chance(state, 4) && !from->packed;
     d.use_lse_low = from->low;
     d.use_alibi = from->alibi;
     d.use_sinks = from->sinks;
@@ -142,8 +156,8 @@ static draw make_linear_draw(uint64_t number)
     const clmgk_attention_desc desc = draw_linear_desc(&linear[number % TH_COUNT(linear)], &state);
     draw d = {.problem = th_problem_make(&desc, number), .schedule = CLMGK_DIST_AUTO};
     d.cut.ranks = (int32_t)th_pick(&state, 1, TR_RANKS);
-    deal(&d.cut, TR_QUERIES, d.problem.desc.length, true, &state);
-    deal(&d.cut, TR_KEYS, d.problem.desc.length_k, true, &state);
+    deal(&d.cut, TR_QUERIES, d.problem.desc.length, IN_ORDER, &state);
+    deal(&d.cut, TR_KEYS, d.problem.desc.length_k, IN_ORDER, &state);
     if (desc.causal)
         memcpy(d.cut.lengths[TR_KEYS], d.cut.lengths[TR_QUERIES], sizeof(d.cut.lengths[0]));
     th_keep_sums(&d.problem);
@@ -165,8 +179,9 @@ static draw make_draw(bool full, uint64_t number)
     const clmgk_attention_desc desc = draw_desc(from, &state);
     draw d = {.problem = th_problem_make(&desc, number)};
     d.cut.ranks = (int32_t)th_pick(&state, full ? 1 : 2, full ? 4 : 3);
-    deal(&d.cut, TR_QUERIES, d.problem.desc.length, desc.use_lengths_q != 0, &state);
-    deal(&d.cut, TR_KEYS, d.problem.desc.length_k, false, &state);
+    const dealing how = from->packed ? IN_ORDER_OF_RANK : IN_ANY_ORDER;
+    deal(&d.cut, TR_QUERIES, d.problem.desc.length, desc.use_lengths_q ? IN_ORDER : how, &state);
+    deal(&d.cut, TR_KEYS, d.problem.desc.length_k, how, &state);
     set_places(&d.problem, &state);
     d.schedule = can_split(&d) && th_chance(&state, 3) ? CLMGK_DIST_ALL_TO_ALL
                  : th_chance(&state, 3)                ? CLMGK_DIST_ALL_GATHER

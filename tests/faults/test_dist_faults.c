@@ -16,13 +16,13 @@
 
 #include <cmocka.h>
 
-enum { RANKS = 2, TOKENS = 6, HEADS = 2, SIZE = 8, COUNT = TOKENS * HEADS * SIZE, BUFFERS = 11 };
+enum { RANKS = 2, TOKENS = 6, HEADS = 2, SIZE = 8, SEQUENCES = 2, COUNT = TOKENS * HEADS * SIZE, BUFFERS = 11 };
 
 typedef struct place {
     cl_context cl;
     cl_command_queue queue;
     clmgk_context *context;
-    cl_mem memory[BUFFERS];
+    cl_mem memory[BUFFERS], offsets;
 } place;
 
 typedef struct scene {
@@ -54,6 +54,7 @@ static fault_state *layer_state(void)
 
 static void open_place(place *p, int number)
 {
+    int32_t offsets[SEQUENCES + 1] = {0, 1 + number, TOKENS};
     float values[COUNT];
     clmgk_device_info info = CLMGK_DEVICE_INFO_INIT;
     clmgk_context_options options = CLMGK_CONTEXT_OPTIONS_INIT;
@@ -71,6 +72,8 @@ static void open_place(place *p, int number)
         p->memory[i] = clCreateBuffer(p->cl, CL_MEM_READ_WRITE | CL_MEM_COPY_HOST_PTR, sizeof(values), values, &code);
         assert_int_equal(code, CL_SUCCESS);
     }
+    p->offsets = clCreateBuffer(p->cl, CL_MEM_READ_WRITE | CL_MEM_COPY_HOST_PTR, sizeof(offsets), offsets, &code);
+    assert_int_equal(code, CL_SUCCESS);
 }
 
 static int set_up(void **state)
@@ -89,6 +92,7 @@ static int tear_down(void **state)
     for (int r = 0; r < RANKS; r++) {
         for (int i = 0; i < BUFFERS; i++)
             clReleaseMemObject(s->places[r].memory[i]);
+        clReleaseMemObject(s->places[r].offsets);
         clmgk_context_release(s->places[r].context);
         clReleaseCommandQueue(s->places[r].queue);
         clReleaseContext(s->places[r].cl);
@@ -110,6 +114,7 @@ static clmgk_status make_plan(rank *r, clmgk_dist_plan **plan)
     desc.length = TOKENS;
     desc.head_size = SIZE;
     desc.use_sinks = !linear;
+    desc.sequences = r->schedule == CLMGK_DIST_ALL_TO_ALL ? SEQUENCES : 0;
     desc.gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V | (linear ? 0 : CLMGK_GRADIENT_SINKS);
     const clmgk_dist_desc d = {
         .struct_size = sizeof(d), .attention = &desc, .lengths_k = lengths, .schedule = r->schedule, .timeout = 120};
@@ -135,6 +140,8 @@ static clmgk_attention_args make_args(const rank *r)
         args.sinks.memory = memory[9];
         args.grad_sinks.memory = memory[10];
     }
+    if (r->schedule == CLMGK_DIST_ALL_TO_ALL)
+        args.offsets.memory = r->place->offsets;
     return args;
 }
 
