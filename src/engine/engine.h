@@ -71,8 +71,8 @@ typedef struct mgk_footprint {
     bool keys_read_again;      /* for norms, or products with shifts */
     bool modified;             /* bias, ALiBi, soft-cap, dropout */
     bool priors, variances;    /* arrays */
-    bool two_types;            /* Q and K differ in their storage types */
-    bool singles;              /* Q, K and V are f32 */
+    bool two_types;            /* mgk_has_two_types */
+    bool singles;              /* mgk_has_singles */
     uint32_t dtypes;           /* set of the storage types of Q, K, V and O */
     bool noise, generalised;   /* of mixed heads */
     clmgk_precision precision; /* the least precision of products */
@@ -130,9 +130,19 @@ static inline uint32_t mgk_dtypes_of(const clmgk_attention_desc *desc)
            1U << mgk_dtype_of(desc, desc->dtype_o);
 }
 
+/* Whether Q and K have two types, also where a matrix unit multiplies them. */
+static inline bool mgk_has_two_types(const clmgk_attention_desc *desc)
+{
+    const clmgk_dtype k = mgk_dtype_of(desc, desc->dtype_k);
+    return k != desc->dtype && !mgk_is_cache_type(k);
+}
+
+/* Whether the products of a matrix unit are of f32: Q, K and V are f32; or K or V has a cache's type, and 16 bits do
+ * not hold its numbers, or another array is f32. */
+bool mgk_has_singles(const clmgk_attention_desc *desc);
+
 /* All types, for an engine whose kernels load and store through cl/base/elements.clh. */
 #define MGK_DTYPE_BIT(name, value, ...) | 1U << (value)
-#define MGK_RESULT_DTYPES               (0U CLMGK_DTYPE_LIST(MGK_DTYPE_BIT))
 #define MGK_ALL_DTYPES                  (0U CLMGK_DTYPE_LIST(MGK_DTYPE_BIT) CLMGK_CACHE_DTYPE_LIST(MGK_DTYPE_BIT))
 
 typedef struct mgk_engine {

@@ -10,6 +10,15 @@ int mgk_few_rows(const mgk_footprint *footprint)
     return footprint->rows <= 1 ? 1 : footprint->rows == 2 ? 2 : 4;
 }
 
+bool mgk_has_singles(const clmgk_attention_desc *desc)
+{
+    const uint32_t single = 1U << CLMGK_DTYPE_F32, blocks = 1U << CLMGK_DTYPE_Q8_0 | 1U << CLMGK_DTYPE_Q4_0;
+    const clmgk_dtype k = mgk_dtype_of(desc, desc->dtype_k), v = mgk_dtype_of(desc, desc->dtype_v);
+    return mgk_is_cache_type(k) || mgk_is_cache_type(v)
+               ? (mgk_dtypes_of(desc) & (single | blocks)) != 0
+               : desc->dtype == CLMGK_DTYPE_F32 && k == CLMGK_DTYPE_F32 && v == CLMGK_DTYPE_F32;
+}
+
 clmgk_status mgk_check_group(const char *engine, uint64_t threads, uint64_t local_bytes, const mgk_device_facts *facts,
                              clmgk_error *error)
 {

@@ -586,15 +586,13 @@ static const char *why_not_types(const clmgk_attention_desc *desc)
 {
     const clmgk_dtype k = mgk_dtype_of(desc, desc->dtype_k), v = mgk_dtype_of(desc, desc->dtype_v),
                       o = mgk_dtype_of(desc, desc->dtype_o);
-    if (mgk_is_cache_type(k) || mgk_is_cache_type(v))
-        return "its tiles have no numbers of 8 or 4 bits";
     const bool any_single = desc->dtype == CLMGK_DTYPE_F32 || k == CLMGK_DTYPE_F32 || v == CLMGK_DTYPE_F32;
-    const bool singles = desc->dtype == CLMGK_DTYPE_F32 && k == CLMGK_DTYPE_F32 && v == CLMGK_DTYPE_F32;
+    const bool singles = mgk_has_singles(desc);
     if (any_single && !singles)
         return "it multiplies f32 only where Q, K and V are all f32";
-    if (any_single && (clmgk_variant_traits(desc->variant) & CLMGK_TRAIT_ADMIXTURE) != 0)
+    if (singles && (clmgk_variant_traits(desc->variant) & CLMGK_TRAIT_ADMIXTURE) != 0)
         return "the scores of mixed heads leave no registers for slices of f32";
-    if (v == CLMGK_DTYPE_BF16 && o == CLMGK_DTYPE_F16)
+    if (!singles && v == CLMGK_DTYPE_BF16 && o == CLMGK_DTYPE_F16)
         return "O in f16 needs finer weights than those that multiply V in bf16";
     const bool backward = desc->gradients != 0 || desc->statistics != 0;
     return backward && (k != desc->dtype || v != o)
@@ -614,8 +612,6 @@ static const char *why_not_problem(const clmgk_attention_desc *desc)
 {
     if (desc->mix_after_heads > 0)
         return "it has no kernels for weights that are mixed after the softmax";
-    if (desc->page_size > 0)
-        return "it does not read keys and values in pages";
     if (desc->use_positions)
         return "it has no kernels for positions";
     return desc->mix_hidden > 0 ? "it has no kernels for a hidden layer of mixed heads" : why_not_types(desc);
@@ -648,7 +644,9 @@ static const char *why_not_unit(const mgk_matrix_unit *found, const clmgk_attent
     const uint32_t types = mgk_dtypes_of(desc);
     if ((types & 1U << CLMGK_DTYPE_F32) != 0)
         return "the device's matrix units multiply f16 and bf16 alone";
-    if (mgk_dtype_of(desc, desc->dtype_k) != desc->dtype)
+    if (mgk_has_singles(desc))
+        return "the device's matrix units multiply f16 and bf16 alone, which do not hold a block's numbers";
+    if (mgk_has_two_types(desc))
         return "the device's matrix units need one type for Q and K";
     return (types & found->wrong_types) != 0 ? "the device's matrix units give wrong products of this type" : NULL;
 }
@@ -676,6 +674,9 @@ static mgk_rank rank(const mgk_device_facts *facts, const clmgk_attention_desc *
         return (mgk_rank){BELOW, "its matrix units multiply f16, bf16 and tf32"};
     if (desc->length < TILE_ROWS && (linear || mgk_packed_heads(&mgk_engine_matrix, desc) < HEADS_WORTH))
         return (mgk_rank){BELOW, "there are fewer queries than a fragment has rows"};
+    if (mgk_is_cache_type(mgk_dtype_of(desc, desc->dtype_k)) || mgk_is_cache_type(mgk_dtype_of(desc, desc->dtype_v)))
+        return (mgk_rank){ABOVE,
+                          "its products run on matrix units, and numbers are converted on the way into its tiles"};
     if (!linear && !copies_pieces(desc))
         return (mgk_rank){ABOVE,
                           "its products run on matrix units, but rows are copied number by number, because their "
@@ -700,7 +701,7 @@ static const int units[] = {MATRIX_ENGINE_UNITS(NUMBER_OF) 0};
 
 const mgk_engine mgk_engine_matrix = {.value = CLMGK_ENGINE_MATRIX,
                                       .tunables = &matrix_table,
-                                      .dtypes = MGK_RESULT_DTYPES,
+                                      .dtypes = MGK_ALL_DTYPES,
                                       .queries_apart = true,
                                       .fewest_rows = TILE_ROWS,
                                       .units = units,

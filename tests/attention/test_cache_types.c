@@ -193,33 +193,94 @@ TH_TEST(blocks_and_integers)
     th_expect(session, &problem);
 }
 
-/* All types in all variants: distances, shifted keys and components need the scales before the softmax, mixed heads one
- * for each head of values. */
+/* ---- the matrix engine converts numbers on their way into its tiles ---------------------------------------------- */
+
+/* Numbers of 8 bits become f16, also in pages. Scales of values have both signs, and O is what they alone give. */
+TH_TEST(integers_in_tiles_of_fragments)
+{
+    const clmgk_plan_options options = th_options_of(CLMGK_ENGINE_MATRIX, NULL);
+    for (size_t n = 0; n < 3; n++) {
+        clmgk_attention_desc desc = in_pages(desc_of(20, 50, CLMGK_STORAGE_INT8, CLMGK_STORAGE_E5M2), n == 0 ? 16 : 7);
+        desc.dtype = CLMGK_DTYPE_F16;
+        desc.head_size = n < 2 ? 64 : 39; /* rows that end within a piece */
+        desc.value_size = n < 2 ? 64 : 42;
+        desc.causal = n == 1;
+        TH_PROBLEM problem = th_problem_make(&desc, n);
+        th_scale(&problem, TH_SCALE_V, n == 0 ? 1e6 : 1e-6); /* weights beyond f16 */
+        th_scale(&problem, TH_V, n == 0 ? 0x1p-8 : 0x1p8);
+        for (size_t i = 0; i < problem.array[TH_SCALE_V].count; i += 2)
+            problem.array[TH_SCALE_V].values[i] *= -1.0;
+        th_expect_passes(session, &problem, &options);
+    }
+}
+
+/* Blocks become slices of f32, under queries in f16. */
+TH_TEST(blocks_in_tiles_of_fragments)
+{
+    const clmgk_plan_options options = th_options_of(CLMGK_ENGINE_MATRIX, NULL);
+    clmgk_attention_desc desc = desc_of(20, 50, CLMGK_STORAGE_Q8_0, CLMGK_STORAGE_Q4_0);
+    desc.dtype = CLMGK_DTYPE_F16;
+    TH_PROBLEM problem = th_problem_make(&desc, 1);
+    th_expect_passes(session, &problem, &options);
+}
+
+/* Problem number n: any types, variants and modifiers. */
+static clmgk_attention_desc random_desc(size_t n)
+{
+    uint64_t state = n;
+    const clmgk_storage k = (clmgk_storage)th_pick(&state, CLMGK_STORAGE_AS_Q, CLMGK_STORAGE_Q4_0);
+    const clmgk_storage v = (clmgk_storage)th_pick(&state, CLMGK_STORAGE_E4M3, CLMGK_STORAGE_Q4_0);
+    clmgk_attention_desc desc = desc_of(n % 3 == 0 ? 1 : 40, th_pick(&state, 1, 200), k, v);
+    desc.variant =
+        n % 2 == 0 ? th_variants[n / 2 % TH_COUNT(th_variants)] : th_admixtures[n / 2 % TH_COUNT(th_admixtures)];
+    desc.components = n % 2 == 0 || desc.variant == CLMGK_VARIANT_TALKING_HEADS ? 0 : 3;
+    desc.kv_heads = th_chance(&state, 2) ? 2 : 4;
+    desc.head_size = th_pick(&state, 1, 2) * 32;
+    desc.value_size = th_pick(&state, 1, 3) * 32;
+    desc.dtype = th_dtypes[n / 4 % TH_COUNT(th_dtypes)];
+    desc.dtype_o = CLMGK_STORAGE_F32;
+    desc.use_bias = th_chance(&state, 4);
+    desc.use_sinks = th_chance(&state, 4);
+    desc.causal = th_chance(&state, 2);
+    if (n % 2 == 1 && th_chance(&state, 4) && desc.variant != CLMGK_VARIANT_TALKING_HEADS)
+        desc.mix_after_heads = 3;
+    if (th_chance(&state, 3) && desc.mix_after_heads == 0)
+        desc = in_pages(desc, th_pick(&state, 1, 40));
+    return desc;
+}
+
+/* Distances, shifted keys and components need the scales before the softmax, mixed heads those of each head. */
 TH_FULL_TEST(all_types_of_all_variants)
 {
     for (size_t n = 0; n < 60; n++) {
-        uint64_t state = n;
-        const clmgk_storage k = (clmgk_storage)th_pick(&state, CLMGK_STORAGE_AS_Q, CLMGK_STORAGE_Q4_0);
-        const clmgk_storage v = (clmgk_storage)th_pick(&state, CLMGK_STORAGE_E4M3, CLMGK_STORAGE_Q4_0);
-        clmgk_attention_desc desc = desc_of(n % 3 == 0 ? 1 : 40, th_pick(&state, 1, 200), k, v);
-        desc.variant =
-            n % 2 == 0 ? th_variants[n / 2 % TH_COUNT(th_variants)] : th_admixtures[n / 2 % TH_COUNT(th_admixtures)];
-        desc.components = n % 2 == 0 || desc.variant == CLMGK_VARIANT_TALKING_HEADS ? 0 : 3;
-        desc.kv_heads = th_chance(&state, 2) ? 2 : 4;
-        desc.head_size = th_pick(&state, 1, 2) * 32;
-        desc.value_size = th_pick(&state, 1, 3) * 32;
-        desc.dtype = th_dtypes[n / 4 % TH_COUNT(th_dtypes)];
-        desc.dtype_o = CLMGK_STORAGE_F32;
-        desc.use_bias = th_chance(&state, 4);
-        desc.use_sinks = th_chance(&state, 4);
-        desc.causal = th_chance(&state, 2);
-        if (n % 2 == 1 && th_chance(&state, 4) && desc.variant != CLMGK_VARIANT_TALKING_HEADS)
-            desc.mix_after_heads = 3;
-        if (th_chance(&state, 3) && desc.mix_after_heads == 0)
-            desc = in_pages(desc, th_pick(&state, 1, 40));
+        const clmgk_attention_desc desc = random_desc(n);
         TH_PROBLEM problem = th_problem_make(&desc, n);
         th_expect(session, &problem);
     }
+}
+
+/* The same on the matrix engine, where it takes them; also 16-bit types in pages. */
+TH_FULL_TEST(all_types_in_tiles_of_fragments)
+{
+    const clmgk_plan_options options = th_options_of(CLMGK_ENGINE_MATRIX, NULL);
+    size_t taken = 0;
+    for (size_t n = 0; n < 120 && taken < 20; n++) {
+        clmgk_attention_desc desc = random_desc(n);
+        if (n % 5 != 0)
+            desc.dtype_o = CLMGK_STORAGE_AS_Q;
+        if (n % 7 == 0 && desc.page_size > 0) {
+            desc.dtype_k = desc.dtype_v = CLMGK_STORAGE_AS_Q;
+            desc.use_scale_k = desc.use_scale_v = 0;
+        }
+        clmgk_plan *const plan = th_try_plan(session, &desc, &options, NULL);
+        if (plan) {
+            TH_PROBLEM problem = th_problem_make(&desc, n);
+            th_expect_passes(session, &problem, &options);
+            taken++;
+        }
+        clmgk_plan_release(plan);
+    }
+    assert_int_equal(taken, 20);
 }
 
 /* ---- refusals --------------------------------------------------------------------------------------------------- */

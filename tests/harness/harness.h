@@ -35,7 +35,7 @@ extern const clmgk_dtype th_dtypes[CLMGK_DTYPES];
 extern const clmgk_score th_scores[2];
 extern const clmgk_estep th_esteps[2];
 
-/* One line about what is wrong. th_say writes it and returns false. */
+/* One line about what is wrong. th_say writes it, unless it is NULL, and returns false. */
 typedef struct th_message {
     char text[512];
 } th_message;

@@ -19,6 +19,8 @@ static const unsigned char canary[2] = {0xda, 0x7f};
 
 bool th_say(th_message *message, const char *format, ...)
 {
+    if (message == NULL)
+        return false;
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(message->text, sizeof(message->text), format, arguments);

@@ -305,10 +305,8 @@ mgk_footprint mgk_attention_footprint(const mgk_attention_request *request)
                            .modified = t->modified,
                            .priors = t->has_prior,
                            .variances = t->has_variance,
-                           .two_types = mgk_array_dtype(d, CLMGK_ARRAY_K) != mgk_array_dtype(d, CLMGK_ARRAY_Q),
-                           .singles = mgk_array_dtype(d, CLMGK_ARRAY_Q) == CLMGK_DTYPE_F32 &&
-                                      mgk_array_dtype(d, CLMGK_ARRAY_K) == CLMGK_DTYPE_F32 &&
-                                      mgk_array_dtype(d, CLMGK_ARRAY_V) == CLMGK_DTYPE_F32,
+                           .two_types = mgk_has_two_types(d),
+                           .singles = mgk_has_singles(d),
                            .dtypes = mgk_dtypes_of(d),
                            .precision = d->precision,
                            .noise = t->noise,
