@@ -646,6 +646,33 @@ def test_lengths_of_64_bits():
     close(ct.attention(q, q, q, lengths=torch.tensor([2**40])), ct.attention(q, q, q), 0)
 
 
+# ---- caches
+
+
+def test_types_of_caches():
+    """Keys and values of 8 bits are numbers times their scales; scales repeat over axes of size 1."""
+    q, k, v = (torch.randn(2, heads, length, 32) for heads, length in ((4, 3), (2, 40), (2, 40)))
+    scale_k, scale_v = k.abs().amax(-1) / 127, torch.tensor([0.5, 2.0]).reshape(1, 2, 1)
+    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        close(ct.attention(q, k.to(dtype), v.to(dtype)), ct.attention(q, k.to(dtype).float(), v.to(dtype).float()), 1e-5)
+    integers, halves = (k / scale_k[..., None]).round().to(torch.int8), v.to(torch.float8_e5m2)
+    close(ct.attention(q, integers, halves, scale_k=scale_k, scale_v=scale_v),
+          ct.attention(q, integers * scale_k[..., None], halves.float() * scale_v[..., None]), 1e-5)
+    with pytest.raises(NotImplementedError, match="dtype_k: int8: expected f32, f16 or bf16 with gradients"):
+        ct.attention(normal(2, 4, 3, 32), integers, v)
+    with pytest.raises(ValueError, match=r"scale_k: shape \(3,\): expected \(2, 2, 40\)"):
+        ct.attention(q, integers, v, scale_k=torch.ones(3))
+
+
+def test_pages():
+    """Tables of pages name the rows of a pool."""
+    q, pool = torch.randn(2, 4, 3, 16), torch.randn(7, 2, 8, 16)
+    table, lengths = torch.tensor([[6, 0, 6], [3, 1, 5]]), torch.tensor([20, 11])
+    rows = [torch.cat(pool[pages].unbind(), 1)[None, :, :length] for pages, length in zip(table, lengths.tolist())]
+    expected = torch.cat([ct.attention(q[b:b + 1], rows[b], rows[b]) for b in range(2)])
+    close(ct.attention(q, pool, pool, page_table=table, lengths=lengths), expected, 1e-6)
+
+
 # ---- scores and masks as text
 
 

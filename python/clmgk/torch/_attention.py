@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 from .._functions import check_mask_call, class_fields
 from .._options import MOST_CAPTURES, OPTIONS, Call, block_size, mapping, scalar
 from .._slots import Array
-from ._operators import INTEGERS, Family, Inputs, check_devices, check_dtype, draw_seed, like, prepare
+from ._operators import INTEGERS, Family, Inputs, cache_types, check_devices, check_dtype, draw_seed, like, prepare
 
 
 def _keeps_low(gradients: str, extras: Container[str]) -> bool:
@@ -41,9 +41,9 @@ def _call(storage: dict[str, Array], extras: dict[str, Array], options: dict[str
 _FAMILY = Family(
     "attention", variant="softmax", saved=("o", "lse", "lse_low"),
     upstream={"o": "grad_o", "lse": "grad_lse", "lse_low": None},
-    extras=("prior", "variance", "shift", "lengths", "lengths_q", "offsets", "offsets_k", "positions", "positions_k", "bias",
-            "slopes", "sinks", "mix", "mix_weight", "mix_offset", "mix_hidden_offset", "mix_after", "noise",
-            *[f"capture_{place}" for place in range(MOST_CAPTURES)],
+    extras=("prior", "variance", "shift", "lengths", "lengths_q", "offsets", "offsets_k", "positions", "positions_k",
+            "page_table", "page_offsets", "last_page", "scale_k", "scale_v", "bias", "slopes", "sinks", "mix", "mix_weight",
+            "mix_offset", "mix_hidden_offset", "mix_after", "noise", *[f"capture_{place}" for place in range(MOST_CAPTURES)],
             "numbers", "mask_blocks"),
     outputs=_outputs, call=_call)
 _STRIDED = torch.strided
@@ -79,8 +79,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, return_lse: bool = False, seed
     ----------
     q, k, v : Tensor
         As in ``clmgk.attention``: [B,H,N,D], [B,G,S,D] (MGK: [B,G,M,S,D]) and [B,G,S,E], or all without B; float32,
-        float16 or bfloat16; on the CPU, or all tensors of the call on one CUDA device, an NVIDIA GPU, where the call
-        enqueues its work on torch's current stream. Under autocast they are converted to its type.
+        float16 or bfloat16, k and v for inference also float8_e4m3fn, float8_e5m2 or int8 (scale_k, scale_v); on the CPU, or
+        all tensors of the call on one CUDA device, an NVIDIA GPU, where the call enqueues its work on torch's current
+        stream. Under autocast they are converted to its type.
     return_lse : bool
         Also returns the log-sum-exp [B,H,N], which has a gradient too.
     seed : int, optional
@@ -108,6 +109,10 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, return_lse: bool = False, seed
         return (results[0][0], results[1][0]) if return_lse else results[0][0]
     q, k, v = prepare(q, k, v)
     extras, scalars = _split(q, options) if options else ({}, {})
+    scalars.update(cache_types(k, v))
+    for name, tensor in (("scale_k", k), ("scale_v", v)):
+        if name in extras:
+            extras[name] = _repeated(name, extras[name], tensor.shape[:-1])
     for axis, size in ((2, q.shape[2]), (3, k.shape[-2])) if "bias" in extras else ():  # C has no axes of size 0
         if size == 0 and extras["bias"].shape[axis:axis + 1] == (0,):
             extras["bias"] = extras["bias"].sum(axis, keepdim=True)
@@ -191,6 +196,15 @@ def _extra(name: str, tensor: Tensor) -> Tensor:
         tensor = as_numbers(once(tensor))
         tensor = tensor.reshape((1,) * (4 - tensor.ndim) + tuple(tensor.shape))
     return tensor.float().contiguous()
+
+
+def _repeated(name: str, scales: Tensor, rows: torch.Size) -> Tensor:
+    """Scales of all rows, with strides of 0 where they repeat."""
+    try:
+        return scales.expand(rows)
+    except RuntimeError:
+        raise ValueError(f"{name}: shape {tuple(scales.shape)}: expected {tuple(rows)}, or axes of size 1, or none, in their "
+                         "place") from None
 
 
 def _captured(captures: Any) -> dict[str, Tensor]:

@@ -20,9 +20,11 @@ from .._slots import Array, numpy_dtype
 from . import _cuda
 
 _DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+_CACHE_DTYPES = {torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2", torch.int8: "int8"}  # of k and v alone
 _POINTER, _cast = ffi.typeof("void *"), ffi.cast
 STORAGE = ("q", "k", "v")
-INTEGERS = ("lengths", "lengths_q", "offsets", "offsets_k", "positions", "positions_k", "mask_blocks")
+INTEGERS = ("lengths", "lengths_q", "offsets", "offsets_k", "positions", "positions_k", "page_table", "page_offsets", "last_page",
+            "mask_blocks")
 
 
 @functools.lru_cache(maxsize=None)
@@ -98,18 +100,28 @@ def check_dtype(name: str, tensor: Tensor) -> None:
         raise TypeError(f"{name}: a tensor of {tensor.dtype}: expected torch.float32, float16 or bfloat16{advice}")
 
 
-def like(name: str, tensor: Tensor) -> Array:
-    """An array of a tensor's shape, strides and type, without its memory."""
-    check_dtype(name, tensor)
-    dtype = numpy_dtype(_DTYPES[tensor.dtype])
+def cache_types(k: Tensor, v: Tensor) -> dict[str, str]:
+    """The options that name the types of caches: C takes codes of floats as bytes."""
+    return {f"dtype_{name}": _CACHE_DTYPES[tensor.dtype] for name, tensor in (("k", k), ("v", v)) if tensor.dtype in _CACHE_DTYPES}
+
+
+def like(name: str, tensor: Tensor, caches: bool = False) -> Array:
+    """An array of a tensor's shape, strides and type, without its memory. `caches`: k and v may have the types of caches."""
+    if caches and name in ("k", "v") and tensor.dtype in _CACHE_DTYPES:
+        dtype = numpy_dtype(_CACHE_DTYPES[tensor.dtype])
+    else:
+        check_dtype(name, tensor)
+        dtype = numpy_dtype(_DTYPES[tensor.dtype])
     strides = [stride * dtype.itemsize for stride in tensor.stride()]
     return np.lib.stride_tricks.as_strided(np.zeros(1, dtype), tuple(tensor.shape), strides)
 
 
 def _placeholder(name: str, tensor: Tensor) -> Array:
-    """An array of a dense tensor of parameters, of its shape and type."""
+    """An array of a tensor of parameters, of its shape and type; of scales only one where they repeat."""
     if name.startswith("capture_") and tensor.dtype in _DTYPES:
         return np.zeros(tuple(tensor.shape), numpy_dtype(_DTYPES[tensor.dtype]))
+    if name in ("scale_k", "scale_v"):  # they may repeat, by strides of 0
+        return np.zeros([size if stride else 1 for size, stride in zip(tensor.shape, tensor.stride())], np.float32)
     return np.zeros(tuple(tensor.shape), np.int32 if name in INTEGERS or tensor.dtype == torch.int32 else np.float32)
 
 
@@ -237,6 +249,7 @@ class Family:
         self.name, self.extras, self._new_outputs, self._call, self._variant = name, tuple(extras), outputs, call, variant
         self._upstream, self._saved = dict(upstream), tuple(saved)
         self._inputs = (*STORAGE, *self.extras)
+        self._has_caches = "scale_k" in extras
         self._seen = (*[gradient for gradient in upstream.values() if gradient], *self._saved)
         optional = ", ".join(["Tensor? seed=None", *[f"Tensor? {extra}=None" for extra in extras]])
         common = f"Tensor q, Tensor k, Tensor v, str options, str gradients, {optional}"
@@ -326,7 +339,7 @@ class Family:
         key = (self, "mask", to_string(scalars), *fields.values(), *extras, *_signature((q, k, v, *extras.values())))
         prepared: _Prepared | None = context._kept.find(key)
         if prepared is None:
-            storage = {name: like(name, tensor) for name, tensor in zip(STORAGE, (q, k, v))}
+            storage = {name: like(name, tensor, self._has_caches) for name, tensor in zip(STORAGE, (q, k, v))}
             made, more = self._call(storage, {name: _placeholder(name, tensor) for name, tensor in extras.items()},
                                     dict(scalars), "")
             plan = made.plan(context, {**more, **fields})
@@ -343,7 +356,7 @@ class Family:
         names = (*self._seen, *self._inputs) if pass_name == "backward" else self._inputs
         tensors = {name: tensor for name, tensor in {**dict(zip(names, inputs)), **outputs}.items() if tensor is not None}
         laid_out = (*STORAGE, "o", *[f"grad_{name}" for name in (*STORAGE, "o")])
-        storage = {name: like(name, tensors[name]) for name in laid_out if name in tensors}
+        storage = {name: like(name, tensors[name], self._has_caches) for name in laid_out if name in tensors}
         extras = {name: _placeholder(name, tensors[name]) for name in self.extras if name in tensors}
         made, fields = self._call(storage, extras, dict(from_string(options)), gradients)
         if gradients:
