@@ -19,6 +19,12 @@ typedef uint32_t cl_uint;
 typedef int32_t cl_int;
 #define CLMGK_NO_KEYS ...
 """
+# Functions that Python defines (clmgk/torch/_transport.py).
+CALLBACKS = """
+extern "Python" clmgk_status binding_begin(void *state, const clmgk_dist_exchange *exchange, void **request, clmgk_error *error);
+extern "Python" clmgk_status binding_end(void *state, void *request, double seconds, clmgk_error *error);
+extern "Python" void binding_cancel(void *state);
+"""
 
 
 def declarations(preprocessed: str) -> str:
@@ -35,7 +41,7 @@ def declarations(preprocessed: str) -> str:
 def main() -> None:
     source, output = map(pathlib.Path, sys.argv[1:])
     binding = cffi.FFI()
-    binding.cdef(OPENCL + declarations(source.read_text()))
+    binding.cdef(OPENCL + declarations(source.read_text()) + CALLBACKS)
     binding.set_source("clmgk._native", '#include "binding.h"', py_limited_api=True)
     binding.emit_c_code(str(output))
 

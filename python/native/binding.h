@@ -8,6 +8,7 @@
 #define BINDING_H
 
 #include <clmgk/clmgk.h>
+#include <clmgk/dist.h>
 
 /* A device with the objects that every call on it uses. The queue is in order. */
 typedef struct binding_device {
@@ -68,6 +69,11 @@ int32_t binding_wait(binding_pending *pending, int32_t milliseconds);
 
 /* Waits for the end, releases *pending and sets it to NULL. Returns the pass's status. */
 clmgk_status binding_finish(binding_pending **pending, clmgk_error *error);
+
+/* Runs the forward or the backward pass of a plan over several ranks, with this rank's arrays, and waits for it, and
+ * for the other ranks. The other arguments are those of binding_run. */
+clmgk_status binding_run_ranks(const binding_device *device, clmgk_dist_plan *plan, const binding_pass *pass,
+                               void *const *arrays, uint64_t seed, clmgk_error *error);
 
 clmgk_status binding_create_buffer(const binding_device *device, size_t bytes, cl_mem *memory, clmgk_error *error);
 void binding_release_buffer(cl_mem memory);

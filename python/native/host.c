@@ -298,9 +298,8 @@ clmgk_status binding_finish(binding_pending **pending, clmgk_error *error)
     return release(p, p->code == CL_COMPLETE ? CLMGK_OK : fail_cl(error, p->code, "a command of the pass"));
 }
 
-clmgk_status binding_run(const binding_device *device, clmgk_plan *plan, const binding_pass *pass, void *const *arrays,
-                         uint64_t seed, uint32_t accumulate, cl_mem workspace, int32_t patience,
-                         binding_pending **pending, clmgk_error *error)
+static clmgk_status make_pending(const binding_device *device, const binding_pass *pass, void *const *arrays,
+                                 uint64_t seed, binding_pending **pending, clmgk_error *error)
 {
     if (device->queue == NULL)
         return refuse(error, CLMGK_ERROR_INVALID_VALUE, "device",
@@ -310,11 +309,41 @@ clmgk_status binding_run(const binding_device *device, clmgk_plan *plan, const b
         return refuse(error, CLMGK_ERROR_OUT_OF_HOST_MEMORY, "pass", "no memory");
     *p = (binding_pending){.device = device, .pass = pass, .arrays = arrays, .args = CLMGK_ATTENTION_ARGS_INIT};
     p->args.seed = seed;
-    p->args.accumulate = accumulate;
     p->args.parts = pass->parts;
     p->args.sizes = pass->sizes;
-    p->args.workspace.memory = workspace;
     watch(p);
+    *pending = p;
+    return CLMGK_OK;
+}
+
+clmgk_status binding_run_ranks(const binding_device *device, clmgk_dist_plan *plan, const binding_pass *pass,
+                               void *const *arrays, uint64_t seed, clmgk_error *error)
+{
+    binding_pending *p = NULL;
+    clmgk_status status = make_pending(device, pass, arrays, seed, &p, error);
+    if (status != CLMGK_OK)
+        return status;
+    status = create_buffers(p, error);
+    if (status == CLMGK_OK && pass->number == CLMGK_PASS_FORWARD)
+        status = clmgk_dist_forward(plan, &p->args, error);
+    else if (status == CLMGK_OK)
+        status = clmgk_dist_backward(plan, &p->args, error);
+    if (status == CLMGK_OK)
+        status = read_outputs(p, error);
+    const cl_int code = clFinish(device->queue);
+    return release(p, status != CLMGK_OK || code == CL_SUCCESS ? status : fail_cl(error, code, "clFinish"));
+}
+
+clmgk_status binding_run(const binding_device *device, clmgk_plan *plan, const binding_pass *pass, void *const *arrays,
+                         uint64_t seed, uint32_t accumulate, cl_mem workspace, int32_t patience,
+                         binding_pending **pending, clmgk_error *error)
+{
+    binding_pending *p = NULL;
+    const clmgk_status made = make_pending(device, pass, arrays, seed, &p, error);
+    if (made != CLMGK_OK)
+        return made;
+    p->args.accumulate = accumulate;
+    p->args.workspace.memory = workspace;
     const clmgk_status status = enqueue(p, plan, error);
     if (status != CLMGK_OK || p->done == NULL)
         return release(p, status);

@@ -2,242 +2,172 @@
 """Attention over the processes of a torch.distributed group, with autograd: import it by name, as torch.distributed is optional in
 PyTorch.
 
-Each process has its own queries, with their outputs, and its own keys and values; all queries see the keys of all processes.
+Each process has its own queries, with their outputs, and its own keys and values; all queries see the keys of all processes. The
+schedules are libclmgk-dist's, whose bytes the group carries.
 """
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from typing import Any
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ._attention import attention as _local_attention
+from .._context import Context, Kept
+from .._descriptor import describe, validate
+from .._library import NULL, begin_call, check, end_call, ffi, from_name, initialised, is_usable, lib, new_error, use_opencl
+from .._slots import Pass
+from ._attention import _FAMILY, _call, _split, check_tensor, check_tensors
+from ._operators import _placeholder, _wanted, context_for, draw_seed, like, prepare, to_string
+from ._transport import Transport
 
 __all__ = ["attention"]
 
-SCHEDULES = ("all-gather", "ring", "all-to-all")
-# What depends on where a token stands in the whole.
-_PLACED = ("causal", "window_left", "window_right", "slopes", "dropout", "noise", "score_mod", "mask_mod")
-# What tells keys by their indices, which here are a process's own.
-_INDEXED = ("lengths", "offsets", "offsets_k", "bias", "alignment")
-# Arrays with a row for each head, which all-to-all takes apart.
-_BY_HEAD = ("slopes", "sinks", "shift", "prior", "variance")
+SCHEDULES = {"all-gather": lib.CLMGK_DIST_ALL_GATHER, "ring": lib.CLMGK_DIST_RING, "all-to-all": lib.CLMGK_DIST_ALL_TO_ALL}
+_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "int32": torch.int32}
+_LAYOUTS = ("q", "k", "v", "o", "grad_o", "grad_q", "grad_k", "grad_v")
+_MOST_PLANS = 32  # of a group
 
 
-def _lengths(tokens: int, group: Any) -> list[int]:
-    """Each process's number of tokens."""
-    found = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(found, torch.tensor([tokens]), group=group)
-    return [int(length) for length in found]
+def _release(pointer: Any, context: Context) -> None:
+    if is_usable():
+        lib.clmgk_dist_plan_release(pointer)
 
 
-def _gathered(tensor: Tensor, axis: int, lengths: list[int], group: Any) -> Tensor:
-    """The processes' tensors, one after the other along an axis. They travel with the longest one's length."""
-    most = max(lengths)
-    own = tensor.new_zeros((*tensor.shape[:axis], most, *tensor.shape[axis + 1:]))
-    own.narrow(axis, 0, tensor.shape[axis]).copy_(tensor)
-    found = [torch.empty_like(own) for _ in lengths]
-    dist.all_gather(found, own, group=group)
-    return torch.cat([part.narrow(axis, 0, length) for part, length in zip(found, lengths)], axis)
+class _Plan:
+    """A process's plan for tensors of certain shapes, and those of the other processes."""
+
+    def __init__(self, context: Context, transport: Transport, fields: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+        use_opencl()
+        self._context, self._transport = context, transport
+        resolved, desc = validate(fields), describe(fields)
+        self._lengths = ffi.new("int64_t[]", options["lengths_k"])
+        given = initialised("clmgk_dist_desc")
+        given.attention, given.lengths_k = desc, self._lengths
+        given.schedule, given.timeout = options["schedule"], options["timeout"]
+        choices = initialised("clmgk_plan_options")
+        choices.engine = lib.CLMGK_ENGINE_AUTO if options["engine"] == "auto" else from_name("engine", options["engine"])
+        out = ffi.new("clmgk_dist_plan **")
+        native = context._opened.native
+        self._lock = threading.Lock()
+        self._call(lib.clmgk_dist_plan_create, native.clmgk, native.queue, given, transport.native, choices, out)
+        self._pointer = out[0]
+        weakref.finalize(self, _release, self._pointer, context).atexit = False
+        self.passes = {name: Pass(resolved, name, True, 0, NULL) for name in ("forward", *(["backward"] if resolved.gradients else []))}
+
+    def _call(self, function: Any, *arguments: Any) -> None:
+        error, token = new_error(), begin_call()
+        self._transport.failure = None
+        try:
+            status = function(*arguments, error)
+        finally:
+            end_call(token)
+        failure = self._transport.failure
+        if failure is not None and not isinstance(failure, Exception):  # Ctrl-C
+            raise failure
+        try:
+            check(status, error)
+        except RuntimeError as exception:
+            raise exception from failure
+
+    def run(self, name: str, tensors: Mapping[str, Tensor | None], seed: int) -> dict[str, Tensor]:
+        """Runs a pass; its outputs."""
+        pass_ = self.passes[name]
+        used, outputs = [], {}
+        for slot in pass_.slots:
+            dtype = _DTYPES[slot.dtype.name]
+            tensor = tensors.get(slot.name)
+            if slot.is_output:
+                tensor = outputs[slot.name] = torch.empty(slot.shape, dtype=dtype)
+            elif tensor is not None:
+                slot.check_shape(tuple(tensor.shape))
+                tensor = tensor.to(dtype).contiguous()
+            elif slot.required and slot.bytes > 0:
+                raise ValueError(f"{slot.name}: missing: expected it with these options")
+            used.append(tensor)
+        unused = [given for given, tensor in tensors.items() if tensor is not None and given not in pass_.by_name]
+        if name == "forward" and unused:
+            raise ValueError(f"{unused[0]}: given, but the problem does not use it")
+        addresses = [NULL if tensor is None else ffi.cast("void *", tensor.data_ptr()) for tensor in used]
+        with self._lock:
+            self._call(lib.binding_run_ranks, self._context._opened.native, self._pointer, pass_.native, addresses, seed)
+        return outputs
 
 
-class _Gather(torch.autograd.Function):
-    """All keys or values, in float32 where they have a gradient: those of all processes then are added up in float32."""
+class _Group(NamedTuple):
+    """What is kept for a group."""
 
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, lengths: list[int], group: Any) -> Tensor:
-        ctx.lengths, ctx.group, ctx.dtype = lengths, group, tensor.dtype
-        whole = _gathered(tensor, tensor.ndim - 2, lengths, group)
-        return whole.float() if ctx.needs_input_grad[0] else whole
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        rank = dist.get_rank(ctx.group)
-        grad = grads[0]
-        axis, most = grad.ndim - 2, max(ctx.lengths)
-        sent = []
-        for part in grad.float().split(ctx.lengths, axis):
-            padded = part.new_zeros((*part.shape[:axis], most, *part.shape[axis + 1:]))
-            padded.narrow(axis, 0, part.shape[axis]).copy_(part)
-            sent.append(padded)
-        total = None  # in the processes' order, so that all runs have the same bits
-        for owner, part in enumerate(sent):
-            found = [torch.empty_like(part) for _ in sent] if owner == rank else None
-            dist.gather(part, found, dist.get_global_rank(ctx.group, owner) if ctx.group is not None else owner, group=ctx.group)
-            if found is not None:
-                total = found[0]
-                for other in found[1:]:
-                    total = total + other
-        assert total is not None
-        return total.narrow(axis, 0, ctx.lengths[rank]).to(ctx.dtype), None, None
+    transport: Transport
+    plans: Kept
 
 
-def _global(rank: int, group: Any) -> int:
-    return rank if group is None else dist.get_global_rank(group, rank)
+_groups: weakref.WeakKeyDictionary[Any, _Group] = weakref.WeakKeyDictionary()
 
 
-def _begin(sends: Sequence[tuple[int, Tensor]], receives: Sequence[tuple[int, Tensor]], group: Any) -> list[Any]:
-    """Begins to send tensors to processes, and to receive from them. Tensors without elements stay where they are."""
-    operations = [dist.P2POp(dist.isend, tensor, _global(to, group), group) for to, tensor in sends if tensor.numel()]
-    operations += [dist.P2POp(dist.irecv, tensor, _global(source, group), group) for source, tensor in receives if tensor.numel()]
-    return dist.batch_isend_irecv(operations) if operations else []
+def _kept_for(group: Any) -> _Group:
+    found = _groups.get(group)
+    if found is None:
+        found = _groups[group] = _Group(Transport(group), Kept(_MOST_PLANS))
+    return found
 
 
-def _finish(works: list[Any]) -> None:
-    for work in works:
-        work.wait()
-    works.clear()
+def _plan_of(group: _Group, context: Context, tensors: Mapping[str, Tensor], scalars: Mapping[str, Any], gradients: str,
+             options: Mapping[str, Any]) -> _Plan:
+    """The plan for such a call. All processes make the same calls, so they all have it, or none has."""
+    shapes = [(name, tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()]
+    key = (to_string(scalars), gradients, tuple(options.items()), *shapes)
+    found: _Plan | None = group.plans.find(key)
+    if found is None:
+        storage = {name: like(name, tensors[name]) for name in ("q", "k", "v")}
+        extras = {name: _placeholder(name, tensor) for name, tensor in tensors.items() if name not in storage}
+        made, fields = _call(storage, extras, dict(scalars), gradients)
+        fields = {**made.fields(), **fields}
+        for name in _LAYOUTS:  # all dense
+            fields.pop(name, None)
+        if gradients:
+            fields.update(gradients=gradients.split(","), dtype_grad_k="f32", dtype_grad_v="f32")
+        if options["schedule"] == lib.CLMGK_DIST_RING:
+            fields["dtype_o"] = "f32"
+            fields.update({"dtype_grad_q": "f32"} if gradients else {})
+        found = group.plans.keep(key, _Plan(context, group.transport, fields, {**options, "engine": scalars.get("engine", "auto")}))
+    return found
 
 
-class _Turn(torch.autograd.Function):
-    """Keys and values go to the next process, and those of the one before come, of ``tokens`` tokens, in the types ``wire``: they are
-    there when the caller has waited for ``works``. Their gradients go back, in float32."""
-
-    @staticmethod
-    def forward(ctx: Any, k: Tensor, v: Tensor, tokens: int, wire: tuple[torch.dtype, ...], works: list[Any],
-                group: Any) -> tuple[Tensor, ...]:
-        rank, ranks = dist.get_rank(group), dist.get_world_size(group)
-        ctx.shapes, ctx.group = (k.shape, v.shape), group
-        sent = [tensor.to(dtype).contiguous() for tensor, dtype in zip((k, v), wire)]
-        coming = tuple(tensor.new_empty((*tensor.shape[:-2], tokens, tensor.shape[-1])) for tensor in sent)
-        works += _begin([((rank + 1) % ranks, tensor) for tensor in sent], [((rank - 1) % ranks, tensor) for tensor in coming], group)
-        works += [_Kept(sent)]
-        return coming
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        rank, ranks = dist.get_rank(ctx.group), dist.get_world_size(ctx.group)
-        own = [grads[0].new_empty(shape, dtype=torch.float32) for shape in ctx.shapes]
-        sent = [grad.float().contiguous() for grad in grads]
-        _finish(_begin([((rank - 1) % ranks, tensor) for tensor in sent], [((rank + 1) % ranks, tensor) for tensor in own], ctx.group))
-        return (*own, None, None, None, None)
-
-
-class _Kept:
-    """Keeps tensors until they are sent."""
-
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self.tensors = tensors
-
-    def wait(self) -> None:
-        self.tensors = ()
-
-
-def _merged(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """The attention over all keys, of those over parts of them; rows without keys are 0 and -inf."""
-    lse = torch.stack([part[1] for part in parts])
-    top = lse.detach().amax(0)
-    top = torch.where(top.isinf(), torch.zeros_like(top), top)
-    weights = (lse - top).exp()
-    total = weights.sum(0)
-    some = total > 0
-    total = torch.where(some, total, torch.ones_like(total))
-    o = torch.stack([weight[..., None] * part[0] for weight, part in zip(weights, parts)]).sum(0) / total[..., None]
-    return o, torch.where(some, top + total.log(), torch.full_like(top, -torch.inf))
-
-
-def _ring(q: Tensor, k: Tensor, v: Tensor, lengths: list[int], group: Any, seed: int | None,
-          options: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """Keys and values go around, and are computed while the next ones come; all results are float32."""
-    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
-    wire = (k.dtype, v.dtype)
-    whole, sinks = options.pop("positions_k", None), options.pop("sinks", None)
-    positions = None if whole is None else whole.split(lengths, -1)
-    parts: list[tuple[Tensor, Tensor]] = []
-    works: list[Any] = []
-    now = (k.float(), v.float())
-    for step in range(ranks):
-        owner = (rank - step) % ranks
-        coming = None
-        if step + 1 < ranks:
-            coming = _Turn.apply(*now, lengths[(owner - 1) % ranks], wire, works, group)
-        own = dict(options)
-        if positions is not None:
-            own["positions_k"] = positions[owner].contiguous()
-        if lengths[owner] and sinks is not None:  # they count once
-            own["sinks"], sinks = sinks, None
-        parts.append(_local_attention(q.float(), now[0].float(), now[1].float(), return_lse=True, seed=seed, **own))
-        _finish(works)
-        now = coming if coming is not None else now
-    o, lse = _merged(parts)
-    return o.to(q.dtype), lse
-
-
-def _shares(heads: int, ranks: int) -> list[int]:
-    return [heads * (r + 1) // ranks - heads * r // ranks for r in range(ranks)]
-
-
-def _exchanged(tensor: Tensor, cut: tuple[int, list[int]], join: tuple[int, list[int]], group: Any) -> Tensor:
-    """Sends each process its part along the axis of ``cut``, and joins what comes along that of ``join``."""
-    rank = dist.get_rank(group)
-    sent = [part.contiguous() for part in tensor.split(cut[1], cut[0])]
-    shape = list(tensor.shape)
-    shape[cut[0]] = cut[1][rank]
-    coming = []
-    for size in join[1]:
-        shape[join[0]] = size
-        coming.append(tensor.new_empty(shape))
-    coming[rank] = sent[rank]
-    others = [r for r in range(len(sent)) if r != rank]
-    _finish(_begin([(r, sent[r]) for r in others], [(r, coming[r]) for r in others], group))
-    return torch.cat(coming, join[0])
-
-
-class _Exchange(torch.autograd.Function):
-    """``_exchanged``; gradients go back the same way."""
+class _Attention(torch.autograd.Function):
+    """Both passes of a plan, on tensors by these names."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, cut: tuple[int, list[int]], join: tuple[int, list[int]], group: Any) -> Tensor:
-        ctx.cut, ctx.join, ctx.group = cut, join, group
-        return _exchanged(tensor, cut, join, group)
+    def forward(ctx: Any, plan: _Plan, names: Sequence[str], seed: int, gradients: str, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+        given = dict(zip(names, tensors))
+        outputs = plan.run("forward", given, seed)
+        ctx.plan, ctx.names, ctx.seed, ctx.gradients = plan, names, seed, gradients.split(",")
+        if gradients:
+            ctx.save_for_backward(outputs["o"], outputs["lse"], *tensors)
+        ctx.set_materialize_grads(False)
+        return outputs["o"].to(given["q"].dtype), outputs["lse"].clone()
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        return _exchanged(grads[0], ctx.join, ctx.cut, ctx.group), None, None, None
-
-
-def _all_to_all(q: Tensor, k: Tensor, v: Tensor, lengths: list[int], lengths_q: list[int], group: Any, seed: int | None,
-                options: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """Each process computes some of the heads, of all tokens."""
-    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
-    groups, ratio = _shares(v.shape[1], ranks), q.shape[1] // v.shape[1]
-    heads = [count * ratio for count in groups]
-    first = sum(heads[:rank])
-    own = {name: value[first:first + heads[rank]] if name in _BY_HEAD and isinstance(value, Tensor) and value.shape[:1] == q.shape[1:2]
-           else value for name, value in options.items()}
-    whole = [_Exchange.apply(tensor, (1, parts), (tensor.ndim - 2, tokens), group)
-             for tensor, parts, tokens in ((q, heads, lengths_q), (k, groups, lengths), (v, groups, lengths))]
-    o, lse = _local_attention(*whole, return_lse=True, seed=seed, **own)
-    return _Exchange.apply(o, (2, lengths_q), (1, heads), group), _Exchange.apply(lse, (2, lengths_q), (1, heads), group)
-
-
-def _check_heads(q: Tensor, k: Tensor, v: Tensor, group: Any, options: dict[str, Any]) -> None:
-    if q.ndim != 4:
-        raise ValueError(f"q: {q.ndim} axes: expected [B,H,N,D] with the schedule all-to-all")
-    if k.shape[1] != v.shape[1] or options.get("mix") is not None:
-        raise NotImplementedError("variant: its heads are mixed: not with the schedule all-to-all")
-    if v.shape[1] < dist.get_world_size(group):
-        raise ValueError(f"v: {v.shape[1]} heads: expected one for each process with the schedule all-to-all")
-    if options.get("dropout"):
-        raise NotImplementedError("dropout: not with the schedule all-to-all: its random numbers are of a call's own heads")
-    for name in ("score_mod", "mask_mod"):
-        if re.search(r"\bh\b", options.get(name) or ""):
-            raise NotImplementedError(f"{name}: it reads h: not with the schedule all-to-all")
-
-
-def _same_seed(seed: int | None, group: Any) -> int:
-    """The seed of all processes: drawn by the first one."""
-    drawn = torch.randint(2**62, (1,)) if seed is None else torch.tensor([seed])
-    dist.broadcast(drawn, dist.get_global_rank(group, 0) if group is not None else 0, group=group)
-    return int(drawn)
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        o, lse, *tensors = ctx.saved_tensors
+        given = dict(zip(ctx.names, tensors))
+        grad_o = torch.zeros_like(o) if grads[0] is None else grads[0]
+        found = ctx.plan.run("backward", {**given, "o": o, "lse": lse, "grad_o": grad_o, "grad_lse": grads[1]}, ctx.seed)
+        ranks = ctx.plan._transport.native.ranks
+        gradients = []
+        for name in ctx.names:
+            gradient = found.get(f"grad_{name}") if name in ctx.gradients else None
+            if gradient is not None and name not in ("q", "k", "v"):  # a sum over all processes, which add their shares up
+                gradient = gradient / ranks
+            gradients.append(None if gradient is None else gradient.to(given[name].dtype))
+        return None, None, None, None, *gradients
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = None, schedule: str = "all-gather",
               positions: Tensor | None = None, positions_k: Tensor | None = None, *, return_lse: bool = False,
-              seed: int | None = None, **options: Any) -> Any:
+              seed: int | None = None, timeout: float = 1800.0, **options: Any) -> Any:
     """Computes attention over the processes of a group; differentiable as ``clmgk.torch.attention``.
 
     All processes of the group call it at once, with tensors that differ in their numbers of tokens alone. The result is
@@ -248,18 +178,21 @@ def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = None, schedule: str 
     q, k, v : Tensor
         The tokens of this process: [B,H,N,D], [B,G,S,D] (MGK: [B,G,M,S,D]) and [B,G,S,E], on the CPU.
     group : ProcessGroup, optional
-        A group of the backend gloo. Default: that of all processes.
+        A group that sends CPU tensors between two processes, as gloo does. Default: that of all processes.
     schedule : {"all-gather", "ring", "all-to-all"}
-        all-gather: each process gets all keys and values. ring: they go from process to process, and the next ones come
-        while the last ones are computed, in float32. all-to-all: each process computes some of the heads of all tokens;
-        not for mixed heads and dropout, and with at least one head of v for each process. Gradients of keys and values
-        are added up in float32.
+        As in ``clmgk/dist.h``. all-gather: each process gets all keys and values. ring: they go from process to process, and
+        the next ones come while the last ones are computed. all-to-all: each process computes some of the heads of all
+        tokens; not for mixed heads, and with at least one head of v for each process. Gradients of keys and values are added
+        up in float32.
     positions, positions_k : Tensor [B,N] and [B,S] of int
         Where the tokens stand in the whole, in any order: required with causal masks, windows, slopes, dropout, noise,
-        score_mod and mask_mod. Default of positions_k: positions, for N = S.
+        score_mod and mask_mod. Default of positions_k: positions, for N = S. With packed sequences (offsets, this process's)
+        within their sequence.
     return_lse, seed, **options
-        As in ``clmgk.torch.attention``, the same in all processes. Without a seed the first process draws it. Arrays and
-        modes that tell keys by their indices (lengths, offsets, bias, alignment) are refused.
+        As in ``clmgk.torch.attention``, the same in all processes. Without a seed the first process draws it. Arrays that
+        tell keys by their indices (lengths, bias, mask_blocks, a prior of keys) are refused.
+    timeout : float
+        Seconds that the wait for another process may take.
 
     Returns
     -------
@@ -270,35 +203,38 @@ def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = None, schedule: str 
     Raises
     ------
     ValueError, TypeError, NotImplementedError, RuntimeError
-        As in ``clmgk.torch.attention``; RuntimeError also where a process does not take part within the group's timeout.
-        Gradients of other tensors than q, k and v are of this process's queries alone: DDP, or the caller, adds them up.
+        As in ``clmgk.torch.attention``; RuntimeError also where a process does not take part in time.
+
+    Notes
+    -----
+    Gradients of other tensors than q, k and v are equal shares of those of the whole: DDP, or the caller, adds them up.
     """
     if schedule not in SCHEDULES:
         raise ValueError(f"schedule: {schedule!r}: expected {', '.join(SCHEDULES)}")
-    for name in _INDEXED:
-        if options.get(name) is not None:
-            raise NotImplementedError(f"{name}: not over several processes: it tells keys by their indices")
-    if positions is None and any(options.get(name) for name in _PLACED if not isinstance(options.get(name), Tensor)):
-        raise ValueError(f"positions: None: expected those of the tokens with {', '.join(_PLACED)}")
-    if positions is None and any(isinstance(options.get(name), Tensor) for name in _PLACED):
-        raise ValueError("positions: None: expected those of the tokens with slopes and noise")
-    if schedule == "all-to-all":
-        _check_heads(q, k, v, group, options)
-    if schedule == "ring" and options.get("mix_after") is not None:
-        raise NotImplementedError("mix_after: not with the schedule ring: its heads have no log-sum-exp of their own")
-    lengths, lengths_q = _lengths(k.shape[-2], group), _lengths(q.shape[-2], group)
-    if options.get("dropout") or options.get("noise") is not None:
-        seed = _same_seed(seed, group)
+    group = dist.group.WORLD if group is None else group
+    if group is None:
+        raise ValueError("group: None: expected torch.distributed.init_process_group before")
+    check_tensors(q, k, v)
+    if q.ndim == 3:
+        results = attention(q[None], k[None], v[None], group, schedule, positions, positions_k, return_lse=True, seed=seed,
+                            timeout=timeout, **options)
+        return (results[0][0], results[1][0]) if return_lse else results[0][0]
     if positions is not None:
-        own = positions if positions_k is None else positions_k
-        options.update(positions=positions.int(), positions_k=_gathered(own.int(), own.ndim - 1, lengths, group))
-    if schedule == "ring":
-        o, lse = _ring(q, k, v, lengths, group, seed, options)
-    elif schedule == "all-to-all":
-        if positions is not None:
-            options["positions"] = _gathered(positions.int(), positions.ndim - 1, lengths_q, group)
-        o, lse = _all_to_all(q, k, v, lengths, lengths_q, group, seed, options)
-    else:
-        whole_k, whole_v = (_Gather.apply(tensor, lengths, group) for tensor in (k, v))
-        return _local_attention(q, whole_k, whole_v, return_lse=return_lse, seed=seed, **options)
+        options.update(positions=positions, positions_k=positions if positions_k is None else positions_k)
+    q, k, v = prepare(q, k, v)
+    extras, scalars = _split(q, options)
+    tensors = {"q": q, "k": k, "v": v, **extras}
+    for name, tensor in tensors.items():
+        check_tensor(name, tensor)
+        if not tensor.is_cpu:
+            raise RuntimeError(f"{name}: a tensor on {tensor.device}: expected one on the CPU")
+    if not 0 < timeout < 1e9:
+        raise ValueError(f"timeout: {timeout}: expected seconds, above 0 and below 1e9")
+    own = _kept_for(group)
+    drawn = draw_seed(seed, bool(scalars.get("dropout")) or "noise" in extras)
+    lengths_q, lengths_k, seeds = zip(*own.transport.share([q.shape[2], k.shape[-2], 0 if drawn is None else int(drawn)], timeout))
+    gradients = _wanted(q, k, v, extras)
+    plan = _plan_of(own, context_for(q), tensors, scalars, gradients,
+                    {"schedule": SCHEDULES[schedule], "timeout": float(timeout), "lengths_q": lengths_q, "lengths_k": lengths_k})
+    o, lse = _Attention.apply(plan, tuple(tensors), seeds[0] % 2**64, gradients, *tensors.values())
     return (o, lse) if return_lse else o
