@@ -14,7 +14,6 @@ for cuda_*: Debian's free packages have no nvcc.
 import argparse
 import concurrent.futures
 import functools
-import itertools
 import os
 import pathlib
 import re
@@ -502,16 +501,9 @@ def parts(configuration):
     return {source} | set(filter(is_flag, options))
 
 
-def pairs(configuration):
-    """The same, of a sample by itself: a source with each of its flags and each pair of them."""
-    source, options = configuration[2:]
-    own = sorted(filter(is_flag, options))
-    return {(source, *some) for size in range(3) for some in itertools.combinations(own, size)}
-
-
-def share(lists, of):
+def share(lists):
     """A sample of each list: each of what configurations have is in one of them."""
-    have = {name: [(of(configuration), configuration) for configuration in mine] for name, mine in lists.items()}
+    have = {name: [(parts(configuration), configuration) for configuration in mine] for name, mine in lists.items()}
     left = set().union(*(own for mine in have.values() for own, _ in mine))
     samples = {name: [] for name in lists}
     while left:
@@ -606,9 +598,12 @@ def main():
         if not chosen:
             targets = {name: make_target(name, work) for name in QUICK_GPU}
             samples = share({name: configurations_of(target, arguments.plans)
-                             for name, target in targets.items() if target.missing() is None}, parts)
+                             for name, target in targets.items() if target.missing() is None})
             linted = [one for one in read_configurations(arguments.plans) if one[0] in Lint.engines]
-            samples |= share({"lint": linted}, pairs) | share({"lint-old": linted}, parts)
+            wide = configurations_of(X86(), arguments.plans)
+            few = [one for one in wide if any("FEW_ROWS" in x for x in one[3])]
+            samples |= {"lint": share({"": linted})[""], "x86": wide[::32] + share({"": few})[""]}
+            samples["lint-old"] = samples["lint"]
         for name in names:
             target = make_target(name, work)
             missing = target.missing()
@@ -622,8 +617,6 @@ def main():
             mine = samples.get(name) or configurations_of(target, arguments.plans)
             mine = [one for one in mine if not one[2].startswith(getattr(target, "left_out", ())) and
                     (arguments.engine is None or (one[0] + "-").startswith(arguments.engine + "-"))]
-            if not chosen and name == "x86":
-                mine = [one for i, one in enumerate(mine) if i % 32 == 0 or any("FEW_ROWS" in x for x in one[3])]
             jobs += [(name, target, engine, configuration, source, options, work)
                      for engine, configuration, source, options in mine]
         with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:

@@ -40,10 +40,11 @@ def case(name, m, n, k, form="nn", alpha=1, beta=0, offsets=(0, 0, 0), limits=""
 
 # The quick tier has those before FULL.
 CASES = [case("nt-edges", 40, 48, 88, "nt", 0.5, 2), case("tn-f16", 72, 40, 64, "tn", dtype=passes.F16),
-         case("nn-f32", 40, 44, 88, "nn", 0.5, 2, dtype=passes.F32), case("tt-f32-edges", 40, 33, 70, "tt", dtype=passes.F32),
+         case("nn-f32", 40, 44, 88, "nn", 0.5, 2, dtype=passes.F32),
          case("wgmma-nt-edges", 72, 104, 88, "nt", 0.5, 2, parameters=GROUP),
          case("wgmma-nn-slices-edges", 72, 104, 88, "nn", 0.5, 2, dtype=passes.F32, parameters=GROUP)]
 FULL = [
+    case("tt-f32-edges", 40, 33, 70, "tt", dtype=passes.F32),
     *(case(f"{form}-f32-of-few", 33, 47, 19, form, dtype=passes.F32, offsets=(1, 2, 3)) for form in ("nn", "nt", "tn", "tt")),
     *(case(f"{form}-f32-as-planned", 150, 140, 68, form, dtype=passes.F32, parameters="unit=1,row-tiles=4,column-tiles=8",
            limits=f"product-f32-{form}") for form in ("nn", "nt", "tn", "tt")),
