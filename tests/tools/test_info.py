@@ -9,7 +9,7 @@ import unittest
 
 import numpy as np
 
-from program_test import BIN, FULL, QUICK, ProgramTest, run
+from program_test import BIN, FULL, QUICK, ProgramTest, run, small_buffers
 
 DEVICE_KEYS = {
     "selector": str,
@@ -238,7 +238,7 @@ class Tuning(InfoTest):
         plan = self.softmax(device)
         done = run("clmgk-bench", "--device", device, "--heads", 2, "--length", 96, "--head-size", 16, "--variants",
                    "softmax", "--seconds", 0.01, "--json", "--keep-caches",
-                   env=self.environment(POCL_MEMORY_LIMIT="1"))  # small buffers for the measurement of memory
+                   env=self.environment(**small_buffers(1 << 25)))
         self.assertEqual(done.returncode, 0, done.stderr)
         case = json.loads(done.stdout)["cases"][0]
         self.assertEqual((case["tuning"], case["tuned"]), (plan["tuning"], plan["tuning"] != "class"))

@@ -205,7 +205,7 @@ class Outputs(RunTest):
     def test_signal_during_a_kernel(self):
         """The kernel alone would take longer than the test may."""
         for name in ("q", "k", "v"):
-            self.save(name, np.zeros((1, 1, 1 << 22, 4), np.float32))
+            self.save(name, np.zeros((1, 1, 1 << 20, 4), np.float32))
         before = self.snapshot()
         program = self.start(*self.arguments())
         time.sleep(2)
@@ -215,14 +215,14 @@ class Outputs(RunTest):
     def test_signal_after_the_results(self):
         """Outputs are there when the first run is done: neither timing nor checking, which take long, can lose them."""
         for name in ("q", "k", "v"):
-            self.save(name, np.zeros((1, 1, 1 << 15, 4), np.float32))
+            self.save(name, np.zeros((1, 1, 1 << 13, 4), np.float32))
         for option in ({"repeat": "1000000"}, {"check": True}):
             with self.subTest(option=option):
                 program = self.start(*self.arguments(**option))
                 while program.poll() is None and not (self.folder / "o.npy").exists():
                     time.sleep(0.01)
                 self.end(program)
-                self.assertEqual(self.load("o.npy").shape, (1, 1, 1 << 15, 4))
+                self.assertEqual(self.load("o.npy").shape, (1, 1, 1 << 13, 4))
                 os.remove(self.folder / "o.npy")
 
 
