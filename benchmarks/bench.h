@@ -9,6 +9,7 @@
  *     plot.c      a picture
  *     products.c  matrix products            layer.c     the multi-head layer
  *     call.c      one call of a small problem
+ *     serving.c   decoding and appending as a server does
  *     parallel.c  several ranks              parallel_rank.c  one of them
  */
 #ifndef BENCH_H
@@ -40,9 +41,9 @@ typedef struct bench_options {
     double threshold;                             /* a slow-down that is a regression, as a fraction */
     bool untuned;                                 /* default parameters, whatever was tuned */
     bool keep_caches;                             /* else: caches of this run's own */
-    bool layer, call;                             /* the multi-head layer, or single calls, in the place of cases */
-    clmgk_dtype layer_dtype;                      /* of these, and over ranks */
-    clmgk_dist_schedule parallel;                 /* AUTO: not over ranks */
+    bool layer, call, serving;    /* the multi-head layer, single calls, or a server's, in the place of cases */
+    clmgk_dtype layer_dtype;      /* of these, and over ranks */
+    clmgk_dist_schedule parallel; /* AUTO: not over ranks */
     const char *parallel_name;
     int64_t parallel_ranks;
     double send_rate; /* GB/s of a line that delays; 0: none, or (send_equal) as fast as the device computes */
@@ -145,6 +146,11 @@ tool_exit bench_layers(bench_device *device, const bench_options *options, tool_
 /* One call of the request's variants, from the enqueue to the end of clFinish, in turn with an empty kernel, measured
  * and printed as a table or as an object; signals print what there is. TOOL_CHECK_FAILED: a call is wrong. */
 tool_exit bench_calls(bench_device *device, const bench_options *options, tool_outputs *outputs, tool_error *error);
+
+/* Decoding over caches of many lengths, in pages, in int8 and with a shared prefix, and appending beside a copy, in
+ * turn; measured and printed as a table or as an object; signals print what there is. TOOL_CHECK_FAILED: a case is
+ * wrong. */
+tool_exit bench_serving(bench_device *device, const bench_options *options, tool_outputs *outputs, tool_error *error);
 
 /* The request's variants over 1, 2, 4, ... ranks, both passes, measured and printed as a table or as an object; signals
  * print nothing. TOOL_CHECK_FAILED: a result over ranks is not that of one. */

@@ -292,7 +292,7 @@ static void close_run(bench_run *run)
     tool_outputs_destroy(run->outputs);
 }
 
-/* What is no list of cases: products, layers, single calls, or ranks. */
+/* What is no list of cases: products, layers, single calls, a server's calls, or ranks. */
 static tool_exit measure_others(bench_run *run, tool_error *error)
 {
     bench_device device = {.progress_ms = 0};
@@ -306,6 +306,7 @@ static tool_exit measure_others(bench_run *run, tool_error *error)
         run->options.product_count > 0 ? bench_products
         : run->options.parallel        ? bench_parallel
         : run->options.layer           ? bench_layers
+        : run->options.serving         ? bench_serving
                                        : bench_calls;
     const tool_exit status = measure(&device, &run->options, run->outputs, error);
     tool_device_close(&device.tool);
@@ -314,7 +315,8 @@ static tool_exit measure_others(bench_run *run, tool_error *error)
 
 static tool_exit bench(bench_run *run, tool_error *error)
 {
-    if (run->options.product_count > 0 || run->options.layer || run->options.call || run->options.parallel)
+    const bench_options *const options = &run->options;
+    if (options->product_count > 0 || options->layer || options->call || options->serving || options->parallel)
         return measure_others(run, error);
     if (run->options.compare_count > 1)
         return bench_compare_files(&run->options, error);

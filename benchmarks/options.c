@@ -2,6 +2,7 @@
 /* The command line: which devices, variants, sizes, and what to do with the figures. */
 #include "bench.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 #define MOST_TUNABLES 32
@@ -21,7 +22,10 @@
       "--length 1024 --head-size 64; other options: only --variants, --dtype (one), --device,\n"                       \
       "--seconds, --keep-caches, --json\n"                                                                             \
       "call: one call of a small problem beside an empty kernel. Default: --batch 1 --heads 1\n"                       \
-      "--length 16 --head-size 64 --variants softmax; other options as for layer, without --dtype")                    \
+      "--length 16 --head-size 64 --variants softmax; other options as for layer, without --dtype\n"                   \
+      "serving: a query of each of --batch sequences of 100 to --length keys, in pages, in int8, with a\n"             \
+      "shared prefix; new tokens beside a copy. Default: --batch 64 --heads 8 --kv-heads 2\n"                          \
+      "--length 8000 --head-size 64; other options as for call, without --variants")                                   \
     X(SHAPES, "shapes", "NAME,...", "named sizes instead of a suite")                                                  \
     X(VARIANTS, "variants", "A,B:H,C:MxH,...",                                                                         \
       "variants, optionally with a number of heads after a colon, or global and local heads for the\n"                 \
@@ -244,6 +248,28 @@ static tool_exit parse_calls(const char *const *values, bench_options *options, 
     return parse_one_size(values, "suite call", "softmax", sizes, more, options, error);
 }
 
+static tool_exit parse_serving(const char *const *values, bench_options *options, tool_error *error)
+{
+    static const char *const sizes[BENCH_SIZE_OPTION_COUNT] = {[BENCH_SIZE_BATCH] = "64",
+                                                               [BENCH_SIZE_HEADS] = "8",
+                                                               [BENCH_SIZE_KV_HEADS] = "2",
+                                                               [BENCH_SIZE_LENGTH] = "8000",
+                                                               [BENCH_SIZE_HEAD_SIZE] = "64"};
+    static const int more[MORE_OPTIONS] = {OPTION_SUITE, OPTION_SIZES + BENCH_SIZE_KV_HEADS, OPTION_SUITE,
+                                           OPTION_SUITE};
+    if (values[OPTION_VARIANTS])
+        return tool_fail(error, TOOL_BAD_INPUT,
+                         "--variants is given: expected none with --suite serving: it is softmax");
+    options->serving = true;
+    TOOL_TRY(parse_one_size(values, "suite serving", "softmax", sizes, more, options, error));
+    const bench_shape *const shape = &options->request.shapes[0];
+    return shape->heads % shape->kv_heads == 0
+               ? TOOL_DONE
+               : tool_fail(error, TOOL_BAD_INPUT,
+                           "--kv-heads: %" PRId64 ": expected a divisor of the %" PRId64 " heads", shape->kv_heads,
+                           shape->heads);
+}
+
 static tool_exit parse_parallel(const char *const *values, bench_options *options, tool_error *error)
 {
     static const char *const sizes[BENCH_SIZE_OPTION_COUNT] = {[BENCH_SIZE_BATCH] = "1",
@@ -351,9 +377,9 @@ static tool_exit parse_files(const char *const *values, const char *const *more,
 
 tool_exit bench_parse_options(int argc, char **argv, bench_options *options, bool *finished, tool_error *error)
 {
-    static const char *const own_suites[] = {"layer", "call"};
-    static tool_exit (*const parsers[])(const char *const *, bench_options *, tool_error *) = {parse_layers,
-                                                                                               parse_calls};
+    static const char *const own_suites[] = {"layer", "call", "serving"};
+    static tool_exit (*const parsers[])(const char *const *, bench_options *,
+                                        tool_error *) = {parse_layers, parse_calls, parse_serving};
     const char *values[OPTION_COUNT], *files[BENCH_MAX_FILES];
     size_t file_count = 0;
     *options = (bench_options){.threshold = 0.05};

@@ -411,6 +411,39 @@ class Call(BenchTest):
         self.refuse(2, "--suite", "call", "--pass", "both", words=["--pass is given", "--suite call"])
 
 
+class Serving(BenchTest):
+    """Two sequences of 20 keys."""
+
+    KEYS = {"device": int, "case": str, "dtype": str, "sequences": int, "keys": int, "heads": int, "kv_heads": int,
+            "head_size": int, "beside": str, "time_ms": dict, "bytes": NUMBER, "fraction_of_rate": NUMBER, "speed": NUMBER,
+            "error": dict}
+    SIZES = ["--suite", "serving", "--batch", 2, "--heads", 2, "--kv-heads", 1, "--length", 20, "--head-size", 8]
+
+    @unittest.skipUnless(FULL, "in the full tier")
+    def test_json(self):
+        found = json.loads(self.accept(*self.SIZES, *SHORT, "--json").stdout)["serving"]
+        self.assertEqual([case["case"] for case in found], ["equal lengths", "lengths", "pages of 16", "lengths",
+                                                            "prefix by each", "prefix once", "copy", "append"])
+        for case in found:
+            self.check_keys(case, self.KEYS)
+            self.assertEqual((case["keys"], case["heads"], case["kv_heads"]), (40, 2, 1))
+            self.assertGreaterEqual(case["time_ms"]["repetitions"], 5)
+            self.assertLessEqual(case["error"]["max"], case["error"]["bound"])
+        dense, eight = found[1], found[3]
+        self.assertEqual((eight["dtype"], eight["beside"], dense["bytes"]), ("int8", "lengths", 2 * eight["bytes"]))
+        self.assertAlmostEqual(eight["speed"], dense["time_ms"]["median"] / eight["time_ms"]["median"])
+
+    @unittest.skipUnless(FULL, "in the full tier")
+    def test_text(self):
+        text = self.accept(*self.SIZES, *SHORT).stdout
+        self.assertIn("serving: 2 sequences of 20 to 20 keys, 40 in all; 2 heads over 1, D 8; read ", text)
+        self.assertRegex(text, r"\n  append +f16 +\d")
+
+    def test_other_options(self):
+        self.refuse(2, "--suite", "serving", "--variants", "mgk", words=["--variants is given", "--suite serving"])
+        self.refuse(2, "--suite", "serving", "--heads", 3, words=["--kv-heads: 2", "a divisor of the 3 heads"])
+
+
 class Parallel(BenchTest):
     """Causal attention of 40 tokens over two ranks, which are threads."""
 
