@@ -462,18 +462,20 @@ TH_TEST(quantised)
     expect_quantised_tokens(session, &desc, 0, 3);
 }
 
-/* All types of K and V from all types of new tokens, on all engines, with and without rotary positions and scales. */
+/* Each pair of types of K and V once, on all engines, from tokens of all types, with and without rotary positions and
+ * scales. */
 TH_FULL_TEST(quantised_types)
 {
-    for (size_t n = 0; n < 108 * session->engines; n++) {
-        const size_t engine = n / 108;
+    enum { PAIRS = 40 };
+    for (size_t n = 0; n < PAIRS * session->engines; n++) {
+        const size_t engine = n / PAIRS;
         const clmgk_storage k = (clmgk_storage)(CLMGK_STORAGE_F32 + n % 8);
-        const clmgk_storage v = (clmgk_storage)(CLMGK_STORAGE_E4M3 + n / 3 % 5);
-        clmgk_attention_desc desc = quantised_desc(n % 4 == 3 ? CLMGK_VARIANT_MGK : CLMGK_VARIANT_SOFTMAX, k, v);
+        const clmgk_storage v = (clmgk_storage)(CLMGK_STORAGE_E4M3 + n % 5);
+        clmgk_attention_desc desc = quantised_desc(n % 7 == 3 ? CLMGK_VARIANT_MGK : CLMGK_VARIANT_SOFTMAX, k, v);
         desc.dtype = th_dtypes[n % 3];
-        desc.append_rotary = (clmgk_rotary)(n % 3);
-        desc.append_rotary_size = n % 3 == 2 ? 10 : 0;
-        if (n % 5 == 0)
+        desc.append_rotary = (clmgk_rotary)(n / 5 % 3);
+        desc.append_rotary_size = n / 5 % 3 == 2 ? 10 : 0;
+        if (n % 11 == 0)
             desc.use_scale_k = desc.use_scale_v = 0;
         clmgk_plan_options options = th_options(session, engine);
         clmgk_plan *const plan = th_try_plan(session, &desc, &options, NULL);

@@ -252,7 +252,7 @@ static clmgk_attention_desc random_desc(size_t n)
 /* Distances, shifted keys and components need the scales before the softmax, mixed heads those of each head. */
 TH_FULL_TEST(all_types_of_all_variants)
 {
-    for (size_t n = 0; n < 60; n++) {
+    for (size_t n = 0; n < 30; n++) {
         const clmgk_attention_desc desc = random_desc(n);
         TH_PROBLEM problem = th_problem_make(&desc, n);
         th_expect(session, &problem);

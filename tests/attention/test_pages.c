@@ -217,7 +217,7 @@ TH_FULL_TEST(vllm_grid)
 /* All variants, random shapes, types and modifiers. */
 TH_FULL_TEST(random_pages)
 {
-    for (size_t n = 0; n < 60; n++) {
+    for (size_t n = 0; n < 30; n++) {
         uint64_t state = n;
         const bool mixed = n % 2 == 1;
         const clmgk_variant variant =
