@@ -30,6 +30,13 @@ FUNCTIONS = {  # of LLVM's C interface: results, arguments
     "LLVMIsDeclaration": (ctypes.c_int, [POINTER]),
     "LLVMGetLinkage": (ctypes.c_int, [POINTER]),
     "LLVMSetLinkage": (None, [POINTER, ctypes.c_int]),
+    "LLVMGetFirstBasicBlock": (POINTER, [POINTER]),
+    "LLVMGetNextBasicBlock": (POINTER, [POINTER]),
+    "LLVMGetFirstInstruction": (POINTER, [POINTER]),
+    "LLVMGetNextInstruction": (POINTER, [POINTER]),
+    "LLVMIsALoadInst": (POINTER, [POINTER]),
+    "LLVMIsAStoreInst": (POINTER, [POINTER]),
+    "LLVMSetAlignment": (None, [POINTER, ctypes.c_uint]),
     "LLVMCreatePassBuilderOptions": (POINTER, []),
     "LLVMRunPasses": (POINTER, [POINTER, TEXT, POINTER, POINTER]),
     "LLVMWriteBitcodeToFile": (ctypes.c_int, [POINTER, TEXT]),
@@ -54,6 +61,21 @@ def is_wanted(name, words):
     return base in words or re.sub(r"\d*(_rte)?$", "", base) in words or re.fullmatch(r"convert_[a-z]+\d*", base)
 
 
+def chain(first, following, owner):
+    item = first(owner)
+    while item:
+        yield item
+        item = following(item)
+
+
+def correct_alignment(llvm, function):
+    """PoCL's functions for vectors at any place say that these are aligned, which LLVM's fastest way to make code believes."""
+    for block in chain(llvm.LLVMGetFirstBasicBlock, llvm.LLVMGetNextBasicBlock, function):
+        for instruction in chain(llvm.LLVMGetFirstInstruction, llvm.LLVMGetNextInstruction, block):
+            if llvm.LLVMIsALoadInst(instruction) or llvm.LLVMIsAStoreInst(instruction):
+                llvm.LLVMSetAlignment(instruction, 1)
+
+
 def reduce_library(llvm, source, target, words):
     buffer, module = ctypes.c_void_p(), ctypes.c_void_p()
     if llvm.LLVMCreateMemoryBufferWithContentsOfFile(str(source).encode(), ctypes.byref(buffer), ctypes.byref(TEXT())):
@@ -62,10 +84,8 @@ def reduce_library(llvm, source, target, words):
         sys.exit(f"not a module of LLVM 15: {source}")
 
     def functions():
-        function = llvm.LLVMGetFirstFunction(module)
-        while function:
+        for function in chain(llvm.LLVMGetFirstFunction, llvm.LLVMGetNextFunction, module):
             yield function, llvm.LLVMGetValueName2(function, ctypes.byref(ctypes.c_size_t())).decode()
-            function = llvm.LLVMGetNextFunction(function)
 
     hidden = set()
     for function, name in functions():
@@ -78,6 +98,8 @@ def reduce_library(llvm, source, target, words):
     for function, name in functions():
         if name in hidden:
             llvm.LLVMSetLinkage(function, EXTERNAL)
+        if re.match(r"_Z\d+(_cl_)?v(load|store)", name):
+            correct_alignment(llvm, function)
     if llvm.LLVMWriteBitcodeToFile(module, str(target).encode()):
         sys.exit(f"cannot write {target}")
 

@@ -1,16 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * PoCL 3.1 for quick tests, which an ICD file names in place of PoCL itself (drivers.py). PoCL optimises all programs,
- * also those that turn optimisation off: it runs LLVM's passes over the module, and allocates registers as for a
- * program that is used often. This library comes before LLVM where PoCL's symbols are looked up. In place of LLVM's
- * passes it lets PoCL run those alone without which kernels can't be linked, and it chooses LLVM's fast allocation of
- * registers. The linker gets no libraries: it takes six times as long to read them as to link a kernel, which calls
- * memcpy and memset at most, and these every program has.
+ * also those that turn optimisation off: it runs LLVM's passes over the module, and makes code as for a program that is
+ * used often. This library comes before LLVM where PoCL's symbols are looked up. In place of LLVM's passes it lets PoCL
+ * run those alone without which kernels can't be linked, and it has LLVM make code in the fastest way. Variables in
+ * memory are each work-item's own, as PoCL would copy all that it knows to find out for each. The linker gets no
+ * libraries: it takes six times as long to read them as to link a kernel, which calls memcpy and memset at most, and
+ * these every program has.
  */
 #include <dlfcn.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 /* Functions of LLVM 15. */
 #define POPULATE_MODULE_PASS_MANAGER                                                                                   \
@@ -22,7 +26,8 @@ void POPULATE_MODULE_PASS_MANAGER(void *builder, void *manager);
 void ADD_PASS(void *manager, void *pass);
 void *CREATE_INLINER(bool inserts_lifetimes);
 void *CREATE_GLOBAL_DCE(void);
-void LLVMParseCommandLineOptions(int count, const char *const words[], const char *overview);
+#define SET_OPT_LEVEL _ZN4llvm13TargetMachine11setOptLevelENS_10CodeGenOpt5LevelE
+void SET_OPT_LEVEL(void *machine, int level);
 
 /* LLVM's StringRef, ArrayRef and Optional<ArrayRef>. */
 typedef struct {
@@ -45,6 +50,14 @@ typedef struct {
 typedef int execute_and_wait(text program, list arguments, optional_list environment, list redirects, unsigned seconds,
                              unsigned memory, void *error, bool *failed, void *statistics, void *processors);
 execute_and_wait EXECUTE_AND_WAIT;
+#define GET_PASS_INFO _ZNK4llvm12PassRegistry11getPassInfoENS_9StringRefE
+typedef const void *get_pass_info(const void *registry, text name);
+get_pass_info GET_PASS_INFO;
+void *LLVMIsAAllocaInst(void *value);
+/* What LLVM knows about the processor's instructions: PoCL asks once, before it makes code. */
+#define GET_TARGET_ANALYSIS _ZNK4llvm13TargetMachine19getTargetIRAnalysisEv
+typedef void *get_target_analysis(void *result, void *machine);
+get_target_analysis GET_TARGET_ANALYSIS;
 
 void POPULATE_MODULE_PASS_MANAGER(void *builder, void *manager)
 {
@@ -72,8 +85,57 @@ int EXECUTE_AND_WAIT(text program, list arguments, optional_list environment, li
     return next(program, arguments, environment, redirects, seconds, memory, error, failed, statistics, processors);
 }
 
-__attribute__((constructor)) static void choose_fast_allocation(void)
+/* PoCL's analysis of what all work-items of a group share. */
+enum { IS_UNIFORM = 18 }; /* in the table of virtual functions */
+typedef bool is_uniform(void *analysis, void *function, void *value);
+static is_uniform *pocl_is_uniform;
+
+static bool is_uniform_outside_memory(void *analysis, void *function, void *value)
 {
-    static const char *const words[] = {"pocl", "-optimize-regalloc=false", "-regalloc=fast", "-disable-copyprop"};
-    LLVMParseCommandLineOptions(sizeof words / sizeof words[0], words, "");
+    return !LLVMIsAAllocaInst(value) && pocl_is_uniform(analysis, function, value);
+}
+
+/* LLVM 15's description of a pass. */
+typedef struct {
+    text name, argument;
+    const void *identity;
+    bool is_cfg_only, is_analysis;
+    const void *interfaces[3];
+    void **(*make)(void); /* an object begins with its table of virtual functions */
+} pass_info;
+
+static void simplify_uniformity(const pass_info *info)
+{
+    is_uniform **const entry = *(is_uniform ***)info->make() + IS_UNIFORM;
+    const uintptr_t size = (uintptr_t)sysconf(_SC_PAGESIZE);
+    if (!pocl_is_uniform && mprotect((void *)((uintptr_t)entry / size * size), size, PROT_READ | PROT_WRITE) == 0) {
+        pocl_is_uniform = *entry;
+        *entry = is_uniform_outside_memory;
+    }
+}
+
+static bool is_text(text given, const char *expected)
+{
+    return given.size == strlen(expected) && memcmp(given.data, expected, given.size) == 0;
+}
+
+/* In place of the pass that deletes loops, for which LLVM analyses all of them, PoCL runs the one that follows it. */
+const void *GET_PASS_INFO(const void *registry, text name)
+{
+    static const char next_one[] = "remove-barriers";
+    get_pass_info *next;
+    *(void **)&next = dlsym(RTLD_NEXT, NAME_OF(GET_PASS_INFO));
+    const void *const info =
+        next(registry, is_text(name, "loop-deletion") ? (text){next_one, sizeof next_one - 1} : name);
+    if (is_text(name, "uniformity"))
+        simplify_uniformity(info);
+    return info;
+}
+
+void *GET_TARGET_ANALYSIS(void *result, void *machine)
+{
+    get_target_analysis *next;
+    *(void **)&next = dlsym(RTLD_NEXT, NAME_OF(GET_TARGET_ANALYSIS));
+    SET_OPT_LEVEL(machine, 0);
+    return next(result, machine);
 }
