@@ -54,17 +54,17 @@ static void set_heads(clmgk_attention_desc *desc, int64_t ratio)
         desc->heads = desc->kv_heads * ratio;
 }
 
-/* Splits the keys every other time, if the engine can. That needs another program, so the quick tier always splits or
- * never (`split`), except for problems that run on all engines. */
+/* Splits the keys every other time, if the engine can. That needs another program, so the quick tier splits in two,
+ * always or never (`split`), except for problems that run on all engines. */
 static void expect_shape(th_session *session, th_problem *problem, size_t n, bool split, bool all, uint64_t *random)
 {
     static const char *const splits[] = {"panels=2,heads=2,splits=1", "panels=2,heads=2,splits=2",
                                          "panels=2,heads=2,splits=4"};
     const bool lane = session->engine[0] == CLMGK_ENGINE_LANE, one = lane && !session->full && !all;
     if (one)
-        expect_with(session, problem, CLMGK_ENGINE_LANE, splits[split ? th_pick(random, 1, 2) : 0]);
+        expect_with(session, problem, CLMGK_ENGINE_LANE, splits[split ? 1 : 0]);
     else if (n % 2 == 1 && lane)
-        expect_with(session, problem, CLMGK_ENGINE_LANE, splits[th_pick(random, 0, 2)]);
+        expect_with(session, problem, CLMGK_ENGINE_LANE, splits[session->full ? th_pick(random, 0, 2) : 1]);
     if (!one && (n % 2 == 0 || !lane || all))
         expect(session, problem, all && th_takes(session, n, 2));
 }

@@ -167,7 +167,7 @@ TH_TEST(draws)
             draw_range(session, RD_LISTED + n + 4, 1);
         }
     } else {
-        draw_range(session, 0, 4 * listed);
+        draw_range(session, 0, 3 * listed);
         draw_range(session, RD_LINEAR, linears / 2);
         for (uint64_t n = 0; n < 6; n++)
             draw_range(session, RD_PAGES + n * pages, 2);
@@ -211,7 +211,7 @@ TH_TEST(other_gradients_change_no_values)
     const uint64_t count =
         arguments.ranged || arguments.optimised || arguments.matrix || arguments.unit || arguments.broad ? 0
         : session->full                                                                                  ? 40
-                                                                                                         : 8;
+                                                                                                         : 4;
     for (uint64_t n = 0; n < count; n++) {
         const uint64_t number = lines[n % TH_COUNT(lines)] + listed * (n / TH_COUNT(lines));
         rd_case c = rd_draw(arguments.seed, number);
