@@ -29,7 +29,7 @@ static const clmgk_attention_desc softmax_f16 = {.dtype = CLMGK_DTYPE_F16,
 
 TH_TEST(softmax_in_both_passes)
 {
-    expect_shapes(session, softmax_f16, 0, 12);
+    expect_shapes(session, softmax_f16, 0, 10);
 }
 
 /* The likelihood reads keys alone, of several tiles. */
@@ -477,7 +477,7 @@ TH_TEST(mixed_heads_in_both_passes)
 {
     clmgk_attention_desc desc = mixed_bf16;
     desc.gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V | CLMGK_GRADIENT_MIX;
-    expect_shapes(session, desc, 0, 12);
+    expect_shapes(session, desc, 0, 9);
 }
 
 /* Without dV all heads share a tile, and each copies the next one's values and dO over its own: as those of one mixture
@@ -552,7 +552,7 @@ TH_TEST(layouts_of_units)
 {
     static const clmgk_attention_desc forward = {.dtype = CLMGK_DTYPE_BF16, .head_size = 24, .value_size = 40};
     static const int others[] = {MATRIX_DPAS_8, MATRIX_WMMA, MATRIX_WMMA_12};
-    expect_layout(session, &softmax_f16, MATRIX_MFMA, 6);
+    expect_layout(session, &softmax_f16, MATRIX_MFMA, 4);
     for (size_t n = 0; n < (session->full ? TH_COUNT(others) : 1); n++)
         expect_layout(session, &forward, others[n], 4);
 }

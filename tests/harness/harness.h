@@ -492,7 +492,8 @@ clmgk_plan_options th_options_of(clmgk_engine engine, const char *parameters);
 /* Forward, and backward if the problem has gradients; compares the results with the reference. */
 void th_expect_passes(th_session *session, th_problem *problem, const clmgk_plan_options *options);
 /* The same for `count` shapes (in full four times as many) of one program, from number `first` on, drawn from `seed`:
- * lengths, masks, rows with gaps; arrays of every second one begin at odd elements. */
+ * lengths, masks, rows with gaps; arrays of every second one begin at odd elements. In the quick tier large problems
+ * have a batch of 1. */
 void th_expect_shapes(th_session *session, clmgk_attention_desc desc, const clmgk_plan_options *options, uint64_t seed,
                       size_t first, size_t count);
 

@@ -718,6 +718,27 @@ TH_HOST_TEST(sums_in_every_order)
     }
 }
 
+/* Every pattern's upper half, and lower halves around the ties; NaN stays one. */
+TH_HOST_TEST(sums_of_rounded_numbers)
+{
+    static const clmgk_ref_format narrow[] = {{8, 10, true}, {8, 7, true}};
+    static const clmgk_precision precisions[] = {CLMGK_PRECISION_TF32, CLMGK_PRECISION_BF16};
+    static const uint32_t lower[] = {0, 1, 0xfff, 0x1000, 0x1001, 0x3000, 0x7fff, 0x8000, 0x8001, 0xffff};
+    static const float one = 1.0F;
+    for (uint32_t n = 0; n < TH_COUNT(lower) << 16U; n++)
+        for (size_t p = 0; p < TH_COUNT(narrow); p++) {
+            const uint32_t bits = n << 16U | lower[n >> 16U];
+            float x;
+            float sum;
+            memcpy(&x, &bits, sizeof(x));
+            const ref_terms terms = {
+                .kind = ref_term_of(REF_TERM_PRODUCT, precisions[p]), .count = 1, .width = 1, .coef = &one, .rows = &x};
+            ref_sum(&terms, REF_ORDER_FORWARD, &sum);
+            const float expected = clmgk_ref_decode(narrow[p], clmgk_ref_encode(narrow[p], x));
+            assert_true(isnan(expected) ? isnan(sum) : sum == expected);
+        }
+}
+
 /* Queries i and keys j of [4,8]: any fixed irregular numbers do. */
 static clmgk_ref_problem bound_problem(const double *q, const double *k, const double *v)
 {

@@ -4,6 +4,7 @@
 #include "reference/reference.h"
 
 #include <stddef.h>
+#include <string.h>
 
 /* Partial sums of the blocked order: as many as a wide vector has lanes. */
 #define LANES 16
@@ -11,13 +12,19 @@
 /* Numbers of a term that are summed at a time, so that partial sums stay in the first-level cache. */
 #define CHUNK 64
 
-/* x[width] rounded to a precision that is not exact. */
+/* x[width] rounded to a precision that is not exact: to nearest even, with f32's exponents and fewer bits. */
 static void round_row(clmgk_precision precision, const float *x, int64_t width, float *restrict rounded)
 {
-    static const clmgk_ref_format formats[] = {
-        [CLMGK_PRECISION_TF32] = {8, 10, true}, [CLMGK_PRECISION_BF16] = {8, 7, true}};
-    for (int64_t w = 0; w < width; w++)
-        rounded[w] = clmgk_ref_decode(formats[precision], clmgk_ref_encode(formats[precision], x[w]));
+    static const unsigned dropped[] = {[CLMGK_PRECISION_TF32] = 13, [CLMGK_PRECISION_BF16] = 16};
+    const unsigned shift = dropped[precision];
+    for (int64_t w = 0; w < width; w++) {
+        uint32_t bits;
+        memcpy(&bits, &x[w], sizeof(bits));
+        const uint32_t up = bits + (1U << (shift - 1U)) - 1U + (bits >> shift & 1U);
+        const bool is_nan = (bits & 0x7fffffffU) > 0x7f800000U;
+        bits = is_nan ? bits : up >> shift << shift;
+        memcpy(&rounded[w], &bits, sizeof(bits));
+    }
 }
 
 /* Adds the numbers of a term to `sums`. */
@@ -48,8 +55,9 @@ static void add_term(const ref_terms *t, int64_t n, int64_t first, int64_t width
     }
     round_row(precision, &c, 1, &rounded_c);
     round_row(precision, x, width, rounded_x);
-    round_row(precision, minus, width, rounded_minus);
-    add_numbers(kind, rounded_c, rounded_x, rounded_minus, width, sums);
+    if (kind == REF_TERM_DIFFERENCE)
+        round_row(precision, minus, width, rounded_minus);
+    add_numbers(kind, rounded_c, rounded_x, kind == REF_TERM_DIFFERENCE ? rounded_minus : rounded_x, width, sums);
 }
 
 static void sum_blocked(const ref_terms *t, int64_t first, int64_t width, float *out)
