@@ -3,7 +3,7 @@
  * clmgk-bench: variants, sizes and devices compared. What is compared, and how it is run: cases.h.
  *
  *     options.c   the command line           peak.c      the most a device can do
- *     measure.c   first calls, and runs of a shape's cases in turn
+ *     measure.c   first calls, and runs of a shape's cases in turn          rounds.c  the order of these
  *     report.c    text for people            json.c      the stable object
  *     earlier.c   such an object, read       compare.c   two of them      side_by_side.c  several devices
  *     plot.c      a picture
@@ -133,6 +133,10 @@ typedef struct bench_listener {
     tool_exit (*tell)(void *user, const bench_device *device, const bench_group *group, tool_error *error);
     void *user;
 } bench_listener;
+
+/* Case n of a round. A case that follows a long one finds caches and clock worse: over 2 count rounds every case
+ * follows each other one equally often. */
+size_t bench_case_of_round(size_t round, size_t n, size_t count);
 
 /* Measures all cases of a group; `listener` is told after each round of runs. A case that is refused or wrong carries
  * its reason; that is no failure here. */

@@ -213,14 +213,13 @@ static void take_results(bench_group *group, case_run *runs)
     }
 }
 
-/* Every other round runs backwards: a case that follows a long one finds caches and clock worse. */
 static tool_exit run_rounds(bench_device *device, double seconds, const bench_listener *listener, bench_group *group,
                             case_run *runs, tool_error *error)
 {
     const double end = tool_now_ms() + 1e3 * seconds;
     for (int round = 0; round < MIN_ROUNDS || (round < MAX_ROUNDS && tool_now_ms() < end); round++) {
         for (size_t n = 0; n < group->count; n++) {
-            const size_t i = round % 2 == 0 ? n : group->count - 1 - n;
+            const size_t i = bench_case_of_round((size_t)round, n, group->count);
             const bench_case *one = &group->cases[i];
             bench_call_time time = {0, 0};
             if (!runs[i].run.plan)

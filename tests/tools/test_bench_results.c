@@ -286,6 +286,26 @@ static void draw(const made_up *all, const char *path, tool_error *error)
 }
 
 /* The picture has the names of shapes and variants, the paper's points, and the mark. */
+/* Each round has all cases, and none follows one other case more often than another. */
+TH_HOST_TEST(rounds)
+{
+    enum { MOST = 9 };
+    for (size_t count = 2; count <= MOST; count++) {
+        size_t after[MOST][MOST] = {{0}};
+        for (size_t round = 0; round < 2 * count; round++) {
+            unsigned seen = 1U << bench_case_of_round(round, 0, count);
+            for (size_t n = 1; n < count; n++) {
+                const size_t one = bench_case_of_round(round, n, count);
+                seen |= 1U << one;
+                after[one][bench_case_of_round(round, n - 1, count)]++;
+            }
+            assert_int_equal(seen, (1U << count) - 1);
+        }
+        for (size_t flat = 0; flat < count * count; flat++)
+            assert_int_equal(after[flat / count][flat % count], flat / count == flat % count ? 0 : 2);
+    }
+}
+
 TH_HOST_TEST(picture)
 {
     static const char *const words[] = {"lra-retrieval", "softmax", "mgk, half the heads", "time / softmax",
