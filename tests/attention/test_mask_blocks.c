@@ -52,6 +52,12 @@ static void fill(th_problem *problem, int64_t mask, uint64_t seed)
     th_set(problem, TH_NUMBERS, 0, 0, 0, 0, 0, (double)mask + 0.25);
 }
 
+/* Whose scores are masked: with heads mixed after the softmax those before it. */
+static int64_t masked_heads(const clmgk_attention_desc *desc)
+{
+    return desc->mix_after_heads > 0 ? desc->mix_after_heads : desc->heads;
+}
+
 /* How many of the pairs of a block are visible. */
 static int64_t count_visible(ref_texts *texts, int64_t b, int64_t h, int64_t m, int64_t n, int64_t *pairs)
 {
@@ -82,7 +88,7 @@ static tally expect_right(const th_problem *problem, int64_t mask)
         const int64_t bh = (int64_t)flat / classes->shape[4] / classes->shape[3], h = bh % classes->shape[1];
         int64_t visible = 0, all = 0, pairs = 0;
         for (int64_t b = 0; b < BATCH; b++)
-            for (int64_t head = 0; head < HEADS; head++)
+            for (int64_t head = 0; head < masked_heads(&problem->desc); head++)
                 if ((classes->shape[0] == 1 || b == bh / classes->shape[1]) && (classes->shape[1] == 1 || head == h)) {
                     visible += count_visible(&texts, b, head, m, n, &pairs);
                     all += pairs;
@@ -121,7 +127,7 @@ static void expect_mask(th_session *session, clmgk_attention_desc desc, int64_t 
     expect_values(session, &own, options);
     desc.use_mask_blocks = 1;
     desc.mask_blocks_batch = mask % 2 == 0 ? BATCH : 1;
-    desc.mask_blocks_heads = mask % 3 == 0 ? 1 : HEADS;
+    desc.mask_blocks_heads = mask % 3 == 0 ? 1 : masked_heads(&desc);
     TH_PROBLEM given = th_problem_make(&desc, (uint64_t)mask);
     fill(&given, mask, (uint64_t)mask);
     th_run_pass(session, &given, TH_MASK, options);
@@ -153,19 +159,40 @@ TH_TEST(classes_of_masks)
         expect_mask(session, desc, mask, &options, &expected[mask]);
 }
 
+/* The masks of one program, of which number 1 differs by heads. */
+static void expect_kernels(th_session *session, clmgk_variant variant, int64_t after, clmgk_engine engine,
+                           clmgk_dtype dtype)
+{
+    const clmgk_plan_options options = options_of(session, engine);
+    clmgk_attention_desc desc = describe(variant);
+    desc.dtype = dtype;
+    desc.mix_after_heads = after;
+    desc.gradients = gradients | (after > 0 ? CLMGK_GRADIENT_MIX_AFTER : 0);
+    for (int64_t mask = 0; mask < 3; mask++)
+        expect_mask(session, desc, mask, &options, NULL);
+}
+
+static const struct {
+    clmgk_variant variant;
+    int64_t after; /* heads mixed after the softmax */
+} kernels[] = {{CLMGK_VARIANT_SOFTMAX, 0},      {CLMGK_VARIANT_SMGK, 0},  {CLMGK_VARIANT_FISH, 0},
+               {CLMGK_VARIANT_HARD_FISH, 0},    {CLMGK_VARIANT_GFISH, 0}, {CLMGK_VARIANT_HARD_FISH, 3},
+               {CLMGK_VARIANT_TALKING_HEADS, 2}};
+
 TH_FULL_TEST(all_kernels)
 {
-    static const clmgk_variant variants[] = {CLMGK_VARIANT_SOFTMAX, CLMGK_VARIANT_SMGK, CLMGK_VARIANT_HARD_FISH,
-                                             CLMGK_VARIANT_GFISH};
-    static const clmgk_engine engines[] = {CLMGK_ENGINE_LANE, CLMGK_ENGINE_SIMT};
-    for (size_t n = 0; n < TH_COUNT(variants); n++)
-        for (size_t e = 0; e < TH_COUNT(engines); e++) {
-            const clmgk_plan_options options = options_of(session, engines[e]);
-            clmgk_attention_desc desc = describe(variants[n]);
-            desc.gradients = gradients;
-            expect_mask(session, desc, 0, &options, NULL);
-            expect_mask(session, desc, 1, &options, NULL);
-        }
+    for (size_t n = 0; n < TH_COUNT(kernels); n++) {
+        expect_kernels(session, kernels[n].variant, kernels[n].after, CLMGK_ENGINE_LANE, CLMGK_DTYPE_F32);
+        expect_kernels(session, kernels[n].variant, kernels[n].after, CLMGK_ENGINE_SIMT, CLMGK_DTYPE_F32);
+    }
+}
+
+/* The matrix engine, whose units a CPU emulates. It mixes no heads after the softmax. */
+TH_FULL_TEST(all_kernels_on_matrix_units)
+{
+    for (size_t n = 0; n < TH_COUNT(kernels); n++)
+        if (kernels[n].after == 0)
+            expect_kernels(session, kernels[n].variant, 0, CLMGK_ENGINE_MATRIX, CLMGK_DTYPE_BF16);
 }
 
 /* ---- lists of the caller's ----------------------------------------------------------------------------------------
