@@ -46,10 +46,13 @@ static void print_operand(mgk_text *text, const mgk_node *nodes, int32_t n)
         mgk_text_printf(text, "t%d", (int)n);
 }
 
+/* Vectors are of pairs that differ by i or j. */
 static void print_read(mgk_text *text, const mgk_node *nodes, const mgk_node *node)
 {
     const unsigned slot = (unsigned)node->slot;
-    mgk_text_printf(text, "mod_gather_%u(data.c%u, mod_at_%d(data.captures + %u", slot, slot, node->count, slot);
+    const uint32_t varying = MGK_ON(SCORE) | MGK_ON(ROW) | MGK_ON(KEY) | MGK_ON_DIFFERENCE;
+    mgk_text_printf(text, "mod_%s_%u(data.c%u, mod_at_%d(data.captures + %u",
+                    (node->depends & varying) == 0 ? "read" : "gather", slot, slot, node->count, slot);
     for (int a = 0; a < node->count; ++a) {
         mgk_text_printf(text, ", ");
         print_operand(text, nodes, node->arguments[a]);

@@ -399,6 +399,9 @@ TH_HOST_TEST(test_printed_code)
     assert_non_null(strstr(code.data, " = mod_tanh(s * (mod_const(1.0f) / mod_number(data, 0)));\n"));
     assert_non_null(strstr(code.data, " = s / mod_number(data, 0);\n"));
     mgk_text_free(&code);
+    code = print_text("s * t[h, b] + s * t[doc[b, 2], r]", false); /* vectors share what they read */
+    assert_null(strstr(code.data, "mod_gather"));
+    mgk_text_free(&code);
     code = print_text("true", true);
     assert_non_null(strstr(code.data, "FUNCTION mod_int mask_mod(const struct mod_pair pair, const struct mod_data "
                                       "data)\n{\n    return mod_const_int(-1);\n}\n"));
