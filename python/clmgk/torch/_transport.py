@@ -39,13 +39,17 @@ class Transport:
         self.native.rank, self.native.ranks = dist.get_rank(group), dist.get_world_size(group)
         self.native.begin, self.native.wait, self.native.cancel = lib.binding_begin, lib.binding_end, lib.binding_cancel
 
-    def _send(self, tensor: Tensor, rank: int, tag: int) -> Any:
+    def _message(self, function: Any, tensor: Tensor, rank: int, tag: int) -> Any:
         group = self._group()
-        return dist.isend(tensor, dist.get_global_rank(group, rank), group, tag)
+        if group is None:
+            raise RuntimeError("group: torch.distributed.destroy_process_group ended it")
+        return function(tensor, dist.get_global_rank(group, rank), group, tag)
+
+    def _send(self, tensor: Tensor, rank: int, tag: int) -> Any:
+        return self._message(dist.isend, tensor, rank, tag)
 
     def _receive(self, tensor: Tensor, rank: int, tag: int) -> Any:
-        group = self._group()
-        return dist.irecv(tensor, dist.get_global_rank(group, rank), group, tag)
+        return self._message(dist.irecv, tensor, rank, tag)
 
     def begin(self, exchange: Any) -> int:
         """Begins an exchange; its number."""
