@@ -167,7 +167,7 @@ TH_TEST(draws)
             draw_range(session, RD_LISTED + n + 4, 1);
         }
     } else {
-        draw_range(session, 0, 3 * listed);
+        draw_range(session, 0, 2 * listed);
         draw_range(session, RD_LINEAR, linears / 2);
         for (uint64_t n = 0; n < 6; n++)
             draw_range(session, RD_PAGES + n * pages, 2);
