@@ -113,7 +113,7 @@ if [[ $full -eq 1 ]]; then
     stage release tools/release.sh build/release
 else
     stage python python/test.sh
-    export CLMGK_FAULT_STEP=96
+    export CLMGK_FAULT_STEP=192
     stage asan check_part asan cheap_tests -L quick -LE costly
     # The only build by Clang has the thread sanitizer; clang-tidy (lint) gives its warnings about the rest of the code.
     stage clang check_part tsan thread_tests -L quick -R '^test_(base|reference)$'
