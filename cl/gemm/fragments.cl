@@ -54,6 +54,9 @@ FUNCTION pair pair_make(float2 x)
 }
 #endif
 
+/* Columns from one sum of a work-item to the next of a pair; only neighbours are stored together. */
+#define PAIR_STEP SUM_COLUMN(0, 1)
+
 FUNCTION void pair_put(const mgk_gemm_product_args *a, __global PRODUCT_ELEMENT *c, float2 sum, int column,
                        bool aligned)
 {
@@ -65,38 +68,42 @@ FUNCTION void pair_put(const mgk_gemm_product_args *a, __global PRODUCT_ELEMENT 
     }
     if (column < a->n)
         store1(c, column, fma(a->alpha, sum.x, a->beta == 0.0f ? 0.0f : a->beta * load1(c, column)));
-    if (column + 1 < a->n)
-        store1(c, column + 1, fma(a->alpha, sum.y, a->beta == 0.0f ? 0.0f : a->beta * load1(c, column + 1)));
+    const int next = column + PAIR_STEP;
+    if (next < a->n)
+        store1(c, next, fma(a->alpha, sum.y, a->beta == 0.0f ? 0.0f : a->beta * load1(c, next)));
+}
+
+/* Sums of the work-item's row m and columns 2 j and 2 j + 1. */
+FUNCTION float2 pair_of_sums(const block *b, int m, int j)
+{
+    const int v = m % LANE_ROWS;
+    return (float2)(b->sum[m / LANE_ROWS][2 * j][v], b->sum[m / LANE_ROWS][2 * j + 1][v]);
 }
 
 /* Stores a whole block of aligned pairs, without comparisons, in place of C. */
 FUNCTION void whole_block_put(const mgk_gemm_product_args *a, const block *b, __global PRODUCT_ELEMENT *c, int2 start)
 {
-    SUMS_FOR(m, 2 * ROW_TILES) {
+    SUMS_FOR(m, LANE_ROWS * ROW_TILES) {
         __global PRODUCT_ELEMENT *const row =
-            c + (start.x + block_row(b, m / 2, m % 2)) * a->ldc + start.y + block_column(b, 0);
-        SUMS_FOR(j, COLUMN_TILES) {
-            const float2 sum = (float2)(b->sum[m / 2][2 * j][m % 2], b->sum[m / 2][2 * j + 1][m % 2]);
-            *(__global pair *)(row + 8 * j) = pair_make((float2)(a->alpha) * sum);
-        }
+            c + (start.x + block_row(b, m / LANE_ROWS, m % LANE_ROWS)) * a->ldc + start.y + block_column(b, 0);
+        SUMS_FOR(j, SUM_COLUMNS / 2)
+            *(__global pair *)(row + SUM_COLUMN(0, 2 * j)) = pair_make((float2)(a->alpha) * pair_of_sums(b, m, j));
     }
 }
 
 FUNCTION void block_put(const mgk_gemm_product_args *a, const block *b, __global PRODUCT_ELEMENT *c, int2 start)
 {
-    const bool aligned = ((size_t)c % sizeof(pair) | (size_t)a->ldc % 2) == 0;
+    const bool aligned = PAIR_STEP == 1 && ((size_t)c % sizeof(pair) | (size_t)a->ldc % 2) == 0;
     /* where registers are short, a second text would cost more than it saves */
     if (TF32_PRODUCTS < 2 && aligned && a->beta == 0.0f && start.x + BLOCK_M <= a->m && start.y + BLOCK_N <= a->n) {
         whole_block_put(a, b, c, start);
         return;
     }
-    SUMS_FOR(m, 2 * ROW_TILES) {
-        const int row = start.x + block_row(b, m / 2, m % 2);
-        SUMS_FOR(j, COLUMN_TILES) {
-            const float2 sum = (float2)(b->sum[m / 2][2 * j][m % 2], b->sum[m / 2][2 * j + 1][m % 2]);
+    SUMS_FOR(m, LANE_ROWS * ROW_TILES) {
+        const int row = start.x + block_row(b, m / LANE_ROWS, m % LANE_ROWS);
+        SUMS_FOR(j, SUM_COLUMNS / 2)
             if (row < a->m)
-                pair_put(a, c + row * a->ldc, sum, start.y + block_column(b, j), aligned);
-        }
+                pair_put(a, c + row * a->ldc, pair_of_sums(b, m, j), start.y + block_column(b, 2 * j), aligned);
     }
 }
 

@@ -11,8 +11,9 @@
  *
  *     onednn, openblas    run on the host's CPU, if the device is that CPU and runs native kernels (PoCL, Intel's CPU
  *                         runtime). They use the same buffers, without copies
- *     matrix              this library's kernels for the matrix units of NVIDIA GPUs. On other devices only plans that
- *                         name it take it, and it is slow: it emulates the units, for tests
+ *     matrix              this library's kernels for the matrix units of GPUs: NVIDIA's, and of f16 and bf16 AMD's and
+ *                         Intel's, where a probe and a comparison find them right. Other devices emulate the units, for
+ *                         tests: only plans that name it take it there, and it is slow
  *     clblast             any OpenCL device
  *     clmgk               this library's kernels: any device, all types and shapes. Made for few rows (m), where
  *                         reading B takes most of the time

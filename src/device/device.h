@@ -40,6 +40,12 @@ typedef struct mgk_matrix_unit {
 
 enum { MGK_MATRIX_UNITS = MATRIX_UNITS };
 
+/* Sizes of a unit of the engine `matrix`, as its kernels have them (engine/units.clh). All zero: it is another's. */
+typedef struct mgk_unit_sizes {
+    int lanes, rows, columns, depth, row_lanes, words;
+    int held, most_tiles, widest, most_sums, most_of_several; /* that registers hold */
+} mgk_unit_sizes;
+
 /* Room of a compute unit for the work-groups that are resident on it together. registers = 0: unknown, as on CPUs,
  * whose work-groups run one after another. */
 typedef struct mgk_unit {
@@ -297,6 +303,11 @@ int mgk_matrix_unit_of(const mgk_device_facts *facts, int newest);
 
 /* True if the kernels of unit AMX make its products by AVX512-BF16, on a CPU without AMX. */
 bool mgk_matrix_unit_has_dots(const mgk_device_facts *facts, int unit);
+
+/* True of units that have no products of f32 numbers, nor of two types (engine/units.clh). */
+bool mgk_matrix_unit_is_direct(int unit);
+
+const mgk_unit_sizes *mgk_matrix_unit_sizes(int unit);
 
 /* Its name in messages; empty for 0. */
 const char *mgk_matrix_unit_name(const mgk_device_facts *facts, int unit);

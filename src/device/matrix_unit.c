@@ -154,6 +154,19 @@ static const struct {
                         .options = TILE_OPTIONS,
                         .probe = TILE_PROBE}};
 
+#define SIZES_OF(unit, its_name, its_maker, its_models, ...) [unit] = {__VA_ARGS__},
+static const mgk_unit_sizes sizes[MGK_MATRIX_UNITS] = {MATRIX_ENGINE_UNITS(SIZES_OF)};
+
+bool mgk_matrix_unit_is_direct(int unit)
+{
+    return units[unit].maker != MGK_GPU_OTHER;
+}
+
+const mgk_unit_sizes *mgk_matrix_unit_sizes(int unit)
+{
+    return &sizes[unit];
+}
+
 /* True if the text begins with one of the words. */
 static bool begins_with_one_of(const char *text, const char *words)
 {
@@ -177,7 +190,7 @@ static bool has_direct_unit(const mgk_device_facts *facts, int unit)
 
 static bool has_unit(const mgk_device_facts *facts, int unit)
 {
-    if (units[unit].maker != MGK_GPU_OTHER)
+    if (mgk_matrix_unit_is_direct(unit))
         return has_direct_unit(facts, unit);
     const int capability = facts->runtime == MGK_RUNTIME_NVIDIA ? mgk_nvidia_capability(facts) : 0;
     const bool has_tiles = unit == MATRIX_AMX_F16 ? facts->x86_amx_f16 : facts->x86_amx || facts->x86_dots;
@@ -270,7 +283,7 @@ static clmgk_status permit(const clmgk_context *context, int unit, clmgk_error *
 /* Notes the types of which a direct unit multiplies numbers wrongly. */
 static void judge_types(const clmgk_context *context, mgk_matrix_unit *found, const void *products)
 {
-    if (units[found->unit].maker == MGK_GPU_OTHER)
+    if (!mgk_matrix_unit_is_direct(found->unit))
         return;
     found->wrong_types = wrong_types_of(products);
     for (int type = 0; type < (int)sizeof(found->wrong_types) * CHAR_BIT; ++type)

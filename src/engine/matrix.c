@@ -20,23 +20,10 @@ enum {
 };
 enum { GROUP_WARPS = 4 }; /* warps of wgmma */
 
-/* Sizes of the units, as their kernels have them. */
-typedef struct unit_sizes {
-    int lanes, rows, columns, depth, row_lanes, words;
-    int held, most_tiles, widest, most_sums, most_of_several; /* that registers hold */
-} unit_sizes;
-
-#define SIZES_OF(unit, name, maker, models, ...) [unit] = {__VA_ARGS__},
-static const unit_sizes sizes[MATRIX_UNITS] = {MATRIX_ENGINE_UNITS(SIZES_OF)};
-
-/* True of units that have no products of f32 numbers, nor of two types (units.clh). */
-#define IS_DIRECT(unit, ...) [unit] = true,
-static const bool is_direct[MATRIX_UNITS] = {MATRIX_DIRECT_UNITS(IS_DIRECT)};
-
-static const unit_sizes *sizes_of(const mgk_tunables *p)
+static const mgk_unit_sizes *sizes_of(const mgk_tunables *p)
 {
     const int unit = mgk_tunable_get(p, MGK_NAMED(unit)), emulated = mgk_tunable_get(p, MGK_NAMED(emulates));
-    return &sizes[unit != 0 ? unit : emulated != 0 ? emulated : MATRIX_MMA];
+    return mgk_matrix_unit_sizes(unit != 0 ? unit : emulated != 0 ? emulated : MATRIX_MMA);
 }
 
 /* Work-items of a work-group. */
@@ -125,7 +112,7 @@ static int64_t slices_words_of(const mgk_footprint *f, const mgk_tunables *p)
 /* Words of a work-item for a block's own keys and values. */
 static int64_t own_words_of(const mgk_footprint *f, const mgk_tunables *p)
 {
-    const unit_sizes *const unit = sizes_of(p);
+    const mgk_unit_sizes *const unit = sizes_of(p);
     const int64_t steps =
         (WIDTH_OF(f->head_size, unit->columns) + WIDTH_OF(f->value_size, unit->columns)) / unit->depth;
     return mgk_tunable_get(p, MGK_NAMED(row_tiles)) * steps * unit->words;
@@ -253,7 +240,8 @@ static int most_heads(const mgk_footprint *f, const mgk_device_facts *facts, con
 {
     enum { MOST_HEADS = 4, FEW_HEADS = 2, FEW_SCORES = 2, WIDE = 64, MOST_SUMS = 256, MOST_WIDE_SUMS = 192 };
     const bool is_cpu = facts->info.device_class == CLMGK_DEVICE_CPU;
-    const bool few = is_cpu || held_of(f) > FEW_SCORES || is_direct[mgk_tunable_get(p, MGK_NAMED(unit))];
+    const bool few =
+        is_cpu || held_of(f) > FEW_SCORES || mgk_matrix_unit_is_direct(mgk_tunable_get(p, MGK_NAMED(unit)));
     const bool has_room = width_of(f->value_size) <= WIDE || (!few && (f->forward || uses_wgmma(p)));
     const int64_t width = width_of(f->value_size), most_sums = has_room ? MOST_SUMS : MOST_WIDE_SUMS;
     const int most = score_is_costly(f) && !is_cpu ? 1 : few ? FEW_HEADS : MOST_HEADS;
@@ -317,7 +305,8 @@ static int64_t resident_of(const mgk_footprint *f, const mgk_device_facts *facts
     const int64_t threads = threads_of(p);
     const bool few = fits_large_block(f) && !f->singles && mgk_tunable_get(p, MGK_NAMED(row_tiles)) == 1;
     const int limit = most_registers(f, p);
-    if (unit.registers == 0 || facts->matrix_unit.unit == 0 || is_direct[facts->matrix_unit.unit] || !f->forward)
+    if (unit.registers == 0 || facts->matrix_unit.unit == 0 || mgk_matrix_unit_is_direct(facts->matrix_unit.unit) ||
+        !f->forward)
         return 0;
     return mgk_resident_groups(&unit, threads,
                                limit > 0 ? limit
@@ -353,7 +342,7 @@ static int64_t gradient_sums_of(const mgk_footprint *f)
 static int64_t most_gradient_sums(const mgk_device_facts *facts)
 {
     const int unit = facts->matrix_unit.unit;
-    return sizes[unit != 0 ? unit : MATRIX_WGMMA].most_sums;
+    return mgk_matrix_unit_sizes(unit != 0 ? unit : MATRIX_WGMMA)->most_sums;
 }
 
 /* True if the backward pass takes components one after the other, so that registers hold the sums of one; by either
@@ -459,9 +448,9 @@ static const char *compiler_of(const mgk_footprint *f, const mgk_tunables *p)
     case 168:
         return MGK_EDITED_PTX " " MGK_REGISTERS_LIMIT "168";
     default:
-        return uses_wgmma(p)                                    ? MGK_EDITED_PTX
-               : is_direct[mgk_tunable_get(p, MGK_NAMED(unit))] ? MGK_UNTRIED_UNIT
-                                                                : NULL;
+        return uses_wgmma(p)                                                    ? MGK_EDITED_PTX
+               : mgk_matrix_unit_is_direct(mgk_tunable_get(p, MGK_NAMED(unit))) ? MGK_UNTRIED_UNIT
+                                                                                : NULL;
     }
 }
 
@@ -510,7 +499,8 @@ static clmgk_status fit_tiles(const mgk_footprint *f, const mgk_device_facts *fa
 /* Parameters that the caller gave, and the problem, for the unit's sizes. */
 static clmgk_status check_sizes(const mgk_footprint *f, const mgk_tunables *p, clmgk_error *error)
 {
-    if (f->singles && (is_direct[mgk_tunable_get(p, MGK_NAMED(unit))] || mgk_tunable_get(p, MGK_NAMED(emulates)) != 0))
+    if (f->singles && (mgk_matrix_unit_is_direct(mgk_tunable_get(p, MGK_NAMED(unit))) ||
+                       mgk_tunable_get(p, MGK_NAMED(emulates)) != 0))
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "engine matrix: the unit has no products of f32");
     if (tile_of(p) % sizes_of(p)->columns != 0)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "engine matrix: key-tiles: expected a multiple of %d",
@@ -524,8 +514,8 @@ static clmgk_status check_sizes(const mgk_footprint *f, const mgk_tunables *p, c
 /* Whether registers hold the block, with a direct unit. */
 static clmgk_status check_registers(const mgk_footprint *f, const mgk_tunables *p, clmgk_error *error)
 {
-    const unit_sizes *const unit = sizes_of(p);
-    if (!is_direct[mgk_tunable_get(p, MGK_NAMED(unit))])
+    const mgk_unit_sizes *const unit = sizes_of(p);
+    if (!mgk_matrix_unit_is_direct(mgk_tunable_get(p, MGK_NAMED(unit))))
         return CLMGK_OK;
     if (width_of(f->widest) > unit->widest)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
@@ -637,7 +627,7 @@ static bool is_linear(const clmgk_attention_desc *desc)
 /* Why a direct unit does not serve a problem; NULL: it does, or the unit is none. */
 static const char *why_not_unit(const mgk_matrix_unit *found, const clmgk_attention_desc *desc)
 {
-    if (!is_direct[found->unit])
+    if (!mgk_matrix_unit_is_direct(found->unit))
         return NULL;
     if (is_linear(desc))
         return "without a softmax its products are of tf32, which the device's matrix units lack";

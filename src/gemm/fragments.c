@@ -11,8 +11,8 @@ MGK_TUNABLE_TABLE(fragments, "gemm-matrix", MGK_FRAGMENTS_TUNABLES, MGK_FRAGMENT
 
 const mgk_tunable_table *const mgk_gemm_fragments_table = &fragments_table;
 
-/* Rows and columns of a fragment, bytes of a piece that is copied at once, and work-items of a warp. */
-enum { FRAGMENT_ROWS = 16, FRAGMENT_COLUMNS = 8, PIECE_BYTES = 16, WARP = 32 };
+/* Columns of a fragment, and bytes of a piece that is copied at once. */
+enum { FRAGMENT_COLUMNS = 8, PIECE_BYTES = 16 };
 
 /* The bound of sums of more numbers has room for the parts that three products of tf32, or of three slices, omit
  * (docs/layer.md). */
@@ -39,10 +39,29 @@ static int slices_of(const clmgk_gemm_desc *desc)
 
 /* ---- blocks ---------------------------------------------------------------------------------------------------- */
 
+/* Sizes of the unit, or of the one that is emulated. */
+static const mgk_unit_sizes *sizes_of(const mgk_tunables *p)
+{
+    const int unit = mgk_tunable_get(p, MGK_NAMED(unit)), emulated = mgk_tunable_get(p, MGK_NAMED(emulates));
+    return mgk_matrix_unit_sizes(unit != 0 ? unit : emulated != 0 ? emulated : MATRIX_MMA);
+}
+
+/* True of a direct unit, also an emulated one. */
+static bool is_direct(const mgk_tunables *p)
+{
+    return mgk_matrix_unit_is_direct(mgk_tunable_get(p, MGK_NAMED(unit))) ||
+           mgk_tunable_get(p, MGK_NAMED(emulates)) != 0;
+}
+
+static int64_t threads_of(const mgk_tunables *p)
+{
+    return (int64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * sizes_of(p)->lanes;
+}
+
 static int64_t rows_of(const mgk_tunables *p)
 {
     return (int64_t)(mgk_tunable_get(p, MGK_NAMED(warps)) / mgk_tunable_get(p, MGK_NAMED(column_warps))) *
-           mgk_tunable_get(p, MGK_NAMED(row_tiles)) * FRAGMENT_ROWS;
+           mgk_tunable_get(p, MGK_NAMED(row_tiles)) * sizes_of(p)->rows;
 }
 
 static int64_t columns_of(const mgk_tunables *p)
@@ -66,6 +85,20 @@ static int64_t blocks_of(const clmgk_gemm_desc *desc, const mgk_tunables *p)
     return desc->batch * mgk_gemm_parts(desc->m, rows_of(p)) * mgk_gemm_parts(desc->n, columns_of(p));
 }
 
+/* Checks that a warp's columns are whole fragments of the unit, and that transposed rows of a tile are long enough. */
+static clmgk_status check_fragments(const mgk_tunables *p, clmgk_error *error)
+{
+    enum { LEAST_ROWS = 32 };
+    const int tiles = sizes_of(p)->columns / FRAGMENT_COLUMNS;
+    if (mgk_tunable_get(p, MGK_NAMED(column_tiles)) % tiles != 0)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "column-tiles: expected a multiple of %d with this unit",
+                        tiles);
+    return rows_of(p) >= LEAST_ROWS
+               ? CLMGK_OK
+               : mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "a block of %d rows with this unit: expected at least %d",
+                          (int)rows_of(p), LEAST_ROWS);
+}
+
 /* Halves a parameter that is a default, unless a block would then be too small. */
 static bool halve(mgk_tunables *p, mgk_tunable_name name)
 {
@@ -73,7 +106,7 @@ static bool halve(mgk_tunables *p, mgk_tunable_name name)
     if (!mgk_tunable_is_default(p, name) || mgk_tunable_get(p, name) < 2)
         return false;
     mgk_tunable_default(&smaller, name, mgk_tunable_get(p, name) / 2);
-    if (mgk_tunables_check(&smaller, true, NULL) != CLMGK_OK)
+    if (mgk_tunables_check(&smaller, true, NULL) != CLMGK_OK || check_fragments(&smaller, NULL) != CLMGK_OK)
         return false;
     *p = smaller;
     return true;
@@ -127,11 +160,11 @@ static void choose_block(const clmgk_gemm_desc *desc, const mgk_device_facts *fa
     choose_splits(desc, units, p);
 }
 
-/* Slices leave room for two stages, and need no more. */
+/* Pieces that are loaded ahead need no more than two stages, and slices leave no room for more. */
 static void choose_stages(mgk_tunables *p)
 {
     enum { STAGES = 2 };
-    if (mgk_tunable_get(p, MGK_NAMED(slices)) > 0)
+    if (mgk_tunable_get(p, MGK_NAMED(slices)) > 0 || is_direct(p))
         mgk_tunable_default(p, MGK_NAMED(stages), STAGES);
 }
 
@@ -169,12 +202,24 @@ static bool choose_wgmma(const clmgk_gemm_desc *desc, mgk_tunables *p)
     return suits;
 }
 
+/* A warp of a direct unit has as many columns as a tile of attention has keys, and MOST_SUMS sums in a lane. */
+static void choose_direct(mgk_tunables *p)
+{
+    enum { MOST_SUMS = 64 };
+    const mgk_unit_sizes *const unit = sizes_of(p);
+    const int columns = unit->most_tiles * FRAGMENT_COLUMNS;
+    mgk_tunable_default(p, MGK_NAMED(column_tiles), unit->most_tiles);
+    mgk_tunable_default(p, MGK_NAMED(row_tiles), MOST_SUMS * unit->lanes / columns / unit->rows);
+}
+
 static void choose(const clmgk_gemm_desc *desc, const mgk_device_facts *facts, mgk_tunables *p)
 {
-    const int unit = facts->matrix_unit.unit;
+    const int found = facts->matrix_unit.unit;
     mgk_tunables_begin(p, facts->info.device_class);
-    if (unit != MATRIX_WGMMA || !choose_wgmma(desc, p))
-        mgk_tunable_default(p, MGK_NAMED(unit), unit == 0 ? 0 : MATRIX_MMA);
+    if (found != MATRIX_WGMMA || !choose_wgmma(desc, p))
+        mgk_tunable_default(p, MGK_NAMED(unit), found == MATRIX_WGMMA ? MATRIX_MMA : found);
+    if (is_direct(p))
+        choose_direct(p);
     choose_stages(p);
     choose_local(facts->info.local_memory_bytes, p);
     choose_block(desc, facts, p);
@@ -182,17 +227,26 @@ static void choose(const clmgk_gemm_desc *desc, const mgk_device_facts *facts, m
 
 /* ---- plans ------------------------------------------------------------------------------------------------------ */
 
+/* The newest unit of the engine `matrix` that a device of this architecture has; 0: none. */
+static int newest_unit(const mgk_device_facts *facts)
+{
+    int newest = mgk_matrix_unit_of(facts, MATRIX_WGMMA);
+    for (int unit = 1; unit < MGK_MATRIX_UNITS && newest == 0; ++unit)
+        if (mgk_matrix_unit_is_direct(unit))
+            newest = mgk_matrix_unit_of(facts, unit);
+    return newest;
+}
+
 static clmgk_status fragments_applicable(const mgk_device_facts *facts, clmgk_dtype dtype, clmgk_error *error)
 {
-    (void)facts;
-    (void)dtype;
-    (void)error;
-    return CLMGK_OK;
+    return mgk_matrix_unit_is_direct(newest_unit(facts)) && dtype == CLMGK_DTYPE_F32
+               ? mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "the device's matrix units multiply f16 and bf16 alone")
+               : CLMGK_OK;
 }
 
 static const char *fragments_only_named(const mgk_device_facts *facts)
 {
-    return mgk_matrix_unit_of(facts, MATRIX_MMA) == 0 ? "emulates matrix units, for tests that name it" : NULL;
+    return newest_unit(facts) == 0 ? "emulates matrix units, for tests that name it" : NULL;
 }
 
 static clmgk_status fragments_check(const char *text, clmgk_error *error)
@@ -203,18 +257,21 @@ static clmgk_status fragments_check(const char *text, clmgk_error *error)
     return mgk_tunables_check(&tunables, false, error);
 }
 
-/* Finds the unit of products: the device's, or 0 on a device without one. */
-static clmgk_status find_unit(clmgk_context *context, int *unit, clmgk_error *error)
+/* Finds the unit of products of a type: the device's, or 0 on a device without one. */
+static clmgk_status find_unit(clmgk_context *context, clmgk_dtype dtype, int *unit, clmgk_error *error)
 {
+    const int newest = newest_unit(&context->facts);
     *unit = 0;
-    if (mgk_matrix_unit_of(&context->facts, MATRIX_MMA) == 0)
+    if (newest == 0)
         return CLMGK_OK;
-    const mgk_matrix_unit found = mgk_context_matrix_unit(context, MATRIX_WGMMA);
+    const mgk_matrix_unit found = mgk_context_matrix_unit(context, newest);
     *unit = found.unit;
-    return found.unit > 0 ? CLMGK_OK : mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "no matrix units: %s", found.why);
+    return found.unit > 0 && (found.wrong_types >> dtype & 1U) == 0
+               ? CLMGK_OK
+               : mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "no matrix units: %s", found.why);
 }
 
-static void add_step(clmgk_gemm_plan *plan, const mgk_sub_group *sub_group, const mgk_tunables *p)
+static void add_step(clmgk_gemm_plan *plan, const mgk_device_facts *facts, const mgk_tunables *p)
 {
     const clmgk_gemm_desc *const desc = &plan->desc;
     const int splits = mgk_tunable_get(p, MGK_NAMED(splits)), slices = mgk_tunable_get(p, MGK_NAMED(slices));
@@ -225,21 +282,24 @@ static void add_step(clmgk_gemm_plan *plan, const mgk_sub_group *sub_group, cons
                              .TYPE_V = (int)desc->dtype,
                              .TYPE_O = (int)desc->dtype,
                              .MATRIX_UNIT = mgk_tunable_get(p, MGK_NAMED(unit)),
-                             .SHUFFLE = sub_group->shuffle,
-                             .SUB_GROUP_SIZE = sub_group->size,
+                             .EMULATED_UNIT = mgk_tunable_get(p, MGK_NAMED(emulates)),
+                             .SHUFFLE = facts->sub_group.shuffle,
+                             .SUB_GROUP_SIZE = facts->sub_group.size,
+                             .LEAST_SUB_GROUP = facts->least_sub_group,
                              .TF32_PRODUCTS = tf32_products_of(desc, slices),
                              .BF16_SLICES = slices,
                              .SPLIT_DEPTH = splits > 1,
                              .TRANSPOSE_A = desc->transpose_a,
                              .TRANSPOSE_B = desc->transpose_b};
-    const size_t threads = (size_t)mgk_tunable_get(p, MGK_NAMED(warps)) * WARP;
+    const size_t threads = (size_t)threads_of(p);
+    const int unit = mgk_tunable_get(p, MGK_NAMED(unit));
     step->file = "gemm/fragments.cl";
     step->name = "gemm_fragments";
     mgk_text_printf(&step->options, "-cl-std=CL1.2");
     mgk_flags_options(&flags, &step->options);
     mgk_tunables_options(p, &step->options);
-    if (mgk_tunable_get(p, MGK_NAMED(unit)) == MATRIX_WGMMA)
-        mgk_text_printf(&step->options, " " MGK_EDITED_PTX);
+    if (unit == MATRIX_WGMMA || mgk_matrix_unit_is_direct(unit))
+        mgk_text_printf(&step->options, " %s", unit == MATRIX_WGMMA ? MGK_EDITED_PTX : MGK_UNTRIED_UNIT);
     const int64_t rows = rows_of(p), columns = columns_of(p);
     const size_t blocks = (size_t)(splits > 1 ? mgk_gemm_bind_ranges(plan, step, rows, columns, range_of(desc, p))
                                               : mgk_gemm_bind_product(plan, step, rows, columns));
@@ -251,7 +311,7 @@ static void add_step(clmgk_gemm_plan *plan, const mgk_sub_group *sub_group, cons
 
 static clmgk_status check_group(const mgk_tunables *p, const mgk_device_facts *facts, clmgk_error *error)
 {
-    const uint64_t threads = (uint64_t)mgk_tunable_get(p, MGK_NAMED(warps)) * WARP, local = local_bytes_of(p);
+    const uint64_t threads = (uint64_t)threads_of(p), local = local_bytes_of(p);
     if (threads > facts->info.max_work_group || threads > facts->work_item_limit)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "a work-group of %" PRIu64 ", the device takes %" PRIu64,
                         threads, facts->info.max_work_group);
@@ -283,6 +343,8 @@ static clmgk_status check_slices(const clmgk_gemm_desc *desc, const mgk_tunables
     if (slices > 0 && (least == 0 || slices < least))
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "%d slices of a number are not for this product: expected %d",
                         slices, least);
+    if (desc->dtype == CLMGK_DTYPE_F32 && is_direct(p))
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "the unit has no products of f32");
     if (slices == 0 && desc->dtype == CLMGK_DTYPE_F32 && mgk_tunable_get(p, MGK_NAMED(unit)) == MATRIX_WGMMA)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
                         "wgmma multiplies slices of f32 numbers, which this product does not have: expected unit 1");
@@ -298,6 +360,7 @@ static clmgk_status read_parameters(const clmgk_gemm_desc *desc, const mgk_devic
     choose(desc, facts, p);
     MGK_TRY(check_slices(desc, p, error));
     MGK_TRY(mgk_tunables_check(p, true, error));
+    MGK_TRY(check_fragments(p, error));
     if (!mgk_matrix_unit_allows(facts, mgk_tunable_get(p, MGK_NAMED(unit))))
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "the device has no such matrix unit");
     return check_group(p, facts, error);
@@ -309,7 +372,7 @@ clmgk_status mgk_gemm_fragments_step(clmgk_gemm_plan *plan, const mgk_device_fac
     const mgk_parameters given = {.text = parameters, .origin = MGK_ORIGIN_CALLER};
     mgk_tunables tunables;
     MGK_TRY(read_parameters(&plan->desc, facts, &given, &tunables, error));
-    add_step(plan, &facts->sub_group, &tunables);
+    add_step(plan, facts, &tunables);
     return CLMGK_OK;
 }
 
@@ -333,7 +396,7 @@ static clmgk_status make(clmgk_gemm_plan *plan, const mgk_device_facts *facts, c
                          mgk_limits *limits, clmgk_error *error)
 {
     clmgk_program_origin origin = CLMGK_PROGRAM_MEMORY;
-    add_step(plan, &facts->sub_group, p);
+    add_step(plan, facts, p);
     MGK_TRY(mgk_steps_make(plan->context, &plan->steps, 1, limits, &origin, error));
     return verify(plan, facts, p, error);
 }
@@ -362,7 +425,7 @@ static clmgk_status fragments_plan(clmgk_gemm_plan *plan, const char *parameters
     const mgk_parameters given = {.text = parameters, .origin = own ? MGK_ORIGIN_CALLER : MGK_ORIGIN_NEAR};
     mgk_device_facts facts = plan->context->facts;
     mgk_tunables tunables;
-    MGK_TRY(find_unit(plan->context, &facts.matrix_unit.unit, error));
+    MGK_TRY(find_unit(plan->context, plan->desc.dtype, &facts.matrix_unit.unit, error));
     facts.sub_group = mgk_context_sub_group(plan->context);
     for (;;) {
         clmgk_error failure = {.status = CLMGK_OK};

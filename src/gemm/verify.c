@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Verdicts on edited programs of products: assemblers may miscompile one configuration of a kernel and not the next. A
- * small product runs in the plan's own program. Its numbers have so few digits that all sums are exact. */
+/* Verdicts on programs of products that are edited, or use a unit that nobody has seen at work: assemblers may
+ * miscompile one configuration of a kernel and not the next. A small product runs in the plan's own program. Its
+ * numbers have so few digits that all sums are exact. */
 #include "gemm/gemm.h"
 #include "gemm/product_args.clh"
 

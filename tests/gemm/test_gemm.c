@@ -314,6 +314,30 @@ TH_TEST(fragments)
     expect_fragments(session, CLMGK_DTYPE_BF16, NN, SMALL_BLOCKS ",splits=2");
 }
 
+/* In the layouts of AMD's and Intel's units, 5 to 9, with as large blocks as their fragments need. */
+static void expect_layout(const th_session *session, int unit, clmgk_dtype dtype, int form, const char *more)
+{
+    char parameters[96];
+    (void)snprintf(parameters, sizeof(parameters), "warps=%d,column-warps=1,row-tiles=%d,column-tiles=4,emulates=%d%s",
+                   unit == 9 ? 4 : 2, unit == 5 ? 1 : 2, unit, more);
+    expect_fragments(session, dtype, form, parameters);
+}
+
+/* Lanes of mfma have four neighbouring columns of a row; lanes of RDNA 3's wmma have every second one. */
+TH_TEST(fragments_in_other_layouts)
+{
+    expect_layout(session, 5, CLMGK_DTYPE_F16, NT, "");
+    expect_layout(session, 6, CLMGK_DTYPE_BF16, TN, "");
+}
+
+TH_FULL_TEST(fragments_in_all_layouts)
+{
+    for (int unit = 5; unit <= 9; unit++)
+        for (int form = 0; form < FORMS; form++)
+            expect_layout(session, unit, form % 2 ? CLMGK_DTYPE_F16 : CLMGK_DTYPE_BF16, form,
+                          form == TN ? ",splits=2" : "");
+}
+
 static void store_singles(const th_session *session, const tp_matrix *matrix)
 {
     clmgk_ref_store(CLMGK_DTYPE_F32, matrix->values, matrix->count, matrix->image);
@@ -546,6 +570,14 @@ TH_TEST(fragments_have_to_be_named_without_units)
     th_expect_error(plan_status(session, &desc, "MWG=64"), CLMGK_ERROR_INVALID_VALUE, "");
     th_expect_error(plan_status(session, &desc, "warps=2,column-warps=4"), CLMGK_ERROR_INVALID_VALUE, "");
     th_expect_error(plan_status(session, &desc, "unit=1,slices=3"), CLMGK_ERROR_INVALID_VALUE, "");
+    th_expect_error(plan_status(session, &desc, "unit=1,emulates=5"), CLMGK_ERROR_INVALID_VALUE, "");
+    th_expect_error(plan_status(session, &desc, "unit=0,emulates=5,column-tiles=2"), CLMGK_ERROR_UNSUPPORTED,
+                    "expected a multiple of 4");
+    th_expect_error(plan_status(session, &desc, "unit=0,emulates=9,warps=2,column-warps=1,row-tiles=1"),
+                    CLMGK_ERROR_UNSUPPORTED, "a block of 16 rows");
+    desc.dtype = CLMGK_DTYPE_F32;
+    th_expect_error(plan_status(session, &desc, "unit=0,emulates=5"), CLMGK_ERROR_UNSUPPORTED, "no products of f32");
+    desc.dtype = CLMGK_DTYPE_BF16;
     if (has_units)
         return;
     th_expect_error(plan_status(session, &desc, "unit=1"), CLMGK_ERROR_UNSUPPORTED, "matrix unit");
@@ -553,7 +585,7 @@ TH_TEST(fragments_have_to_be_named_without_units)
     clmgk_gemm_plan *const plan = tp_plan(session, &desc, "matrix", SMALL_BLOCKS);
     assert_int_equal(clmgk_gemm_plan_get_info(plan, &info, NULL), CLMGK_OK);
     assert_string_equal(info.provider, "matrix");
-    assert_string_equal(info.parameters, SMALL_BLOCKS ",splits=1,slices=0");
+    assert_string_equal(info.parameters, SMALL_BLOCKS ",emulates=0,splits=1,slices=0");
     assert_non_null(strstr(info.note, "emulates matrix units"));
     assert_int_equal(info.sums, CLMGK_DTYPE_F32);
     assert_int_equal(info.workspace_bytes, 0);
@@ -655,6 +687,42 @@ TH_TEST(fragments_come_first_with_units)
         for (int dtype = 0; dtype < 3; dtype++)
             assert_int_equal(mgk_gemm_may_choose(&mgk_gemm_fragments, &facts, (clmgk_dtype)dtype, NULL),
                              i > 0 ? CLMGK_OK : CLMGK_ERROR_UNSUPPORTED);
+    }
+}
+
+/* So it does with AMD's and Intel's units, of 16-bit numbers, in blocks of their fragments. */
+TH_TEST(other_units_have_blocks_of_their_own)
+{
+    static const struct {
+        const char *vendor, *architecture;
+        int sub_group, unit, lanes;
+        const char *options; /* words of them */
+    } devices[] = {
+        {"Advanced Micro Devices, Inc.", "gfx942", 0, 5, 64, "-DROW_TILES=2 -DCOLUMN_TILES=8 -DDEPTH=32 -DSTAGES=2"},
+        {"Advanced Micro Devices, Inc.", "gfx1100", 0, 6, 32, "-DROW_TILES=4 -DCOLUMN_TILES=4 -DDEPTH=32 -DSTAGES=2"},
+        {"Advanced Micro Devices, Inc.", "gfx1201", 0, 7, 32, "-DUNTRIED_UNIT=1"},
+        {"Intel(R) Corporation", "pvc", 16, 8, 16, "-DLEAST_SUB_GROUP=16"},
+        {"Intel(R) Corporation", "dg2", 8, 9, 8, "-DROW_TILES=2 -DCOLUMN_TILES=4"}};
+    for (size_t n = 0; n < TH_COUNT(devices); n++) {
+        mgk_device_facts facts = hopper_of(session);
+        mgk_steps steps = {.count = 0};
+        clmgk_gemm_plan plan = {.context = session->context, .steps = &steps};
+        clmgk_gemm_desc desc = desc_of(4096, 4096, 4096);
+        desc.dtype = CLMGK_DTYPE_BF16;
+        (void)snprintf(facts.info.vendor, sizeof(facts.info.vendor), "%s", devices[n].vendor);
+        (void)snprintf(facts.info.architecture, sizeof(facts.info.architecture), "%s", devices[n].architecture);
+        facts.least_sub_group = devices[n].sub_group;
+        facts.intel_matrix_mad = devices[n].sub_group > 0;
+        facts.matrix_unit.unit = devices[n].unit;
+        assert_int_equal(mgk_gemm_may_choose(&mgk_gemm_fragments, &facts, CLMGK_DTYPE_F16, NULL), CLMGK_OK);
+        th_expect_error(mgk_gemm_may_choose(&mgk_gemm_fragments, &facts, CLMGK_DTYPE_F32, &th_error),
+                        CLMGK_ERROR_UNSUPPORTED, "multiply f16 and bf16 alone");
+        th_expect_ok(mgk_gemm_resolve(&desc, &plan.desc, &th_error));
+        th_expect_ok(mgk_gemm_fragments_step(&plan, &facts, "", &th_error));
+        assert_int_equal(steps.step[0].launch.local[0], 4 * devices[n].lanes);
+        assert_non_null(strstr(steps.step[0].options.data, devices[n].options));
+        mgk_steps_clear(&steps, NULL);
+        mgk_text_free(&plan.note);
     }
 }
 

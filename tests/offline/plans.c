@@ -582,7 +582,7 @@ static int print_direct(int unit, const char *vendor, int sub_group)
             fits_direct(&desc, &facts))
             failed |= print_plan(p->name, desc, p->pass, CLMGK_ENGINE_MATRIX, &facts);
     }
-    return failed;
+    return failed | offline_print_direct(direct_units[unit], &facts);
 }
 
 static int print_directs(void)

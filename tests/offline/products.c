@@ -84,6 +84,15 @@ int offline_print_fragments(const mgk_device_facts *gpu, const mgk_device_facts 
     return failed;
 }
 
+int offline_print_direct(const char *engine, const mgk_device_facts *facts)
+{
+    enum { FORMS = 4 };
+    int failed = print_configuration(engine, CLMGK_DTYPE_F16, CLMGK_PRECISION_EXACT, 0, facts);
+    for (int form = 0; form < FORMS; ++form)
+        failed |= print_configuration(engine, CLMGK_DTYPE_BF16, CLMGK_PRECISION_EXACT, form, facts);
+    return failed;
+}
+
 /* ---- steps ------------------------------------------------------------------------------------------------------ */
 
 static const char *matrix_name(int buffer)

@@ -10,6 +10,9 @@
 int offline_print_fragments(const mgk_device_facts *gpu, const mgk_device_facts *nvidia,
                             const mgk_device_facts *hopper);
 
+/* Prints the configurations of the products of a direct unit, whose name `engine` has. */
+int offline_print_direct(const char *engine, const mgk_device_facts *facts);
+
 /*
  * Prints the step of the product whose fields `texts` set, such as "m=70" or "transpose_a=1", as offline_print_steps
  * does. `dtype=1`: f16; `parameters=...` are the plan's. Returns 0, or 1 after a message.

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Matrix units of AMD's and Intel's GPUs, pretended by a layer (layers/unit_layer.c), which runs the kernels that such
  * a GPU would run: CLMGK_TEST_UNIT says which unit, and what is wrong with it. A wrong unit is never used. */
-#include "harness/harness.h"
+#include "harness/product.h"
 #include "harness/scratch.h"
 
 #include <dlfcn.h>
@@ -121,6 +121,47 @@ TH_FULL_TEST(types_have_verdicts_of_their_own)
     expect_plan(context, CLMGK_DTYPE_BF16, one->bf16, one->bf16 ? "; matrix units: " : "; no matrix units: ");
     expect_plan(context, CLMGK_DTYPE_F32, false, "work-items share tiles");
     clmgk_context_release(context);
+}
+
+/* The provider of a plan that chooses by itself. */
+static void expect_provider(clmgk_context *context, clmgk_dtype dtype, bool unit)
+{
+    clmgk_gemm_desc desc = CLMGK_GEMM_DESC_INIT;
+    clmgk_gemm_info info = CLMGK_GEMM_INFO_INIT;
+    clmgk_gemm_plan *plan = NULL;
+    desc.dtype = dtype;
+    desc.m = desc.n = desc.k = 70;
+    th_expect_ok(clmgk_gemm_plan_create(context, &desc, NULL, &plan, &th_error));
+    th_expect_ok(clmgk_gemm_plan_get_info(plan, &info, &th_error));
+    assert_int_equal(strcmp(info.provider, "matrix") == 0, unit);
+    if (!unit && dtype == CLMGK_DTYPE_F16)
+        expect_words(info.note, expected()->found ? "it gives wrong" : "no matrix units: ");
+    clmgk_gemm_plan_release(plan);
+}
+
+/* Products of matrices have the same verdicts, and a right unit multiplies blocks, their edges and ranges. */
+TH_TEST(products_are_right)
+{
+    enum { FORMS = 4 };
+    const outcome *const one = expected();
+    clmgk_context *const context = open_context(session, "");
+    expect_provider(context, CLMGK_DTYPE_F16, one->f16);
+    if (session->full) {
+        expect_provider(context, CLMGK_DTYPE_BF16, one->bf16);
+        expect_provider(context, CLMGK_DTYPE_F32, false);
+    }
+    clmgk_context_release(context);
+    for (int form = 0; one->f16 && form < (session->full ? FORMS : 1); form++) {
+        clmgk_gemm_desc desc = CLMGK_GEMM_DESC_INIT;
+        desc.dtype = form % 2 == 0 ? CLMGK_DTYPE_F16 : CLMGK_DTYPE_BF16;
+        desc.m = 70;
+        desc.n = 150;
+        desc.k = form == 0 ? 100 : 97;
+        desc.transpose_a = form / 2;
+        desc.transpose_b = form % 2;
+        desc.beta = form == 1 ? 0.5 : 0.0;
+        tp_expect(session, &desc, "matrix", NULL, (size_t)form, (uint64_t)form);
+    }
 }
 
 /* CLMGK_UNIT allows one unit, or none, and no plan needs them. */

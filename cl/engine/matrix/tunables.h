@@ -4,6 +4,8 @@
 #ifndef MGK_MATRIX_TUNABLES_H
 #define MGK_MATRIX_TUNABLES_H
 
+#include "engine/units.clh"
+
 #define MGK_MATRIX_TUNABLES(T)                                                                                         \
     T(warps, "warps", "WARPS", 1, 4, "warps of a work-group", 1, 2, 4, 8)                                              \
     T(row_tiles, "row-tiles", "ROW_TILES", 1, 1, "fragments of 16 rows of a warp", 1, 2)                               \
@@ -13,11 +15,12 @@
       "first block of rows that splits concern: 0 the first, 1 the second, 2 the first one behind whole waves", 0, 1,  \
       2)                                                                                                               \
     T(unit, "unit", NULL, 0, 0,                                                                                        \
-      "the device's matrix unit (1: mma.sync, 2: wgmma, 5 to 9: as `emulates`); 0: emulated", 0, 1, 2, 5, 6, 7, 8, 9)  \
+      "the device's matrix unit (1: mma.sync, 2: wgmma, 5 to 9: as `emulates`); 0: emulated", 0, 1, 2,                 \
+      MATRIX_DIRECT_NUMBERS)                                                                                           \
     T(emulates, "emulates", NULL, 0, 0,                                                                                \
       "with unit 0, for tests: the unit whose layout is emulated (0: mma.sync, 5: AMD's mfma, 6: wmma of RDNA 3, 7: "  \
       "of RDNA 4, 8, 9: Intel's dpas of 16 and 8 work-items)",                                                         \
-      0, 5, 6, 7, 8, 9)
+      0, MATRIX_DIRECT_NUMBERS)
 
 #define MGK_MATRIX_CONSTRAINTS(C) C(unit != 2 || (warps == 4 && row_tiles == 1)) C(unit == 0 || emulates == 0)
 
