@@ -45,6 +45,15 @@ CLMGK_API clmgk_status clmgk_get_cuda_device_info(int32_t number, clmgk_device_i
 CLMGK_API clmgk_status clmgk_plan_prepare_cuda(clmgk_plan *plan, clmgk_error *error);
 
 /*
+ * Like clmgk_plan_get_info, of the kernels that the calls below launch. On compute capability 9.0 a launch may have
+ * more local memory than OpenCL has, up to 227 KiB. So plans on the matrix unit wgmma, without parameters of the caller
+ * and measured ones, get larger blocks there, if their results in a small problem are those of the plan's own kernels.
+ * `engine_reason` ends with the reason where this failed. Workspaces are the plan's. Errors: INVALID_VALUE (NULL,
+ * struct_size, a plan that is not prepared).
+ */
+CLMGK_API clmgk_status clmgk_plan_get_cuda_info(const clmgk_plan *plan, clmgk_plan_info *info, clmgk_error *error);
+
+/*
  * The arrays of clmgk_attention_args, as addresses of their first elements (CUdeviceptr) in memory that CUDA allocated
  * for the plan's device. 0: no array. An address is a multiple of the element's size; that of the workspace, of
  * clmgk_plan_workspace_size bytes, is a multiple of 4. Arrays whose addresses are multiples of 16 bytes, as all

@@ -100,6 +100,7 @@ static clmgk_status try_engine(const choice *c, const mgk_engine *engine, const 
     mgk_device_facts facts = mgk_engine_facts(engine, &found);
     facts.info.max_work_group = plan->limits.group;
     facts.info.local_memory_bytes = plan->limits.local;
+    facts.dynamic_local = plan->attempt.dynamic_local;
     mgk_steps_clear(&pass->plan.steps, &plan->context->allocator);
     pass->plan.tunables = (mgk_tunables){0};
     pass->engine = engine->value;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plans on memory and streams of CUDA. Calls take the same way as OpenCL's, with addresses in the place of buffers. */
 #include "clmgk/cuda.h"
-#include "attention/core/formulas.h"
 #include "attention/plan.h"
 
 #include <inttypes.h>
@@ -15,17 +14,6 @@ clmgk_status clmgk_get_cuda_device_info(int32_t number, clmgk_device_info *info,
     return clmgk_get_device_info(device, info, error);
 }
 
-static clmgk_status prepare_passes(clmgk_plan *plan, mgk_cuda *cuda, clmgk_error *error)
-{
-    if (mgk_count_captures(&plan->desc) > 0)
-        MGK_TRY(mgk_constants_prepare_cuda(plan->context, plan->mods.capture, sizeof(plan->mods.capture),
-                                           &plan->mods.captures, error));
-    for (int i = 0; i < CLMGK_PASSES; ++i)
-        if (plan->pass[i] != NULL)
-            MGK_TRY(mgk_steps_prepare_cuda(cuda, &plan->pass[i]->plan.steps, error));
-    return CLMGK_OK;
-}
-
 clmgk_status clmgk_plan_prepare_cuda(clmgk_plan *plan, clmgk_error *error)
 {
     mgk_cuda *cuda = NULL;
@@ -33,9 +21,29 @@ clmgk_status clmgk_plan_prepare_cuda(clmgk_plan *plan, clmgk_error *error)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "plan: NULL: expected a plan");
     MGK_TRY(mgk_cuda_open(plan->context, &cuda, error));
     MGK_TRY(mgk_cuda_enter(cuda, error));
-    const clmgk_status status = prepare_passes(plan, cuda, error);
+    clmgk_plan *launched = NULL;
+    clmgk_status status = mgk_cuda_form_make(plan, cuda, &launched, error);
+    if (status == CLMGK_OK)
+        status = mgk_plan_load_in_cuda(launched, cuda, error);
     mgk_cuda_leave(cuda);
     return status;
+}
+
+clmgk_status clmgk_plan_get_cuda_info(const clmgk_plan *plan, clmgk_plan_info *info, clmgk_error *error)
+{
+    MGK_TRY(clmgk_plan_get_info(plan, info, error));
+    const mgk_cuda_form *const form = mgk_cuda_form_of(plan);
+    if (form == NULL)
+        return mgk_fail_unprepared(error);
+    const size_t size = info->struct_size;
+    clmgk_plan_info found = form->plan != NULL ? form->plan->info : plan->info;
+    found.struct_size = size;
+    found.workspace_bytes = plan->info.workspace_bytes;
+    found.backward_workspace_bytes = plan->info.backward_workspace_bytes;
+    found.cache_note = info->cache_note;
+    found.engine_reason = form->reason;
+    mgk_struct_write(info, 0, &found, sizeof(found));
+    return CLMGK_OK;
 }
 
 /* An address as a memory object, which begins at a multiple of MGK_CUDA_BASE, and an offset. */
@@ -86,7 +94,9 @@ static clmgk_status enqueue(clmgk_plan *plan, clmgk_pass pass, clmgk_cuda_stream
     if (at.cuda == NULL)
         return mgk_fail_unprepared(error);
     MGK_TRY(mgk_cuda_enter(at.cuda, error));
-    const clmgk_status status = mgk_plan_enqueue(plan, pass, &args, &no_queue, &at, error);
+    const mgk_cuda_form *const form = mgk_cuda_form_of(plan);
+    clmgk_plan *const launched = form != NULL && form->plan != NULL ? form->plan : plan;
+    const clmgk_status status = mgk_plan_enqueue(launched, pass, &args, &no_queue, &at, error);
     mgk_cuda_leave(at.cuda);
     return status;
 }

@@ -225,7 +225,18 @@ fail:
     return status;
 }
 
-void clmgk_plan_release(clmgk_plan *plan)
+clmgk_status mgk_plan_load_in_cuda(clmgk_plan *plan, mgk_cuda *cuda, clmgk_error *error)
+{
+    if (mgk_count_captures(&plan->desc) > 0)
+        MGK_TRY(mgk_constants_prepare_cuda(plan->context, plan->mods.capture, sizeof(plan->mods.capture),
+                                           &plan->mods.captures, error));
+    for (int i = 0; i < CLMGK_PASSES; ++i)
+        if (plan->pass[i] != NULL)
+            MGK_TRY(mgk_steps_prepare_cuda(cuda, &plan->pass[i]->plan.steps, error));
+    return CLMGK_OK;
+}
+
+static void release(clmgk_plan *plan)
 {
     if (plan == NULL)
         return;
@@ -233,6 +244,16 @@ void clmgk_plan_release(clmgk_plan *plan)
     mgk_plan_end(plan);
     mgk_free(&context->allocator, plan);
     clmgk_context_release(context);
+}
+
+void clmgk_plan_release(clmgk_plan *plan)
+{
+    mgk_cuda_form *const form = plan != NULL ? plan->cuda_form : NULL;
+    if (form != NULL) {
+        release(form->plan);
+        mgk_free(&plan->context->allocator, form);
+    }
+    release(plan);
 }
 
 clmgk_status clmgk_plan_get_info(const clmgk_plan *plan, clmgk_plan_info *info, clmgk_error *error)

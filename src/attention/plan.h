@@ -35,6 +35,7 @@ typedef struct mgk_attempt {
     int newest_unit;                              /* of matrix units; MGK_ANY_UNIT: no limit */
     const mgk_engine *left_out;                   /* NULL: none */
     const char *parameters[CLMGK_PASSES];         /* in place of the options'; NULL: the options' */
+    uint64_t dynamic_local;                       /* as in mgk_device_facts */
     char refused_units[CLMGK_ERROR_MESSAGE_SIZE]; /* newer units that failed here, with their reasons */
     int unit;                                     /* mgk_plan_make: the unit of the plan, or of the failure */
 } mgk_attempt;
@@ -43,6 +44,12 @@ enum { MGK_ANY_UNIT = -1 };
     {                                                                                                                  \
         .newest_unit = MGK_ANY_UNIT                                                                                    \
     }
+
+/* The plan's form for CUDA: a plan of the same problem with more local memory. */
+typedef struct mgk_cuda_form {
+    clmgk_plan *plan; /* NULL: CUDA launches the plan's own kernels */
+    char reason[4 * CLMGK_ERROR_MESSAGE_SIZE];
+} mgk_cuda_form;
 
 struct clmgk_plan {
     clmgk_context *context;
@@ -58,6 +65,7 @@ struct clmgk_plan {
     mgk_compiled_pass *pass[CLMGK_PASSES]; /* NULL: not requested by the descriptor */
     char engine_reason[2 * CLMGK_ERROR_MESSAGE_SIZE];
     clmgk_plan_info info;
+    mgk_cuda_form *cuda_form; /* NULL: not prepared; guarded by the context's monitor */
 };
 
 /* The caller's options, checked; their strings stay the caller's. NULL: the defaults. */
@@ -83,6 +91,19 @@ clmgk_status mgk_plan_make(clmgk_context *context, const clmgk_attention_desc *r
 /* If programs of the plan need a verdict, compares its results for a small problem with those of another engine, and
  * judges its programs. UNSUPPORTED, with the reason, if they are wrong. */
 clmgk_status mgk_plan_verify(clmgk_plan *plan, clmgk_error *error);
+
+/* The same for a plan with MGK_DYNAMIC_LOCAL, which runs in CUDA: compares it with `usual`, a plan of the same problem
+ * without. The device is the thread's current one. NULL, NULL: mgk_plan_verify. */
+clmgk_status mgk_plan_verify_in_cuda(const clmgk_plan *plan, const clmgk_plan *usual, mgk_cuda *cuda,
+                                     clmgk_error *error);
+
+/* Loads the programs of a plan's passes; the device is the thread's current one. */
+clmgk_status mgk_plan_load_in_cuda(clmgk_plan *plan, mgk_cuda *cuda, clmgk_error *error);
+
+/* Makes a plan's form for CUDA, once; the device is the thread's current one. *launched: the plan whose kernels CUDA
+ * launches. */
+clmgk_status mgk_cuda_form_make(clmgk_plan *plan, mgk_cuda *cuda, clmgk_plan **launched, clmgk_error *error);
+const mgk_cuda_form *mgk_cuda_form_of(const clmgk_plan *plan);
 
 /* Sets the fields that the choice of passes needs; then reads the texts of the descriptor. */
 void mgk_plan_begin(clmgk_plan *plan, clmgk_context *context, const clmgk_attention_desc *resolved);

@@ -11,7 +11,8 @@ enum { ROUNDS = 3, PLANS = 2 };
 typedef struct trial_run {
     clmgk_plan *plan[PLANS];
     cl_command_queue queue;
-    cl_mem memory[PLANS][CLMGK_ARRAYS]; /* inputs: of both plans in the first */
+    mgk_cuda *cuda;                     /* where the first plan runs; NULL: in OpenCL, as the second */
+    cl_mem memory[PLANS][CLMGK_ARRAYS]; /* inputs: of both plans in the first, unless it runs in CUDA */
     void *host[PLANS];                  /* room for the largest array */
     double largest[CLMGK_ARRAYS];       /* number of an output */
     double difference[CLMGK_ARRAYS];    /* of the two plans */
@@ -126,12 +127,47 @@ static bool is_used(const trial_run *run, clmgk_array array, bool *is_output)
     return used && array != CLMGK_ARRAY_WORKSPACE;
 }
 
-static clmgk_status make_buffer(const trial_run *run, size_t bytes, cl_mem *memory, clmgk_error *error)
+static bool runs_in_cuda(const trial_run *run, int plan)
+{
+    return run->cuda != NULL && plan == 0;
+}
+
+static clmgk_status make_buffer(const trial_run *run, int plan, size_t bytes, cl_mem *memory, clmgk_error *error)
 {
     cl_int code = CL_SUCCESS;
+    if (bytes > 0 && runs_in_cuda(run, plan))
+        return mgk_cuda_make_memory(run->cuda, NULL, bytes, memory, error);
     if (bytes > 0)
         *memory = clCreateBuffer(run->plan[0]->context->context, CL_MEM_READ_WRITE, bytes, NULL, &code);
     return mgk_check_cl(error, code, "clCreateBuffer");
+}
+
+static void free_buffer(const trial_run *run, int plan, cl_mem memory)
+{
+    if (memory != NULL && runs_in_cuda(run, plan))
+        mgk_cuda_free_memory(run->cuda, memory);
+    else if (memory != NULL)
+        clReleaseMemObject(memory);
+}
+
+/* Copies the host's numbers of the first plan to an array. */
+static clmgk_status write_buffer(const trial_run *run, int plan, cl_mem memory, size_t bytes, clmgk_error *error)
+{
+    return runs_in_cuda(run, plan)
+               ? mgk_cuda_write(run->cuda, memory, run->host[0], bytes, error)
+               : mgk_check_cl(error,
+                              clEnqueueWriteBuffer(run->queue, memory, CL_TRUE, 0, bytes, run->host[0], 0, NULL, NULL),
+                              "clEnqueueWriteBuffer");
+}
+
+/* Copies an array to the plan's numbers on the host. */
+static clmgk_status read_buffer(const trial_run *run, int plan, cl_mem memory, size_t bytes, clmgk_error *error)
+{
+    return runs_in_cuda(run, plan)
+               ? mgk_cuda_read(run->cuda, memory, run->host[plan], bytes, error)
+               : mgk_check_cl(
+                     error, clEnqueueReadBuffer(run->queue, memory, CL_TRUE, 0, bytes, run->host[plan], 0, NULL, NULL),
+                     "clEnqueueReadBuffer");
 }
 
 static size_t bytes_of(const trial_run *run, clmgk_array array)
@@ -147,12 +183,12 @@ static clmgk_status make_buffers(trial_run *run, clmgk_error *error)
         bool is_output;
         const size_t bytes = is_used(run, (clmgk_array)i, &is_output) ? bytes_of(run, (clmgk_array)i) : 0;
         most = bytes > most ? bytes : most;
-        for (int plan = 0; plan < (is_output ? PLANS : 1); ++plan)
-            MGK_TRY(make_buffer(run, bytes, &run->memory[plan][i], error));
+        for (int plan = 0; plan < (is_output || run->cuda != NULL ? PLANS : 1); ++plan)
+            MGK_TRY(make_buffer(run, plan, bytes, &run->memory[plan][i], error));
     }
     for (int plan = 0; plan < PLANS; ++plan) {
-        MGK_TRY(make_buffer(run, clmgk_plan_workspace_size(run->plan[plan]), &run->memory[plan][CLMGK_ARRAY_WORKSPACE],
-                            error));
+        MGK_TRY(make_buffer(run, plan, clmgk_plan_workspace_size(run->plan[plan]),
+                            &run->memory[plan][CLMGK_ARRAY_WORKSPACE], error));
         run->host[plan] = mgk_alloc(&run->plan[0]->context->allocator, most, 1);
         if (run->host[plan] == NULL)
             return mgk_fail_memory(error, "a trial's arrays");
@@ -165,7 +201,6 @@ static clmgk_status write_array(trial_run *run, clmgk_array array, bool is_outpu
 {
     const int64_t count = mgk_array_count(&run->plan[0]->desc, array);
     const size_t bytes = bytes_of(run, array);
-    cl_int code = CL_SUCCESS;
     memset(run->host[0], 0, bytes);
     const clmgk_capture *const capture = mgk_capture_of(&run->plan[0]->desc, array);
     if (!is_output && capture != NULL && capture->type == CLMGK_CAPTURE_I32)
@@ -175,11 +210,10 @@ static clmgk_status write_array(trial_run *run, clmgk_array array, bool is_outpu
     else
         for (int64_t i = 0; i < count && !is_output; ++i)
             put_number(run, array, i, draw(run, array, i));
-    for (int plan = 0; code == CL_SUCCESS && plan < PLANS; ++plan)
+    for (int plan = 0; plan < PLANS; ++plan)
         if (run->memory[plan][array] != NULL)
-            code = clEnqueueWriteBuffer(run->queue, run->memory[plan][array], CL_TRUE, 0, bytes, run->host[0], 0, NULL,
-                                        NULL);
-    return mgk_check_cl(error, code, "clEnqueueWriteBuffer");
+            MGK_TRY(write_buffer(run, plan, run->memory[plan][array], bytes, error));
+    return CLMGK_OK;
 }
 
 static clmgk_status write_arrays(trial_run *run, clmgk_error *error)
@@ -214,11 +248,8 @@ static clmgk_status read_arrays(trial_run *run, clmgk_error *error)
         bool is_output;
         if (!is_used(run, (clmgk_array)i, &is_output) || !is_output || bytes_of(run, (clmgk_array)i) == 0)
             continue;
-        for (int plan = 0; plan < PLANS; ++plan) {
-            const cl_int code = clEnqueueReadBuffer(run->queue, run->memory[plan][i], CL_TRUE, 0,
-                                                    bytes_of(run, (clmgk_array)i), run->host[plan], 0, NULL, NULL);
-            MGK_TRY(mgk_check_cl(error, code, "clEnqueueReadBuffer"));
-        }
+        for (int plan = 0; plan < PLANS; ++plan)
+            MGK_TRY(read_buffer(run, plan, run->memory[plan][i], bytes_of(run, (clmgk_array)i), error));
         compare(run, (clmgk_array)i);
     }
     return CLMGK_OK;
@@ -226,20 +257,27 @@ static clmgk_status read_arrays(trial_run *run, clmgk_error *error)
 
 /* ---- runs ------------------------------------------------------------------------------------------------------- */
 
+static clmgk_status enqueue_pass(const trial_run *run, int plan, clmgk_pass pass, const clmgk_attention_args *args,
+                                 clmgk_error *error)
+{
+    const mgk_queue_place at = {runs_in_cuda(run, plan) ? NULL : run->queue, 0, NULL, NULL};
+    const mgk_cuda_place cuda = {run->cuda, mgk_cuda_own_stream()};
+    clmgk_attention_args own = *args;
+    MGK_TRY(mgk_plan_enqueue(run->plan[plan], pass, &own, &at, runs_in_cuda(run, plan) ? &cuda : NULL, error));
+    return runs_in_cuda(run, plan) ? mgk_cuda_wait(&cuda, error) : CLMGK_OK;
+}
+
 static clmgk_status enqueue(const trial_run *run, int plan, clmgk_error *error)
 {
-    clmgk_status (*const enqueues[])(clmgk_plan *, cl_command_queue, const clmgk_attention_args *, cl_uint,
-                                     const cl_event *, cl_event *, clmgk_error *) = {
-        clmgk_enqueue_forward, clmgk_enqueue_backward, clmgk_enqueue_statistics};
     clmgk_attention_args args = CLMGK_ATTENTION_ARGS_INIT;
     args.seed = run->random;
     for (int i = 0; i < CLMGK_ARRAYS; ++i) {
         const cl_mem own = run->memory[plan][i];
         clmgk_array_buffer(&args, (clmgk_array)i)->memory = own != NULL ? own : run->memory[0][i];
     }
-    for (size_t pass = 0; pass < MGK_COUNT(enqueues); ++pass)
+    for (int pass = 0; pass < CLMGK_PASS_COMBINE; ++pass)
         if (run->plan[plan]->pass[pass] != NULL)
-            MGK_TRY(enqueues[pass](run->plan[plan], run->queue, &args, 0, NULL, NULL, error));
+            MGK_TRY(enqueue_pass(run, plan, (clmgk_pass)pass, &args, error));
     return CLMGK_OK;
 }
 
@@ -306,18 +344,17 @@ static void release(trial_run *run)
 {
     for (int plan = 0; plan < PLANS; ++plan) {
         for (int i = 0; i < CLMGK_ARRAYS; ++i)
-            if (run->memory[plan][i] != NULL)
-                clReleaseMemObject(run->memory[plan][i]);
+            free_buffer(run, plan, run->memory[plan][i]);
         mgk_free(&run->plan[0]->context->allocator, run->host[plan]);
     }
     if (run->queue != NULL)
         clReleaseCommandQueue(run->queue);
 }
 
-clmgk_status mgk_trial_run(mgk_trial *trial, clmgk_error *error)
+clmgk_status mgk_trial_run(mgk_trial *trial, mgk_cuda *cuda, clmgk_error *error)
 {
     const clmgk_context *const context = trial->own->context;
-    trial_run run = {.plan = {trial->own, trial->other}};
+    trial_run run = {.plan = {trial->own, trial->other}, .cuda = cuda};
     cl_int code = CL_SUCCESS;
     clmgk_status status;
     run.queue = clCreateCommandQueue(context->context, context->device, 0, &code);

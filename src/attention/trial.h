@@ -17,7 +17,8 @@ typedef struct mgk_trial {
 clmgk_status mgk_trial_shrink(const clmgk_plan *plan, clmgk_attention_desc *small, clmgk_error *error);
 void mgk_trial_parameters(const clmgk_plan *plan, clmgk_pass pass, mgk_text *text);
 
-/* Runs all passes but the combination several times, and waits for them. */
-clmgk_status mgk_trial_run(mgk_trial *trial, clmgk_error *error);
+/* Runs all passes but the combination several times, and waits for them. `cuda`: where the own plan, which is prepared,
+ * runs; NULL: in OpenCL, as the other. */
+clmgk_status mgk_trial_run(mgk_trial *trial, mgk_cuda *cuda, clmgk_error *error);
 
 #endif

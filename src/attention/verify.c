@@ -15,7 +15,7 @@ static clmgk_status make_own(const clmgk_plan *plan, const clmgk_attention_desc 
                              clmgk_error *error)
 {
     mgk_text parameters[CLMGK_PASSES] = {{0}};
-    mgk_attempt attempt = {.newest_unit = plan->attempt.newest_unit};
+    mgk_attempt attempt = {.newest_unit = plan->attempt.newest_unit, .dynamic_local = plan->attempt.dynamic_local};
     clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
     clmgk_status status = CLMGK_OK;
     options.engine = plan->pass[CLMGK_PASS_FORWARD]->engine;
@@ -103,7 +103,8 @@ static clmgk_status judge(const clmgk_plan *plan, const mgk_trial *trial, clmgk_
     return CLMGK_OK;
 }
 
-static clmgk_status make_trial(const clmgk_plan *plan, mgk_trial *trial, clmgk_error *error)
+/* `usual`: a plan of the same problem with which to compare; NULL: one on another engine. */
+static clmgk_status make_trial(const clmgk_plan *plan, const clmgk_plan *usual, mgk_trial *trial, clmgk_error *error)
 {
     clmgk_attention_desc small;
     MGK_TRY(mgk_trial_shrink(plan, &small, error));
@@ -112,7 +113,8 @@ static clmgk_status make_trial(const clmgk_plan *plan, mgk_trial *trial, clmgk_e
         if (unverified_of(plan, pass, trial->own) != NULL)
             return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "a small problem has other programs of the %s pass",
                             clmgk_pass_name((clmgk_pass)pass));
-    return make_other(plan, &small, &trial->other, error);
+    return usual != NULL ? make_own(usual, &small, &trial->other, error)
+                         : make_other(plan, &small, &trial->other, error);
 }
 
 /* Fails if a program of the plan is wrong. */
@@ -127,13 +129,15 @@ static clmgk_status check(const clmgk_plan *plan, clmgk_error *error)
     return CLMGK_OK;
 }
 
-static clmgk_status verify(const clmgk_plan *plan, clmgk_error *error)
+static clmgk_status verify(const clmgk_plan *plan, const clmgk_plan *usual, mgk_cuda *cuda, clmgk_error *error)
 {
     mgk_trial trial = {.own = NULL};
     clmgk_error reason = {.status = CLMGK_OK};
-    clmgk_status status = make_trial(plan, &trial, &reason);
+    clmgk_status status = make_trial(plan, usual, &trial, &reason);
+    if (status == CLMGK_OK && cuda != NULL)
+        status = mgk_plan_load_in_cuda(trial.own, cuda, &reason);
     if (status == CLMGK_OK)
-        status = mgk_trial_run(&trial, &reason);
+        status = mgk_trial_run(&trial, cuda, &reason);
     if (status == CLMGK_OK)
         status = judge(plan, &trial, error);
     else
@@ -147,7 +151,13 @@ static clmgk_status verify(const clmgk_plan *plan, clmgk_error *error)
 /* Another thread may end its trial of the same programs at any time, so their verdicts are read last. */
 clmgk_status mgk_plan_verify(clmgk_plan *plan, clmgk_error *error)
 {
+    return mgk_plan_verify_in_cuda(plan, NULL, NULL, error);
+}
+
+clmgk_status mgk_plan_verify_in_cuda(const clmgk_plan *plan, const clmgk_plan *usual, mgk_cuda *cuda,
+                                     clmgk_error *error)
+{
     if (needs_verdict(plan))
-        MGK_TRY(verify(plan, error));
+        MGK_TRY(verify(plan, usual, cuda, error));
     return check(plan, error);
 }

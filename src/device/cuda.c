@@ -188,6 +188,26 @@ void mgk_cuda_free_memory(const mgk_cuda *cuda, cl_mem memory)
     (void)cuda->driver.memory_free(mgk_cuda_address_of(memory));
 }
 
+clmgk_status mgk_cuda_write(const mgk_cuda *cuda, cl_mem memory, const void *data, size_t bytes, clmgk_error *error)
+{
+    CUDA_TRY(&cuda->driver, memory_write, mgk_cuda_address_of(memory), data, bytes);
+    return CLMGK_OK;
+}
+
+clmgk_status mgk_cuda_read(const mgk_cuda *cuda, cl_mem memory, void *data, size_t bytes, clmgk_error *error)
+{
+    CUDA_TRY(&cuda->driver, memory_read, data, mgk_cuda_address_of(memory), bytes);
+    return CLMGK_OK;
+}
+
+clmgk_status mgk_cuda_most_local(const mgk_cuda *cuda, uint64_t *bytes, clmgk_error *error)
+{
+    int most = 0;
+    CUDA_TRY(&cuda->driver, device_attribute, &most, MGK_CUDA_MOST_LOCAL, cuda->device);
+    *bytes = most > 0 ? (uint64_t)most : 0;
+    return CLMGK_OK;
+}
+
 static clmgk_status make_stand_in(mgk_cuda *cuda, clmgk_error *error)
 {
     MGK_TRY(mgk_cuda_enter(cuda, error));
@@ -291,12 +311,13 @@ clmgk_status mgk_cuda_check_memory(const mgk_cuda *cuda, const char *name, uint6
 /* Text of the program's binary, with the library's edits. */
 static clmgk_status text_of(const mgk_program *program, mgk_text *text, clmgk_error *error)
 {
+    const bool dynamic = strstr(program->options, MGK_DYNAMIC_LOCAL) != NULL;
     if (program->edited != NULL)
-        return mgk_ptx_for_cuda(program->edited, program->edited_length, text, error);
+        return mgk_ptx_for_cuda(program->edited, program->edited_length, dynamic, text, error);
     char *binary = NULL;
     size_t length = 0;
     MGK_TRY(mgk_binary_get(program->context, program->program, &binary, &length, error));
-    const clmgk_status status = mgk_ptx_for_cuda(binary, length, text, error);
+    const clmgk_status status = mgk_ptx_for_cuda(binary, length, dynamic, text, error);
     mgk_free(&program->context->allocator, binary);
     return status;
 }
@@ -374,11 +395,13 @@ static clmgk_status check_launch(const mgk_cuda *cuda, const char *name, const m
 }
 
 clmgk_status mgk_cuda_get_function(mgk_cuda *cuda, mgk_program *program, const char *name, const mgk_launch *launch,
-                                   mgk_cuda_function *function, clmgk_error *error)
+                                   unsigned dynamic_local, mgk_cuda_function *function, clmgk_error *error)
 {
     mgk_cuda_module module = NULL;
     MGK_TRY(module_of(cuda, program, &module, error));
     CUDA_TRY(&cuda->driver, module_function, function, module, name);
+    if (dynamic_local > 0)
+        CUDA_TRY(&cuda->driver, function_allow, *function, MGK_CUDA_DYNAMIC_LOCAL, (int)dynamic_local);
     return check_launch(cuda, name, launch, *function, error);
 }
 
@@ -397,7 +420,7 @@ void mgk_cuda_unload(mgk_program *program)
 /* ---- launches ------------------------------------------------------------------------------------------------ */
 
 clmgk_status mgk_cuda_launch(const mgk_cuda_place *place, mgk_cuda_function function, const mgk_launch *launch,
-                             size_t count, const mgk_kernel_arg *args, clmgk_error *error)
+                             unsigned dynamic_local, size_t count, const mgk_kernel_arg *args, clmgk_error *error)
 {
     unsigned groups[3] = {1, 1, 1}, items[3] = {1, 1, 1};
     void *values[2 + MGK_BUFFERS];
@@ -409,8 +432,8 @@ clmgk_status mgk_cuda_launch(const mgk_cuda_place *place, mgk_cuda_function func
     }
     for (size_t i = 0; i < count; ++i)
         memcpy((void *)&values[i], (const void *)&args[i].value, sizeof(values[i])); /* CUDA's lacks `const` */
-    CUDA_TRY(&place->cuda->driver, launch, function, groups[0], groups[1], groups[2], items[0], items[1], items[2], 0,
-             place->stream, values, NULL);
+    CUDA_TRY(&place->cuda->driver, launch, function, groups[0], groups[1], groups[2], items[0], items[1], items[2],
+             dynamic_local, place->stream, values, NULL);
     return CLMGK_OK;
 }
 

@@ -44,15 +44,19 @@ mgk_cuda *mgk_cuda_of(clmgk_context *context);
 /* Call at the context's end. */
 void mgk_cuda_close(clmgk_context *context);
 
+/* Bytes of local memory that a launch may ask for at most. */
+clmgk_status mgk_cuda_most_local(const mgk_cuda *cuda, uint64_t *bytes, clmgk_error *error);
+
 /* mgk_cuda_enter makes the device's context the thread's current one, for all functions below; mgk_cuda_leave restores
  * the one before. */
 clmgk_status mgk_cuda_enter(const mgk_cuda *cuda, clmgk_error *error);
 void mgk_cuda_leave(const mgk_cuda *cuda);
 
 /* A program's kernel, for launches of this form; the first call loads the program. It lives as long as the program.
+ * `dynamic_local`: bytes of local memory that a launch gives, beside the kernel's own.
  * UNSUPPORTED: CUDA can't launch it; COMPILE: the assembler refuses the program. */
 clmgk_status mgk_cuda_get_function(mgk_cuda *cuda, mgk_program *program, const char *name, const mgk_launch *launch,
-                                   mgk_cuda_function *function, clmgk_error *error);
+                                   unsigned dynamic_local, mgk_cuda_function *function, clmgk_error *error);
 
 /* Unloads a program, if it was loaded, after all work of the device. Needs no current context. */
 void mgk_cuda_unload(mgk_program *program);
@@ -62,6 +66,10 @@ clmgk_status mgk_cuda_make_memory(const mgk_cuda *cuda, const void *data, size_t
                                   clmgk_error *error);
 void mgk_cuda_free_memory(const mgk_cuda *cuda, cl_mem memory);
 
+/* Copies from and to the host; they wait. */
+clmgk_status mgk_cuda_write(const mgk_cuda *cuda, cl_mem memory, const void *data, size_t bytes, clmgk_error *error);
+clmgk_status mgk_cuda_read(const mgk_cuda *cuda, cl_mem memory, void *data, size_t bytes, clmgk_error *error);
+
 /* Memory that is bound in place of a launch's missing arrays. */
 const cl_mem *mgk_cuda_stand_in(const mgk_cuda *cuda);
 
@@ -70,7 +78,7 @@ clmgk_status mgk_cuda_check_memory(const mgk_cuda *cuda, const char *name, uint6
 
 /* Launches a kernel; if global[0] is 0, nothing. Arguments as for mgk_launch_kernel. */
 clmgk_status mgk_cuda_launch(const mgk_cuda_place *place, mgk_cuda_function function, const mgk_launch *launch,
-                             size_t count, const mgk_kernel_arg *args, clmgk_error *error);
+                             unsigned dynamic_local, size_t count, const mgk_kernel_arg *args, clmgk_error *error);
 
 /* Waits for the stream's work. */
 clmgk_status mgk_cuda_wait(const mgk_cuda_place *place, clmgk_error *error);

@@ -15,9 +15,14 @@ typedef unsigned long long mgk_cuda_pointer;
 enum { MGK_CUDA_SUCCESS = 0 };
 
 /* Attributes and options, with CUDA's values. */
-enum { MGK_CUDA_PCI_BUS = 33, MGK_CUDA_PCI_DEVICE = 34, MGK_CUDA_PCI_DOMAIN = 50 }; /* of a device */
-enum { MGK_CUDA_MAX_THREADS = 0 };                                                  /* of a function */
-enum { MGK_CUDA_DEVICE_ORDINAL = 9 };                                               /* of a pointer */
+enum {
+    MGK_CUDA_PCI_BUS = 33,
+    MGK_CUDA_PCI_DEVICE = 34,
+    MGK_CUDA_PCI_DOMAIN = 50,
+    MGK_CUDA_MOST_LOCAL = 97
+};                                                             /* of a device */
+enum { MGK_CUDA_MAX_THREADS = 0, MGK_CUDA_DYNAMIC_LOCAL = 8 }; /* of a function */
+enum { MGK_CUDA_DEVICE_ORDINAL = 9 };                          /* of a pointer */
 enum { MGK_CUDA_MAX_REGISTERS = 0, MGK_CUDA_ERROR_LOG = 5, MGK_CUDA_ERROR_LOG_SIZE = 6 };
 
 /* F(name, symbol, parameters) for each function; all return a code of CUDA. */
@@ -38,9 +43,11 @@ enum { MGK_CUDA_MAX_REGISTERS = 0, MGK_CUDA_ERROR_LOG = 5, MGK_CUDA_ERROR_LOG_SI
     F(module_function, "cuModuleGetFunction",                                                                          \
       (mgk_cuda_function * function, mgk_cuda_module module, const char *name))                                        \
     F(function_attribute, "cuFuncGetAttribute", (int *value, int attribute, mgk_cuda_function function))               \
+    F(function_allow, "cuFuncSetAttribute", (mgk_cuda_function function, int attribute, int value))                    \
     F(memory_allocate, "cuMemAlloc_v2", (mgk_cuda_pointer * memory, size_t bytes))                                     \
     F(memory_free, "cuMemFree_v2", (mgk_cuda_pointer memory))                                                          \
     F(memory_write, "cuMemcpyHtoD_v2", (mgk_cuda_pointer to, const void *from, size_t bytes))                          \
+    F(memory_read, "cuMemcpyDtoH_v2", (void *to, mgk_cuda_pointer from, size_t bytes))                                 \
     F(pointer_attribute, "cuPointerGetAttribute", (void *value, int attribute, mgk_cuda_pointer pointer))              \
     F(launch, "cuLaunchKernel",                                                                                        \
       (mgk_cuda_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,                \

@@ -75,6 +75,7 @@ typedef struct mgk_device_facts {
     bool intel_matrix_mad;       /* the same: they have cl_intel_subgroup_matrix_multiply_accumulate */
     uint32_t unit_registers;     /* of a compute unit, as the driver states them; 0: it does not */
     uint64_t unit_local_bytes;   /* the same: local memory of a compute unit */
+    uint64_t dynamic_local; /* bytes of local memory that a launch may ask for; 0 unless a plan sets it, for CUDA */
 } mgk_device_facts;
 
 /* The host's CPU as in clmgk_device_info.architecture: "x86-64 AuthenticAMD 25/17 avx512"; empty if unknown. */
@@ -144,6 +145,10 @@ clmgk_status mgk_device_has_extension(cl_device_id device, const char *name, boo
 /* Ours: the compiler's binary is edited (edited.h), for instructions that it refuses. Assemblers may miscompile such a
  * program, so it needs a verdict. */
 #define MGK_EDITED_PTX "-DEDITED_PTX=1"
+
+/* Ours, a flag of kernels: bytes of the matrix engine's tiles, whose local memory a launch in CUDA gives. OpenCL can't
+ * launch the program. */
+#define MGK_DYNAMIC_LOCAL "-DDYNAMIC_LOCAL="
 
 /* NVIDIA's: most registers of a work-item, in kernels that do not state the size of their work-group. */
 #define MGK_REGISTERS_LIMIT "-cl-nv-maxrregcount="

@@ -175,7 +175,69 @@ static clmgk_status append_without_registers(span text, mgk_text *out, clmgk_err
     }
 }
 
-clmgk_status mgk_ptx_for_cuda(const char *binary, size_t length, mgk_text *out, clmgk_error *error)
+/* Whether a line declares an array of local memory that becomes dynamic: ".shared .align 1024 .b8 name_tiles[16];".
+ * `declaration`: the line without blanks, up to the size. */
+static bool is_dynamic(span line, span *declaration)
+{
+    const size_t suffix = strlen(MGK_PTX_DYNAMIC);
+    *declaration = without_blanks((span){line.begin, comment_of(line)});
+    if (!is_word(first_word(*declaration), ".shared"))
+        return false;
+    declaration->end = find_word(*declaration, "[");
+    return length_of(*declaration) > suffix && memcmp(declaration->end - suffix, MGK_PTX_DYNAMIC, suffix) == 0;
+}
+
+/* Appends the lines of `text` that declare dynamic arrays, which only a module may do; returns their number. */
+static size_t append_dynamic(span text, mgk_text *out)
+{
+    size_t count = 0;
+    while (length_of(text) > 0) {
+        const span line = first_line(text);
+        span declaration;
+        if (is_dynamic(line, &declaration)) {
+            mgk_text_printf(out, ".extern ");
+            append(out, declaration.begin, declaration.end);
+            mgk_text_printf(out, "[];\n");
+            ++count;
+        }
+        text.begin = line.end;
+    }
+    return count;
+}
+
+/* The next lines of `text` up to a declaration of a dynamic array, which is left out; `text` becomes the rest. */
+static span before_dynamic(span *text)
+{
+    span before = {text->begin, text->begin};
+    bool found = false;
+    while (length_of(*text) > 0 && !found) {
+        const span line = first_line(*text);
+        span declaration;
+        found = is_dynamic(line, &declaration);
+        text->begin = line.end;
+        if (!found)
+            before.end = line.end;
+    }
+    return before;
+}
+
+/* Appends what follows the target's line. */
+static clmgk_status append_rest(span text, bool dynamic, mgk_text *out, clmgk_error *error)
+{
+    span rest = text, size;
+    if (!dynamic)
+        return append_without_registers(text, out, error);
+    if (!read_directive(&rest, ".address_size", &size))
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "the driver's PTX has no .address_size behind its target");
+    append(out, text.begin, rest.begin);
+    if (append_dynamic(rest, out) == 0)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "the driver's PTX declares no array that could be dynamic");
+    while (length_of(rest) > 0)
+        MGK_TRY(append_without_registers(before_dynamic(&rest), out, error));
+    return CLMGK_OK;
+}
+
+clmgk_status mgk_ptx_for_cuda(const char *binary, size_t length, bool dynamic, mgk_text *out, clmgk_error *error)
 {
     static const char mode[] = ", texmode_independent"; /* OpenCL's textures */
     span text, target;
@@ -184,6 +246,7 @@ clmgk_status mgk_ptx_for_cuda(const char *binary, size_t length, mgk_text *out, 
     const char *const at = find_word(line, mode);
     append(out, text.begin, at);
     const char *const rest = at == line.end ? at : at + strlen(mode);
-    MGK_TRY(append_without_registers((span){rest, text.end}, out, error));
+    append(out, rest, line.end);
+    MGK_TRY(append_rest((span){line.end, text.end}, dynamic, out, error));
     return check_written(out, error);
 }

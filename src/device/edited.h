@@ -17,7 +17,9 @@
 clmgk_status mgk_ptx_edit(const char *binary, size_t length, mgk_text *edited, size_t *marks, clmgk_error *error);
 
 /* Appends the PTX of `length` bytes, edited or not, in CUDA's form to `out`: without OpenCL's mode of textures and
- * without registers that only OpenCL's driver sets. UNSUPPORTED, with the reason, if there is no such form. */
-clmgk_status mgk_ptx_for_cuda(const char *binary, size_t length, mgk_text *out, clmgk_error *error);
+ * without registers that only OpenCL's driver sets. `dynamic`: arrays of local memory whose names end with
+ * MGK_PTX_DYNAMIC have the size that a launch gives them. UNSUPPORTED, with the reason, if there is no such form. */
+#define MGK_PTX_DYNAMIC "_tiles"
+clmgk_status mgk_ptx_for_cuda(const char *binary, size_t length, bool dynamic, mgk_text *out, clmgk_error *error);
 
 #endif

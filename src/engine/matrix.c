@@ -16,7 +16,8 @@ enum {
     WIDEST = 256,
     WIDEST_SINGLES = 128, /* f32 */
     MOST_HELD = 8,
-    MOST_TILE_TERMS = 3
+    MOST_TILE_TERMS = 3,
+    ONES_WORDS = 64 /* at most, behind the tiles (cl/engine/matrix/block.clh) */
 };
 enum { GROUP_WARPS = 4 }; /* warps of wgmma */
 
@@ -133,6 +134,48 @@ static int64_t backward_words_of(const mgk_footprint *f, const mgk_tunables *p)
     return LARGER_OF(of_keys, STAGES_WORDS(f->products, tile.key, tile.key, tile.value, tile.value));
 }
 
+/* True if registers may hold the sums of a larger block: softmax with few features. */
+static bool fits_large_block(const mgk_footprint *f)
+{
+    enum { WIDEST_SUMS = 64 };
+    return f->held_heads == 0 && f->components == 1 && f->products == 1 && !f->keys_read_again && !f->modified &&
+           !f->priors && !f->variances && width_of(f->widest) <= WIDEST_SUMS;
+}
+
+/* Most registers of a work-item of wgmma's forward pass; 0: no limit. Three work-groups, softmax's with few features
+ * four, share a multiprocessor, because they hide each other's exponentials. With f32 arrays three do if numbers have
+ * two slices; more slices would spill. */
+static int most_registers(const mgk_footprint *f, const mgk_tunables *p)
+{
+    enum { OF_FOUR = 128, OF_THREE = 168, WIDEST_OF_THREE = 128, FEW_SLICES = 2, MOST_COMPONENTS = 2 };
+    enum { WIDE = 64, FEW_KEYS = 32 }; /* scores of several components, beside wide sums */
+    const bool spills = f->components > 1 && width_of(f->widest) > WIDE && tile_of(p) > FEW_KEYS;
+    const bool has_limit = f->products == f->components && f->components <= MOST_COMPONENTS && uses_wgmma(p) &&
+                           f->forward && f->held_heads == 0 && width_of(f->widest) <= WIDEST_OF_THREE && !spills;
+    if (f->singles)
+        return has_limit && fits_large_block(f) && bf16_slices_of(f) == FEW_SLICES ? OF_THREE : 0;
+    return !has_limit ? 0 : fits_large_block(f) ? OF_FOUR : OF_THREE;
+}
+
+/* Bytes of local memory that a work-group may have: the device's or, of wgmma's forward pass in CUDA, a part of the
+ * unit's for each of the work-groups that fit by their registers. The backward pass and slices of f32 have no registers
+ * for longer tiles: ptxas would serialize products, or spill. */
+static uint64_t local_limit(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
+{
+    enum { MOST = 255 };
+    const uint64_t of_device = facts->info.local_memory_bytes;
+    if (facts->dynamic_local <= of_device || !uses_wgmma(p) || !f->forward || f->singles)
+        return of_device;
+    const mgk_unit unit = mgk_unit_of(facts);
+    if (unit.registers == 0)
+        return facts->dynamic_local;
+    const int registers = most_registers(f, p);
+    const int64_t groups = mgk_resident_groups(&unit, threads_of(p), registers > 0 ? registers : MOST, 0);
+    const uint64_t part = unit.local_bytes / (uint64_t)groups;
+    const uint64_t of_group = part > unit.local_of_group ? part - unit.local_of_group - 1 : 0;
+    return LARGER_OF(of_device, LESSER_OF(of_group, facts->dynamic_local));
+}
+
 /* Words of the forward pass's ring, which has places for the keys of two tiles and the values of one. */
 static int64_t ring_words_of(const mgk_footprint *f, const mgk_tunables *p)
 {
@@ -143,13 +186,16 @@ static int64_t ring_words_of(const mgk_footprint *f, const mgk_tunables *p)
 /* True if the forward pass copies keys and values a whole tile ahead: if a kernel has the memory. The terms of keys
  * come with them. Scores of mixed heads leave no room, two row tiles no registers. If one product's tiles take all of
  * the 48 KB (D = 128), an H200 is 3 % faster without the ring; else it is 4 to 7 % faster with it. */
-static bool has_ring_ahead(const mgk_footprint *f, const mgk_tunables *p)
+static bool has_ring_ahead(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
 {
     enum { MOST_WORDS = 12287, OTHERS = 640, UNUSED_TERMS = 5 }; /* of a kernel; rows' terms and votes; unused terms */
+    enum { ROOM = OTHERS + PART_ALIGNMENT / WORD_BYTES };
     const bool has_terms = f->tile.terms > UNUSED_TERMS;
     const int64_t terms = has_terms ? tile_of(p) * (f->tile.terms + f->components) + OTHERS : 0;
+    const bool has_more = facts->dynamic_local > 0 && f->products > 1;
+    const int64_t most = has_more ? (int64_t)(local_limit(f, facts, p) / WORD_BYTES) - ROOM : MOST_WORDS;
     return f->forward && f->held_heads == 0 && bf16_slices_of(f) == 0 &&
-           mgk_tunable_get(p, MGK_NAMED(row_tiles)) == 1 && ring_words_of(f, p) + terms <= MOST_WORDS;
+           mgk_tunable_get(p, MGK_NAMED(row_tiles)) == 1 && ring_words_of(f, p) + terms <= most;
 }
 
 /* Words of mixed heads' kernel of keys. On a GPU one kernel makes dV, with dO of two heads in turn, and one all else,
@@ -175,35 +221,39 @@ static int64_t mixed_words_of(const mgk_footprint *f, const mgk_device_facts *fa
                       : LARGER_OF(of_queries + held.value + tile.value, mixed_keys_words_of(f, facts, p));
 }
 
-static int64_t forward_words_of(const mgk_footprint *f, const mgk_tunables *p)
+static int64_t forward_words_of(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
 {
     const words tile = words_of(f, p, tile_of(p));
-    return bf16_slices_of(f) > 0  ? slices_words_of(f, p)
-           : has_ring_ahead(f, p) ? ring_words_of(f, p)
-                                  : f->products * tile.key + tile.value;
+    return bf16_slices_of(f) > 0         ? slices_words_of(f, p)
+           : has_ring_ahead(f, facts, p) ? ring_words_of(f, p)
+                                         : f->products * tile.key + tile.value;
 }
 
-/* Layout: cl/engine/matrix/block.clh, backward.clh. */
+/* Words of the tiles of all kernels of the pass. Layout: cl/engine/matrix/block.clh, backward.clh. */
+static int64_t tiles_words_of(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
+{
+    return f->held_heads > 0 ? mixed_words_of(f, facts, p)
+           : f->forward      ? forward_words_of(f, facts, p)
+                             : backward_words_of(f, p);
+}
+
 static uint64_t local_bytes_of(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
 {
     enum { MOST_OF_ROWS = 128, OTHER_ALIGNMENT = 64 };
     const bool is_cpu = facts->info.device_class == CLMGK_DEVICE_CPU;
-    const int64_t tiles = f->held_heads > 0 ? mixed_words_of(f, facts, p)
-                          : f->forward      ? forward_words_of(f, p)
-                                            : backward_words_of(f, p);
     const int64_t of_rows = f->components > 1 ? f->components + 1 : 0; /* at most */
     const int64_t ahead = f->forward ? 0 : MOST_TILE_TERMS + of_rows;
     const int64_t own = rows_of(p) * sizes_of(p)->row_lanes / threads_of(p); /* rows of a work-item */
     const int64_t exchange = threads_of(p) * (is_cpu ? MOST_OF_ROWS : own);
-    const int64_t all = tiles + tile_of(p) * (f->tile.terms + ahead) + exchange;
+    const int64_t all = tiles_words_of(f, facts, p) + tile_of(p) * (f->tile.terms + ahead) + exchange;
     const uint64_t bytes = (uint64_t)all * WORD_BYTES + (uses_wgmma(p) ? PART_ALIGNMENT : OTHER_ALIGNMENT);
-    const uint64_t most = facts->info.local_memory_bytes;
-    return bytes > most && has_ring_ahead(f, p) ? most : bytes;
+    const uint64_t most = local_limit(f, facts, p);
+    return bytes > most && has_ring_ahead(f, facts, p) ? most : bytes;
 }
 
 static bool fits(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
 {
-    return local_bytes_of(f, facts, p) <= facts->info.local_memory_bytes;
+    return local_bytes_of(f, facts, p) <= local_limit(f, facts, p);
 }
 
 /* Halves a parameter unless the caller gave it; false: the caller did, or it is the least. */
@@ -273,27 +323,6 @@ static void choose_mixed(const mgk_footprint *f, const mgk_device_facts *facts, 
             }
         }
     }
-}
-
-/* True if registers may hold the sums of a larger block: softmax with few features. */
-static bool fits_large_block(const mgk_footprint *f)
-{
-    enum { WIDEST_SUMS = 64 };
-    return f->held_heads == 0 && f->components == 1 && f->products == 1 && !f->keys_read_again && !f->modified &&
-           !f->priors && !f->variances && width_of(f->widest) <= WIDEST_SUMS;
-}
-
-/* Most registers of a work-item of wgmma's forward pass; 0: no limit. Three work-groups, softmax's with few features
- * four, share a multiprocessor, because they hide each other's exponentials. With f32 arrays three do if numbers have
- * two slices; more slices would spill. */
-static int most_registers(const mgk_footprint *f, const mgk_tunables *p)
-{
-    enum { OF_FOUR = 128, OF_THREE = 168, WIDEST_OF_THREE = 128, FEW_SLICES = 2, MOST_COMPONENTS = 2 };
-    const bool has_limit = f->products == f->components && f->components <= MOST_COMPONENTS && uses_wgmma(p) &&
-                           f->forward && f->held_heads == 0 && width_of(f->widest) <= WIDEST_OF_THREE;
-    if (f->singles)
-        return has_limit && fits_large_block(f) && bf16_slices_of(f) == FEW_SLICES ? OF_THREE : 0;
-    return !has_limit ? 0 : fits_large_block(f) ? OF_FOUR : OF_THREE;
 }
 
 /* Work-groups of the forward pass that a unit holds, with a work-item's registers as ptxas gives them for sm_90
@@ -370,7 +399,7 @@ static bool has_room_for_gradients(const mgk_footprint *f, const mgk_device_fact
     if (f->held_heads > 0)
         return gradient_columns(&own) <= WIDEST && fits(&own, facts, least);
     return gradient_sums_of(&own) <= most_gradient_sums(facts) &&
-           (uint64_t)backward_words_of(&own, least) * WORD_BYTES + OTHERS <= facts->info.local_memory_bytes;
+           (uint64_t)backward_words_of(&own, least) * WORD_BYTES + OTHERS <= local_limit(&own, facts, least);
 }
 
 /* True if wgmma has room for the least block. */
@@ -547,7 +576,9 @@ static clmgk_status fit(const mgk_footprint *whole, const mgk_device_facts *fact
     MGK_TRY(check_registers(f, p, error));
     const uint64_t threads = (uint64_t)threads_of(p);
     const uint64_t local = local_bytes_of(f, facts, p);
-    MGK_TRY(mgk_check_group("matrix", threads, local, facts, error));
+    mgk_device_facts of_launch = *facts;
+    of_launch.info.local_memory_bytes = local_limit(f, facts, p);
+    MGK_TRY(mgk_check_group("matrix", threads, local, &of_launch, error));
     *block = (mgk_block){.rows = rows_of(p),
                          .tile = (int64_t)mgk_tunable_get(p, MGK_NAMED(key_tiles)) * TILE_KEYS,
                          .threads = (size_t)threads,
@@ -562,7 +593,9 @@ static clmgk_status fit(const mgk_footprint *whole, const mgk_device_facts *fact
                          .flags = unit_flags(facts, p)};
     block->flags.ANY_GROUP_SIZE = block->registers > 0;
     block->flags.BF16_SLICES = bf16_slices_of(f);
-    block->flags.RING_AHEAD = has_ring_ahead(f, p);
+    block->flags.RING_AHEAD = has_ring_ahead(f, facts, p);
+    if (local > facts->info.local_memory_bytes)
+        block->flags.DYNAMIC_LOCAL = (int)((tiles_words_of(f, facts, p) + ONES_WORDS) * WORD_BYTES);
     return CLMGK_OK;
 }
 

@@ -63,6 +63,7 @@ typedef struct mgk_step {
     const char *mods;                       /* OpenCL C of a user's score and mask, the plan's; NULL: none */
     mgk_launch launch;                      /* global[0] = 0: nothing to do */
     uint64_t local_bytes;                   /* local memory of a work-group */
+    unsigned dynamic_local;                 /* bytes of it that a launch in CUDA gives (MGK_DYNAMIC_LOCAL); 0: none */
     uint64_t private_bytes;                 /* private arrays of a work-item */
     unsigned char args[MGK_ARGUMENT_BYTES]; /* the kernel's first argument; each call sets its mgk_bound */
     size_t args_bytes;

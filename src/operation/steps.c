@@ -193,7 +193,7 @@ static clmgk_status launch(const mgk_step *step, mgk_cuda_function function, con
         list[FIRST + i] = (mgk_kernel_arg){sizeof(cl_mem), &memory[i]};
     }
     if (call->cuda != NULL)
-        return mgk_cuda_launch(call->cuda, function, grid, FIRST + step->buffers, list, error);
+        return mgk_cuda_launch(call->cuda, function, grid, made->dynamic_local, FIRST + step->buffers, list, error);
     return mgk_launch_kernel(at->queue, made->kernel, grid, FIRST + step->buffers, list, at->num_wait, at->wait_list,
                              at->event, error);
 }
@@ -355,6 +355,8 @@ static clmgk_status compile_step(clmgk_context *context, mgk_step *step, bool an
         return mgk_fail_cl(error, code, "clCreateKernel");
     step->needs = mgk_kernel_measure(step->kernel, context->device);
     MGK_TRY(check_fit(context, step, limits, error));
+    if (step->dynamic_local > 0) /* OpenCL can't launch it */
+        return CLMGK_OK;
     const clmgk_status status = warm_up(context, step, any_size, queue, error);
     return status != CLMGK_OK && status != CLMGK_ERROR_OUT_OF_HOST_MEMORY && run_decides(context, step)
                ? refuse_local(step, context->facts.info.local_memory_bytes, limits, error)
@@ -404,7 +406,8 @@ static clmgk_status prepare(mgk_cuda *cuda, const mgk_step *step, mgk_cuda_funct
     const mgk_queue_place none = {NULL, 0, NULL, NULL};
     const mgk_launch grid = warm_up_grid(step->program->context, &step->launch);
     mgk_call call = mgk_empty_call();
-    MGK_TRY(mgk_cuda_get_function(cuda, step->program, step->name, &step->launch, function, error));
+    MGK_TRY(
+        mgk_cuda_get_function(cuda, step->program, step->name, &step->launch, step->dynamic_local, function, error));
     call.cuda = &place;
     MGK_TRY(launch(step, *function, &grid, args, &call, &none, error));
     return mgk_cuda_wait(&place, error);

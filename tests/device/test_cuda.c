@@ -108,12 +108,17 @@ static void release_on_host(void *memory, void *user)
     free(memory);
 }
 
-static void open_context(scene *self)
+static void make_context(scene *self)
 {
     const clmgk_context_options options = {.struct_size = sizeof(options),
                                            .allocator = {allocate_on_host, release_on_host, self},
                                            .untuned = 1,
                                            .cache_dir = ""};
+    th_expect_ok(clmgk_context_create(self->cl, self->device, &options, &self->context, &th_error));
+}
+
+static void open_context(scene *self)
+{
     cl_int code = CL_SUCCESS;
     int device = 0;
     assert_int_equal(self->call.device_get(&device, self->number), 0);
@@ -122,7 +127,7 @@ static void open_context(scene *self)
     assert_int_equal(code, CL_SUCCESS);
     self->queue = clCreateCommandQueue(self->cl, self->device, 0, &code);
     assert_int_equal(code, CL_SUCCESS);
-    th_expect_ok(clmgk_context_create(self->cl, self->device, &options, &self->context, &th_error));
+    make_context(self);
 }
 
 static int set_up(void **state)
@@ -444,6 +449,85 @@ CUDA_TEST(edited_programs)
     clmgk_plan_release(plan);
 }
 
+/* ---- more local memory than OpenCL has -------------------------------------------------------------------------- */
+
+/* A CPU's emulation takes 64 KiB beside the tiles, which are then more than the device has. So is the context's. */
+static clmgk_attention_desc three_components(scene *self)
+{
+    enum { LOCAL = 80000, MOST_LOCAL = 227 << 10 };
+    clmgk_attention_desc desc = {.struct_size = sizeof(desc),
+                                 .variant = CLMGK_VARIANT_MGK,
+                                 .components = 3,
+                                 .dtype = CLMGK_DTYPE_BF16,
+                                 .length = 40,
+                                 .length_k = 150,
+                                 .head_size = 16};
+    self->driver->local = LOCAL;
+    self->cuda->most_local = MOST_LOCAL;
+    clmgk_context_release(self->context);
+    make_context(self);
+    th_expect_ok(clmgk_attention_validate(&desc, &desc, &th_error));
+    return desc;
+}
+
+static void expect_form(const clmgk_plan *plan, bool larger, const char *reason)
+{
+    clmgk_plan_info own = CLMGK_PLAN_INFO_INIT, info = CLMGK_PLAN_INFO_INIT;
+    th_expect_ok(clmgk_plan_get_info(plan, &own, &th_error));
+    th_expect_ok(clmgk_plan_get_cuda_info(plan, &info, &th_error));
+    assert_true((info.local_bytes > own.local_bytes) == larger);
+    assert_true((strstr(info.options, "-DDYNAMIC_LOCAL=") != NULL) == larger);
+    assert_int_equal(info.workspace_bytes, own.workspace_bytes);
+    if (strstr(info.engine_reason, reason) == NULL)
+        fail_msg("reason: %s\nexpected: %s", info.engine_reason, reason);
+}
+
+/* A new plan, prepared while something fails. */
+static void expect_own_kernels(const scene *self, const clmgk_attention_desc *desc, const char *reason)
+{
+    clmgk_plan *const plan = plan_of(self, desc);
+    self->driver->fault = NVIDIA_WRONG;
+    th_expect_ok(clmgk_plan_prepare_cuda(plan, &th_error));
+    expect_form(plan, false, reason);
+    self->driver->fault = NVIDIA_NO_FAULT;
+    clmgk_plan_release(plan);
+}
+
+CUDA_TEST(launches_have_more_local_memory)
+{
+    NEEDS(self->cuda != NULL);
+    const clmgk_attention_desc desc = three_components(self);
+    clmgk_plan_info info = CLMGK_PLAN_INFO_INIT;
+    arrays host;
+    self->cuda->fails = "cuFuncSetAttribute";
+    self->cuda->code = 1;
+    expect_own_kernels(self, &desc,
+                       "; no more local memory than in OpenCL: its programs could not be verified: CUDA's "
+                       "function_allow: ");
+    self->cuda->fails = NULL;
+    clmgk_plan *const plan = plan_of(self, &desc);
+    th_expect_error(clmgk_plan_get_cuda_info(plan, &info, &th_error), CLMGK_ERROR_INVALID_VALUE, "has prepared");
+    th_expect_ok(clmgk_plan_prepare_cuda(plan, &th_error));
+    expect_form(plan, true, "matrix units: wgmma");
+    make(&desc, clmgk_plan_workspace_size(plan), &host);
+    expect_same_bits(self, plan, &desc, CLMGK_PASS_FORWARD, &host);
+    assert_true(self->cuda->local > 0);
+    free_arrays(&host);
+    clmgk_plan_release(plan);
+}
+
+/* The device may have no more memory, or give wrong results with it. */
+CUDA_TEST(own_kernels_where_more_local_memory_fails)
+{
+    NEEDS(self->cuda != NULL);
+    const clmgk_attention_desc desc = three_components(self);
+    self->driver->of = "KERNEL(mixture_forward)";
+    expect_own_kernels(self, &desc,
+                       "; no more local memory than in OpenCL: the forward pass gives wrong numbers here: ");
+    self->cuda->most_local = 0;
+    expect_own_kernels(self, &desc, "matrix units: wgmma");
+}
+
 /* ---- preparation ------------------------------------------------------------------------------------------------ */
 
 /* Plans share programs, which are unloaded with the last of them, after the device's work. */
@@ -489,7 +573,7 @@ CUDA_TEST(limits_of_registers)
                                  "-cl-std=CL1.2 -DENGINE=matrix -cl-nv-maxrregcount=64", NULL, &program, &origin, &ms,
                                  &th_error));
     th_expect_ok(mgk_cuda_enter(cuda, &th_error));
-    th_expect_error(mgk_cuda_get_function(cuda, program, "no_kernel", &grid, &function, &th_error), CLMGK_ERROR_CUDA,
+    th_expect_error(mgk_cuda_get_function(cuda, program, "no_kernel", &grid, 0, &function, &th_error), CLMGK_ERROR_CUDA,
                     "CUDA's module_function: CUDA_ERROR_OF_THE_STAND_IN (500)");
     mgk_cuda_leave(cuda);
     assert_int_equal(self->cuda->registers, 64);

@@ -73,7 +73,7 @@ TH_HOST_TEST(other_binaries_are_refused)
 static void expect_for_cuda(const char *ptx, const char *expected)
 {
     mgk_text out = {0};
-    th_expect_ok(mgk_ptx_for_cuda(ptx, strlen(ptx) + 1, &out, &th_error));
+    th_expect_ok(mgk_ptx_for_cuda(ptx, strlen(ptx) + 1, false, &out, &th_error));
     assert_string_equal(out.data, expected);
     mgk_text_free(&out);
 }
@@ -90,17 +90,41 @@ TH_HOST_TEST(cuda_gets_no_registers_of_opencl)
     expect_for_cuda(HEADER, HEADER);
 }
 
+TH_HOST_TEST(arrays_of_tiles_get_their_size_from_a_launch)
+{
+    static const char ptx[] = HEADER "a, texmode_independent\n.address_size 64 // x\n\n// k_$_tiles has been demoted\n"
+                                     ".visible .entry k(\n)\n{\n\t// demoted variable\n"
+                                     "\t.shared .align 1024 .b8 k_$_matrix_tiles[16];\n"
+                                     "\t.shared .align 4 .b8 k_$_beta[1024]; // b_tiles[1]\n"
+                                     "\tmov.u64 %rd1, k_$_matrix_tiles;\n\tmov.u32 %r1, %envreg3;\n"
+                                     ".shared .b8 other_tiles[4];";
+    static const char expected[] = HEADER "a\n.address_size 64 // x\n"
+                                          ".extern .shared .align 1024 .b8 k_$_matrix_tiles[];\n"
+                                          ".extern .shared .b8 other_tiles[];\n\n// k_$_tiles has been demoted\n"
+                                          ".visible .entry k(\n)\n{\n\t// demoted variable\n"
+                                          "\t.shared .align 4 .b8 k_$_beta[1024]; // b_tiles[1]\n"
+                                          "\tmov.u64 %rd1, k_$_matrix_tiles;\n\tmov.u32 %r1, 0;\n";
+    mgk_text out = {0};
+    th_expect_ok(mgk_ptx_for_cuda(ptx, strlen(ptx) + 1, true, &out, &th_error));
+    assert_string_equal(out.data, expected);
+    mgk_text_free(&out);
+}
+
 TH_HOST_TEST(cuda_gets_no_other_binaries)
 {
     static const struct {
         const char *ptx, *reason;
-    } refused[] = {{"\177ELF", "is not PTX: it does not begin"},
-                   {"", "it is no text"},
-                   {HEADER "\nmov.b32 %r1, %envreg6;", "reads %envreg6"},
-                   {HEADER "\nmov.b32 %r1, %envreg31;", "reads %envreg31"}};
+        bool dynamic;
+    } refused[] = {{"\177ELF", "is not PTX: it does not begin", false},
+                   {"", "it is no text", false},
+                   {HEADER "\nmov.b32 %r1, %envreg6;", "reads %envreg6", false},
+                   {HEADER "\nmov.b32 %r1, %envreg31;", "reads %envreg31", false},
+                   {HEADER "\n.shared .b8 a_tiles[16];", "no .address_size", true},
+                   {HEADER "\n.address_size 64\n.shared .b8 a[16];", "declares no array", true},
+                   {HEADER "\n.address_size 64\n.shared .b8 a_tiles[16];\n%envreg6", "reads %envreg6", true}};
     for (size_t n = 0; n < TH_COUNT(refused); n++) {
         mgk_text out = {0};
-        th_expect_error(mgk_ptx_for_cuda(refused[n].ptx, strlen(refused[n].ptx), &out, &th_error),
+        th_expect_error(mgk_ptx_for_cuda(refused[n].ptx, strlen(refused[n].ptx), refused[n].dynamic, &out, &th_error),
                         CLMGK_ERROR_UNSUPPORTED, refused[n].reason);
         mgk_text_free(&out);
     }

@@ -93,7 +93,11 @@ int cuDeviceGetAttribute(int *value, int attribute, int device)
 {
     static const int pci[] = NVIDIA_PCI;
     BEGIN(0);
-    *value = attribute == 50 ? pci[0] : attribute == 33 ? pci[1] : attribute == 34 ? pci[2] : -1;
+    *value = attribute == 50   ? pci[0]
+             : attribute == 33 ? pci[1]
+             : attribute == 34 ? pci[2]
+             : attribute == 97 ? state.most_local
+                               : -1;
     *value += attribute == 33 && device != 10 + DEVICE; /* another bus */
     return SUCCESS;
 }
@@ -242,6 +246,7 @@ typedef struct function {
     struct function *next;
     cl_program program;
     size_t first; /* bytes of the first argument */
+    int local;    /* bytes of local memory that a launch may give */
     char name[64];
 } function;
 
@@ -258,7 +263,11 @@ int cuModuleLoadDataEx(void **out, const char *text, unsigned count, const int *
     if (count == 3)
         memcpy(&state.registers, (void *)&values[2], sizeof(state.registers));
     memcpy(&size, (void *)&values[1], sizeof(size));
-    if (strstr(text, "texmode") != NULL || strstr(text, "envreg") != NULL || strstr(text, ".target sm_90") == NULL) {
+    const int has_array = strstr(text, "\t.shared") != NULL ||
+                          (strstr(text, "_tiles[") != NULL) !=
+                              (strstr(text, ".extern .shared .align 1024 .b8 k_$_matrix_tiles[];\n") != NULL);
+    if (has_array || strstr(text, "texmode") != NULL || strstr(text, "envreg") != NULL ||
+        strstr(text, ".target sm_90") == NULL) {
         (void)snprintf(values[0], size, "ptxas fatal: Unresolved extern");
         return INVALID_PTX;
     }
@@ -321,6 +330,14 @@ int cuFuncGetAttribute(int *value, int attribute, const function *of)
     return attribute == 0 ? SUCCESS : INVALID_VALUE;
 }
 
+EXPORT int cuFuncSetAttribute(function *of, int attribute, int value);
+int cuFuncSetAttribute(function *of, int attribute, int value)
+{
+    BEGIN(1);
+    of->local = value;
+    return attribute == 8 && value <= state.most_local ? SUCCESS : INVALID_VALUE;
+}
+
 /* ---- launches ------------------------------------------------------------------------------------------------ */
 
 /* A structure, the number of each buffer's first element, and the buffers (cl/base/bound.clh). */
@@ -375,7 +392,8 @@ int cuLaunchKernel(const function *of, unsigned x, unsigned y, unsigned z, unsig
     BEGIN(1);
     state.launches++;
     state.stream = stream;
-    if (bytes != 0 || extra != NULL)
+    state.local = (int)bytes;
+    if ((int)bytes != of->local || extra != NULL)
         return INVALID_VALUE;
     return run(of, values, (const size_t[3]){x, y, z}, (const size_t[3]){items_x, items_y, items_z});
 }

@@ -12,11 +12,13 @@ typedef struct cuda_state {
     int hidden;        /* CUDA has another device alone, as with CUDA_VISIBLE_DEVICES */
     int most_items;    /* of a work-group of a kernel; 0: enough */
     int any_memory;    /* all memory is the device's, not only what was allocated here */
+    int most_local;    /* bytes of local memory that a launch may ask for */
 
     int retained, modules, allocations,
         current;                /* primary contexts and what else is held; current ones of this thread */
     int loads, launches, waits; /* calls */
     int registers;              /* limit of the last program that was loaded; 0: none */
+    int local;                  /* bytes of local memory that the last launch gave */
     const void *stream;         /* of the last launch */
 } cuda_state;
 

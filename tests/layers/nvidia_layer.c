@@ -15,8 +15,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define EDITED "-DEDITED_PTX=1"
-#define UNIT   "-DMATRIX_UNIT="
+#define EDITED  "-DEDITED_PTX=1"
+#define UNIT    "-DMATRIX_UNIT="
+#define DYNAMIC " -DDYNAMIC_LOCAL="
 enum { MOST_PROGRAMS = 1024, PTX_SIZE = 512 };
 
 const char layer_name[] = "NVIDIA layer";
@@ -195,6 +196,7 @@ static cl_int build_source(const source *of, cl_program program, const cl_device
         unit[strlen(UNIT)] = '0';
     remove_option(options, " " EDITED);
     remove_option(options, " -cl-nv-");
+    remove_option(options, DYNAMIC);
     const cl_int code = layer_next.clBuildProgram(program, 1, devices, options, NULL, NULL);
     free(options);
     return code;
@@ -236,9 +238,11 @@ static void write_ptx(const source *of, char ptx[PTX_SIZE])
     (void)snprintf(
         ptx, PTX_SIZE,
         "%s//\n// a stand-in's PTX\n//\n\n.version 9.0\n.target %s, texmode_independent\n.address_size 64\n\n"
-        "// program %d\n\tmov.b32 \t%%r1, %%envreg3;\n%s",
+        "// program %d\n%s\tmov.b32 \t%%r1, %%envreg3;\n%s",
         has_fault(of, NVIDIA_NO_PTX) ? "\177ELF" : "", has_fault(of, NVIDIA_OTHER_TARGET) ? "sm_100" : "sm_90",
-        (int)(of - sources), marked ? "\t// begin inline asm\n\t//@wgmma.fence;\n\t// end inline asm\n" : "");
+        (int)(of - sources),
+        strstr(of->options, DYNAMIC) != NULL ? "\t.shared .align 1024 .b8 k_$_matrix_tiles[16];\n" : "",
+        marked ? "\t// begin inline asm\n\t//@wgmma.fence;\n\t// end inline asm\n" : "");
 }
 
 /* The binary ends with NUL, as NVIDIA's does. */
@@ -398,6 +402,9 @@ int nvidia_layer_kernel(const char *ptx, const char *name, cl_program *program, 
     *program = number != NULL ? program_of((int)strtol(number + sizeof(words) - 1, NULL, 10)) : NULL;
     for (int i = 0; i < kernel_count; i++)
         if (kernels[i].program == *program && strcmp(kernels[i].name, name) == 0 && kernels[i].first > 0)
+            *first = kernels[i].first;
+    for (int i = 0; i < kernel_count && *first == 0; i++) /* OpenCL launches no kernel with dynamic local memory */
+        if (strstr(ptx, ".extern .shared") != NULL && strcmp(kernels[i].name, name) == 0)
             *first = kernels[i].first;
     pthread_mutex_unlock(&mutex);
     return *first > 0;

@@ -56,6 +56,7 @@ CLANG_PTX_WIDE = {"smgk2-128": 240}
 # card spills is below.
 MATRIX_SPILLS = {
     ("mgk2-bf16-128-wgmma", "forward"): 372, ("mgk4-bf16-64-wgmma", "forward"): 136, ("smgk2-bf16-128-wgmma", "forward"): 152,
+    ("mgk2-bf16-128-wgmma-cuda", "forward"): 104, ("mgk4-bf16-64-wgmma-cuda", "forward"): 68,
     ("hard-fish2-bf16-64-wgmma", "forward"): 212, ("hard-fish2-bf16-128-wgmma", "forward"): 52,
     ("backward-softmax-bf16-texts-64-wgmma", "backward"): 128,
     ("backward-softmax-bf16-64-wgmma", "backward"): 16, ("backward-softmax-f16-64-wgmma", "backward"): 16,
@@ -166,6 +167,19 @@ def unmarked(text):
     """PTX with the marked instructions, for sm_90a; these are in PTX from 8.0 on."""
     text = re.sub(r"^\.version 7\.\d+", ".version 8.0", text.replace(MARK, ""), flags=re.MULTILINE)
     return re.sub(r"^\.target sm_90\b", ".target sm_90a", text, flags=re.MULTILINE)
+
+
+def dynamic_local(options):
+    """Bytes of local memory that a launch in CUDA gives tiles, as the library asks for them; 0: tiles are the kernel's own."""
+    tiles = tunable(options, "DYNAMIC_LOCAL", 0)
+    return tiles and tiles + 1024
+
+
+def dynamic(text):
+    """PTX whose tiles' memory a launch gives, as the library edits it."""
+    arrays = re.findall(r"^\s*\.shared (.*_tiles)\[\d+\];", text, re.MULTILINE)
+    text = re.sub(r"^\s*\.shared .*_tiles\[\d+\];.*\n", "", text, flags=re.MULTILINE)
+    return text.replace(".address_size 64\n", ".address_size 64\n" + "".join(f".extern .shared {one}[];\n" for one in arrays), 1)
 
 
 def residents(architecture, registers, local_bytes, threads):
@@ -351,7 +365,8 @@ class Nvidia:
         architecture, text = self.architecture, (folder / "k.ptx").read_text()
         if MARK in text and architecture == "sm_90":
             architecture, text = "sm_90a", unmarked(text)
-        (folder / "k.ptx").write_text(text)
+        given = dynamic_local(options)
+        (folder / "k.ptx").write_text(dynamic(text) if given else text)
         if self.ptxas is None:
             return {}
         report = run([self.ptxas, f"-arch={architecture}", *limit, "-v", "k.ptx", "-o", "k.cubin"], folder)
@@ -359,6 +374,7 @@ class Nvidia:
         if serial:
             raise Failure(serial[0])
         values = figures(report, PTXAS_FIGURES)
+        values["B local"] += given
         threads = 32 * tunable(options, "WARPS", 0)
         if threads > 0:
             values["groups"] = residents(self.architecture, values["registers"], values["B local"], threads) // threads

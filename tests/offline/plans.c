@@ -340,6 +340,18 @@ static mgk_device_facts facts_with_ptx(int unit)
     return facts;
 }
 
+/* wgmma's, of compute capability 9.0; `cuda`: with the local memory that a launch in CUDA may have. */
+static mgk_device_facts hopper_facts(bool cuda)
+{
+    enum { MOST_LOCAL = 227 << 10 };
+    mgk_device_facts facts = facts_with_ptx(MATRIX_WGMMA);
+    if (cuda) {
+        (void)snprintf(facts.info.architecture, sizeof(facts.info.architecture), "sm_90");
+        facts.dynamic_local = MOST_LOCAL;
+    }
+    return facts;
+}
+
 static mgk_device_facts small_facts(void)
 {
     mgk_device_facts facts = facts_of(CLMGK_DEVICE_GPU, "");
@@ -440,6 +452,7 @@ static const char *engine_of(clmgk_engine engine, const mgk_device_facts *facts)
     }
 }
 
+/* For CUDA only kernels that OpenCL has not, too. */
 static int print_plan(const char *name, clmgk_attention_desc desc, clmgk_pass pass, clmgk_engine engine,
                       const mgk_device_facts *facts)
 {
@@ -454,8 +467,10 @@ static int print_plan(const char *name, clmgk_attention_desc desc, clmgk_pass pa
         (void)fprintf(stderr, "%s: %s\n", name, error.message);
     for (size_t i = 0; i < plan.steps.count; ++i) {
         const mgk_step *const step = &plan.steps.step[i];
-        if (status == CLMGK_OK && (i == 0 || strcmp(step->file, step[-1].file) != 0 ||
-                                   strcmp(step->options.data, step[-1].options.data) != 0))
+        const bool differs = facts->dynamic_local == 0 || step->dynamic_local > 0;
+        if (status == CLMGK_OK && differs &&
+            (i == 0 || strcmp(step->file, step[-1].file) != 0 ||
+             strcmp(step->options.data, step[-1].options.data) != 0))
             (void)printf("%s %s%s %s %s\n", engine_of(engine, facts), pass_names[pass], name, step->file,
                          step->options.data);
     }
@@ -511,8 +526,9 @@ static clmgk_attention_desc matrix_desc(const problem *p)
     return desc;
 }
 
-/* Configurations of wgmma have the others' names with this behind. */
+/* Configurations of wgmma have the others' names with this behind, and then that of CUDA. */
 #define WGMMA_SUFFIX "-wgmma"
+#define CUDA_SUFFIX  "-cuda"
 enum { NAME_SIZE = 64 };
 
 /* Not backward passes of mixed heads with more sums than registers hold. */
@@ -536,13 +552,15 @@ static int print_matrices(const mgk_device_facts *nvidia, const mgk_device_facts
         failed |= print_plan(p->name, matrix_desc(p), p->pass, CLMGK_ENGINE_MATRIX, gpu);
         failed |= print_plan(p->name, matrix_desc(p), p->pass, CLMGK_ENGINE_MATRIX, nvidia);
     }
-    for (size_t i = 0; i < MGK_COUNT(matrices); ++i) {
-        const mgk_device_facts hopper = facts_with_ptx(MATRIX_WGMMA);
+    for (size_t i = 0; i < 2 * MGK_COUNT(matrices); ++i) {
+        const bool cuda = i >= MGK_COUNT(matrices);
+        const mgk_device_facts hopper = hopper_facts(cuda);
+        const problem *const p = &matrices[i % MGK_COUNT(matrices)];
         char name[NAME_SIZE];
-        if (!takes_wgmma(&matrices[i]))
+        if (!takes_wgmma(p))
             continue;
-        (void)snprintf(name, sizeof(name), "%s" WGMMA_SUFFIX, matrices[i].name);
-        failed |= print_plan(name, matrix_desc(&matrices[i]), matrices[i].pass, CLMGK_ENGINE_MATRIX, &hopper);
+        (void)snprintf(name, sizeof(name), "%s" WGMMA_SUFFIX "%s", p->name, cuda ? CUDA_SUFFIX : "");
+        failed |= print_plan(name, matrix_desc(p), p->pass, CLMGK_ENGINE_MATRIX, &hopper);
     }
     return failed;
 }
@@ -631,7 +649,8 @@ static bool has_name(const char *own, clmgk_pass pass, const char *name)
 static int print_steps(const char *full_name, int count, char **texts)
 {
     const char *const suffix = strstr(full_name, WGMMA_SUFFIX);
-    const mgk_device_facts facts = facts_with_ptx(suffix != NULL ? MATRIX_WGMMA : MATRIX_MMA);
+    const bool cuda = suffix != NULL && strstr(suffix, CUDA_SUFFIX) != NULL;
+    const mgk_device_facts facts = suffix != NULL ? hopper_facts(cuda) : facts_with_ptx(MATRIX_MMA);
     char name[NAME_SIZE];
     (void)snprintf(name, sizeof(name), "%.*s", suffix != NULL ? (int)(suffix - full_name) : NAME_SIZE - 1, full_name);
     for (size_t i = 0; i < MGK_COUNT(matrices); ++i) {

@@ -124,6 +124,8 @@ FULL = [
     linear_case("linear-causal-64", "linear-causal-tf32-64", "splits=2", length=70, length_k=90),
     linear_case("backward-linear-causal-64", "backward-linear-causal-tf32-64", "splits=2", length=40, length_k=50),
     edge("dropout", FORWARD, length=33, length_k=65, **DROPOUT),
+    group("wgmma-cuda-mgk3-32", "mgk4-bf16-64-wgmma-cuda", length=40, length_k=150, head_size=32, value_size=16, components=3),
+    group("wgmma-cuda-mgk2-128", "mgk2-bf16-128-wgmma-cuda", length=70, length_k=200),
     group("wgmma-mgk3-64", "mgk4-bf16-64-wgmma", length=40, length_k=70, value_size=32, components=3),
     group("wgmma-singles-backward-64-causal", "backward-softmax-f32-64-wgmma", length=70, length_k=100, causal=1),
     group("wgmma-backward-64-causal", "backward-softmax-f16-64-wgmma", length=70, length_k=100, causal=1),

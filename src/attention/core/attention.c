@@ -222,6 +222,13 @@ static mgk_step *classify_before(mgk_step *kernel, mgk_pass_plan *plan)
     return reader;
 }
 
+/* Bytes of local memory that a launch in CUDA gives tiles of this size, with room to align them. */
+static unsigned dynamic_local_of(int tiles)
+{
+    enum { ALIGNMENT = 1024 };
+    return tiles > 0 ? (unsigned)tiles + ALIGNMENT : 0;
+}
+
 mgk_step *mgk_attention_add(const mgk_attention_step *step, mgk_pass_plan *plan)
 {
     mgk_step *const kernel = &plan->steps.step[plan->steps.count++];
@@ -239,6 +246,7 @@ mgk_step *mgk_attention_add(const mgk_attention_step *step, mgk_pass_plan *plan)
     if (!plan->of_call)
         print_options(&flags, step->tunables, block->compiler, &kernel->options);
     kernel->launch = (mgk_launch){1, {step->global * block->threads, 1, 1}, {local, 1, 1}};
+    kernel->dynamic_local = dynamic_local_of(flags.DYNAMIC_LOCAL);
     kernel->local_bytes = block->local_bytes;
     kernel->private_bytes = block->private_bytes;
     if (step->bind != NULL)
