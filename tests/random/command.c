@@ -9,6 +9,11 @@
 
 /* ---- axes -------------------------------------------------------------------------------------------------------- */
 
+static bool is_of_texts(th_name name)
+{
+    return (name >= TH_CAPTURE_0 && name <= TH_NUMBERS) || (name >= TH_GRAD_CAPTURE_0 && name <= TH_GRAD_NUMBERS);
+}
+
 const char *rd_axes_of(const clmgk_attention_desc *desc, th_name name)
 {
     static const char *const mixed[TH_ARRAYS] = {[TH_Q] = "bm-nd",
@@ -62,6 +67,8 @@ const char *rd_axes_of(const clmgk_attention_desc *desc, th_name name)
         [TH_GRAD_NEW_STATE_Z] = "bh-f-",
     };
     const uint32_t traits = clmgk_variant_traits(desc->variant);
+    if (is_of_texts(name))
+        return "-----"; /* axes that are no problem's */
     if ((traits & CLMGK_TRAIT_ADMIXTURE) != 0 && mixed[name])
         return mixed[name];
     if ((traits & CLMGK_TRAIT_SHARED_MIX) != 0 && shared[name])
@@ -80,6 +87,8 @@ const char *rd_axes_of(const clmgk_attention_desc *desc, th_name name)
 /* Whether the file of an array has axis `axis`: not those that its shape leaves out. */
 static bool is_in_file(const clmgk_attention_desc *desc, th_name name, int axis)
 {
+    if (is_of_texts(name))
+        return name == TH_NUMBERS ? axis == 0 : axis < desc->captures[name - TH_CAPTURE_0].axes;
     if (rd_axes_of(desc, name)[axis] == '-')
         return false;
     if (name == TH_PAGE_TABLE)
@@ -142,7 +151,7 @@ static bool option_of(th_name name, char option[64])
                                  : field);
     for (char *c = strchr(option, '_'); c; c = strchr(c, '_'))
         *c = '-';
-    return (name <= TH_NLL && !th_is_output(name) && !is_of_state(name)) ||
+    return (name <= TH_NLL && !th_is_output(name) && !is_of_state(name) && !is_of_texts(name)) ||
            (name >= TH_PAGE_TABLE && name <= TH_LAST_PAGE) || name == TH_SCALE_K || name == TH_SCALE_V;
 }
 
@@ -174,6 +183,28 @@ static void add_arrays(command *out, const rd_case *c, const char *folder)
             write_array(c, name, path);
         add(out, " --%s %s", option, path);
     }
+}
+
+static void add_texts(command *out, const rd_case *c, const char *folder)
+{
+    const clmgk_attention_desc *const d = &c->problem.desc;
+    if (d->score_mod)
+        add(out, " --score-mod '%s'", d->score_mod);
+    if (d->mask_mod)
+        add(out, " --mask-mod '%s' --mask-block %d,%d", d->mask_mod, (int)d->mask_block_q, (int)d->mask_block_k);
+    for (int n = 0; n < CLMGK_MAX_CAPTURES && d->captures[n].name; n++) {
+        char path[SCRATCH_PATH], file[72];
+        snprintf(file, sizeof(file), "capture-%s.npy", d->captures[n].name);
+        scratch_join(path, folder, file);
+        write_array(c, TH_CAPTURE_0 + (th_name)n, path);
+        add(out, " --capture %s=%s", d->captures[n].name, path);
+        if (c->problem.array[TH_GRAD_CAPTURE_0 + (th_name)n].used)
+            add(out, " --grad-capture %s=%s.d", d->captures[n].name, path);
+    }
+    for (int n = 0; n < CLMGK_MAX_NUMBERS && d->numbers[n]; n++)
+        add(out, " --number %s=%.9g", d->numbers[n], c->problem.array[TH_NUMBERS].values[n]);
+    for (int n = 0; c->problem.array[TH_GRAD_NUMBERS].used && n < CLMGK_MAX_NUMBERS && d->numbers[n]; n++)
+        add(out, " --grad-number %s=%s/d%s.npy", d->numbers[n], folder, d->numbers[n]);
 }
 
 /* The state's files have its true numbers. */
@@ -286,5 +317,6 @@ void rd_write_command(const rd_case *c, const char *folder, char *text, size_t c
     add_options(&out, c);
     add_arrays(&out, c, folder);
     add_states(&out, c, folder);
+    add_texts(&out, c, folder);
     add_remarks(&out, c);
 }

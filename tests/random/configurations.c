@@ -530,8 +530,33 @@ static rd_configuration broad_configuration(uint64_t seed, uint64_t index)
     return out;
 }
 
+/* ---- texts ------------------------------------------------------------------------------------------------------- */
+
+/* Arrays of all types, with strides of their own; reads outside of them take the nearest element. With packed sequences
+ * b counts these. Blocks so small that a mask of few keys has classes. */
+static void add_texts(clmgk_attention_desc *d)
+{
+    if ((clmgk_variant_traits(d->variant) & CLMGK_TRAIT_LINEAR) != 0)
+        return;
+    d->score_mod = "(0.5 * s + x * tanh(s / 8)) * (r + 1) + t[h, clamp(i - j, -4, 4) + 4] - 0.5 * w[b, g, j]";
+    d->mask_mod = "(i + 2 * j) % 5 != 3 && (doc[b, i] == doc[b, j] || y < 0 || j < S / 2)";
+    d->captures[0] = (clmgk_capture){
+        .name = "t", .type = CLMGK_CAPTURE_F16, .axes = 2, .shape = {5, 9}, .strided = 1, .strides = {31, 3}};
+    d->captures[1] = (clmgk_capture){
+        .name = "w", .type = CLMGK_CAPTURE_BF16, .axes = 3, .shape = {3, 2, 50}, .strided = 1, .strides = {1, 151, 3}};
+    d->captures[2] = (clmgk_capture){.name = "doc", .type = CLMGK_CAPTURE_I32, .axes = 2, .shape = {2, 60}};
+    d->numbers[0] = "x";
+    d->numbers[1] = "y";
+    d->mask_block_q = d->mask_block_k = 16;
+}
+
 rd_configuration rd_configuration_of(uint64_t seed, uint64_t number)
 {
+    if (number >= RD_TEXTS) {
+        rd_configuration out = rd_configuration_of(seed, number - RD_TEXTS);
+        add_texts(&out.desc);
+        return out;
+    }
     if (number >= RD_BROAD)
         return broad_configuration(seed, (number - RD_BROAD) / RD_SHARED);
     if (number >= RD_TYPES && number < RD_LISTED)

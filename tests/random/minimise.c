@@ -48,7 +48,7 @@ static void clamp(th_problem *problem, th_name name, int64_t most, bool ends)
 
 static void copy_values(th_problem *to, const th_problem *from, origin *begin)
 {
-    for (th_name name = 0; name <= TH_GRAD_NEW_STATE_Z; name++) {
+    for (th_name name = 0; name < TH_ARRAYS; name++) {
         const th_array *const source = &from->array[name];
         th_array *const array = &to->array[name];
         const char *const axes = rd_axes_of(&to->desc, name);

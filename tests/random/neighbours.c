@@ -26,7 +26,7 @@ static rd_case neighbour_of(const rd_case *c, uint64_t *state)
     rd_case out = *c;
     assert_true(rd_make_problem(&out, 1));
     out.problem.seed = c->problem.seed;
-    for (th_name name = 0; name <= TH_GRAD_NEW_STATE_Z; name++) {
+    for (th_name name = 0; name < TH_ARRAYS; name++) {
         const th_array *const from = &c->problem.array[name];
         th_array *const to = &out.problem.array[name];
         if (!from->used || th_is_output(name))

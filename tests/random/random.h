@@ -48,6 +48,7 @@ uint32_t rd_options_of(const rd_configuration *configuration);
  * up to RD_OPTIMISED one of a few that are worth a compiler's optimisation; up to RD_BROAD a random one, which
  * RD_SHARED consecutive problems share; from there on a random one with what those lack: the parameters that plans
  * choose themselves, and others; AMX; forms for few rows on all engines; wide heads; many components; L's low part.
+ * From RD_TEXTS on those below it once more, with a score and a mask as text.
  */
 enum {
     RD_LINEAR = 25000,
@@ -60,6 +61,7 @@ enum {
     RD_LISTED = 50000,
     RD_OPTIMISED = 100000,
     RD_BROAD = 1000000,
+    RD_TEXTS = 100000000,
     RD_SHARED = 25
 };
 rd_configuration rd_configuration_of(uint64_t seed, uint64_t number);

@@ -4,12 +4,12 @@
  * small as possible and printed as a command of clmgk-run, with its arrays in a folder under $TMPDIR.
  *
  *     test_differential [--seed S] [--first N] [--count N] [--optimised] [--matrix] [--unit N] [--broad]
- *                       [--list] [--keep-going]
+ *                       [--texts] [--list] [--keep-going]
  *
  * CLMGK_TEST_SEED replaces the default seed. --optimised draws from the configurations that are worth it, --matrix
  * from those of the matrix engine (--unit: in the layout of a unit), whose programs compilers take minutes to optimise
- * on a CPU, and --broad what the other configurations lack (RD_BROAD); --list only says what is drawn; --keep-going
- * tells of every draw that fails and makes none smaller.
+ * on a CPU, --broad what the other configurations lack (RD_BROAD), and --texts those of all kinds with a score and a
+ * mask as text; --list only says what is drawn; --keep-going tells of every draw that fails and makes none smaller.
  */
 #define _DEFAULT_SOURCE /* the signal() that tests/x86/tile_unit.c replaces */
 #include "random/random.h"
@@ -35,6 +35,7 @@ static struct {
     bool matrix;
     uint64_t unit; /* 0: none was given */
     bool broad;
+    bool texts;
 } arguments = {.seed = DEFAULT_SEED};
 
 /* How many failures are made smaller: each takes up to a minute. */
@@ -122,6 +123,18 @@ static void draw_range(th_session *session, uint64_t first, uint64_t count)
             failures++;
 }
 
+/* Of every kind that has scores. */
+static void draw_texts(th_session *session)
+{
+    const rd_configuration *list = NULL;
+    draw_range(session, RD_TEXTS, 12 * rd_listed(&list));
+    draw_range(session, RD_TEXTS + RD_MATRIX, 6 * rd_listed_matrix(&list));
+    draw_range(session, RD_TEXTS + RD_PAGES, 12 * rd_listed_pages(&list));
+    draw_range(session, RD_TEXTS + RD_TYPES, 6 * rd_listed_types(&list));
+    draw_range(session, RD_TEXTS + RD_OPTIMISED, UINT64_C(20) * RD_SHARED);
+    draw_range(session, RD_TEXTS + RD_BROAD, UINT64_C(14) * RD_SHARED);
+}
+
 /* CLMGK_TEST_SAMPLE=k: every k-th of the first draws, for devices that take hours for all. 0: unset. */
 static uint64_t sample_step(void)
 {
@@ -152,6 +165,8 @@ TH_TEST(draws)
         draw_range(session, RD_MATRIX_RANDOM, UINT64_C(20) * RD_SHARED);
         draw_range(session, RD_MATRIX_SINGLES, UINT64_C(20) * RD_SHARED);
         draw_range(session, RD_MATRIX_LINEAR, UINT64_C(20) * RD_SHARED);
+    } else if (arguments.texts) {
+        draw_texts(session);
     } else if (arguments.broad) {
         draw_range(session, RD_BROAD, UINT64_C(36) * RD_SHARED);
     } else if (session->full) {
@@ -208,10 +223,11 @@ TH_TEST(other_gradients_change_no_values)
     static const uint64_t lines[] = {10, 7}; /* shifted keys, packed sequences; with priors */
     const rd_configuration *list = NULL;
     const uint64_t listed = rd_listed(&list);
-    const uint64_t count =
-        arguments.ranged || arguments.optimised || arguments.matrix || arguments.unit || arguments.broad ? 0
-        : session->full                                                                                  ? 40
-                                                                                                         : 4;
+    const uint64_t count = arguments.ranged || arguments.optimised || arguments.matrix || arguments.unit ||
+                                   arguments.broad || arguments.texts
+                               ? 0
+                           : session->full ? 40
+                                           : 4;
     for (uint64_t n = 0; n < count; n++) {
         const uint64_t number = lines[n % TH_COUNT(lines)] + listed * (n / TH_COUNT(lines));
         rd_case c = rd_draw(arguments.seed, number);
@@ -265,6 +281,8 @@ static bool parse(int argc, char **argv)
             arguments.matrix = true;
         else if (strcmp(argv[n], "--broad") == 0)
             arguments.broad = true;
+        else if (strcmp(argv[n], "--texts") == 0)
+            arguments.texts = true;
         else
             return false;
     }
@@ -276,7 +294,7 @@ int main(int argc, char **argv)
     if (!parse(argc, argv)) {
         fprintf(stderr,
                 "usage: %s [--seed S] [--first N] [--count N] [--optimised] [--matrix] [--unit N] [--broad] [--list] "
-                "[--keep-going]\n",
+                "[--texts] [--keep-going]\n",
                 argv[0]);
         return 2;
     }

@@ -223,8 +223,8 @@ TH_TEST(smallest_backward)
 TH_TEST(commands_run)
 {
     static const uint64_t numbers[] = {
-        6,        12,           19,           27 + 17,     RD_PAGES + 2, RD_PAGES + 3, RD_PAGES + 6,
-        RD_TYPES, RD_TYPES + 1, RD_TYPES + 3, RD_TYPES + 5};
+        6,        12,           19,           27 + 17,      RD_PAGES + 2, RD_PAGES + 3, RD_PAGES + 6,
+        RD_TYPES, RD_TYPES + 1, RD_TYPES + 3, RD_TYPES + 5, RD_TEXTS + 1, RD_TEXTS + 17};
     for (size_t n = 0; n < (session->full ? TH_COUNT(numbers) : 0); n++) {
         char folder[SCRATCH_PATH];
         rd_case c = rd_draw(SEED, numbers[n]);
