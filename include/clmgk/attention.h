@@ -184,7 +184,8 @@ typedef struct clmgk_attention_desc {
     /* Storage types of K, of V, and of O and dO, if they differ from Q's: for example a cache of keys and
      * values in f16 for queries in f32. All arithmetic is in f32, whatever the types. K and V may each have one of
      * CLMGK_CACHE_DTYPE_LIST (8-bit floats and integers, ggml's blocks), in batches, caches and pages, in the softmax
-     * families and for inference: UNSUPPORTED with gradients, statistics and the engine MATRIX. */
+     * families and for inference: UNSUPPORTED with gradients and statistics, and on the engine MATRIX for mixed heads
+     * beside an array in f32 or in blocks. */
     clmgk_storage dtype_k;
     clmgk_storage dtype_v;
     clmgk_storage dtype_o;
@@ -262,9 +263,14 @@ typedef struct clmgk_attention_desc {
      * lengths then, and alignment LENGTHS counts from these keys.
      *
      * Packed sequences (T in the place of B) have pages in the place of caches, with or without use_lengths; see there.
-     * The softmax families, without mixing after the softmax. For inference: UNSUPPORTED with gradients, statistics and
-     * the engine MATRIX. Numbers on the device are not checked: pages outside of the pools count as the nearest one,
-     * and nothing else is read. clmgk_check_pages checks a table in host memory. */
+     * The softmax families, without mixing after the softmax. For inference: UNSUPPORTED with gradients and statistics.
+     * Numbers on the device are not checked: pages outside of the pools count as the nearest one, and nothing else is
+     * read. clmgk_check_pages checks a table in host memory.
+     *
+     * A pool is one buffer, of at most clmgk_device_info.max_allocation_bytes. Several buffers are several pools: a
+     * call of the same plan for each, with the sequences whose pages it has. A sequence with pages in two pools, or
+     * more, is divided into ranges of keys, one in each, and clmgk_enqueue_combine joins the parts (docs/training.md).
+     */
     int64_t page_size; /* any from 1 on; 0: no pages */
     int64_t pages;
     int64_t table_pages;

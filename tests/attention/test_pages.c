@@ -161,6 +161,108 @@ TH_TEST(numbers_outside_of_the_pool)
     }
 }
 
+/* ---- pools of several buffers ---------------------------------------------------------------------------------- */
+
+enum { POOLS = 2, POOL_BATCH = 3, POOL_PAGE = 16, POOL_ROOM = 4, POOL_PAGES = POOL_BATCH * POOL_ROOM };
+
+static clmgk_buffer pool_buffer(th_session *session, size_t bytes, const void *values)
+{
+    cl_int code = CL_SUCCESS;
+    const cl_mem_flags flags = CL_MEM_READ_WRITE | (values ? CL_MEM_COPY_HOST_PTR : 0);
+    const clmgk_buffer buffer = {clCreateBuffer(session->cl, flags, bytes, (void *)(uintptr_t)values, &code), 0};
+    assert_int_equal(code, CL_SUCCESS);
+    return buffer;
+}
+
+/* K, V and the table of a pool, whose pages are the n-th of each batch's, in reverse order, and the keys in them. */
+static void bind_pool(th_session *session, const th_problem *whole, int64_t n, clmgk_attention_args *args)
+{
+    const th_array *const k = &whole->array[TH_K], *const v = &whole->array[TH_V];
+    const size_t page = k->count / (size_t)whole->desc.pages; /* numbers; E is D */
+    float *const numbers = malloc(2 * POOL_PAGES * page * sizeof(*numbers));
+    cl_int table[POOL_PAGES], lengths[POOL_BATCH];
+    assert_non_null(numbers);
+    for (int64_t p = 0; p < POOL_PAGES; p++) {
+        const int64_t b = p / POOL_ROOM, column = n * POOL_ROOM + p % POOL_ROOM;
+        const size_t from = (size_t)whole->array[TH_PAGE_TABLE].values[b * POOLS * POOL_ROOM + column] * page;
+        table[p] = (cl_int)(POOL_PAGES - 1 - p);
+        for (size_t i = 0; i < page; i++) {
+            numbers[(size_t)table[p] * page + i] = (float)k->values[from + i];
+            numbers[((size_t)table[p] + POOL_PAGES) * page + i] = (float)v->values[from + i];
+        }
+    }
+    for (int64_t b = 0; b < POOL_BATCH; b++)
+        lengths[b] = (cl_int)fmax(
+            0.0, fmin(whole->array[TH_LENGTHS].values[b] - (double)(n * POOL_ROOM * POOL_PAGE), POOL_ROOM * POOL_PAGE));
+    args->k = pool_buffer(session, POOL_PAGES * page * sizeof(*numbers), numbers);
+    args->v = pool_buffer(session, POOL_PAGES * page * sizeof(*numbers), numbers + POOL_PAGES * page);
+    args->page_table = pool_buffer(session, sizeof(table), table);
+    args->lengths = pool_buffer(session, sizeof(lengths), lengths);
+    free(numbers);
+}
+
+/* A call for each pool with its range of the keys, of which the last pool's are causal, and the parts combined. */
+TH_TEST(pools_of_several_buffers)
+{
+    clmgk_attention_desc desc = desc_of(CLMGK_VARIANT_SOFTMAX, 3, POOL_PAGE, POOLS * POOL_ROOM * POOL_PAGE, 0);
+    desc.batch = POOL_BATCH;
+    desc.table_pages = POOLS * POOL_ROOM;
+    desc.pages = POOL_BATCH * desc.table_pages;
+    desc.causal = 1;
+    desc.alignment = CLMGK_ALIGN_LENGTHS;
+    desc.value_size = desc.head_size;
+    const clmgk_plan_options options = th_options(session, 0);
+    TH_PROBLEM problem = th_problem_make(&desc, 1);
+    static const double lengths[POOL_BATCH] = {128.0, 70.0, 101.0}; /* the queries' keys are in the last pool */
+    memcpy(problem.array[TH_LENGTHS].values, lengths, sizeof(lengths));
+    th_run_pass(session, &problem, TH_FORWARD, &options);
+    const th_array *const o = &problem.array[TH_O], *const lse = &problem.array[TH_LSE];
+    clmgk_attention_args all = CLMGK_ATTENTION_ARGS_INIT;
+    clmgk_plan *plan[POOLS];
+    float found[4096];
+    all.q = pool_buffer(session, problem.array[TH_Q].count * sizeof(float), NULL);
+    assert_true(problem.array[TH_Q].count <= TH_COUNT(found) && o->count <= TH_COUNT(found));
+    for (size_t i = 0; i < problem.array[TH_Q].count; i++)
+        found[i] = (float)problem.array[TH_Q].values[i];
+    assert_int_equal(clEnqueueWriteBuffer(session->queue, all.q.memory, CL_TRUE, 0,
+                                          problem.array[TH_Q].count * sizeof(float), found, 0, NULL, NULL),
+                     CL_SUCCESS);
+    all.parts = POOLS;
+    all.parts_o = pool_buffer(session, POOLS * o->count * sizeof(float), NULL);
+    all.parts_lse = pool_buffer(session, POOLS * lse->count * sizeof(float), NULL);
+    all.o = pool_buffer(session, o->count * sizeof(float), NULL);
+    desc.table_pages = POOL_ROOM;
+    desc.pages = POOL_PAGES;
+    desc.length_k = POOL_ROOM * POOL_PAGE;
+    desc.combine = 1;
+    for (int n = 0; n < POOLS; n++) {
+        clmgk_attention_args part = {.struct_size = sizeof(part), .q = all.q};
+        desc.causal = n + 1 == POOLS;
+        plan[n] = th_plan_of(session, &desc, &options);
+        bind_pool(session, &problem, n, &part);
+        part.o = (clmgk_buffer){all.parts_o.memory, (size_t)n * o->count};
+        part.lse = (clmgk_buffer){all.parts_lse.memory, (size_t)n * lse->count};
+        part.workspace = pool_buffer(session, clmgk_plan_workspace_size(plan[n]) + 4, NULL);
+        th_expect_ok(clmgk_enqueue_forward(plan[n], session->queue, &part, 0, NULL, NULL, &th_error));
+        const cl_mem own[] = {part.k.memory, part.v.memory, part.page_table.memory, part.lengths.memory,
+                              part.workspace.memory};
+        for (size_t i = 0; i < TH_COUNT(own); i++)
+            clReleaseMemObject(own[i]);
+    }
+    th_expect_ok(clmgk_enqueue_combine(plan[0], session->queue, &all, 0, NULL, NULL, &th_error));
+    assert_int_equal(
+        clEnqueueReadBuffer(session->queue, all.o.memory, CL_TRUE, 0, o->count * sizeof(float), found, 0, NULL, NULL),
+        CL_SUCCESS);
+    for (size_t i = 0; i < o->count; i++)
+        if (!(fabs(found[i] - o->values[i]) < 1e-5))
+            fail_msg("element %zu: %g, expected %g", i, (double)found[i], o->values[i]);
+    const cl_mem own[] = {all.q.memory, all.parts_o.memory, all.parts_lse.memory, all.o.memory};
+    for (size_t i = 0; i < TH_COUNT(own); i++)
+        clReleaseMemObject(own[i]);
+    for (int n = 0; n < POOLS; n++)
+        clmgk_plan_release(plan[n]);
+}
+
 /* ---- grids of other libraries ----------------------------------------------------------------------------------- */
 
 /* FlashInfer's pages and keys, with queries of prefill and decoding. */
