@@ -163,7 +163,17 @@ TH_TEST(numbers_outside_of_the_pool)
 
 /* ---- pools of several buffers ---------------------------------------------------------------------------------- */
 
-enum { POOLS = 2, POOL_BATCH = 3, POOL_PAGE = 16, POOL_ROOM = 4, POOL_PAGES = POOL_BATCH * POOL_ROOM };
+/* Each of three batches has four pages in each of two pools. */
+enum {
+    POOLS = 2,
+    POOL_BATCH = 3,
+    POOL_PAGE = 16,
+    POOL_ROOM = 4,
+    POOL_PAGES = 12,
+    POOL_KEYS = 64,
+    ALL_ROOM = 8,
+    ALL_PAGES = 24
+};
 
 static clmgk_buffer pool_buffer(th_session *session, size_t bytes, const void *values)
 {
@@ -179,12 +189,12 @@ static void bind_pool(th_session *session, const th_problem *whole, int64_t n, c
 {
     const th_array *const k = &whole->array[TH_K], *const v = &whole->array[TH_V];
     const size_t page = k->count / (size_t)whole->desc.pages; /* numbers; E is D */
-    float *const numbers = malloc(2 * POOL_PAGES * page * sizeof(*numbers));
+    float *const numbers = malloc((size_t)2 * POOL_PAGES * page * sizeof(*numbers));
     cl_int table[POOL_PAGES], lengths[POOL_BATCH];
     assert_non_null(numbers);
     for (int64_t p = 0; p < POOL_PAGES; p++) {
         const int64_t b = p / POOL_ROOM, column = n * POOL_ROOM + p % POOL_ROOM;
-        const size_t from = (size_t)whole->array[TH_PAGE_TABLE].values[b * POOLS * POOL_ROOM + column] * page;
+        const size_t from = (size_t)whole->array[TH_PAGE_TABLE].values[b * ALL_ROOM + column] * page;
         table[p] = (cl_int)(POOL_PAGES - 1 - p);
         for (size_t i = 0; i < page; i++) {
             numbers[(size_t)table[p] * page + i] = (float)k->values[from + i];
@@ -192,8 +202,7 @@ static void bind_pool(th_session *session, const th_problem *whole, int64_t n, c
         }
     }
     for (int64_t b = 0; b < POOL_BATCH; b++)
-        lengths[b] = (cl_int)fmax(
-            0.0, fmin(whole->array[TH_LENGTHS].values[b] - (double)(n * POOL_ROOM * POOL_PAGE), POOL_ROOM * POOL_PAGE));
+        lengths[b] = (cl_int)fmax(0.0, fmin(whole->array[TH_LENGTHS].values[b] - (double)(n * POOL_KEYS), POOL_KEYS));
     args->k = pool_buffer(session, POOL_PAGES * page * sizeof(*numbers), numbers);
     args->v = pool_buffer(session, POOL_PAGES * page * sizeof(*numbers), numbers + POOL_PAGES * page);
     args->page_table = pool_buffer(session, sizeof(table), table);
@@ -204,10 +213,10 @@ static void bind_pool(th_session *session, const th_problem *whole, int64_t n, c
 /* A call for each pool with its range of the keys, of which the last pool's are causal, and the parts combined. */
 TH_TEST(pools_of_several_buffers)
 {
-    clmgk_attention_desc desc = desc_of(CLMGK_VARIANT_SOFTMAX, 3, POOL_PAGE, POOLS * POOL_ROOM * POOL_PAGE, 0);
+    clmgk_attention_desc desc = desc_of(CLMGK_VARIANT_SOFTMAX, 3, POOL_PAGE, POOLS * (int64_t)POOL_KEYS, 0);
     desc.batch = POOL_BATCH;
-    desc.table_pages = POOLS * POOL_ROOM;
-    desc.pages = POOL_BATCH * desc.table_pages;
+    desc.table_pages = ALL_ROOM;
+    desc.pages = ALL_PAGES;
     desc.causal = 1;
     desc.alignment = CLMGK_ALIGN_LENGTHS;
     desc.value_size = desc.head_size;
@@ -233,7 +242,7 @@ TH_TEST(pools_of_several_buffers)
     all.o = pool_buffer(session, o->count * sizeof(float), NULL);
     desc.table_pages = POOL_ROOM;
     desc.pages = POOL_PAGES;
-    desc.length_k = POOL_ROOM * POOL_PAGE;
+    desc.length_k = POOL_KEYS;
     desc.combine = 1;
     for (int n = 0; n < POOLS; n++) {
         clmgk_attention_args part = {.struct_size = sizeof(part), .q = all.q};
@@ -268,10 +277,12 @@ TH_TEST(pools_of_several_buffers)
 /* FlashInfer's pages and keys, with queries of prefill and decoding. */
 TH_FULL_TEST(flashinfer_grid)
 {
-    static const int64_t pages[] = {1, 8, 16}, keys[] = {54, 97, 512, 2048}, queries[] = {1, 37, 17};
+    static const int64_t pages[] = {1, 8, 16}, keys[] = {54, 97, 512, 2048, 16384}, queries[] = {1, 37, 17};
     for (size_t n = 0; n < TH_COUNT(pages) * TH_COUNT(keys) * TH_COUNT(queries); n++) {
-        clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, queries[n / 12], 1);
-        set_pages(&desc, pages[n % 3], keys[n / 3 % 4]);
+        clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, queries[n / 15], 1);
+        if (keys[n / 3 % 5] == 16384 && desc.length > 1)
+            continue;
+        set_pages(&desc, pages[n % 3], keys[n / 3 % 5]);
         desc.batch = 3;
         desc.heads = 4;
         desc.kv_heads = 2;
@@ -311,6 +322,24 @@ TH_FULL_TEST(vllm_grid)
             problem.array[TH_OFFSETS].values[t + 1] = (double)end;
             problem.array[TH_LENGTHS].values[t] = (double)keys[t];
         }
+        th_poison_pages(&problem);
+        th_expect(session, &problem);
+    }
+}
+
+/* vLLM's pool of 32,768 pages. */
+TH_FULL_TEST(many_pages)
+{
+    for (size_t n = 0; n < 2; n++) {
+        clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, n == 0 ? 1 : 20, 1);
+        set_pages(&desc, 16, 463);
+        desc.pages = 32768;
+        desc.kv_heads = desc.heads = 1;
+        desc.use_lengths = 1;
+        TH_PROBLEM problem = th_problem_make(&desc, n);
+        th_array *const table = &problem.array[TH_PAGE_TABLE];
+        for (size_t i = 0; i < table->count; i++)
+            table->values[i] = (double)(i % 2 == 0 ? desc.pages - 1 - (int64_t)i : (int64_t)i * 999);
         th_poison_pages(&problem);
         th_expect(session, &problem);
     }

@@ -142,6 +142,7 @@ static const rd_configuration paged[] = {
     {LANE, .paged = true, .wide = true, .splits = 2,
      .desc = {V(MGK), SIZES(64, 16), .components = 3, DOT, HARD, PRIOR, DROPOUT}},
     {SIMT, .paged = true, .splits = 2, .desc = {V(SOFTMAX), SIZES(64, 64), BF16, ALIBI, SOFTCAP, PACKED}},
+    {MATRIX, .paged = true, .desc = {V(GAUSSIAN), SIZES(16, 16), F16, PRIOR, SINKS, PACKED}},
 };
 
 /* Keys and values in types of caches. The quick tier has the first two. */
@@ -156,6 +157,8 @@ static const rd_configuration typed[] = {
      .desc = {V(HARD_FISH), SIZES(32, 16), .components = 3, KEYS(E5M2), VALUES(INT8), KEY_SCALE, VALUE_SCALE}},
     {SIMT, .ratio = 2, .desc = {V(MISH), SIZES(32, 32), .components = 2, KEYS(INT8), VALUES(Q4_0), KEY_SCALE, SOFTCAP}},
     {LANE, .wide = true, .desc = {V(SMGK), SIZES(16, 16), .components = 2, BF16, KEYS(E4M3), VALUES(E4M3), PRIOR}},
+    {MATRIX, .paged = true,
+     .desc = {V(SOFTMAX), SIZES(32, 16), BF16, KEYS(INT8), VALUES(E4M3), KEY_SCALE, VALUE_SCALE, SINKS}},
 };
 
 size_t rd_listed(const rd_configuration **list)
