@@ -432,7 +432,7 @@ TH_HOST_TEST(checked_tables)
                       "last_page[0]", "16");
 }
 
-/* Calls on host arrays check the table first; the engine matrix refuses pages with its reason. */
+/* Calls on host arrays check the table first. */
 TH_TEST(host_calls_check_tables)
 {
     const clmgk_attention_desc desc = desc_of(CLMGK_VARIANT_SOFTMAX, 40, 16, 40, 1);
@@ -443,8 +443,4 @@ TH_TEST(host_calls_check_tables)
     th_expect_refusal(clmgk_attention_forward_host(NULL, &problem.desc, &host.args, &th_error),
                       CLMGK_ERROR_INVALID_VALUE, "page_table[1]", "7");
     th_host_expect_unwritten(&host);
-    clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
-    options.engine = CLMGK_ENGINE_MATRIX;
-    th_expect_error(clmgk_attention_supported(session->context, &desc, &options, &th_error), CLMGK_ERROR_UNSUPPORTED,
-                    "pages");
 }
