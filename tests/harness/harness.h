@@ -493,7 +493,7 @@ clmgk_plan_options th_options_of(clmgk_engine engine, const char *parameters);
 void th_expect_passes(th_session *session, th_problem *problem, const clmgk_plan_options *options);
 /* The same for `count` shapes (in full four times as many) of one program, from number `first` on, drawn from `seed`:
  * lengths, masks, rows with gaps; arrays of every second one begin at odd elements. In the quick tier large problems
- * have a batch of 1. */
+ * have one batch, and one head of keys. */
 void th_expect_shapes(th_session *session, clmgk_attention_desc desc, const clmgk_plan_options *options, uint64_t seed,
                       size_t first, size_t count);
 
