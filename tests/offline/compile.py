@@ -237,10 +237,11 @@ def registers_of(options):
 
 
 class Lint:
-    """Portable OpenCL C 1.2 without extensions: stray doubles, undeclared functions, implicit conversions."""
+    """Portable OpenCL C 1.2 without extensions: stray doubles, undeclared functions, implicit conversions. Of Intel's matrix
+    units the types of their instructions: Debian's ocloc takes these for calls."""
 
     kind = "lint"
-    engines = ("simt", "lane", "matrix")
+    engines = ("simt", "lane", "matrix", "matrix-dpas", "matrix-dpas-8")
 
     def __init__(self, compiler):
         self.compiler = compiler
@@ -255,6 +256,8 @@ class Lint:
                     "-Wno-unused-but-set-parameter"]
         common = ["-Xclang", "-finclude-default-header", "-fsyntax-only", *warnings, *options,
                   whole(source, options, folder)]
+        if {"-DMATRIX_UNIT=8", "-DMATRIX_UNIT=9"}.intersection(options):
+            common += ["-include", HERE / "dpas.h"]
         extensions = ["-Xclang", "-cl-ext=-all"] if self.compiler == CLANG else []
         run(clang("spir64", self.compiler) + extensions + common, folder)
         return {}
@@ -509,7 +512,7 @@ def is_flag(option):
 
 
 def parts(configuration):
-    """What all samples together have once: sources and flags, and each of AMD's matrix units."""
+    """What all samples together have once: sources and flags, and each of AMD's and Intel's matrix units."""
     source, options = configuration[2:]
     units = {option for option in options if re.match(r"-DMATRIX_UNIT=[5-9]$", option)}
     if units:

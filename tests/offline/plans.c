@@ -581,18 +581,23 @@ static bool fits_direct(const clmgk_attention_desc *given, const mgk_device_fact
     return status == CLMGK_OK;
 }
 
-/* Of AMD's and Intel's units, with the blocks that plans have; problems that registers do not hold have none. */
-static int print_direct(int unit, const char *vendor, int sub_group)
+static void print_probe(const mgk_device_facts *facts)
+{
+    char options[MGK_UNIT_OPTIONS];
+    const int unit = facts->matrix_unit.unit;
+    const char *const probe = mgk_matrix_unit_probe(facts, unit, options, sizeof(options));
+    (void)printf("%s probe %s %s\n", direct_units[unit], probe, options);
+}
+
+/* Of AMD's units, with the blocks that plans have; problems that registers do not hold have none. */
+static int print_direct(int unit)
 {
     enum { LOCAL_BYTES = 65536 };
-    mgk_device_facts facts = facts_of(CLMGK_DEVICE_GPU, vendor);
+    mgk_device_facts facts = facts_of(CLMGK_DEVICE_GPU, "Advanced Micro Devices, Inc.");
     int failed = 0;
-    char options[MGK_UNIT_OPTIONS];
     facts.info.local_memory_bytes = LOCAL_BYTES;
     facts.matrix_unit = (mgk_matrix_unit){.known = true, .unit = unit};
-    facts.least_sub_group = sub_group;
-    const char *const probe = mgk_matrix_unit_probe(&facts, unit, options, sizeof(options));
-    (void)printf("%s probe %s %s\n", direct_units[unit], probe, options);
+    print_probe(&facts);
     for (size_t i = 0; i < MGK_COUNT(matrices); ++i) {
         const problem *const p = &matrices[i];
         const clmgk_attention_desc desc = matrix_desc(p);
@@ -603,11 +608,21 @@ static int print_direct(int unit, const char *vendor, int sub_group)
     return failed | offline_print_direct(direct_units[unit], &facts);
 }
 
+/* Of Intel's units the probes, whose types a compiler can check (tests/offline/dpas.h). */
+static void print_intel_probe(int unit, int sub_group)
+{
+    mgk_device_facts facts = facts_of(CLMGK_DEVICE_GPU, "Intel(R) Corporation");
+    facts.matrix_unit = (mgk_matrix_unit){.known = true, .unit = unit};
+    facts.least_sub_group = sub_group;
+    print_probe(&facts);
+}
+
 static int print_directs(void)
 {
-    int failed = print_direct(MATRIX_MFMA, "Advanced Micro Devices, Inc.", 0);
-    failed |= print_direct(MATRIX_WMMA, "Advanced Micro Devices, Inc.", 0);
-    return failed | print_direct(MATRIX_WMMA_12, "Advanced Micro Devices, Inc.", 0);
+    const int failed = print_direct(MATRIX_MFMA) | print_direct(MATRIX_WMMA) | print_direct(MATRIX_WMMA_12);
+    print_intel_probe(MATRIX_DPAS, 16);
+    print_intel_probe(MATRIX_DPAS_8, 8);
+    return failed;
 }
 
 static clmgk_attention_desc linear_desc(const linear_problem *p, clmgk_pass pass)
