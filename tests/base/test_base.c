@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -336,6 +337,11 @@ TH_HOST_TEST(test_file_read)
     const clmgk_allocator none = {.allocate = count_allocate, .release = count_release, .user = &counts};
     assert_int_equal(mgk_file_read(&none, path, 100, &data, &length, &error), CLMGK_ERROR_OUT_OF_HOST_MEMORY);
 
+    static const char shorter[] = "/sys/devices/system/cpu/online"; /* than it says: it has a page */
+    if (access(shorter, R_OK) == 0)
+        th_expect_error(mgk_file_read(NULL, shorter, (size_t)1 << 20, &data, &length, &th_error), CLMGK_ERROR_IO,
+                        "online: could not be read");
+
     scratch_remove(path);
     assert_int_equal(mkfifo(path, S_IRUSR | S_IWUSR), 0);
     assert_int_equal(mgk_file_read(NULL, path, 100, &data, &length, &error), CLMGK_ERROR_IO);
@@ -417,6 +423,17 @@ TH_HOST_TEST(test_folder_failures_name_path_and_cause)
     th_expect_error(mgk_folder_load(&folder, NULL, long_name, 1, false, &data, &length, &th_error), CLMGK_ERROR_IO,
                     expected);
     th_expect_error(mgk_folder_remove(&folder, long_name, &th_error), CLMGK_ERROR_IO, expected);
+
+    struct rlimit files, none;
+    mgk_folder_entry *entries = NULL;
+    size_t count = 0;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &files), 0);
+    none = (struct rlimit){.rlim_cur = 0, .rlim_max = files.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    const clmgk_status status = mgk_folder_list(&folder, NULL, any_name, &entries, &count, &th_error);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &files), 0);
+    th_expect_error(status, CLMGK_ERROR_IO, "can't be listed: Too many open files");
+    assert_null(entries);
     mgk_folder_close(&folder);
 
     (void)snprintf(expected, sizeof(expected), "%s: Not a directory", below);

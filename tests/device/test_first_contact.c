@@ -26,6 +26,7 @@ static size_t group_limit;           /* of every kernel; 0: what the driver says
 static cl_ulong local_memory[2];     /* of the next two kernels, likewise */
 static const char *extensions;       /* of the device; NULL: what the driver says */
 static const char *shuffle;          /* what its compiler takes for an extension's shuffle; NULL: what it has */
+static cl_uint dimensions;           /* of its work-items; 0: what the driver says */
 static size_t probes;                /* programs that shuffle and were given to the compiler */
 
 /* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp): names that the linker's --wrap gives */
@@ -79,6 +80,10 @@ cl_int __wrap_clBuildProgram(cl_program program, cl_uint count, const cl_device_
 
 cl_int __wrap_clGetDeviceInfo(cl_device_id device, cl_device_info name, size_t size, void *value, size_t *size_out)
 {
+    if (name == CL_DEVICE_MAX_WORK_ITEM_DIMENSIONS && dimensions != 0) {
+        *(cl_uint *)value = dimensions;
+        return CL_SUCCESS;
+    }
     if (name != CL_DEVICE_EXTENSIONS || !extensions)
         return __real_clGetDeviceInfo(device, name, size, value, size_out);
     if (size_out)
@@ -530,4 +535,14 @@ TH_TEST(sub_groups)
         clmgk_context_release(context);
     }
     extensions = shuffle = NULL;
+}
+
+TH_TEST(a_device_of_many_dimensions)
+{
+    clmgk_context *context = NULL;
+    dimensions = 17;
+    const clmgk_status status = clmgk_context_create(session->cl, session->info.device_id, NULL, &context, &th_error);
+    dimensions = 0;
+    th_expect_error(status, CLMGK_ERROR_UNSUPPORTED, "CL_DEVICE_MAX_WORK_ITEM_DIMENSIONS is 17, expected 3");
+    assert_null(context);
 }

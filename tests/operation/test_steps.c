@@ -170,3 +170,18 @@ TH_HOST_TEST(more_buffers_than_slots_are_refused)
     mgk_step_bind(&step, &args, sizeof(args), list, MGK_COUNT(list));
     th_expect_error(mgk_step_check(&step, &th_error), CLMGK_ERROR_UNSUPPORTED, "kernel long: 33 buffers");
 }
+
+TH_HOST_TEST(a_plan_lends_the_kernels_that_it_has)
+{
+    mgk_steps steps, owner;
+    memset(&steps, 0, sizeof(steps));
+    memset(&owner, 0, sizeof(owner));
+    steps.count = owner.count = 1;
+    steps.step[0].name = owner.step[0].name = "many";
+    owner.step[0].key.high = 1;
+    th_expect_error(mgk_steps_borrow(&steps, &owner, &th_error), CLMGK_ERROR_UNSUPPORTED,
+                    "kernel many: the plan has none for these sizes");
+    steps.step[0].key.high = 1;
+    th_expect_ok(mgk_steps_borrow(&steps, &owner, &th_error));
+    assert_ptr_equal(steps.step[0].made, &owner.step[0]);
+}
