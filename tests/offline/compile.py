@@ -401,6 +401,7 @@ class Cuda:
         (r"static inline __attribute__\(\(always_inline\)\)", "DEVICE"),
         (r"__local (?=\w+ \w+\[)", "__shared__ "),
         (r"__(local|global|private) ", ""),
+        (r"\bclass\b", "class_"),  # a name in C
         (r"\(((?:float|u?int)[24]|piece|i?u?real)\)\(", r"\1("),
         # C++ has no address spaces: an address of local memory is that of any, and what an asm statement returns might be
         # anywhere

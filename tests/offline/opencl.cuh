@@ -67,6 +67,7 @@ struct __align__(16) integers4 { /* also conditions: 0 or -1 */
 #define as_uint(x)       as_bits(x)
 #define as_int(x)        ((int)as_bits(x))
 #define convert_float(x) ((float)(x))
+#define convert_int(x)   ((int)(x))
 #ifndef NAN
 #define NAN __int_as_float(0x7fffffff)
 #endif
