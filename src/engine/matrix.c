@@ -176,26 +176,42 @@ static uint64_t local_limit(const mgk_footprint *f, const mgk_device_facts *fact
     return LARGER_OF(of_device, LESSER_OF(of_group, facts->dynamic_local));
 }
 
-/* Words of the forward pass's ring, which has places for the keys of two tiles and the values of one. */
-static int64_t ring_words_of(const mgk_footprint *f, const mgk_tunables *p)
+/* Words of a place of the forward pass's ring, of the keys of a component or of values. */
+static int64_t place_words_of(const mgk_footprint *f, const mgk_tunables *p)
 {
     const words tile = words_of(f, p, tile_of(p));
-    return PLACES_WORDS(f->products, tile.key, tile.value);
+    return PLACES_WORDS(1, tile.key, tile.value);
 }
 
-/* True if the forward pass copies keys and values a whole tile ahead: if a kernel has the memory. The terms of keys
- * come with them. Scores of mixed heads leave no room, two row tiles no registers. If one product's tiles take all of
- * the 48 KB (D = 128), an H200 is 3 % faster without the ring; else it is 4 to 7 % faster with it. */
-static bool has_ring_ahead(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
+/* True of units whose copies are made when their function returns, of their layouts' emulation, too. */
+static bool copies_at_once(const mgk_tunables *p)
+{
+    return mgk_matrix_unit_is_direct(mgk_tunable_get(p, MGK_NAMED(unit))) ||
+           mgk_matrix_unit_is_direct(mgk_tunable_get(p, MGK_NAMED(emulates)));
+}
+
+/* Places of the forward pass's ring; 0: it has no ring. With places for the keys of two tiles and the values of one, if
+ * a kernel has the memory, all of a tile is copied a whole tile ahead; the terms of keys come with it. Else the keys of
+ * several components follow each other, if there is no room for all of a tile and copies are under way meanwhile.
+ * Scores of mixed heads leave no room, two row tiles no registers. If one product's tiles take all of the 48 KB (D =
+ * 128), an H200 is 3 % faster without the ring; else it is 4 to 7 % faster with it. */
+static int ring_places(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
 {
     enum { MOST_WORDS = 12287, OTHERS = 640, UNUSED_TERMS = 5 }; /* of a kernel; rows' terms and votes; unused terms */
-    enum { ROOM = OTHERS + PART_ALIGNMENT / WORD_BYTES };
+    enum { LEAST = 2, MOST = 5, ROOM = OTHERS + PART_ALIGNMENT / WORD_BYTES };
+    const bool has_ring =
+        f->forward && f->held_heads == 0 && bf16_slices_of(f) == 0 && mgk_tunable_get(p, MGK_NAMED(row_tiles)) == 1;
     const bool has_terms = f->tile.terms > UNUSED_TERMS;
     const int64_t terms = has_terms ? tile_of(p) * (f->tile.terms + f->components) + OTHERS : 0;
     const bool has_more = facts->dynamic_local > 0 && f->products > 1;
     const int64_t most = has_more ? (int64_t)(local_limit(f, facts, p) / WORD_BYTES) - ROOM : MOST_WORDS;
-    return f->forward && f->held_heads == 0 && bf16_slices_of(f) == 0 &&
-           mgk_tunable_get(p, MGK_NAMED(row_tiles)) == 1 && ring_words_of(f, p) + terms <= most;
+    const int64_t room = (most - terms) / place_words_of(f, p), ahead = 2 * f->products + 1;
+    if (!has_ring)
+        return 0;
+    if (room >= ahead)
+        return (int)ahead;
+    const bool streams = room >= LEAST && room <= f->products && !copies_at_once(p);
+    return streams ? (int)LESSER_OF(room, MOST) : 0;
 }
 
 /* Words of mixed heads' kernel of keys. On a GPU one kernel makes dV, with dO of two heads in turn, and one all else,
@@ -224,9 +240,10 @@ static int64_t mixed_words_of(const mgk_footprint *f, const mgk_device_facts *fa
 static int64_t forward_words_of(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
 {
     const words tile = words_of(f, p, tile_of(p));
-    return bf16_slices_of(f) > 0         ? slices_words_of(f, p)
-           : has_ring_ahead(f, facts, p) ? ring_words_of(f, p)
-                                         : f->products * tile.key + tile.value;
+    const int places = ring_places(f, facts, p);
+    return bf16_slices_of(f) > 0 ? slices_words_of(f, p)
+           : places > 0          ? places * place_words_of(f, p)
+                                 : f->products * tile.key + tile.value;
 }
 
 /* Words of the tiles of all kernels of the pass. Layout: cl/engine/matrix/block.clh, backward.clh. */
@@ -248,7 +265,7 @@ static uint64_t local_bytes_of(const mgk_footprint *f, const mgk_device_facts *f
     const int64_t all = tiles_words_of(f, facts, p) + tile_of(p) * (f->tile.terms + ahead) + exchange;
     const uint64_t bytes = (uint64_t)all * WORD_BYTES + (uses_wgmma(p) ? PART_ALIGNMENT : OTHER_ALIGNMENT);
     const uint64_t most = local_limit(f, facts, p);
-    return bytes > most && has_ring_ahead(f, facts, p) ? most : bytes;
+    return bytes > most && ring_places(f, facts, p) > 0 ? most : bytes;
 }
 
 static bool fits(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
@@ -593,7 +610,7 @@ static clmgk_status fit(const mgk_footprint *whole, const mgk_device_facts *fact
                          .flags = unit_flags(facts, p)};
     block->flags.ANY_GROUP_SIZE = block->registers > 0;
     block->flags.BF16_SLICES = bf16_slices_of(f);
-    block->flags.RING_AHEAD = has_ring_ahead(f, facts, p);
+    block->flags.RING_PLACES = ring_places(f, facts, p);
     if (local > facts->info.local_memory_bytes)
         block->flags.DYNAMIC_LOCAL = (int)((tiles_words_of(f, facts, p) + ONES_WORDS) * WORD_BYTES);
     return CLMGK_OK;

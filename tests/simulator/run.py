@@ -104,6 +104,8 @@ CASES = [
     edge("backward-rows-without-keys", BACKWARD, length=70, length_k=20, causal=1),
     edge("backward-gaps", BACKWARD, **GRAD_GAPS),
     group("wgmma-unaligned-20-33", "softmax-f16-64-wgmma", length=70, length_k=75, head_size=20, value_size=33),
+    group("wgmma-mgk5-32-one-after-the-other", "mgk4-bf16-64-wgmma", SPILLS, length=40, length_k=200, head_size=32,
+          value_size=16, components=5),
     group("wgmma-backward-mgk2-32", "backward-mgk2-bf16-64-wgmma", length=40, length_k=70, head_size=32, value_size=16,
           components=2),
 ]

@@ -40,7 +40,7 @@ static mgk_flags flags_of(const mgk_attention_request *request, const mgk_block 
                        .HAS_VARIANCE = all.HAS_VARIANCE && all.KEYS_SHIFTED};
     flags.SCORES_IN_NATS = flags.HAS_VARIANCE && all.SCORES_IN_NATS; /* the unit in which variances become scales */
     mgk_flags_add(&flags, &block->flags);
-    flags.RING_AHEAD = flags.DYNAMIC_LOCAL = 0;
+    flags.RING_PLACES = flags.DYNAMIC_LOCAL = 0;
     return flags;
 }
 
