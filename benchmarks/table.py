@@ -348,9 +348,10 @@ def main():
     arguments = parser.parse_args()
     results = load(arguments.results)
     if arguments.cases:
-        measured = results.get("bench", results)  # gpu-bundle.sh keeps the bench's object beside others
+        # gpu-bundle.sh keeps the objects of clmgk-bench beside others
+        measured = [own for name, own in results.items() if name == "bench" or name.startswith("table-")] or [results]
         head = ("case", "unit", "ms", "TFLOP/s", "FlashAttention-2, ms", "cuDNN, ms")
-        print_table(head, case_rows(measured["cases"], results.get("peers", [])))
+        print_table(head, case_rows([case for own in measured for case in own["cases"]], results.get("peers", [])))
         return
     cases = [case for case in results["cases"] if case["device"] == arguments.device]
     device = results["devices"][arguments.device]

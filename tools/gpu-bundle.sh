@@ -6,31 +6,37 @@ set -euo pipefail
 
 self=$(realpath "${BASH_SOURCE[0]}")
 here=$(dirname "$self")
-stages=(facts units golden numbers bench peers)
-declare -A limits=([facts]=60 [units]=300 [golden]=120 [numbers]=480 [bench]=480 [peers]=240) # seconds
-short_stages=(facts units golden bench)
-declare -A short_limits=([facts]=60 [units]=120 [golden]=120 [bench]=270)
+stages=(facts units golden numbers tensors table profiles bench peers)
+declare -A limits=([facts]=60 [units]=300 [golden]=150 [numbers]=480 [tensors]=120 [table]=480 [profiles]=150 [bench]=480
+    [peers]=240) # seconds
+short_stages=(facts units golden numbers tensors table profiles)
+declare -A short_limits=([facts]=45 [units]=75 [golden]=130 [numbers]=200 [tensors]=70 [table]=290 [profiles]=80)
 # Libraries that come from the bundle even if the machine has its own: the loader must honour OCL_ICD_VENDORS.
 own_libraries='^(libclmgk|libOpenCL|libclblast)\.so'
 c_library='^(ld-linux.*|libc|libm|libdl|librt|libpthread|libresolv|libutil)\.so'
 
 usage() {
     cat <<'TEXT'
-usage: gpu-bundle.sh pack [--build DIR] [--output DIR]
+usage: gpu-bundle.sh pack [--build DIR] [--package DIR] [--output DIR]
        gpu-bundle.sh run [--output DIR] [--device SEL] [--short | --rehearse] [STAGE...]
 
   pack      bundles a build with its tests (default: build) into build/gpu-bundle.tar.gz: unpack it on the machine with the
-            card, and call gpu-bundle/gpu-bundle.sh run
+            card, and call gpu-bundle/gpu-bundle.sh run. --package: a folder with the Python package clmgk, as pip installs it,
+            for the card's own torch and cffi
   run       runs the stages (all, or the named ones) and writes results.json into --output (default: gpu-results). A case
-            that has a result is left out, so the same command goes on after Ctrl-C or a lost machine. --short: the stages
-            facts, units, golden and bench, in 10 minutes at most. --rehearse: few and small cases, on any device.
+            that has a result is left out, so the same command goes on after Ctrl-C or a lost machine. --short: all stages but
+            bench and peers, correctness first, in 15 minutes at most. --rehearse: few and small cases, on any device.
             --device: as of clmgk-info; default: $CLMGK_DEVICE, else gpu
 
   facts     clmgk-info --json and, but for --rehearse, --selftest: also the matrix unit that was found, used or refused, and why
   units     a few cases of clmgk-bench in bf16, and the same without matrix units
-  golden    the golden cases, those of the softmax families and mixed heads also in bf16 and f16, against the reference,
-            with the engine of each and the reason
+  golden    the golden cases, those of the softmax families and mixed heads also in bf16 and f16, those of the linear family also
+            with the precision tf32, against the reference, with the engine of each and the reason
   numbers   the numeric tests that carry ctest's label gpu, on the device's own engine
+  tensors   PyTorch's CUDA tensors (cuda_tensors.py), where python3 has torch and the bundle the package
+  table     the table of what NVIDIA's cards should reach: bf16, 8,192 tokens; f32 with tf32; PyTorch's attention beside it, and the
+            library's by CUDA where there is the package
+  profiles  MGK forward and hard FiSH backward under NVIDIA's profiler, ncu, where the machine has it and the package
   bench     clmgk-bench --suite gpu, both passes, and products of matrices
   peers     PyTorch's attention, products and layer, where python3 has torch
 
@@ -62,13 +68,16 @@ for path in sorted(pathlib.Path(sys.argv[1]).glob("*/case.json")):
     outputs = [f'{option} "$target/{name}"' for option, name in case["outputs"].items()]
     words = [path.parent.name, *map(shlex.quote, case["args"]), *outputs]
     print(*words)
-    units = re.search(r"--variant (softmax|gaussian|s?mgk|(hard-)?(fish|mish|gfish)|talking-heads)( |$)", " ".join(case["args"]))
+    given = " ".join(case["args"])
+    units = re.search(r"--variant (softmax|gaussian|s?mgk|(hard-)?(fish|mish|gfish)|talking-heads)( |$)", given)
     for dtype in ("bf16", "f16") if units and "--dtype" not in case["args"] else ():
         print(f"{words[0]}:{dtype}", *words[1:], "--dtype", dtype)
+    if re.search(r"--variant (linear|s?mlk|l\w*(fish|mish))( |$)", given):
+        print(f"{words[0]}:tf32", *words[1:], "--precision", "tf32")
 TEXT
 }
 
-pack() { # BUILD BUNDLE
+pack() { # BUILD BUNDLE PACKAGE
     local root build=$1 bundle=$2 program numeric clblast
     root=$(dirname "$here")
     [[ ! -e $bundle || -f $bundle/MANIFEST ]] || fail 2 "pack: --output '$bundle' is there and is no bundle"
@@ -89,7 +98,12 @@ pack() { # BUILD BUNDLE
     fi
     cp -r "$root"/tests/golden/*/ "$bundle/golden/"
     list_golden "$root/tests/golden" >"$bundle/golden.txt"
-    cp "$self" "$root/benchmarks/peers/gpu.py" "$root/docs/gpu.md" "$root/LICENSE" "$bundle/"
+    cp "$self" "$root/benchmarks/peers/gpu.py" "$root"/python/tests/{cuda_tensors,formulas}.py "$root/docs/gpu.md" "$root/LICENSE" "$bundle/"
+    if [[ -n $3 ]]; then
+        [[ -d $3/clmgk ]] || fail 2 "pack: --package '$3': expected a folder with clmgk"
+        mkdir "$bundle/python"
+        cp -r "$3/clmgk" "$bundle/python/"
+    fi
     {
         echo "commit $(git -C "$root" describe --always --dirty 2>/dev/null || echo unknown)"
         echo "machine $(uname -m)"
@@ -191,10 +205,11 @@ write_results() {
     local name
     {
         echo "{\"commit\":\"$(manifest commit)\",\"date\":\"$(date -u +%F)\""
-        for name in facts selftest units without-units bench products-bf16 products-f32; do
+        for name in facts selftest units without-units table-{64,128,causal-64,causal-128,variants-64,variants-128,mgk,tf32} bench \
+            products-bf16 products-f32; do
             [[ ! -s $results/$name.json ]] || echo ",\"$name\":$(cat "$results/$name.json")"
         done
-        for name in golden numbers peers; do
+        for name in golden numbers tensors peers; do
             [[ ! -s $results/$name.jsonl ]] || echo ",\"$name\":[$(paste -sd , "$results/$name.jsonl")]"
         done
         echo "}"
@@ -244,6 +259,53 @@ stage_bench() {
     done
 }
 
+# Whether python3 has these modules.
+has_modules() {
+    python3 -c "import $1" 2>/dev/null || { say "no python3 with $1: no ${FUNCNAME[1]#stage_}" && return 1; }
+}
+
+stage_tensors() {
+    local device=cuda
+    has_modules torch,clmgk.torch || return 0
+    [[ $rehearse -eq 0 ]] || device=cpu
+    limited 120 python3 -B "$bundle/cuda_tensors.py" --device "$device" --output "$results/tensors.jsonl" >"$results/tensors.log" 2>&1 ||
+        failed=1
+}
+
+bench_of() { # FILE SECONDS DTYPES PASS WORDS... : of the table
+    write_json "$1.json" "$2" clmgk-bench --dtype "$3" --pass "$4" --seconds "$each" "${@:5}" --json
+}
+
+# Programs of the first line come from no cache: it has the time of a first plan.
+stage_table() {
+    local size softmax=softmax:16 variants=softmax:8,mgk:4,smgk:4,hard-fish:2x8,hard-mish:2x8 length=8192 short=4096 each=0.3 options=()
+    [[ $rehearse -eq 0 ]] || softmax=softmax:2 variants=softmax:2 length=64 short=64 each=0.05 options=(--rehearse)
+    bench_of table-128 90 bf16 both --variants "$softmax" --length "$length" --head-size 128
+    ! has_modules torch || limited 60 python3 -B "$bundle/gpu.py" "${options[@]}" --table --seconds 0.2 --output "$results/peers.jsonl" || failed=1
+    for size in 64 128; do
+        bench_of "table-variants-$size" 90 bf16 both --variants "$variants" --length "$length" --head-size "$size" --keep-caches
+    done
+    bench_of table-mgk 40 f32,bf16 forward --variants "${variants%%,*},mgk:4" --length "$short" --head-size 64 --keep-caches
+    bench_of table-tf32 40 f32 both --variants "${variants%%,*}" --length "$short" --head-size 64 --precision tf32 --keep-caches
+    bench_of table-64 60 bf16 both --variants "$softmax" --length "$length" --head-size 64 --keep-caches
+    for size in 64 128; do
+        bench_of "table-causal-$size" 60 bf16 both --variants "$softmax" --length "$length" --head-size "$size" --causal --keep-caches
+    done
+}
+
+# The profiler sees kernels that CUDA's driver launches.
+stage_profiles() {
+    local profiler name
+    profiler=$(PATH=$PATH:/usr/local/cuda/bin:/opt/nvidia/nsight-compute type -P ncu) || { say "no ncu: no profiles" && return 0; }
+    has_modules torch,clmgk.torch || return 0
+    for name in mgk-forward hard-fish-backward; do
+        [[ ! -s $results/profile-$name.csv ]] || continue
+        limited 75 "$profiler" --csv --page source --section SourceCounters --section WarpStateStats --kernel-name 'regex:(mix|admix)ture_.*ward' \
+            python3 -B "$bundle/gpu.py" --profile "$name" >"$work/profile" 2>"$results/profiles.log" || { failed=1 && continue; }
+        mv "$work/profile" "$results/profile-$name.csv"
+    done
+}
+
 stage_peers() {
     local options=()
     python3 -c 'import torch' 2>/dev/null || { say "no python3 with torch: no peers" && return; }
@@ -265,6 +327,7 @@ run() { # STAGE...
     trap 'exit 1' INT TERM HUP
     choose_drivers
     choose_libraries
+    [[ ! -d $bundle/python ]] || export PYTHONPATH=$bundle/python${PYTHONPATH:+:$PYTHONPATH}
     export PATH=$bundle/bin:$PATH CLMGK_CACHE_DIR=$work/cache CUDA_CACHE_PATH=$work/cache CUDA_CACHE_MAXSIZE=4294967296
     [[ $rehearse -eq 1 || -n ${CLMGK_DEVICE:-} ]] || export CLMGK_DEVICE=gpu
     answer=$(clmgk-info ${CLMGK_DEVICE:+--device "$CLMGK_DEVICE"} 2>&1) || fail 3 "no device answers: $answer"
@@ -283,7 +346,7 @@ run() { # STAGE...
 }
 
 main() {
-    local command=${1:-} build='' chosen=() stage
+    local command=${1:-} build='' package='' chosen=() stage
     [[ $command != --help ]] || { usage && exit 0; }
     [[ $command =~ ^(pack|run)$ ]] || fail 2 "'$command': expected pack or run (--help says more)"
     shift
@@ -294,9 +357,10 @@ main() {
         --help) usage && exit 0 ;;
         --rehearse) rehearse=1 ;;
         --short) short=1 ;;
-        --build | --output | --device)
+        --build | --package | --output | --device)
             [[ $# -gt 1 && -n $2 ]] || fail 2 "$1: expected a value"
             [[ $1 != --build ]] || build=$2
+            [[ $1 != --package ]] || package=$2
             [[ $1 != --output ]] || output=$2
             [[ $1 != --device ]] || export CLMGK_DEVICE=$2
             shift
@@ -308,10 +372,10 @@ main() {
         esac
         shift
     done
-    [[ $command != run || -z $build ]] || fail 2 "--build is of pack alone"
+    [[ $command != run || -z $build$package ]] || fail 2 "--build and --package are of pack alone"
     [[ $command != pack || $short$rehearse == 00 ]] || fail 2 "--short and --rehearse are of run alone"
     if [[ $command == pack ]]; then
-        pack "$build" "$(realpath -m "${output:-$(dirname "$here")/build/gpu-bundle}")"
+        pack "$build" "$(realpath -m "${output:-$(dirname "$here")/build/gpu-bundle}")" "$package"
         return
     fi
     if [[ $short -eq 1 ]]; then

@@ -3,11 +3,16 @@
 """PyTorch's attention on a GPU, each of its back ends, at the sizes of `clmgk-bench --suite gpu`: a line of JSON each. Beside it MGK
 as PyTorch compiles its formula, products of matrices, and a layer.
 
+--table: the shapes of tools/gpu-bundle.sh's table in bf16, also by the library itself on CUDA's memory (back end CLMGK), where the
+package is there. --profile: runs of the library alone, for a profiler.
+
 A back end that refuses a case is told in the case's "error"; those that always do are left out, and so is the one that
 writes all scores, from 8,192 tokens on. So are cases that the file has already.
 """
 import argparse
+import contextlib
 import functools
+import importlib.util
 import json
 import os
 import statistics
@@ -25,10 +30,12 @@ SHAPES = {  # batch, heads, N, S, D, whether it is causal
     "gpu-128-causal": (1, 8, 8192, 8192, 128, True),
     "decode-64k": (1, 8, 1, 65536, 64, False),
 }
+TABLE = {f"table-{size}{'-causal' if causal else ''}": (1, 16, 8192, 8192, size, causal) for size in (64, 128) for causal in (False, True)}
 SMALL = {"small": (1, 2, 64, 64, 32, False)}
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 BACK_ENDS = ("FLASH_ATTENTION", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION", "MATH")
 OF_16_BITS = ("FLASH_ATTENTION", "CUDNN_ATTENTION")
+OWN = "CLMGK"
 MOST_OF_MATH = 4096  # rows or keys, whose scores are a matrix in memory
 
 
@@ -52,12 +59,18 @@ def timed(call, device, seconds):
     return times
 
 
+def own_attention(q, k, v, is_causal):
+    import clmgk.torch
+    return clmgk.torch.attention(q, k, v, causal=is_causal)
+
+
 def measure(shape, dtype, back_end, backward, device, seconds):
     batch, heads, rows, keys, size, causal = shape
     q, k, v = (torch.randn(batch, heads, n, size, device=device, dtype=dtype, requires_grad=backward)
                for n in (rows, keys, keys))
-    attend = functools.partial(torch.nn.functional.scaled_dot_product_attention, is_causal=causal)
-    with sdpa_kernel(getattr(SDPBackend, back_end)):
+    own = back_end == OWN
+    attend = functools.partial(own_attention if own else torch.nn.functional.scaled_dot_product_attention, is_causal=causal)
+    with contextlib.nullcontext() if own else sdpa_kernel(getattr(SDPBackend, back_end)):
         if not backward:
             with torch.no_grad():
                 return timed(lambda: attend(q, k, v), device, seconds)
@@ -95,6 +108,7 @@ def layer(dtype, device, length=1024):
     return lambda: norm(x + attention(x, x, x, need_weights=False)[0]), 32.0 * length * 512 ** 2 + 16.0 * length ** 2 * 512
 
 
+PROFILES = ("mgk-forward", "hard-fish-backward")
 # Function, and the name of what computes it.
 OTHERS = {"product-4096": (product, "CUBLAS"), "layer": (layer, "MODULE"), "mgk-4096": (mgk_forward, "COMPILED")}
 
@@ -117,12 +131,30 @@ def may_compute(back_end, shape, dtype):
     return hasattr(SDPBackend, back_end) and (dtype != "f32" or back_end not in OF_16_BITS)
 
 
-def cases(shapes, dtypes):
+def profile(name, device, small):
+    """Two runs, of which a profiler sees the kernels."""
+    import clmgk.torch
+    length, size = (64, 32) if small else (8192, 128)
+    variant, _, direction = name.rpartition("-")
+    keys = 8 if variant == "hard-fish" else 4
+    shared = {"mix": torch.randn(8, 2, device=device)} if variant == "hard-fish" else {}
+    heads = 2 if variant == "hard-fish" else 4
+    q = torch.randn(1, heads, length, size, device=device, dtype=torch.bfloat16, requires_grad=True)
+    k = torch.randn(1, heads, *((2,) if variant == "mgk" else ()), length, size, device=device, dtype=torch.bfloat16, requires_grad=True)
+    v = torch.randn(1, keys, length, size, device=device, dtype=torch.bfloat16, requires_grad=True)
+    for _ in range(2):
+        out = clmgk.torch.attention(q, k, v, variant=variant, **shared)
+        if direction == "backward":
+            out.backward(torch.randn_like(out))
+    synchronise(device)
+
+
+def cases(shapes, dtypes, back_ends=BACK_ENDS):
     for name, shape in shapes.items():
         for dtype in dtypes:
             for direction in ("forward", "backward") if shape[2] > 1 else ("forward",):
-                for back_end in BACK_ENDS:
-                    if may_compute(back_end, shape, dtype):
+                for back_end in back_ends:
+                    if back_end == OWN or may_compute(back_end, shape, dtype):
                         yield name, shape, dtype, direction, back_end
 
 
@@ -156,7 +188,9 @@ def result(name, device, run, own):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--output", required=True, help="append the results here")
+    parser.add_argument("--output", help="append the results here")
+    parser.add_argument("--table", action="store_true", help="the shapes of the bundle's table")
+    parser.add_argument("--profile", choices=PROFILES, help="runs for a profiler, in place of cases")
     parser.add_argument("--shapes", help="some of " + ",".join([*SHAPES, *OTHERS]))
     parser.add_argument("--dtypes", default=",".join(DTYPES))
     parser.add_argument("--seconds", type=float, default=0.5, help="for each case")
@@ -166,13 +200,21 @@ def main():
     if device == "cpu" and not arguments.rehearse:
         print("gpu.py: torch sees no GPU", file=sys.stderr)
         return 3
-    names = arguments.shapes.split(",") if arguments.shapes else [*SHAPES, *OTHERS]
-    shapes = SMALL if arguments.rehearse else {name: SHAPES[name] for name in names if name in SHAPES}
+    if arguments.profile:
+        profile(arguments.profile, device, arguments.rehearse)
+        return 0
+    if not arguments.output:
+        parser.error("--output: expected a file")
+    known_shapes = TABLE if arguments.table else SHAPES
+    names = arguments.shapes.split(",") if arguments.shapes else [*known_shapes, *(["mgk-4096"] if arguments.table else OTHERS)]
+    shapes = SMALL if arguments.rehearse else {name: known_shapes[name] for name in names if name in known_shapes}
     dtypes, seconds = arguments.dtypes.split(","), 0.01 if arguments.rehearse else arguments.seconds
+    own = (OWN,) if arguments.table and importlib.util.find_spec("clmgk") else ()
+    back_ends = (*OF_16_BITS, *own) if arguments.table else BACK_ENDS
     runs = [(f"{name} {direction} {dtype} {back_end}", measure_attention,
              (shape, DTYPES[dtype], back_end, direction == "backward", device, seconds),
              properties(shape, dtype, direction, back_end))
-            for name, shape, dtype, direction, back_end in cases(shapes, dtypes)]
+            for name, shape, dtype, direction, back_end in cases(shapes, ["bf16"] if arguments.table else dtypes, back_ends)]
     runs += [(name, measure_other, (function, DTYPES[dtype], device, seconds, arguments.rehearse), {})
              for name, function, dtype in other_cases(names, dtypes)]
     with open(arguments.output, "a+", encoding="utf-8") as file:

@@ -91,6 +91,17 @@ class Cases:
     def case_bias(self):
         self.problem("softmax", {**self.sizes(2, 20, 30, 32, torch.float32), "bias": self.normal(1, 2, 20, 30)})
 
+    def case_dropout(self):
+        """The weights that are left, seen through values that are a unit matrix, are those of the sums and of V's gradient."""
+        q, k, v = self.sizes(2, 40, 32, 32, torch.float32).values()
+        options = {"dropout": 0.25, "seed": 7}
+        weights = ct.attention(q, k, torch.eye(32, device=self.device).expand(2, 2, 32, 32), **options).detach().cpu().double()
+        dropped = (weights == 0).double().mean().item()
+        assert 0.2 < dropped < 0.3, f"{dropped:.3f} of the weights are dropped"
+        o, grad = ct.attention(q, k, v, **options), torch.randn(2, 2, 40, 32, device=self.device)
+        close(o, weights @ v.detach().cpu().double(), 1e-4)
+        close(torch.autograd.grad(o, v, grad)[0], weights.transpose(-1, -2) @ grad.cpu().double(), 1e-4)
+
     def case_linear(self):
         self.against_the_formula(lambda **x: [ct.linear_attention(**x, causal=True)],
                                  lambda **x: [formulas.linear_attention(**x, causal=True)[0]],

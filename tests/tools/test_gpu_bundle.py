@@ -37,7 +37,7 @@ class Bundle(unittest.TestCase):
         return json.loads((self.folder / "results/results.json").read_text(encoding="utf-8"))
 
     def test_run(self):
-        done = self.run_bundle("facts", "units", "golden", "numbers", "bench")
+        done = self.run_bundle("facts", "units", "golden", "numbers", "tensors", "profiles", "bench")
         self.assertEqual(done.returncode, 0, done.stderr)
         found = self.read()
         self.assertTrue(found["facts"]["devices"])
