@@ -127,8 +127,8 @@ static char *probe_text(const char *kernel, int types, int size, int forms, cons
 static void make_wrong(char *text)
 {
     static const char *const changes[][2] = {
-        {"return fragment_first_row(b, m) + fragment_row(lane_of(b), half_of_rows);",
-         "return fragment_first_row(b, m) + fragment_row(lane_of(b), 0         *0);"},
+        {"return fragment_first_row(b, m) + SUM_ROW(lane_of(b), v);",
+         "return fragment_first_row(b, m) + SUM_ROW(lane_of(b), 0);"},
         {"g->slots[slot][u][v] = x;", "g->slots[slot][0][v] = x;"},
         {"return 2 * (lane % 4) + 8 * half_of_depth;", "return 2 * (lane % 4) + 4 * half_of_depth;"}};
     for (size_t i = 0; i < sizeof(changes) / sizeof(changes[0]); i++) {

@@ -46,7 +46,9 @@ class Session:
             self._to.close()
         except BrokenPipeError:
             pass
-        return self._process.wait()
+        status = self._process.wait()
+        self._from.close()
+        return status
 
     def _fail(self) -> Failure:
         status = self.end()
