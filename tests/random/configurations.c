@@ -558,6 +558,8 @@ rd_configuration rd_configuration_of(uint64_t seed, uint64_t number)
     if (number >= RD_TEXTS) {
         rd_configuration out = rd_configuration_of(seed, number - RD_TEXTS);
         add_texts(&out.desc);
+        if (out.desc.score_mod != NULL && out.parameters != NULL && strncmp(out.parameters, "unit=", 5) == 0)
+            out.parameters = without_unit(out.parameters); /* no kernels for AMX have texts */
         return out;
     }
     if (number >= RD_BROAD)
