@@ -51,8 +51,10 @@ typedef struct scene {
     clmgk_attention_desc desc;     /* forward */
     clmgk_attention_desc training; /* and everything else */
     clmgk_attention_desc linear;   /* both passes of MLK with a new state */
-    char cache_dir[PATH_SIZE];
-    char tuned_dir[PATH_SIZE]; /* with an entry */
+    char warm_dir[PATH_SIZE];      /* keeps the programs of all tests */
+    char cold_dir[PATH_SIZE];      /* empty before each run */
+    const char *cache_dir;         /* the one in use */
+    char tuned_dir[PATH_SIZE];     /* with an entry */
     char tuning_dir[PATH_SIZE + 16];
     fault_state *opencl;
     atomic_long live_memory; /* of the context's allocator */
@@ -265,13 +267,22 @@ static fault_state *layer_state(void)
     return get();
 }
 
+static void clear_cache(scene *s)
+{
+    clmgk_error error = {0};
+    assert_int_equal(clmgk_cache_clear(s->cache_dir, &error), CLMGK_OK);
+}
+
 static int set_up(void **state)
 {
     scene *s = calloc(1, sizeof(*s));
     assert_non_null(s);
     const char *folder = getenv("CLMGK_TEST_DIR");
     assert_non_null(folder);
-    assert_true(snprintf(s->cache_dir, sizeof(s->cache_dir), "%s/faults-cache", folder) < (int)sizeof(s->cache_dir));
+    assert_true(snprintf(s->warm_dir, sizeof(s->warm_dir), "%s/faults-warm", folder) < (int)sizeof(s->warm_dir));
+    assert_true(snprintf(s->cold_dir, sizeof(s->cold_dir), "%s/faults-cold", folder) < (int)sizeof(s->cold_dir));
+    s->cache_dir = s->warm_dir;
+    clear_cache(s);
     assert_true(snprintf(s->tuned_dir, sizeof(s->tuned_dir), "%s/faults-tuned", folder) < (int)sizeof(s->tuned_dir));
     (void)snprintf(s->tuning_dir, sizeof(s->tuning_dir), "%s/tuning", s->tuned_dir);
     assert_int_equal(setenv("CLMGK_CACHE_DIR", s->cache_dir, 1), 0);
@@ -566,12 +577,6 @@ typedef struct attack {
     result right;
 } attack;
 
-static void clear_cache(scene *s)
-{
-    clmgk_error error = {0};
-    assert_int_equal(clmgk_cache_clear(s->cache_dir, &error), CLMGK_OK);
-}
-
 static unsigned temporary_files(const scene *s)
 {
     char path[PATH_SIZE + 16];
@@ -634,7 +639,7 @@ static void fail_everywhere(scene *s, attack *a)
 {
     const char *const text = getenv("CLMGK_TEST_FULL");
     const bool full = text != NULL && strcmp(text, "1") == 0;
-    clear_cache(s);
+    s->cache_dir = a->warm ? s->warm_dir : s->cold_dir;
     run_clean(s, a, &a->right);
     if (!a->warm)
         clear_cache(s);
@@ -712,10 +717,10 @@ static void test_file_operations(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_opencl_calls, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_failed_builds, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_allocations, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_file_operations, set_up, tear_down),
+        cmocka_unit_test(test_opencl_calls),
+        cmocka_unit_test(test_failed_builds),
+        cmocka_unit_test(test_allocations),
+        cmocka_unit_test(test_file_operations),
     };
-    return cmocka_run_group_tests_name("faults", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("faults", tests, set_up, tear_down);
 }
