@@ -98,7 +98,55 @@ typedef struct team_results {
     float top, top_low, sum;
     float4 value[ROW_ITEMS];
 } team_results;
+
+/* The largest L of all teams' parts, from that of each. */
+FUNCTION float row_top(__local team_results *results, int team, bool leads, float top, float *top_low)
+{
+    if (leads) {
+        results[team].top = top;
+        results[team].top_low = *top_low;
+    }
+    LOCAL_BARRIER();
+    top = -INFINITY;
+    UNROLL
+    for (int t = 0; t < PART_TEAMS; ++t) {
+        *top_low = results[t].top > top ? results[t].top_low : *top_low;
+        top = fmax(top, results[t].top);
+    }
+    return top;
+}
+
+/* The first team's sums become those of all teams. */
+FUNCTION float row_sum(__local team_results *results, int team, int item, float sum, float4 *value)
+{
+    results[team].value[item] = *value;
+    if (item == 0)
+        results[team].sum = sum;
+    LOCAL_BARRIER();
+    if (team == 0) {
+        UNROLL
+        for (int t = 1; t < PART_TEAMS; ++t) {
+            sum += results[t].sum;
+            *value += results[t].value[item];
+        }
+    }
+    return sum;
+}
 #endif
+
+/* Stores a row's L. */
+FUNCTION void lse_put(const mgk_attention_args *a, long at, float top, float top_low, float sum, __global float *lse,
+                      __global float *lse_low)
+{
+    const float nats = top * PART_UNIT, lost = fma(top, PART_UNIT_LOW, fma(top, PART_UNIT, -nats));
+    const float log_sum = log(sum) + fma(top_low, PART_UNIT, lost), whole = nats + log_sum;
+    if (is_given(&a->bound, SLOT_LSE))
+        lse[at] = whole;
+    if (HAS_LSE_LOW && is_given(&a->bound, SLOT_LSE_LOW)) {
+        const float of_sum = whole - nats;
+        lse_low[at] = sum == 0.0f ? 0.0f : (nats - (whole - of_sum)) + (log_sum - of_sum);
+    }
+}
 
 __kernel void attention_combine(KERNEL_PARAMETERS)
 {
@@ -117,38 +165,22 @@ __kernel void attention_combine(KERNEL_PARAMETERS)
     /* rows outside every sequence have no parts and are not written */
     if (HAS_SEQUENCES && SPLIT_KEYS && !in_sequence(&a, offsets, (int)place.i))
         return;
+    row_parts x = {.rows = rows, .size = a.value_size};
 #if SPLIT_KEYS
-    const row_parts x = {work + a.parts_lse + row,
-                         work + a.parts_low + row,
-                         work + a.parts_o + row * a.value_size,
-                         rows,
-                         a.splits,
-                         a.value_size,
-                         e < a.value_size && has_fours(work + a.parts_o, a.value_size, a.value_size)};
+    x.lse = work + a.parts_lse + row, x.low = work + a.parts_low + row, x.o = work + a.parts_o + row * a.value_size;
+    x.parts = a.splits;
+    x.aligned = e < a.value_size && has_fours(work + a.parts_o, a.value_size, a.value_size);
 #else
-    const row_parts x = {parts_lse + row,
-                         is_given(&a.bound, SLOT_PARTS_LSE_LOW) ? parts_lse_low + row : 0,
-                         parts_o + row * a.value_size,
-                         rows,
-                         a.bound.parts,
-                         a.value_size,
-                         e < a.value_size && has_fours(parts_o, a.value_size, a.value_size)};
+    x.lse = parts_lse + row, x.low = is_given(&a.bound, SLOT_PARTS_LSE_LOW) ? parts_lse_low + row : 0;
+    x.o = parts_o + row * a.value_size;
+    x.parts = a.bound.parts;
+    x.aligned = e < a.value_size && has_fours(parts_o, a.value_size, a.value_size);
 #endif
     int last;
     float top_low, top = team_top(&x, team, &top_low, &last);
 #if PART_TEAMS > 1
     __local team_results results[PART_TEAMS];
-    if (item == 0) {
-        results[team].top = top;
-        results[team].top_low = top_low;
-    }
-    LOCAL_BARRIER();
-    top = -INFINITY;
-    UNROLL
-    for (int t = 0; t < PART_TEAMS; ++t) {
-        top_low = results[t].top > top ? results[t].top_low : top_low;
-        top = fmax(top, results[t].top);
-    }
+    top = row_top(results, team, item == 0, top, &top_low);
 #endif
     top = top == -INFINITY ? 0.0f : top;
     float4 value;
@@ -156,32 +188,13 @@ __kernel void attention_combine(KERNEL_PARAMETERS)
     float sum = x.aligned ? team_sum(&x, team, last, e, top, top_low, true, &value)
                           : team_sum(&x, team, last, e, top, top_low, false, &value);
 #if PART_TEAMS > 1
-    results[team].value[item] = value;
-    if (item == 0)
-        results[team].sum = sum;
-    LOCAL_BARRIER();
-    if (team == 0) {
-        UNROLL
-        for (int t = 1; t < PART_TEAMS; ++t) {
-            sum += results[t].sum;
-            value += results[t].value[item];
-        }
-    }
+    sum = row_sum(results, team, item, sum, &value);
 #endif
     if (team == 0 && e < a.value_size) {
         __global o_element *const out = o + place.b * a.o.batch + place.h * a.o.head + place.i * a.o.token;
         store_four(out, e, a.value_size, has_fours(out, 0, a.value_size), sum == 0.0f ? (float4)(0.0f) : value / sum);
     }
-    if (team == 0 && item == 0) {
-        const long at = row_lse(&a, &place);
-        const float nats = top * PART_UNIT, lost = fma(top, PART_UNIT_LOW, fma(top, PART_UNIT, -nats));
-        const float log_sum = log(sum) + fma(top_low, PART_UNIT, lost), whole = nats + log_sum;
-        if (is_given(&a.bound, SLOT_LSE))
-            lse[at] = whole;
-        if (HAS_LSE_LOW && is_given(&a.bound, SLOT_LSE_LOW)) {
-            const float of_sum = whole - nats;
-            lse_low[at] = sum == 0.0f ? 0.0f : (nats - (whole - of_sum)) + (log_sum - of_sum);
-        }
-    }
+    if (team == 0 && item == 0)
+        lse_put(&a, row_lse(&a, &place), top, top_low, sum, lse, lse_low);
     KEEP_APART;
 }

@@ -130,7 +130,7 @@ FUNCTION void component_chain(const key_chunk *x, int r, int f0, BLOCK_SPACE con
         own.out = elements_at(own.out, r * GRAD_COMPONENT(x->a));
         own.part += r * (CHUNK * HEAD_SIZE);
     }
-    features_chain(&k, f0, FEATURE_BLOCK, phi, FEATURE_ROW, grad, FEATURE_ROW, x->dx, HEAD_SIZE);
+    features_chain(&k, f0, FEATURE_BLOCK, phi, grad, FEATURE_ROW, x->dx);
     BLOCK_SYNC();
     if (WANT_SHIFT)
         shift_add(x, r);
@@ -183,13 +183,18 @@ FUNCTION void row_steps(key_chunk *x, int block)
 {
     const int last = CHUNK - 1;
     __global float *const rows = x->rows + (long)block * FEATURE_BLOCK * VALUE_SIZE;
-    __global float *const transposed = x->transposed + block * FEATURE_BLOCK;
     BLOCK_SPACE const float *const phi = x->phi + last * FEATURE_ROW, *const g = x->g + last * VALUE_ROW;
-    steps_add(rows, VALUE_SIZE, rows, NULL, NULL, phi, x->psi + last * FEATURE_ROW, -FEATURE_ROW, g, -VALUE_ROW,
-              x->dv + last * VALUE_SIZE, -VALUE_SIZE, CHUNK, FEATURE_BLOCK, VALUE_SIZE, &x->coming);
-    steps_put(transposed, STATE_WIDTH, transposed, NULL, NULL, g, x->values + last * VALUE_ROW, -VALUE_ROW, phi,
-              -FEATURE_ROW, x->grad + last * FEATURE_ROW, -FEATURE_ROW, CHUNK, VALUE_SIZE + 1, FEATURE_BLOCK,
-              &x->coming);
+    state_steps of_values = {.c = rows, .from = rows, .c_row = VALUE_SIZE};
+    of_values.rows = FEATURE_BLOCK, of_values.cols = VALUE_SIZE, of_values.tokens = CHUNK;
+    of_values.a = phi, of_values.q = x->psi + last * FEATURE_ROW, of_values.a_row = -FEATURE_ROW;
+    of_values.b = g, of_values.b_row = -VALUE_ROW;
+    of_values.out = x->dv + last * VALUE_SIZE, of_values.out_row = -VALUE_SIZE;
+    steps_add(&of_values, &x->coming);
+    state_steps of_features = transposed_steps(x->transposed, block);
+    of_features.a = g, of_features.q = x->values + last * VALUE_ROW, of_features.a_row = -VALUE_ROW;
+    of_features.b = phi, of_features.b_row = -FEATURE_ROW;
+    of_features.out = x->grad + last * FEATURE_ROW, of_features.out_row = -FEATURE_ROW;
+    steps_put(&of_features, &x->coming);
 }
 
 /* A block's part of dv and of the chunk's weights, and its dpsi. */
@@ -197,14 +202,16 @@ FUNCTION void state_gradients(key_chunk *x, int block)
 {
     if (CAUSAL && WANT_V)
         feature_pairs(x);
-    if (WANT_V)
-        add_tile_of_state(x->dv, VALUE_SIZE, x->psi, FEATURE_ROW, x->rows + (long)block * FEATURE_BLOCK * VALUE_SIZE,
-                          VALUE_SIZE, VALUE_SIZE, FEATURE_BLOCK, &x->coming);
+    if (WANT_V) {
+        const state_part part = {x->rows + (long)block * FEATURE_BLOCK * VALUE_SIZE, VALUE_SIZE, FEATURE_BLOCK,
+                                 VALUE_SIZE};
+        add_tile_of_state(x->dv, VALUE_SIZE, x->psi, FEATURE_ROW, &part, &x->coming);
+    }
     if (WANT_DPSI) {
+        const state_part part = transposed_block(x->transposed, block);
         tile_clear(x->grad, CHUNK * FEATURE_ROW);
         BLOCK_SYNC();
-        add_tile_of_state(x->grad, FEATURE_ROW, x->values, VALUE_ROW, x->transposed + block * FEATURE_BLOCK,
-                          STATE_WIDTH, FEATURE_BLOCK, VALUE_SIZE + 1, &x->coming);
+        add_tile_of_state(x->grad, FEATURE_ROW, x->values, VALUE_ROW, &part, &x->coming);
         BLOCK_SYNC();
     }
 }
@@ -308,9 +315,11 @@ FUNCTION int key_chunk_gradients(key_chunk *x, int end, const unit *u, const gra
     x->key_places = span_within(&x->key_places, begin, end), x->out_places = span_within(&x->out_places, begin, end);
     x->coming.count = 0;
     next_keys_add(&x->coming, a, u, &x->keys, v, x->key_first - CHUNK, parts);
-    next_add(&x->coming, out->out, out->stride, GRAD_COMPONENT(a), WANT_K ? (KEYS_SHIFTED ? 1 : COMPONENTS) : 0,
-             x->key_first - CHUNK, u->p.keys, out->size, parts);
-    next_add(&x->coming, out_v->out, out_v->stride, 0, WANT_V, x->key_first - CHUNK, u->p.keys, out_v->size, parts);
+    const array_tokens results = {out->out, out->stride, GRAD_COMPONENT(a),
+                                  WANT_K ? (KEYS_SHIFTED ? 1 : COMPONENTS) : 0, out->size};
+    const array_tokens results_v = {out_v->out, out_v->stride, 0, WANT_V, out_v->size};
+    next_add(&x->coming, &results, x->key_first - CHUNK, u->p.keys, parts);
+    next_add(&x->coming, &results_v, x->key_first - CHUNK, u->p.keys, parts);
     if (CAUSAL) {
         next_queries_add(&x->coming, a, u, &x->queries, x->first - CHUNK, parts);
         next_gradients_add(&x->coming, source, x->first - CHUNK, u->p.valid, parts);
@@ -352,6 +361,57 @@ FUNCTION span key_range(const mgk_linear_args *a, const unit *u, int keys)
     return range;
 }
 
+/* Begins a head's range: the transposed state of the rows behind it, and the sums for gradients of priors and shifts.
+ */
+FUNCTION void head_begin(const mgk_linear_args *a, const unit *group, int n, __global float *work)
+{
+    const unit u = head_of_group(group, n, a->splits);
+    const long row = u.slot / a->splits;
+    __global float *const rows = work + a->region[MGK_LINEAR_ROWS] + (u.slot + (CAUSAL ? u.range : 0)) * SLOT_FLOATS;
+    __global float *const transposed = work + a->region[MGK_LINEAR_TRANSPOSED] + (u.slot + u.range) * TRANSPOSED_SLOT;
+    for (int block = 0; block < STATE_BLOCKS; ++block)
+        transposed_put(transposed, rows, block);
+    const state_scales scales = scales_of(rows + STATE_FLOATS);
+    if (CHUNK_SPANS)
+        scales_copy(scales.sum, scales.top);
+    if (WANT_PRIOR && a->prior.token == 0)
+        ITEMS_FOR(r, COMPONENTS)
+            work[a->region[MGK_LINEAR_SUMS] + (row * COMPONENTS + r) * a->splits + u.range] = 0.0f;
+    if (WANT_SHIFT)
+        ITEMS_FOR(r, COMPONENTS * a->head_size)
+            work[a->region[MGK_LINEAR_SUMS + 1] + (row * COMPONENTS * a->head_size + r) * a->splits + u.range] = 0.0f;
+    BLOCK_SYNC();
+}
+
+/* Goes to a head's slots and sums. */
+FUNCTION void head_go_to(key_chunk *x, const unit *u, __global float *work)
+{
+    const mgk_linear_args *const a = x->a;
+    const problem *const p = &u->p;
+    const long row = u->slot / a->splits;
+    x->transposed = work + a->region[MGK_LINEAR_TRANSPOSED] + (u->slot + u->range) * TRANSPOSED_SLOT;
+    x->rows = work + a->region[MGK_LINEAR_ROWS] + (u->slot + (CAUSAL ? u->range : 0)) * SLOT_FLOATS;
+    x->priors = work + a->region[MGK_LINEAR_SUMS] +
+                (a->prior.token != 0 ? (p->batch * a->heads + u->h) * COMPONENTS * a->length_k + p->key_base
+                                     : row * COMPONENTS * a->splits + u->range);
+    x->shifts = work + a->region[MGK_LINEAR_SUMS + 1] + row * COMPONENTS * a->head_size * a->splits + u->range;
+    x->scales = scales_of(x->rows + STATE_FLOATS);
+    x->query_scale.scale = x->key_scale.scale = CAUSAL ? x->scales.next : x->scales.top;
+    x->query_scale.sign = -1.0f, x->key_scale.sign = 1.0f;
+}
+
+/* BY_STEPS: R's z of a head's range, the last row of its transposed state. */
+FUNCTION void head_end(const mgk_linear_args *a, const unit *group, int n, __global float *work)
+{
+    const unit u = head_of_group(group, n, a->splits);
+    const long slot = u.slot + u.range;
+    __global float *const z = work + a->region[MGK_LINEAR_ROWS] + slot * SLOT_FLOATS + STATE_WIDTH * VALUE_SIZE;
+    __global const float *const last =
+        work + a->region[MGK_LINEAR_TRANSPOSED] + slot * TRANSPOSED_SLOT + VALUE_SIZE * STATE_WIDTH;
+    VECTORS_FOR(i, STATE_WIDTH)
+        REAL_PUT(z + i, REAL_AT(last + i));
+}
+
 KERNEL(linear_backward_keys)
 {
     BEGIN_BUFFERS
@@ -360,8 +420,7 @@ KERNEL(linear_backward_keys)
     const int ratio = a.heads / a.kv_heads, heads = MIXED_HEADS ? a.heads : ratio;
     const unit u = group_unit(&a, GROUP_ID, heads, lengths, lengths_q, offsets, offsets_k);
     const problem *const p = &u.p;
-    const int keys = HAS_SEQUENCES ? p->keys : a.length_k;
-    const span range = key_range(&a, &u, keys);
+    const span range = key_range(&a, &u, HAS_SEQUENCES ? p->keys : a.length_k);
     const long batch = HAS_SEQUENCES ? 0 : p->b;
     DECLARE_FEATURE_PLACE(place, work, &a)
     DECLARE_TILE(values, CHUNK * VALUE_ROW)
@@ -380,76 +439,36 @@ KERNEL(linear_backward_keys)
     key_chunk x = {.a = &a, .w = &place};
     x.g = g, x.values = values, x.weights = weights, x.pairs = pairs, x.psi = psi, x.phi = phi;
     x.part = part, x.grad = grad, x.dx = dx, x.dv = dv, x.dot = dot, x.row_scale = row_scale, x.factor = factor;
+    gradient_rows out = {.stride = a.grad_k.token, .size = a.head_size, .added = is_added(&a.bound, SLOT_GRAD_K)};
+    out.part = work + a.region[MGK_LINEAR_PART_K] + GROUP_ID * (COMPONENTS * CHUNK * HEAD_SIZE);
+    gradient_rows out_v = {.stride = a.grad_v.token, .size = a.value_size, .added = is_added(&a.bound, SLOT_GRAD_V)};
+    out_v.part = work + a.region[MGK_LINEAR_PART_V] + GROUP_ID * (CHUNK * VALUE_SIZE);
 
-    for (int n = 0; n < heads; ++n) {
-        const long slot = u.slot + (long)n * a.splits, row = slot / a.splits;
-        __global float *const rows = work + a.region[MGK_LINEAR_ROWS] + (slot + (CAUSAL ? u.range : 0)) * SLOT_FLOATS;
-        __global float *const transposed = work + a.region[MGK_LINEAR_TRANSPOSED] + (slot + u.range) * TRANSPOSED_SLOT;
-        for (int block = 0; block < STATE_BLOCKS; ++block)
-            transposed_put(transposed, rows, block);
-        const state_scales scales = scales_of(rows + STATE_FLOATS);
-        if (CHUNK_SPANS)
-            scales_copy(scales.sum, scales.top);
-        if (WANT_PRIOR && a.prior.token == 0)
-            ITEMS_FOR(r, COMPONENTS)
-                work[a.region[MGK_LINEAR_SUMS] + (row * COMPONENTS + r) * a.splits + u.range] = 0.0f;
-        if (WANT_SHIFT)
-            ITEMS_FOR(r, COMPONENTS * a.head_size)
-                work[a.region[MGK_LINEAR_SUMS + 1] + (row * COMPONENTS * a.head_size + r) * a.splits + u.range] = 0.0f;
-        BLOCK_SYNC();
-    }
+    for (int n = 0; n < heads; ++n)
+        head_begin(&a, &u, n, work);
     for (int c = range.end - 1; c >= range.first; --c) {
         for (int n = 0; n < heads; ++n) {
-            const long slot = u.slot + (long)n * a.splits, row = slot / a.splits;
-            unit head = u;
-            head.h += n;
+            const unit head = head_of_group(&u, n, a.splits);
             const int kv_head = (int)((long)head.h * a.kv_heads / a.heads);
+            const gradient_source source = gradients_of(&a, &head, grad_o, o, denominator);
             x.queries = queries_of(&a, &place, &head, q, mix, mix_weight, noise);
             x.keys = keys_of(&a, &place, &head, k, prior, shift);
-            x.transposed = work + a.region[MGK_LINEAR_TRANSPOSED] + (slot + u.range) * TRANSPOSED_SLOT;
-            x.rows = work + a.region[MGK_LINEAR_ROWS] + (slot + (CAUSAL ? u.range : 0)) * SLOT_FLOATS;
-            x.priors = work + a.region[MGK_LINEAR_SUMS] +
-                       (a.prior.token != 0 ? (p->batch * a.heads + head.h) * COMPONENTS * a.length_k + p->key_base
-                                           : row * COMPONENTS * a.splits + u.range);
-            x.shifts = work + a.region[MGK_LINEAR_SUMS + 1] + row * COMPONENTS * a.head_size * a.splits + u.range;
-            x.scales = scales_of(x.rows + STATE_FLOATS);
-            x.query_scale.scale = x.key_scale.scale = CAUSAL ? x.scales.next : x.scales.top;
-            x.query_scale.sign = -1.0f, x.key_scale.sign = 1.0f;
-            x.first = c * CHUNK;
-            x.key_first = x.first + u.offset;
-            x.first_head = n == 0;
-            x.last_head = n == heads - 1;
-            x.first_value = head.h % ratio == 0;
-            x.last_value = head.h % ratio == ratio - 1;
-            const gradient_source source = gradients_of(&a, &head, grad_o, o, denominator);
-            const gradient_rows out = {
-                .out = elements_of(grad_k + batch * a.grad_k.batch + (MIXED_HEADS ? 0 : kv_head) * a.grad_k.head +
-                                   p->key_base * a.grad_k.token),
-                .stride = a.grad_k.token,
-                .size = a.head_size,
-                .added = is_added(&a.bound, SLOT_GRAD_K),
-                .part = work + a.region[MGK_LINEAR_PART_K] + GROUP_ID * (COMPONENTS * CHUNK * HEAD_SIZE)};
-            const gradient_rows out_v = {.out = elements_of(grad_v + batch * a.grad_v.batch + kv_head * a.grad_v.head +
-                                                            p->key_base * a.grad_v.token),
-                                         .stride = a.grad_v.token,
-                                         .size = a.value_size,
-                                         .added = is_added(&a.bound, SLOT_GRAD_V),
-                                         .part = work + a.region[MGK_LINEAR_PART_V] + GROUP_ID * (CHUNK * VALUE_SIZE)};
+            x.first = c * CHUNK, x.key_first = x.first + u.offset;
+            x.first_head = n == 0, x.last_head = n == heads - 1;
+            x.first_value = head.h % ratio == 0, x.last_value = head.h % ratio == ratio - 1;
+            head_go_to(&x, &head, work);
+            out.out = elements_of(grad_k + batch * a.grad_k.batch + (MIXED_HEADS ? 0 : kv_head) * a.grad_k.head +
+                                  p->key_base * a.grad_k.token);
+            out_v.out =
+                elements_of(grad_v + batch * a.grad_v.batch + kv_head * a.grad_v.head + p->key_base * a.grad_v.token);
+            __global const v_element *const own = v + batch * a.v.batch + kv_head * a.v.head + p->key_base * a.v.token;
             for (int end = CHUNK; end > 0;) {
-                const int begin = key_chunk_gradients(
-                    &x, end, &head, &source, v + batch * a.v.batch + kv_head * a.v.head + p->key_base * a.v.token, &out,
-                    &out_v);
+                const int begin = key_chunk_gradients(&x, end, &head, &source, own, &out, &out_v);
                 end = CHUNK_SPANS ? begin : 0;
             }
             branch_end();
         }
     }
-    for (int n = 0; n < (BY_STEPS ? heads : 0); ++n) {
-        const long slot = u.slot + (long)n * a.splits + u.range;
-        __global float *const z = work + a.region[MGK_LINEAR_ROWS] + slot * SLOT_FLOATS + STATE_WIDTH * VALUE_SIZE;
-        __global const float *const last =
-            work + a.region[MGK_LINEAR_TRANSPOSED] + slot * TRANSPOSED_SLOT + VALUE_SIZE * STATE_WIDTH;
-        VECTORS_FOR(i, STATE_WIDTH)
-            REAL_PUT(z + i, REAL_AT(last + i));
-    }
+    for (int n = 0; n < (BY_STEPS ? heads : 0); ++n)
+        head_end(&a, &u, n, work);
 }

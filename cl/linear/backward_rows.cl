@@ -64,16 +64,17 @@ FUNCTION void chunk_pairs(const row_block *x)
 /* dPhi of a block of features; BY_STEPS: the chunk's keys join the state. */
 FUNCTION void block_gradient(row_block *x, int block)
 {
-    __global float *const state = x->transposed + block * FEATURE_BLOCK;
     if (BY_STEPS) {
-        steps_put(state, STATE_WIDTH, state, NULL, NULL, x->values, x->g, VALUE_ROW, x->psi, FEATURE_ROW, x->grad,
-                  FEATURE_ROW, CHUNK, VALUE_SIZE + 1, FEATURE_BLOCK, &x->coming);
+        state_steps steps = transposed_steps(x->transposed, block);
+        steps.a = x->values, steps.q = x->g, steps.a_row = VALUE_ROW;
+        steps.b = x->psi, steps.b_row = FEATURE_ROW, steps.out = x->grad, steps.out_row = FEATURE_ROW;
+        steps_put(&steps, &x->coming);
         return;
     }
     tile_clear(x->grad, CHUNK * FEATURE_ROW);
     BLOCK_SYNC();
-    add_tile_of_state(x->grad, FEATURE_ROW, x->g, VALUE_ROW, state, STATE_WIDTH, FEATURE_BLOCK, VALUE_SIZE + 1,
-                      &x->coming);
+    const state_part part = transposed_block(x->transposed, block);
+    add_tile_of_state(x->grad, FEATURE_ROW, x->g, VALUE_ROW, &part, &x->coming);
     BLOCK_SYNC();
     if (BY_PAIRS) {
         add_tiles(x->grad, FEATURE_ROW, x->pairs, CHUNK_ROW, x->psi, FEATURE_ROW, CHUNK, FEATURE_BLOCK, CHUNK);
@@ -136,7 +137,7 @@ FUNCTION void query_chain(const row_block *x, int block, const gradient_rows *ou
     gradient_rows own = *out;
     own.out = elements_at(own.out, head * x->a->grad_q.head);
     own.part += head * (CHUNK * HEAD_SIZE);
-    features_chain(&k, f0, FEATURE_BLOCK, x->phi, FEATURE_ROW, x->grad, FEATURE_ROW, x->dx, HEAD_SIZE);
+    features_chain(&k, f0, FEATURE_BLOCK, x->phi, x->grad, FEATURE_ROW, x->dx);
     BLOCK_SYNC();
     gradient_put(&own, of->first && f0 == 0, of->last && f0 + FEATURE_BLOCK == FEATURES, x->first, &x->out_places,
                  x->dx, HEAD_SIZE);
@@ -216,8 +217,8 @@ FUNCTION int row_chunk(row_block *x, int begin, const gradient_source *source, _
     x->coming.count = 0;
     next_gradients_add(&x->coming, source, x->first + CHUNK, u->p.valid, NEXT_PARTS(FEATURE_BLOCK));
     next_queries_add(&x->coming, a, u, &x->queries, x->first + CHUNK, NEXT_PARTS(FEATURE_BLOCK));
-    next_add(&x->coming, out->out, out->stride, a->grad_q.head, WANT_Q ? GLOBAL_HEADS : 0, x->first + CHUNK, u->p.rows,
-             out->size, NEXT_PARTS(FEATURE_BLOCK));
+    const array_tokens results = {out->out, out->stride, a->grad_q.head, WANT_Q ? GLOBAL_HEADS : 0, out->size};
+    next_add(&x->coming, &results, x->first + CHUNK, u->p.rows, NEXT_PARTS(FEATURE_BLOCK));
     if (CAUSAL) {
         next_keys_add(&x->coming, a, u, &x->keys, v, x->first + u->offset + CHUNK, NEXT_PARTS(FEATURE_BLOCK));
         values_get(v, a->v.token, x->first + u->offset, &x->key_places, a->value_size, x->values);
@@ -260,6 +261,66 @@ FUNCTION void row_scales_begin(const state_scales *transposed, const state_scale
     }
 }
 
+/* Begins a head's range: the transposed state of the keys before it, R = 0, the scales of both, and the sums for the
+ * mixing's gradients. */
+FUNCTION void head_begin(const mgk_linear_args *a, const unit *group, int n, const given_state *given,
+                         __global float *work)
+{
+    const unit u = head_of_group(group, n, a->splits);
+    __global float *const first = work + a->region[MGK_LINEAR_STATES] + u.slot * SLOT_FLOATS;
+    __global float *const keys = first + (CAUSAL ? u.range : 0) * SLOT_FLOATS;
+    __global float *const rows = work + a->region[MGK_LINEAR_ROWS] + (u.slot + u.range) * SLOT_FLOATS;
+    __global float *const transposed = work + a->region[MGK_LINEAR_TRANSPOSED] + (u.slot + u.range) * TRANSPOSED_SLOT;
+    const state_scales of_keys = scales_of(keys + STATE_FLOATS), of_rows = scales_of(rows + STATE_FLOATS);
+    const state_scales own = scales_of(transposed + TRANSPOSED_FLOATS);
+    __global const float *from = keys, *sum = of_keys.top, *top = of_keys.top;
+    float m = -INFINITY;
+    const state_place to = state_of(rows); /* not in use yet */
+    if (CAUSAL)
+        m = state_begin(a, &u, u.range == 0 && is_given(&a->bound, SLOT_STATE_C), true, given, &to, &of_rows);
+    if (CAUSAL && u.range == 0)
+        from = rows, sum = of_rows.sum, top = of_rows.top;
+    BLOCK_SYNC();
+    for (int block = 0; block < STATE_BLOCKS; ++block)
+        transposed_put(transposed, from, block);
+    BLOCK_SYNC();
+    VECTORS_FOR(i, STATE_FLOATS)
+        REAL_PUT(rows + i, (real)(0.0f));
+    row_scales_begin(&own, &of_rows, sum, top);
+    if ((!CAUSAL || u.range > 0) && SHIFTED)
+        m = scales_of(first + STATE_FLOATS).m[0];
+    if (SHIFTED)
+        ITEMS_FOR(only, 1)
+            own.m[0] = m;
+    for (int kind = 0; kind < 3; ++kind)
+        if (MIXED_HEADS && a->region[MGK_LINEAR_SUMS + kind] > 0)
+            ITEMS_FOR(k, COMPONENTS)
+                work[a->region[MGK_LINEAR_SUMS + kind] + (u.slot * COMPONENTS + k * a->splits) + u.range] = 0.0f;
+    BLOCK_SYNC();
+}
+
+/* Goes to a head's slots. */
+FUNCTION void head_go_to(row_block *x, const unit *u, __global float *work)
+{
+    const mgk_linear_args *const a = x->a;
+    x->transposed = work + a->region[MGK_LINEAR_TRANSPOSED] + (u->slot + u->range) * TRANSPOSED_SLOT;
+    x->rows = work + a->region[MGK_LINEAR_ROWS] + (u->slot + u->range) * SLOT_FLOATS;
+    x->scales = scales_of(x->transposed + TRANSPOSED_FLOATS);
+    x->query_scale.scale = x->key_scale.scale = x->scales.next;
+    x->query_scale.sign = 1.0f, x->key_scale.sign = -1.0f;
+}
+
+/* SHIFTED: leaves the largest exponent up to the end of a head's range. */
+FUNCTION void head_end(const mgk_linear_args *a, const unit *group, int n, __global float *work)
+{
+    const unit u = head_of_group(group, n, a->splits);
+    const state_scales own =
+        scales_of(work + a->region[MGK_LINEAR_TRANSPOSED] + (u.slot + u.range) * TRANSPOSED_SLOT + TRANSPOSED_FLOATS);
+    BLOCK_SYNC();
+    ITEMS_FOR(only, 1)
+        own.m[0] = fmax(own.m[0], largest_scale(own.top));
+}
+
 /* ---- the kernel ---- */
 
 KERNEL(linear_backward_rows)
@@ -268,11 +329,10 @@ KERNEL(linear_backward_rows)
     if (a.heads == 0)
         return;
     const int heads = MIXED_HEADS ? a.heads : 1;
-    unit u = group_unit(&a, GROUP_ID, heads, lengths, lengths_q, offsets, offsets_k);
+    const unit u = group_unit(&a, GROUP_ID, heads, lengths, lengths_q, offsets, offsets_k);
     const problem *const p = &u.p;
     const span range = range_of(chunks_of(p, u.offset), a.splits, u.range);
-    __global const v_element *const values = v + p->batch * a.v.batch + p->key_base * a.v.token;
-    __global float *const part = work + a.region[MGK_LINEAR_PART_Q] + GROUP_ID * (GLOBAL_HEADS * CHUNK * HEAD_SIZE);
+    const given_state given = {state_c, state_z, state_m};
     DECLARE_FEATURE_PLACE(place, work, &a)
     DECLARE_TILE(g, CHUNK * VALUE_ROW)
     DECLARE_TILE(phi, CHUNK * FEATURE_ROW)
@@ -289,78 +349,32 @@ KERNEL(linear_backward_rows)
     row_block x = {.a = &a, .w = &place};
     x.g = g, x.values = tile_v, x.pairs = pairs, x.psi = psi, x.phi = phi, x.mixed = mixed, x.eps = eps;
     x.grad = grad, x.dx = dx, x.dot = dot, x.row_scale = row_scale, x.factor = factor;
+    gradient_rows out = {.stride = a.grad_q.token, .size = a.head_size, .added = is_added(&a.bound, SLOT_GRAD_Q)};
+    out.part = work + a.region[MGK_LINEAR_PART_Q] + GROUP_ID * (GLOBAL_HEADS * CHUNK * HEAD_SIZE);
 
-    for (int n = 0; n < heads; ++n) {
-        const long slot = u.slot + (long)n * a.splits;
-        __global float *const keys = work + a.region[MGK_LINEAR_STATES] + (slot + (CAUSAL ? u.range : 0)) * SLOT_FLOATS;
-        __global float *const rows = work + a.region[MGK_LINEAR_ROWS] + (slot + u.range) * SLOT_FLOATS;
-        unit head = u;
-        head.h += n;
-        __global float *const transposed = work + a.region[MGK_LINEAR_TRANSPOSED] + (slot + u.range) * TRANSPOSED_SLOT;
-        const state_scales of_keys = scales_of(keys + STATE_FLOATS), of_rows = scales_of(rows + STATE_FLOATS);
-        const state_scales own = scales_of(transposed + TRANSPOSED_FLOATS);
-        __global const float *from = keys, *sum = of_keys.top, *top = of_keys.top;
-        float m = -INFINITY;
-        const state_place to = state_of(rows); /* not in use yet */
-        if (CAUSAL)
-            m = state_begin(&a, &head, u.range == 0 && is_given(&a.bound, SLOT_STATE_C), true, state_c, state_z,
-                            state_m, &to, rows + STATE_FLOATS);
-        if (CAUSAL && u.range == 0)
-            from = rows, sum = of_rows.sum, top = of_rows.top;
-        BLOCK_SYNC();
-        for (int block = 0; block < STATE_BLOCKS; ++block)
-            transposed_put(transposed, from, block);
-        BLOCK_SYNC();
-        VECTORS_FOR(i, STATE_FLOATS)
-            REAL_PUT(rows + i, (real)(0.0f));
-        row_scales_begin(&own, &of_rows, sum, top);
-        if ((!CAUSAL || u.range > 0) && SHIFTED)
-            m = scales_of(work + a.region[MGK_LINEAR_STATES] + slot * SLOT_FLOATS + STATE_FLOATS).m[0];
-        if (SHIFTED)
-            ITEMS_FOR(only, 1)
-                own.m[0] = m;
-        for (int kind = 0; kind < 3; ++kind)
-            if (MIXED_HEADS && a.region[MGK_LINEAR_SUMS + kind] > 0)
-                ITEMS_FOR(k, COMPONENTS)
-                    work[a.region[MGK_LINEAR_SUMS + kind] + (slot * COMPONENTS + k * a.splits) + u.range] = 0.0f;
-        BLOCK_SYNC();
-    }
+    for (int n = 0; n < heads; ++n)
+        head_begin(&a, &u, n, &given, work);
     for (int c = range.first; c < range.end; ++c) {
         for (int n = 0; n < heads; ++n) {
-            const long slot = u.slot + (long)n * a.splits + u.range;
-            unit head = u;
-            head.h += n;
+            const unit head = head_of_group(&u, n, a.splits);
+            const parts of_heads = {n == 0, n == heads - 1};
+            __global const v_element *const values =
+                v + p->batch * a.v.batch + p->key_base * a.v.token + (long)head.h * a.kv_heads / a.heads * a.v.head;
+            const gradient_source source = gradients_of(&a, &head, grad_o, o, denominator);
             x.queries = queries_of(&a, &place, &head, q, mix, mix_weight, noise);
             x.keys = keys_of(&a, &place, &head, k, prior, shift);
-            x.transposed = work + a.region[MGK_LINEAR_TRANSPOSED] + slot * TRANSPOSED_SLOT;
-            x.rows = work + a.region[MGK_LINEAR_ROWS] + slot * SLOT_FLOATS;
-            x.scales = scales_of(x.transposed + TRANSPOSED_FLOATS);
-            x.query_scale.scale = x.key_scale.scale = x.scales.next;
-            x.query_scale.sign = 1.0f, x.key_scale.sign = -1.0f;
             x.first = c * CHUNK;
-            const gradient_source source = gradients_of(&a, &head, grad_o, o, denominator);
-            const gradient_rows out = {.out = elements_of(grad_q + p->batch * a.grad_q.batch +
-                                                          (MIXED_HEADS ? 0 : head.h) * a.grad_q.head +
-                                                          p->row_base * a.grad_q.token),
-                                       .stride = a.grad_q.token,
-                                       .size = a.head_size,
-                                       .added = is_added(&a.bound, SLOT_GRAD_Q),
-                                       .part = part};
-            const parts of_head = {n == 0, n == heads - 1};
+            head_go_to(&x, &head, work);
+            out.out = elements_of(grad_q + p->batch * a.grad_q.batch + (MIXED_HEADS ? 0 : head.h) * a.grad_q.head +
+                                  p->row_base * a.grad_q.token);
             for (int begin = 0; begin < CHUNK;) {
-                const int end = row_chunk(&x, begin, &source, values + (long)head.h * a.kv_heads / a.heads * a.v.head,
-                                          &head, &out, &of_head, work + (slot - u.range) * COMPONENTS + u.range);
+                const int end = row_chunk(&x, begin, &source, values, &head, &out, &of_heads,
+                                          work + head.slot * COMPONENTS + u.range);
                 begin = CHUNK_SPANS ? end : CHUNK;
             }
             branch_end();
         }
     }
-    for (int n = 0; n < (SHIFTED ? heads : 0); ++n) {
-        const state_scales own =
-            scales_of(work + a.region[MGK_LINEAR_TRANSPOSED] +
-                      (u.slot + (long)n * a.splits + u.range) * TRANSPOSED_SLOT + TRANSPOSED_FLOATS);
-        BLOCK_SYNC();
-        ITEMS_FOR(only, 1)
-            own.m[0] = fmax(own.m[0], largest_scale(own.top));
-    }
+    for (int n = 0; n < (SHIFTED ? heads : 0); ++n)
+        head_end(&a, &u, n, work);
 }

@@ -81,13 +81,13 @@ KERNEL(linear_states)
     DECLARE_TILE(factor, SHIFTED ? FEATURE_BLOCK : 16)
 
     const state_place own = state_of(slot);
-    const float m =
-        state_begin(&a, &u, u.range == 0 && u.from >= 0, true, state_c, state_z, state_m, &own, slot + STATE_FLOATS);
+    const state_scales scales = scales_of(slot + STATE_FLOATS);
+    const given_state given = {state_c, state_z, state_m};
+    const float m = state_begin(&a, &u, u.range == 0 && u.from >= 0, true, &given, &own, &scales);
 #if HOLDS_STATES
     real held[HELD_REALS(FEATURE_BLOCK, VALUE_BLOCK)];
     held_state_get(held, own.c);
 #endif
-    const state_scales scales = scales_of(slot + STATE_FLOATS);
     const feature_scales key_scale = {scales.next, -1.0f};
     for (int c = range.first; c < range.end; ++c) {
         const int first = c * CHUNK + u.offset;
@@ -206,6 +206,64 @@ FUNCTION void outputs_add(BLOCK_SPACE float *outputs, BLOCK_SPACE const float *p
         }
 }
 
+/* CAUSAL: tiles of a chunk's pairs. */
+typedef struct chunk_pairs {
+    BLOCK_SPACE float *weights, *columns;
+} chunk_pairs;
+
+/* A block of features: its part of the outputs and their sums; CAUSAL: of the pairs, and its keys join the state,
+ * unless `tokens_added` is 0. */
+FUNCTION void feature_block(const output_block *x, int block, int tokens_added, const chunk_pairs *pairs,
+                            next_chunk *next, next_chunk *next_keys)
+{
+    const int row_tokens = tile_tokens(&x->rows), row_count = product_rows(x->rows.end);
+    const int tokens = tile_tokens(&x->places);
+    if (CHUNK_SPANS)
+        state_advance(&x->own, block, &x->scales, x->factor);
+    chunk_prefetch(next);
+    query_features(&x->queries, block, x->first, &x->rows, row_tokens, &x->query_scale, x->row_scale, x->phi);
+    chunk_prefetch(next);
+    outputs_add(x->outputs, x->phi, x->own.c + (long)block * FEATURE_BLOCK * VALUE_BLOCK, row_count, next);
+    sums_add(x->sums, x->phi, x->own.z + block * FEATURE_BLOCK, row_tokens);
+    if (CAUSAL) {
+        key_features(&x->keys, block, x->key_first, &x->places, tokens, &x->key_scale, NULL, x->psi);
+        weights_add(pairs->weights, x->phi, x->psi, pairs->columns, row_count, tokens);
+        state_add(&x->own, block, x->psi, x->values, tokens_added, next_keys);
+    }
+}
+
+/* Outputs of the tokens; CAUSAL: the keys join the state if it is `read` later. */
+FUNCTION void chunk_outputs(const output_block *x, bool read, const chunk_pairs *pairs)
+{
+    const mgk_linear_args *const a = x->a;
+    const int row_tokens = tile_tokens(&x->rows), row_count = product_rows(x->rows.end);
+    const int tokens = tile_tokens(&x->places), count = product_rows(x->places.end);
+    next_chunk coming_keys = {.count = 0}, coming = {.count = 0};
+    if (CAUSAL) {
+        next_keys_add(&coming_keys, a, x->u, &x->keys, x->v, x->key_first + CHUNK, PARTS(STATE_WIDTH));
+        values_load(x, COPIED_ROW, tokens);
+        tile_clear(pairs->weights, CHUNK * CHUNK_ROW);
+    }
+    if (OUTPUTS_ADD)
+        tile_clear(x->outputs, row_tokens * VALUE_BLOCK);
+    sums_clear(x->sums, row_tokens);
+    query_scales(&x->queries, x->first, &x->rows, row_tokens, x->query_scale.scale, x->row_scale, x->whole_scale);
+    next_queries_add(&coming, a, x->u, &x->queries, x->first + CHUNK, PARTS(CHUNK) * GLOBAL_HEADS);
+    next_outputs_add(&coming, a, x->u, x->o, x->first + CHUNK, PARTS(CHUNK));
+    for (int block = 0; block < STATE_BLOCKS; ++block)
+        feature_block(x, block, read ? tokens : 0, pairs, &coming, &coming_keys);
+    BLOCK_SYNC();
+    if (CAUSAL) {
+        weights_mask(pairs->weights, x->sums, row_count, tokens);
+        BLOCK_SYNC();
+        values_add(x->outputs, pairs->weights, x->values, row_count, count);
+    }
+    sums_join(x->sums, row_tokens);
+    outputs_put(x);
+    if (CHUNK_SPANS)
+        scales_advance(&x->scales);
+}
+
 KERNEL(linear_apply)
 {
     BEGIN_BUFFERS
@@ -213,15 +271,6 @@ KERNEL(linear_apply)
         return;
     const unit u = forward_unit_of(&a, GROUP_ID, lengths, lengths_q, offsets, offsets_k, state_slots, new_state_slots);
     DECLARE_FEATURE_PLACE(place, work, &a)
-    const query_source queries = queries_of(&a, &place, &u, q, mix, mix_weight, noise);
-    const span all = {0, (u.p.rows + CHUNK - 1) / CHUNK};
-    const span range = range_of(CAUSAL ? chunks_of(&u.p, u.offset) : all, a.splits, u.range);
-    const bool last = u.range == (CAUSAL ? a.splits - 1 : 0), keep = last && u.to >= 0;
-    __global float *const slot = work + a.region[MGK_LINEAR_STATES] + (u.slot + (CAUSAL ? u.range : 0)) * SLOT_FLOATS;
-    state_place own = state_of(slot);
-    if (is_direct(&a, &u))
-        own.c = new_state_c + state_index(&a, u.to, u.h, 0, 0) * VALUE_BLOCK;
-    o += u.p.batch * a.o.batch + u.h * a.o.head + u.p.row_base * a.o.token + u.e0;
     DECLARE_TILE(phi, CHUNK * FEATURE_ROW)
     DECLARE_TILE(outputs, CHUNK * VALUE_BLOCK)
     DECLARE_TILE(sums, SUM_PARTS * CHUNK)
@@ -232,75 +281,39 @@ KERNEL(linear_apply)
     DECLARE_TILE(columns, COLUMNS_FLOATS(CAUSAL ? FEATURE_BLOCK * CHUNK : 16))
     DECLARE_TILE(values, CAUSAL ? CHUNK * COPIED_ROW : 16)
     DECLARE_TILE(weights, CAUSAL ? CHUNK * CHUNK_ROW : 16)
-    float m = -INFINITY;
-    const state_scales scales = scales_of(slot + STATE_FLOATS);
-    const feature_scales query_scale = {CAUSAL ? scales.next : scales.top, 1.0f}, key_scale = {scales.next, -1.0f};
-    if ((!CAUSAL || u.range > 0) && SHIFTED)
-        m = scales_of(work + a.region[MGK_LINEAR_STATES] + u.slot * SLOT_FLOATS + STATE_FLOATS).m[0];
+    const span all = {0, (u.p.rows + CHUNK - 1) / CHUNK};
+    const span range = range_of(CAUSAL ? chunks_of(&u.p, u.offset) : all, a.splits, u.range);
+    const bool last = u.range == (CAUSAL ? a.splits - 1 : 0), keep = last && u.to >= 0;
+    const query_source queries = queries_of(&a, &place, &u, q, mix, mix_weight, noise);
     const key_source keys = keys_of(&a, &place, &u, k, prior, shift);
-    v += u.p.batch * a.v.batch + (long)u.h * a.kv_heads / a.heads * a.v.head + u.p.key_base * a.v.token + u.e0;
-    if (CAUSAL && u.range == 0)
-        m = state_begin(&a, &u, u.from >= 0, true, state_c, state_z, state_m, &own, slot + STATE_FLOATS);
-    else if (CAUSAL)
-        scales_copy(scales.sum, scales.top);
+    const chunk_pairs pairs = {weights, columns};
+    output_block x = output_block_of(&a, &u, &queries, &keys, v, o, denominator);
+    x.phi = phi, x.psi = psi, x.outputs = outputs, x.values = values, x.sums = sums;
+    x.row_scale = row_scale, x.whole_scale = whole_scale, x.factor = factor;
+    __global float *const states = work + a.region[MGK_LINEAR_STATES] + u.slot * SLOT_FLOATS;
+    __global float *const slot = states + (CAUSAL ? u.range : 0) * SLOT_FLOATS;
+    output_state(&x, slot, new_state_c);
+    x.query_scale.scale = CAUSAL ? x.scales.next : x.scales.top;
 
+    const given_state given = {state_c, state_z, state_m};
+    if (CAUSAL && u.range == 0)
+        x.m = state_begin(&a, &u, u.from >= 0, true, &given, &x.own, &x.scales);
+    else if (CAUSAL)
+        scales_copy(x.scales.sum, x.scales.top);
+    if ((!CAUSAL || u.range > 0) && SHIFTED)
+        x.m = scales_of(states + STATE_FLOATS).m[0];
     for (int c = range.first, begin = 0; c < range.end;) {
-        const int first = c * CHUNK;
-        span rows = places_of(first, u.p.valid), out_rows = places_of(first, u.p.rows);
-        BLOCK_SYNC();
-        span places = places_of(first + u.offset, u.p.keys);
-        const int end = span_begin(&keys, first + u.offset, begin, &places, tile_tokens(&places), &scales, psi);
-        rows = span_within(&rows, begin, end), out_rows = span_within(&out_rows, begin, end);
-        const int row_tokens = tile_tokens(&rows), row_count = product_rows(rows.end);
-        const int tokens = tile_tokens(&places), count = product_rows(places.end);
-        const bool adds = keep || c + 1 < range.end || end < CHUNK; /* else the state is no longer read */
-        next_chunk coming_keys = {.count = 0};
-        if (CAUSAL) {
-            const token_rows value_rows =
-                rows_of(elements_of(v), a.v.token, first + u.offset, &places, a.value_size - u.e0, VALUE_BLOCK);
-            next_keys_add(&coming_keys, &a, &u, &keys, v, first + u.offset + CHUNK, PARTS(STATE_WIDTH));
-            tokens_get(values, VALUE_BLOCK, COPIED_ROW, &value_rows, tokens);
-            tile_clear(weights, CHUNK * CHUNK_ROW);
-        }
-        if (OUTPUTS_ADD)
-            tile_clear(outputs, row_tokens * VALUE_BLOCK);
-        sums_clear(sums, row_tokens);
-        query_scales(&queries, first, &rows, row_tokens, query_scale.scale, row_scale, whole_scale);
-        next_chunk coming = {.count = 0};
-        next_queries_add(&coming, &a, &u, &queries, first + CHUNK, PARTS(CHUNK) * GLOBAL_HEADS);
-        next_outputs_add(&coming, &a, &u, o, first + CHUNK, PARTS(CHUNK));
-        for (int block = 0; block < STATE_BLOCKS; ++block) {
-            if (CHUNK_SPANS)
-                state_advance(&own, block, &scales, factor);
-            chunk_prefetch(&coming);
-            query_features(&queries, block, first, &rows, row_tokens, &query_scale, row_scale, phi);
-            chunk_prefetch(&coming);
-            outputs_add(outputs, phi, own.c + (long)block * FEATURE_BLOCK * VALUE_BLOCK, row_count, &coming);
-            sums_add(sums, phi, own.z + block * FEATURE_BLOCK, row_tokens);
-            if (CAUSAL) {
-                key_features(&keys, block, first + u.offset, &places, tokens, &key_scale, NULL, psi);
-                weights_add(weights, phi, psi, columns, row_count, tokens);
-                state_add(&own, block, psi, values, adds ? tokens : 0, &coming_keys);
-            }
-        }
-        BLOCK_SYNC();
-        if (CAUSAL) {
-            weights_mask(weights, sums, row_count, tokens);
-            BLOCK_SYNC();
-            values_add(outputs, weights, values, row_count, count);
-        }
-        sums_join(sums, row_tokens);
-        chunk_put(&a, &u, first, &out_rows, outputs, sums, row_scale, whole_scale, denominator, o);
-        if (CHUNK_SPANS)
-            scales_advance(&scales);
+        const int end = tokens_begin(&x, c, begin);
+        chunk_outputs(&x, keep || c + 1 < range.end || end < CHUNK, &pairs);
         begin = end < CHUNK ? end : 0;
         c += end < CHUNK ? 0 : 1;
     }
     BLOCK_SYNC();
+    const new_state to = {new_state_c, new_state_z, new_state_m};
     if (keep && a.stores_apart)
-        state_leave(slot, m);
+        state_leave(slot, x.m);
     else if (keep)
-        new_state_put(&a, &u, &own, !SHIFTED && is_direct(&a, &u), CAUSAL ? scales.sum : scales.top, m, factor,
-                      new_state_c, new_state_z, new_state_m);
+        new_state_put(&a, &u, &x.own, !SHIFTED && is_direct(&a, &u), CAUSAL ? x.scales.sum : x.scales.top, x.m, factor,
+                      &to);
     branch_end();
 }

@@ -25,6 +25,7 @@ KERNEL(linear_keep)
     DECLARE_TILE(factor, SHIFTED ? FEATURE_BLOCK : 16)
     const state_scales scales = scales_of(slot + STATE_FLOATS);
     const float m = SHIFTED ? scales.m[0] : -INFINITY;
-    new_state_put(&a, &u, &own, false, scales.sum, m, factor, new_state_c, new_state_z, new_state_m);
+    const new_state to = {new_state_c, new_state_z, new_state_m};
+    new_state_put(&a, &u, &own, false, scales.sum, m, factor, &to);
     branch_end();
 }

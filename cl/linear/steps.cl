@@ -43,6 +43,48 @@ FUNCTION void total_steps(__global float *z, BLOCK_SPACE const float *before, BL
     }
 }
 
+/* Tiles that only steps have: totals [CHUNK][FEATURE_ROW]; last_factor [FEATURE_BLOCK], to the new state's scale. */
+typedef struct step_tiles {
+    BLOCK_SPACE float *totals, *last_factor;
+} step_tiles;
+
+/* Takes the tokens' steps, of a block of features after the other; C comes from `from`. `last`: to the new state's
+ * scale. */
+FUNCTION void token_steps(const output_block *x, __global const float *from, bool last, const step_tiles *tiles)
+{
+    const mgk_linear_args *const a = x->a;
+    /* at least one token, of zeros: no step would leave the state where it is */
+    const int count = max(max(x->rows.end, x->places.end), 1), tokens = (count + 3) & ~3; /* noise takes four */
+    next_chunk coming = {.count = 0};
+    next_keys_add(&coming, a, x->u, &x->keys, x->v, x->key_first + CHUNK, STEP_PARTS(VALUE_BLOCK));
+    next_queries_add(&coming, a, x->u, &x->queries, x->first + CHUNK, STEP_PARTS(VALUE_BLOCK) * GLOBAL_HEADS);
+    next_outputs_add(&coming, a, x->u, x->o, x->first + CHUNK, STEP_PARTS(VALUE_BLOCK));
+    values_load(x, VALUE_BLOCK, tokens);
+    if (OUTPUTS_ADD)
+        tile_clear(x->outputs, tokens * VALUE_BLOCK);
+    ITEMS_FOR(t, tokens)
+        x->sums[t] = 0.0f;
+    query_scales(&x->queries, x->first, &x->rows, tokens, x->query_scale.scale, x->row_scale, x->whole_scale);
+    const float top = last ? fmax(x->m, largest_scale(x->scales.next)) : 0.0f;
+    state_steps steps = {.c_row = VALUE_BLOCK, .rows = FEATURE_BLOCK, .cols = VALUE_BLOCK, .tokens = count};
+    steps.before = SHIFTED ? x->factor : NULL, steps.after = last ? tiles->last_factor : NULL;
+    steps.a = x->psi, steps.q = x->phi, steps.a_row = FEATURE_ROW, steps.b = x->values, steps.b_row = VALUE_BLOCK;
+    steps.out = x->outputs, steps.out_row = VALUE_BLOCK;
+    for (int block = 0; block < STATE_BLOCKS; ++block) {
+        const long at = (long)block * FEATURE_BLOCK * VALUE_BLOCK;
+        query_features(&x->queries, block, x->first, &x->rows, tokens, &x->query_scale, x->row_scale, x->phi);
+        key_features(&x->keys, block, x->key_first, &x->places, tokens, &x->key_scale, NULL, x->psi);
+        factors_put(block, &x->scales, x->factor);
+        new_factors_put(last, block * FEATURE_BLOCK, x->scales.next, top, tiles->last_factor);
+        steps.c = x->own.c + at, steps.from = from + at;
+        steps_add(&steps, &coming);
+        total_steps(x->own.z + block * FEATURE_BLOCK, steps.before, x->psi, x->phi, tiles->totals, x->sums, count);
+    }
+    BLOCK_SYNC();
+    outputs_put(x);
+    scales_advance(&x->scales);
+}
+
 KERNEL(linear_steps)
 {
     BEGIN_BUFFERS
@@ -50,22 +92,6 @@ KERNEL(linear_steps)
         return;
     const unit u = forward_unit_of(&a, GROUP_ID, lengths, lengths_q, offsets, offsets_k, state_slots, new_state_slots);
     DECLARE_FEATURE_PLACE(place, work, &a)
-    const query_source queries = queries_of(&a, &place, &u, q, mix, mix_weight, noise);
-    const key_source keys = keys_of(&a, &place, &u, k, prior, shift);
-    const span range = range_of(chunks_of(&u.p, u.offset), a.splits, u.range);
-    const bool keep = u.range == a.splits - 1 && u.to >= 0;
-    const bool given = u.range == 0 && u.from >= 0;
-    /* the first chunk reads the state from the array passed in */
-    const bool read = given && is_direct(&a, &u) && !is_empty(&range);
-    /* the last chunk leaves C in the new state's form */
-    const bool settles = keep && is_direct(&a, &u), settled = settles && !is_empty(&range);
-    __global float *const slot = work + a.region[MGK_LINEAR_STATES] + (u.slot + u.range) * SLOT_FLOATS;
-    state_place own = state_of(slot);
-    if (is_direct(&a, &u))
-        own.c = new_state_c + state_index(&a, u.to, u.h, 0, 0) * VALUE_BLOCK;
-    __global const float *from = read ? state_c + state_index(&a, u.from, u.h, 0, 0) * VALUE_BLOCK : own.c;
-    v += u.p.batch * a.v.batch + (long)u.h * a.kv_heads / a.heads * a.v.head + u.p.key_base * a.v.token + u.e0;
-    o += u.p.batch * a.o.batch + u.h * a.o.head + u.p.row_base * a.o.token + u.e0;
     DECLARE_TILE(phi, CHUNK * FEATURE_ROW)
     DECLARE_TILE(psi, CHUNK * FEATURE_ROW)
     DECLARE_TILE(totals, CHUNK * FEATURE_ROW)
@@ -76,61 +102,42 @@ KERNEL(linear_steps)
     DECLARE_TILE(whole_scale, SHIFTED ? CHUNK : 16)
     DECLARE_TILE(factor, SHIFTED ? FEATURE_BLOCK : 16)
     DECLARE_TILE(last_factor, SHIFTED ? FEATURE_BLOCK : 16)
-    const state_scales scales = scales_of(slot + STATE_FLOATS);
-    const feature_scales query_scale = {scales.next, 1.0f}, key_scale = {scales.next, -1.0f};
-    float m = -INFINITY;
-    if (u.range == 0)
-        m = state_begin(&a, &u, given, !read, state_c, state_z, state_m, &own, slot + STATE_FLOATS);
-    if (SHIFTED && u.range > 0) {
-        m = scales_of(work + a.region[MGK_LINEAR_STATES] + u.slot * SLOT_FLOATS + STATE_FLOATS).m[0];
-        scales_copy(scales.sum, scales.top);
-    }
+    const span range = range_of(chunks_of(&u.p, u.offset), a.splits, u.range);
+    const bool keep = u.range == a.splits - 1 && u.to >= 0, begins = u.range == 0 && u.from >= 0;
+    /* the first chunk reads the state from the array passed in */
+    const bool read = begins && is_direct(&a, &u) && !is_empty(&range);
+    /* the last chunk leaves C in the new state's form */
+    const bool settles = keep && is_direct(&a, &u), settled = settles && !is_empty(&range);
+    const query_source queries = queries_of(&a, &place, &u, q, mix, mix_weight, noise);
+    const key_source keys = keys_of(&a, &place, &u, k, prior, shift);
+    const step_tiles tiles = {totals, last_factor};
+    output_block x = output_block_of(&a, &u, &queries, &keys, v, o, denominator);
+    x.phi = phi, x.psi = psi, x.outputs = outputs, x.values = values, x.sums = sums;
+    x.row_scale = row_scale, x.whole_scale = whole_scale, x.factor = factor;
+    __global float *const states = work + a.region[MGK_LINEAR_STATES] + u.slot * SLOT_FLOATS;
+    __global float *const slot = states + u.range * SLOT_FLOATS;
+    output_state(&x, slot, new_state_c);
 
+    const given_state given = {state_c, state_z, state_m};
+    if (u.range == 0)
+        x.m = state_begin(&a, &u, begins, !read, &given, &x.own, &x.scales);
+    if (SHIFTED && u.range > 0) {
+        x.m = scales_of(states + STATE_FLOATS).m[0];
+        scales_copy(x.scales.sum, x.scales.top);
+    }
+    __global const float *from = read ? state_c + state_index(&a, u.from, u.h, 0, 0) * VALUE_BLOCK : x.own.c;
     for (int c = range.first, begin = 0; c < range.end;) {
-        const int first = c * CHUNK;
-        span rows = places_of(first, u.p.valid), out_rows = places_of(first, u.p.rows);
-        span places = places_of(first + u.offset, u.p.keys);
-        BLOCK_SYNC();
-        const int end = span_begin(&keys, first + u.offset, begin, &places, tile_tokens(&places), &scales, psi);
-        rows = span_within(&rows, begin, end), out_rows = span_within(&out_rows, begin, end);
-        /* at least one token, of zeros: no step would leave the state where it is */
-        const int count = max(max(rows.end, places.end), 1), tokens = (count + 3) & ~3; /* noise takes four */
-        const token_rows value_rows =
-            rows_of(elements_of(v), a.v.token, first + u.offset, &places, a.value_size - u.e0, VALUE_BLOCK);
-        next_chunk coming = {.count = 0};
-        next_keys_add(&coming, &a, &u, &keys, v, first + u.offset + CHUNK, STEP_PARTS(VALUE_BLOCK));
-        next_queries_add(&coming, &a, &u, &queries, first + CHUNK, STEP_PARTS(VALUE_BLOCK) * GLOBAL_HEADS);
-        next_outputs_add(&coming, &a, &u, o, first + CHUNK, STEP_PARTS(VALUE_BLOCK));
-        tokens_get(values, VALUE_BLOCK, VALUE_BLOCK, &value_rows, tokens);
-        if (OUTPUTS_ADD)
-            tile_clear(outputs, tokens * VALUE_BLOCK);
-        ITEMS_FOR(t, tokens)
-            sums[t] = 0.0f;
-        query_scales(&queries, first, &rows, tokens, query_scale.scale, row_scale, whole_scale);
-        const bool last = SHIFTED && settles && c + 1 == range.end && end == CHUNK;
-        const float top = last ? fmax(m, largest_scale(scales.next)) : 0.0f;
-        BLOCK_SPACE const float *const before = SHIFTED ? factor : NULL, *const after = last ? last_factor : NULL;
-        for (int block = 0; block < STATE_BLOCKS; ++block) {
-            const long at = (long)block * FEATURE_BLOCK * VALUE_BLOCK;
-            query_features(&queries, block, first, &rows, tokens, &query_scale, row_scale, phi);
-            key_features(&keys, block, first + u.offset, &places, tokens, &key_scale, NULL, psi);
-            factors_put(block, &scales, factor);
-            new_factors_put(last, block * FEATURE_BLOCK, scales.next, top, last_factor);
-            steps_add(own.c + at, VALUE_BLOCK, from + at, before, after, psi, phi, FEATURE_ROW, values, VALUE_BLOCK,
-                      outputs, VALUE_BLOCK, count, FEATURE_BLOCK, VALUE_BLOCK, &coming);
-            total_steps(own.z + block * FEATURE_BLOCK, before, psi, phi, totals, sums, count);
-        }
-        from = own.c;
-        BLOCK_SYNC();
-        chunk_put(&a, &u, first, &out_rows, outputs, sums, row_scale, whole_scale, denominator, o);
-        scales_advance(&scales);
+        const int end = tokens_begin(&x, c, begin);
+        token_steps(&x, from, SHIFTED && settles && c + 1 == range.end && end == CHUNK, &tiles);
+        from = x.own.c;
         begin = end < CHUNK ? end : 0;
         c += end < CHUNK ? 0 : 1;
     }
     BLOCK_SYNC();
+    const new_state to = {new_state_c, new_state_z, new_state_m};
     if (keep && a.stores_apart)
-        state_leave(slot, m);
+        state_leave(slot, x.m);
     else if (keep)
-        new_state_put(&a, &u, &own, settled, scales.sum, m, factor, new_state_c, new_state_z, new_state_m);
+        new_state_put(&a, &u, &x.own, settled, x.scales.sum, x.m, factor, &to);
     branch_end();
 }
