@@ -240,6 +240,7 @@ FUNCTION void finish_component(const query_block *b, __global const float *mix, 
 {
     grad_engine *const g = b->g;
     const mgk_attention_args *const a = b->a;
+    grad_queries_complete(g, 0, k);
 #if HAS_MIX_ROWS
     real row[BLOCK_ROWS];
     grad_queries_dot(g, 0, k, row);

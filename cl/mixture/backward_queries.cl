@@ -247,6 +247,7 @@ FUNCTION void finish_queries(const query_block *b, const problem *p, int panel, 
     grad_engine *const g = b->g;
     const mgk_attention_args *const a = b->a;
     real own[BLOCK_ROWS];
+    grad_queries_complete(g, panel, 0);
     grad_queries_scale(g, panel, 0, query_factor(a));
     ROWS_FOR(v)
         own[v] = (real)(0.0f);

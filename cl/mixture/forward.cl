@@ -136,13 +136,11 @@ FUNCTION void component_scores(engine *e, const scorer *x, const tile_view *view
                                real (*w)[BLOCK_ROWS])
 {
     real s[BLOCK_KEYS][BLOCK_ROWS];
-#if STREAMS_COMPONENTS
     if (r > 0) {
         if (!lazy && !ALL_MAXIMA(e))
             return;
         component_next(e);
     }
-#endif
 #if PRODUCTS_TOGETHER
     product += r * BLOCK_KEYS;
 #elif !KEYS_SHIFTED
