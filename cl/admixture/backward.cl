@@ -307,10 +307,11 @@ FUNCTION __global const o_element *grad_out_of(const key_block *b, int g0)
 FUNCTION void tile_stage(const key_block *b, int g0, int i0, int next_g, int next)
 {
     const mgk_attention_args *const a = b->a;
-    queries_stage(b->g, b->at->q, a->q.head, a->q.token, i0, b->p->valid, a->head_size,
-                  tile_at(elements_of(b->at->q), next));
-    grad_out_stage(b->g, min(GRAD_HEADS, out_heads(a) - g0 * HEAD_RATIO), grad_out_of(b, g0), a->grad_o.head,
-                   a->grad_o.token, i0, b->p->valid, a->value_size, tile_at(elements_of(grad_out_of(b, next_g)), next));
+    const elements q = elements_of(b->at->q), grad_o = elements_of(grad_out_of(b, g0));
+    queries_stage(b->g, array_rows_of(q, a->q.token, i0, b->p->valid, a->head_size), a->q.head, tile_at(q, next));
+    grad_out_stage(b->g, array_rows_of(grad_o, a->grad_o.token, i0, b->p->valid, a->value_size),
+                   min(GRAD_HEADS, out_heads(a) - g0 * HEAD_RATIO), a->grad_o.head,
+                   tile_at(elements_of(grad_out_of(b, next_g)), next));
 }
 
 FUNCTION void load_values(const key_block *b, int g0)

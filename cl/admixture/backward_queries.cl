@@ -180,7 +180,8 @@ FUNCTION void head_stage(const query_block *b, const key_walk *walk, __global co
     const mgk_attention_args *const a = b->a;
     const tile_start next =
         h + 1 < out_heads(a) ? tile_at(elements_of(values_of(a, v, h + 1)), k0) : next_keys(walk, elements_of(v), k0);
-    values_stage(e, 1, values_of(a, v, h), 0, a->v.token, k0, walk->end, a->value_size, next);
+    values_stage(e, array_rows_of(elements_of(values_of(a, v, h)), a->v.token, k0, walk->end, a->value_size), 1, 0,
+                 next);
     grad_out_load(b->g, 0, grad_o + h * a->grad_o.head, a->grad_o.token, a->value_size);
 }
 
@@ -300,7 +301,8 @@ KERNEL(admixture_backward_queries)
     for (int k0 = walk.begin; k0 < end; k0 = walk_on(&walk, k0)) {
         if (STAGES_AHEAD)
             head_stage(&b, &walk, v, grad_o, 0, k0);
-        keys_stage(e, COMPONENTS, k, a.k.head, a.k.token, k0, end, a.head_size, next_keys(&walk, elements_of(k), k0));
+        keys_stage(e, array_rows_of(elements_of(k), a.k.token, k0, end, a.head_size), COMPONENTS, a.k.head,
+                   next_keys(&walk, elements_of(k), k0));
         if (!view_tile(e, &walk, 0, k0, &view))
             continue;
         /* shared noise and a shared mixing are any head's */

@@ -143,10 +143,11 @@ KERNEL(admixture_forward)
     const int end = walk.end;
     for (int k0 = walk.begin; k0 < end; k0 = walk_on(&walk, k0)) {
         tile_view view;
-        keys_stage(&e, COMPONENTS, k, a.k.head, a.k.token, k0, end, a.head_size, next_keys(&walk, elements_of(k), k0));
+        keys_stage(&e, array_rows_of(elements_of(k), a.k.token, k0, end, a.head_size), COMPONENTS, a.k.head,
+                   next_keys(&walk, elements_of(k), k0));
         if (!LOGS_ALONE)
-            values_stage(&e, value_head(&groups, heads - 1) + 1, v, a.v.head, a.v.token, k0, end, a.value_size,
-                         next_keys(&walk, elements_of(v), k0));
+            values_stage(&e, array_rows_of(elements_of(v), a.v.token, k0, end, a.value_size),
+                         value_head(&groups, heads - 1) + 1, a.v.head, next_keys(&walk, elements_of(v), k0));
         scales_stage(&e, value_head(&groups, heads - 1) + 1, k0, end);
         for (int n = 0; n < PANELS; ++n) {
             const int panel_first = first + n * PANEL_ROWS;

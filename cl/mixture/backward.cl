@@ -98,8 +98,9 @@ FUNCTION void block_queries(const key_block *b, int h)
             continue;
         tile_place(&walk, b, &tile);
         queries_ahead(b, next);
-        queries_stage(g, b->at->q, 0, a->q.token, i0, p->valid, a->head_size, tile_at(elements_of(b->at->q), next));
-        grad_out_stage(g, 1, b->at->grad_o, 0, a->grad_o.token, i0, p->valid, a->value_size,
+        queries_stage(g, array_rows_of(elements_of(b->at->q), a->q.token, i0, p->valid, a->head_size), 0,
+                      tile_at(elements_of(b->at->q), next));
+        grad_out_stage(g, array_rows_of(elements_of(b->at->grad_o), a->grad_o.token, i0, p->valid, a->value_size), 1, 0,
                        tile_at(elements_of(b->at->grad_o), next));
         tile_terms(b, &tile);
         tile_sums_begin(b, &tile);

@@ -45,7 +45,7 @@ KERNEL(mixture_keys)
     ENGINE_DECLARE(e, 1)
     const float scale = component_scale(&a, h, r, variance);
     const float own = KEYS_SHIFTED ? shift_norm(&a, 0, shift, scale) : 0.0f;
-    keys_stage(&e, 1, k, 0, a.k.token, k0, keys, a.head_size, none);
+    keys_stage(&e, array_rows_of(elements_of(k), a.k.token, k0, keys, a.head_size), 1, 0, none);
     TILE_KEYS_FOR(&e, c, tile_extent(k0, keys)) {
         const kreal norm = keys_norm(&e, 0, c);
         const kreal product = KEYS_SHIFTED ? keys_dot(&e, 0, c, shift, a.head_size) : (kreal)(0.0f);
