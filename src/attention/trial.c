@@ -30,23 +30,13 @@ static clmgk_dtype_info type_of(const trial_run *run, clmgk_array array)
 static double number(const trial_run *run, clmgk_array array, int plan, int64_t i)
 {
     const clmgk_dtype_info type = type_of(run, array);
-    uint16_t half;
-    uint32_t bits;
-    if (type.bytes == sizeof(bits)) {
-        memcpy(&bits, (const char *)run->host[plan] + (size_t)i * sizeof(bits), sizeof(bits));
-        return mgk_decode(bits, &type);
-    }
-    memcpy(&half, (const char *)run->host[plan] + (size_t)i * sizeof(half), sizeof(half));
-    return mgk_decode(half, &type);
+    return mgk_number(run->host[plan], (size_t)i, &type);
 }
 
 static void put_number(const trial_run *run, clmgk_array array, int64_t i, float x)
 {
     const clmgk_dtype_info type = type_of(run, array);
-    const uint32_t bits = mgk_encode(x, &type);
-    const uint16_t half = (uint16_t)bits;
-    memcpy((char *)run->host[0] + (size_t)i * type.bytes, type.bytes == sizeof(bits) ? (const void *)&bits : &half,
-           type.bytes);
+    mgk_put_number(run->host[0], (size_t)i, x, &type);
 }
 
 /* ---- random arrays ---------------------------------------------------------------------------------------------- */

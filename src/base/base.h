@@ -152,6 +152,9 @@ static inline bool mgk_is_cache_type(clmgk_dtype dtype)
 /* Bits of a number that the type holds exactly, as a normal number or 0; and the number of bits. */
 uint32_t mgk_encode(float x, const clmgk_dtype_info *type);
 double mgk_decode(uint32_t bits, const clmgk_dtype_info *type);
+/* Number i of an array of a type of 16 or 32 bits. */
+void mgk_put_number(void *array, size_t i, float x, const clmgk_dtype_info *type);
+double mgk_number(const void *array, size_t i, const clmgk_dtype_info *type);
 
 /* Asks the operating system to let this process use the registers of AMX (Linux: arch_prctl). Repeated calls do no
  * harm. */

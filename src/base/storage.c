@@ -28,3 +28,23 @@ double mgk_decode(uint32_t bits, const clmgk_dtype_info *type)
     const double significand = exponent == 0 ? ldexp(fraction, 1 - digits) : 1.0 + ldexp(fraction, -digits);
     return sign * ldexp(significand, (int)exponent - bias);
 }
+
+void mgk_put_number(void *array, size_t i, float x, const clmgk_dtype_info *type)
+{
+    const uint32_t bits = mgk_encode(x, type);
+    const uint16_t half = (uint16_t)bits;
+    memcpy((char *)array + i * type->bytes, type->bytes == sizeof(bits) ? (const void *)&bits : &half, type->bytes);
+}
+
+double mgk_number(const void *array, size_t i, const clmgk_dtype_info *type)
+{
+    const char *const place = (const char *)array + i * type->bytes;
+    uint32_t bits;
+    uint16_t half;
+    if (type->bytes == sizeof(bits)) {
+        memcpy(&bits, place, sizeof(bits));
+        return mgk_decode(bits, type);
+    }
+    memcpy(&half, place, sizeof(half));
+    return mgk_decode(half, type);
+}

@@ -176,31 +176,18 @@ static int pattern(size_t index)
     return (int)((index * UINT32_C(2654435761) >> 9) % 3) - 1;
 }
 
-static void put(clmgk_dtype dtype, void *memory, size_t index, int value)
-{
-    if (dtype == CLMGK_DTYPE_F16)
-        ((cl_half *)memory)[index] = half_of(value);
-    else
-        ((float *)memory)[index] = (float)value;
-}
-
-static bool is(clmgk_dtype dtype, const void *memory, size_t index, int value)
-{
-    return dtype == CLMGK_DTYPE_F16 ? ((const cl_half *)memory)[index] == half_of(value)
-                                    : ((const float *)memory)[index] == (float)value;
-}
-
 /* A buffer of `count` elements of the pattern, or of zeros. */
 static clmgk_status make_matrix(const clmgk_gemm_plan *plan, size_t count, bool zeros, cl_mem *memory,
                                 clmgk_error *error)
 {
+    const clmgk_dtype_info type = clmgk_dtype_get_info(plan->desc.dtype);
     const size_t element = mgk_gemm_element(plan->desc.dtype);
     cl_int code = CL_SUCCESS;
     void *const values = mgk_alloc(&plan->context->allocator, count, element);
     if (values == NULL)
         return mgk_fail_memory(error, "a rehearsal of CLBlast");
     for (size_t i = 0; i < count; ++i)
-        put(plan->desc.dtype, values, i, zeros ? 0 : pattern(i));
+        mgk_put_number(values, i, zeros ? 0.0f : (float)pattern(i), &type);
     *memory = clCreateBuffer(plan->context->context, CL_MEM_READ_WRITE | CL_MEM_COPY_HOST_PTR, count * element, values,
                              &code);
     mgk_free(&plan->context->allocator, values);
@@ -249,13 +236,14 @@ static int exact(const clmgk_gemm_desc *small, size_t offset, int64_t row, int64
 static bool is_right(const clmgk_gemm_desc *small, size_t offset, const void *c)
 {
     enum { PROBES = 24 };
+    const clmgk_dtype_info type = clmgk_dtype_get_info(small->dtype);
     for (int64_t i = 0; i < PROBES; ++i)
         for (int64_t j = 0; j < PROBES; ++j) {
             const int64_t row = (small->m - 1) * i / (PROBES - 1);
             const int64_t column = (small->n - 1) * j / (PROBES - 1);
             const int64_t last = (small->batch - 1) * small->stride_c;
             const size_t at = offset + (size_t)(last + row * small->ldc + column);
-            if (!is(small->dtype, c, at, exact(small, offset, row, column)))
+            if (mgk_number(c, at, &type) != exact(small, offset, row, column))
                 return false;
         }
     return true;

@@ -33,20 +33,6 @@ static float scale_of(const clmgk_gemm_desc *desc)
     return desc->dtype == CLMGK_DTYPE_F32 && desc->k < FEW ? 1 + 0x1p-8F + 0x1p-16F : 1;
 }
 
-/* Element i of an array of elements of `bytes`. */
-static void put(void *array, size_t i, uint32_t bits, size_t bytes)
-{
-    if (bytes == sizeof(uint32_t))
-        ((uint32_t *)array)[i] = bits;
-    else
-        ((uint16_t *)array)[i] = (uint16_t)bits;
-}
-
-static uint32_t get(const void *array, size_t i, size_t bytes)
-{
-    return bytes == sizeof(uint32_t) ? ((const uint32_t *)array)[i] : ((const uint16_t *)array)[i];
-}
-
 /* ---- the small product ------------------------------------------------------------------------------------------- */
 
 /* The small products: a block whose sums are promoted, in two ranges if the program has ranges; a block and parts of
@@ -84,8 +70,7 @@ static clmgk_status make_side(const clmgk_gemm_plan *plan, const int8_t *numbers
         return mgk_fail_memory(error, "a trial of a product");
     for (size_t i = 0; i < lines; ++i)
         for (size_t l = 0; l < k; ++l)
-            put(image, transposed ? l * lines + i : i * k + l, mgk_encode(scale * (float)numbers[i * k + l], &type),
-                bytes);
+            mgk_put_number(image, transposed ? l * lines + i : i * k + l, scale * (float)numbers[i * k + l], &type);
     *memory = clCreateBuffer(plan->context->context, CL_MEM_READ_ONLY | CL_MEM_COPY_HOST_PTR, lines * k * bytes, image,
                              &code);
     mgk_free(&plan->context->allocator, image);
@@ -178,10 +163,9 @@ static clmgk_status compare(const trial *t, mgk_program *program, clmgk_error *e
 {
     const clmgk_gemm_desc *const desc = &t->plan.desc;
     const clmgk_dtype_info type = clmgk_dtype_get_info(desc->dtype);
-    const size_t bytes = mgk_gemm_element(desc->dtype);
     const double scale = (double)scale_of(desc) * (double)scale_of(desc);
     for (int64_t i = 0; i < desc->m * desc->n; ++i) {
-        const double value = mgk_decode(get(t->c, (size_t)i, bytes), &type);
+        const double value = mgk_number(t->c, (size_t)i, &type);
         const double expected = scale * exact(t, i / desc->n, i % desc->n);
         if (fabs(value - expected) <= error_of(desc) * fabs(expected))
             continue;

@@ -608,6 +608,20 @@ TH_HOST_TEST(test_dependence)
 
 /* ---- ranges ------------------------------------------------------------------------------------------------------ */
 
+/* A comparison with NaN is false, whatever the range of the other numbers. */
+TH_HOST_TEST(comparisons_of_what_may_be_nan)
+{
+    for (int nan = 0; nan < 3; nan++) {
+        const mod_float_range low = floats_of(0.0f, 1.0f, nan == 1), high = floats_of(2.0f, 3.0f, nan == 2);
+        const mod_float_range one = floats_of(1.0f, 1.0f, nan == 1), same = floats_of(1.0f, 1.0f, nan == 2);
+        const mod_range ranges[] = {floats_less(low, high), floats_less_equal(low, high), floats_equal(one, same)};
+        for (size_t i = 0; i < TH_COUNT(ranges); i++) {
+            assert_int_equal(ranges[i].low, nan == 0);
+            assert_int_equal(ranges[i].high, 1);
+        }
+    }
+}
+
 /* What a kernel's function of ranges (cl/attention/float_ranges.clh) gives: of ints and conditions, or of floats. */
 typedef struct node_range {
     mod_range ints;

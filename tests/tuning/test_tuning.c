@@ -580,6 +580,36 @@ CACHE_TEST(damaged_bytes_cost_their_line_only)
     }
 }
 
+/* Drivers may give any bytes: control characters become spaces, and what is no UTF-8 becomes ?. */
+TH_HOST_TEST(names_of_devices_fit_a_line)
+{
+    static const char *const names[][2] = {
+        {"A\tB\n\x7f", "A B  "}, {"\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80", "\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80"},
+        {"\xc3", "?"},           {"\xc1\x81", "??"},
+        {"\xe0\x80\xaf", "???"}, {"\xf0\x80\x80\xaf", "????"},
+        {"\xed\xa0\x80", "???"}, {"\xf4\x90\x80\x80", "????"},
+        {"\xff", "?"},
+    };
+    mgk_device_facts facts = {.info = CLMGK_DEVICE_INFO_INIT};
+    for (size_t i = 0; i < TH_COUNT(names); i++) {
+        snprintf(facts.info.name, sizeof(facts.info.name), "%s", names[i][0]);
+        assert_string_equal(mgk_tuning_device_of(&facts).name, names[i][1]);
+    }
+    memset(facts.info.name, 'x', sizeof(facts.info.name));
+    snprintf(facts.info.name + sizeof(facts.info.name) - 3, 3, "\xc3\xa9");
+    const mgk_tuning_device device = mgk_tuning_device_of(&facts);
+    assert_true(strlen(device.name) < sizeof(device.name));
+}
+
+CACHE_TEST(times_of_the_calendar)
+{
+    static const char file[] = HEADER DEVICE_1 ENTRY("1", "2024-02-29T00:00:00Z", "", "*")
+        ENTRY_OF("backward", "variant=mgk", 1, 2) DEVICE_2 ENTRY("2", "2000-02-29T23:59:60Z", "", "*");
+    write_file(self, file);
+    assert_int_equal(get_info(self).entries, 3);
+    assert_int_equal(get_info(self).damaged, 0);
+}
+
 CACHE_TEST(lines_are_checked)
 {
     static const struct {
