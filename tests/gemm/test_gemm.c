@@ -1023,8 +1023,11 @@ TH_TEST(wrong_plans)
     clmgk_gemm_provider_info provider = CLMGK_GEMM_PROVIDER_INFO_INIT;
     th_expect_error(clmgk_gemm_provider_state(NULL, 0, &provider, &th_error), CLMGK_ERROR_INVALID_VALUE,
                     "device: NULL");
-    th_expect_error(clmgk_gemm_provider_state(session->info.device_id, 99, &provider, &th_error),
-                    CLMGK_ERROR_INVALID_VALUE, "index: 99");
+    size_t count = 0;
+    while (clmgk_gemm_provider(count))
+        count++;
+    th_expect_error(clmgk_gemm_provider_state(session->info.device_id, count, &provider, &th_error),
+                    CLMGK_ERROR_INVALID_VALUE, "index: ");
     th_expect_error(clmgk_gemm_provider_state(session->info.device_id, 0, NULL, &th_error), CLMGK_ERROR_INVALID_VALUE,
                     "info: NULL");
     provider.struct_size = 0;
