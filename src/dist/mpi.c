@@ -57,8 +57,8 @@ static void finish(mpi_exchange *e)
         (void)MPI_Cancel(&e->receive);
         (void)MPI_Wait(&e->receive, MPI_STATUS_IGNORE);
     }
-    if (e->send != MPI_REQUEST_NULL)
-        (void)MPI_Test(&e->send, &done, MPI_STATUS_IGNORE);
+    if (e->send != MPI_REQUEST_NULL && MPI_Test(&e->send, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS)
+        done = 0;
     if (done)
         free(e->copy);
     free(e);

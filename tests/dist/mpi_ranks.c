@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Two ranks of MPI (mpirun -n 2): messages by clmgk_dist_mpi, attention in a ring against one device's, and a rank that
- * gives up. Exit status 0 if all is right.
+ * Two ranks of MPI (mpirun -n 2): messages by clmgk_dist_mpi, attention in a ring against one device's, calls of MPI
+ * that fail, and a rank that gives up. Exit status 0 if all is right.
  */
 #include "clmgk/dist.h"
 
 #include <math.h>
 #include <mpi.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,125 @@ static int fail(int rank, const char *what)
 {
     (void)fprintf(stderr, "rank %d: %s: %s\n", rank, what, error.message);
     return 1;
+}
+
+/* ---- MPI's functions that may fail, which the library finds here (MPI's profiling interface) -----------------------
+ */
+
+static const char *failing; /* NULL: none */
+
+#pragma GCC visibility push(default)
+
+#define RESULT(name, call) (failing && strcmp(failing, name) == 0 ? MPI_ERR_OTHER : (call))
+
+int MPI_Isend(const void *data, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request *request)
+{
+    return RESULT("MPI_Isend", PMPI_Isend(data, count, type, to, tag, comm, request));
+}
+
+int MPI_Irecv(void *data, int count, MPI_Datatype type, int from, int tag, MPI_Comm comm, MPI_Request *request)
+{
+    return RESULT("MPI_Irecv", PMPI_Irecv(data, count, type, from, tag, comm, request));
+}
+
+int MPI_Iprobe(int from, int tag, MPI_Comm comm, int *found, MPI_Status *status)
+{
+    return RESULT("MPI_Iprobe", PMPI_Iprobe(from, tag, comm, found, status));
+}
+
+int MPI_Get_count(const MPI_Status *status, MPI_Datatype type, int *count)
+{
+    return RESULT("MPI_Get_count", PMPI_Get_count(status, type, count));
+}
+
+int MPI_Test(MPI_Request *request, int *done, MPI_Status *status)
+{
+    return RESULT("MPI_Test", PMPI_Test(request, done, status));
+}
+
+int MPI_Comm_dup(MPI_Comm comm, MPI_Comm *copy)
+{
+    return RESULT("MPI_Comm_dup", PMPI_Comm_dup(comm, copy));
+}
+
+int MPI_Comm_rank(MPI_Comm comm, int *rank)
+{
+    return RESULT("MPI_Comm_rank", PMPI_Comm_rank(comm, rank));
+}
+
+int MPI_Comm_size(MPI_Comm comm, int *size)
+{
+    return RESULT("MPI_Comm_size", PMPI_Comm_size(comm, size));
+}
+
+#pragma GCC visibility pop
+
+/* ---- checks -------------------------------------------------------------------------------------------------------
+ */
+
+static bool is_refused(clmgk_status status, clmgk_status expected, const char *words)
+{
+    failing = NULL;
+    return status == expected && strstr(error.message, words) != NULL;
+}
+
+/* Calls without a communicator. */
+static int check_misuse(bool initialised)
+{
+    clmgk_dist_mpi *mpi = NULL;
+    clmgk_dist_transport transport = CLMGK_DIST_TRANSPORT_INIT;
+    static const char *const calls[] = {"MPI_Comm_dup", "MPI_Comm_rank", "MPI_Comm_size"};
+    if (!initialised)
+        return is_refused(clmgk_dist_mpi_create(NULL, &mpi, &transport, &error), CLMGK_ERROR_INVALID_VALUE, "MPI_Init")
+                   ? 0
+                   : fail(-1, "before MPI_Init");
+    if (!is_refused(clmgk_dist_mpi_create(NULL, NULL, &transport, &error), CLMGK_ERROR_INVALID_VALUE, "out") ||
+        !is_refused(clmgk_dist_mpi_create(NULL, &mpi, NULL, &error), CLMGK_ERROR_INVALID_VALUE, "transport"))
+        return fail(-1, "NULL");
+    for (size_t n = 0; n < sizeof(calls) / sizeof(calls[0]); n++) {
+        failing = calls[n];
+        if (!is_refused(clmgk_dist_mpi_create(NULL, &mpi, &transport, &error), CLMGK_ERROR_COMMUNICATION, calls[n]))
+            return fail(-1, calls[n]);
+    }
+    clmgk_dist_mpi_release(NULL);
+    return 0;
+}
+
+/* One exchange of two numbers, with a communicator of its own. */
+static int check_exchange(const char *call, int64_t send_bytes, double seconds, const char *words)
+{
+    clmgk_dist_mpi *mpi = NULL;
+    clmgk_dist_transport t = CLMGK_DIST_TRANSPORT_INIT;
+    int32_t sent[2] = {1, 2}, received[2];
+    void *request = NULL;
+    clmgk_status status = clmgk_dist_mpi_create(NULL, &mpi, &t, &error);
+    if (status != CLMGK_OK)
+        return fail(-1, "MPI");
+    const bool gives_up = call && strcmp(call, "cancel") == 0;
+    if (gives_up && t.rank == 0) {
+        t.cancel(t.state);
+        clmgk_dist_mpi_release(mpi);
+        return 0;
+    }
+    const clmgk_dist_exchange x = {sent, send_bytes, 1 - t.rank, received, 8, 1 - t.rank, 1};
+    failing = gives_up ? NULL : call;
+    status = t.begin(t.state, &x, &request, &error);
+    if (status == CLMGK_OK)
+        status = t.wait(t.state, request, seconds, &error);
+    const bool refused =
+        is_refused(status, send_bytes > 8 ? CLMGK_ERROR_OVERFLOW : CLMGK_ERROR_COMMUNICATION, words ? words : call);
+    clmgk_dist_mpi_release(mpi);
+    return refused ? 0 : fail(t.rank, words ? words : call);
+}
+
+static int check_failures(void)
+{
+    static const char *const calls[] = {"MPI_Isend", "MPI_Irecv", "MPI_Iprobe", "MPI_Get_count", "MPI_Test"};
+    int failed = check_misuse(true) || check_exchange(NULL, 0, 0.01, "no answer in time") ||
+                 check_exchange("cancel", 0, 60, "another rank gave up");
+    for (size_t n = 0; !failed && n < sizeof(calls) / sizeof(calls[0]); n++)
+        failed = check_exchange(calls[n], 8, 60, NULL);
+    return failed;
 }
 
 /* Each rank sends its number to the other, and too much once. */
@@ -164,11 +284,13 @@ int main(int argc, char **argv)
 {
     clmgk_dist_mpi *mpi = NULL;
     clmgk_dist_transport transport = CLMGK_DIST_TRANSPORT_INIT;
+    int failed = check_misuse(false);
     (void)MPI_Init(&argc, &argv);
-    int failed = clmgk_dist_mpi_create(NULL, &mpi, &transport, &error) != CLMGK_OK ? fail(-1, "MPI") : 0;
+    failed = failed || clmgk_dist_mpi_create(NULL, &mpi, &transport, &error) != CLMGK_OK ? fail(-1, "MPI") : 0;
     if (!failed && transport.ranks != 2)
         failed = fail(transport.rank, "expected mpirun -n 2");
-    failed = failed || check_messages(&transport) || check_ring(&transport) || check_sizes(&transport);
+    failed =
+        failed || check_messages(&transport) || check_ring(&transport) || check_failures() || check_sizes(&transport);
     clmgk_dist_mpi_release(mpi);
     if (failed)
         (void)MPI_Abort(MPI_COMM_WORLD, 1);
