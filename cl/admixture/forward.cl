@@ -183,9 +183,7 @@ KERNEL(admixture_forward)
             branch_end();
         }
     }
-#if PRODUCTS_GO_ON
     accs_complete(&e);
-#endif
     for (int n = 0; n < PANELS; ++n)
         HEADS_FOR(h) {
             if (h >= heads)

@@ -5,10 +5,12 @@
  */
 #include "harness/harness.h"
 
-#define FUNCTION    static inline
-#define MATRIX_UNIT 0
-#define EMULATED    1
-#define UNIT        MATRIX_MMA
+#define FUNCTION      static inline
+#define MATRIX_UNIT   0
+#define EMULATED      1
+#define UNIT          MATRIX_MMA
+#define TF32_PRODUCTS 0
+#define BF16_SLICES   0
 #include "engine/units.clh"
 
 #include "engine/matrix/memory.clh"
