@@ -7,11 +7,29 @@
 #include "device/extents.h"
 #include "tuning/database.h"
 
-/* The description from which calls with sizes of their own plan the pass. */
+/* An array of the plan, as each call needs it. */
+typedef struct mgk_plan_array {
+    mgk_extent extent; /* of PARTS_O, PARTS_LSE and PARTS_LSE_LOW: one part's */
+    size_t element;    /* bytes */
+    clmgk_presence presence[CLMGK_PASSES];
+} mgk_plan_array;
+
+/* A call with sizes of its own. */
+typedef struct mgk_sized_call {
+    clmgk_attention_desc desc;
+    mgk_plan_array array[CLMGK_ARRAYS];
+    mgk_pass_plan pass; /* its steps run the plan's kernels */
+} mgk_sized_call;
+
+/* The description from which calls with sizes of their own plan the pass, and the last of these, which serves calls of
+ * equal sizes. */
 typedef struct mgk_sized_pass {
     mgk_device_facts facts;
     char *given, *followed; /* parameters; NULL: none */
     mgk_origin origin;
+    bool has_last; /* this and what follows: guarded by the context's monitor */
+    clmgk_call_sizes sizes;
+    mgk_sized_call last;
 } mgk_sized_pass;
 
 /* A compiled pass of a plan. */
@@ -22,13 +40,6 @@ typedef struct mgk_compiled_pass {
     clmgk_tuning_source source; /* of engine and parameters */
     mgk_sized_pass *sized;      /* NULL: calls have no sizes of their own */
 } mgk_compiled_pass;
-
-/* An array of the plan, as each call needs it. */
-typedef struct mgk_plan_array {
-    mgk_extent extent; /* of PARTS_O, PARTS_LSE and PARTS_LSE_LOW: one part's */
-    size_t element;    /* bytes */
-    clmgk_presence presence[CLMGK_PASSES];
-} mgk_plan_array;
 
 /* Limits of an attempt: the engines, units and parameters that a plan may use. */
 typedef struct mgk_attempt {
@@ -123,13 +134,6 @@ void mgk_sized_free(const clmgk_context *context, mgk_sized_pass *sized);
 
 /* Adds kernels for all sizes of calls to a pass that has been planned for the limits, and keeps what calls need. */
 clmgk_status mgk_sized_begin(clmgk_plan *plan, clmgk_pass which, const mgk_pass_request *request, clmgk_error *error);
-
-/* A call with sizes of its own. */
-typedef struct mgk_sized_call {
-    clmgk_attention_desc desc;
-    mgk_plan_array array[CLMGK_ARRAYS];
-    mgk_pass_plan pass; /* its steps run the plan's kernels */
-} mgk_sized_call;
 
 /* Plans the pass for sizes; NULL: the descriptor's. Allocates nothing. */
 clmgk_status mgk_sized_plan(const clmgk_plan *plan, clmgk_pass which, const clmgk_call_sizes *sizes,

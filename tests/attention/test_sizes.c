@@ -143,6 +143,24 @@ TH_TEST(a_growing_cache)
     }
 }
 
+/* A call of the sizes of the one before takes its plan; one that differs in a number does not. */
+TH_TEST(equal_sizes_again)
+{
+    enum { N = 7, S = 60, ROW = 20, HEADS = 2 };
+    const clmgk_attention_desc limits = limits_of(CLMGK_VARIANT_SOFTMAX, 2, N, S);
+    clmgk_attention_desc calls[3];
+    for (int n = 0; n < 3; n++)
+        calls[n] = call_desc(&limits, 2, N, n == 2 ? S - 1 : S);
+    calls[1].v = (clmgk_layout){.strided = 1, .batch = S * HEADS * ROW, .head = ROW, .token = HEADS * ROW};
+    static const int order[] = {0, 0, 1, 0, 2, 2, 1, 1, 0};
+    clmgk_plan *const plan = th_plan(session, &limits, session->engine[0], NULL);
+    for (size_t i = 0; i < TH_COUNT(order); i++) {
+        TH_PROBLEM problem = th_problem_make(&calls[order[i]], i);
+        expect_call(session, plan, &problem);
+    }
+    clmgk_plan_release(plan);
+}
+
 /* All variants, with every array whose shape follows the sizes. */
 static clmgk_attention_desc rich_limits(size_t n, clmgk_variant variant)
 {
