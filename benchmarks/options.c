@@ -404,20 +404,7 @@ tool_exit bench_parse_options(int argc, char **argv, bench_options *options, boo
         if (strcmp(values[OPTION_SUITE], own_suites[i]) == 0)
             return parsers[i](values, options, error);
     }
-    const bench_choice choice = {.suite = values[OPTION_SUITE],
-                                 .shapes = values[OPTION_SHAPES],
-                                 .sizes = values + OPTION_SIZES,
-                                 .variants = values[OPTION_VARIANTS],
-                                 .feature = values[OPTION_FEATURE],
-                                 .feature_order = values[OPTION_FEATURE_ORDER],
-                                 .features = values[OPTION_FEATURES],
-                                 .dtypes = values[OPTION_DTYPE],
-                                 .dtype_k = values[OPTION_DTYPE_K],
-                                 .dtype_v = values[OPTION_DTYPE_V],
-                                 .dtype_o = values[OPTION_DTYPE_O],
-                                 .precision = values[OPTION_PRECISION],
-                                 .default_suite = "short",
-                                 .own_suites = own_suites,
+    const bench_choice choice = {BENCH_CHOICE(values), .default_suite = "short", .own_suites = own_suites,
                                  .own_suite_count = TOOL_COUNT(own_suites)};
     unsigned suite = 0;
     options->request.texts = true;

@@ -427,23 +427,10 @@ class Cache(TuneTest):
         self.refuse(4, *SMALL, "--programs", "/dev/null/x", words=["/dev/null/x"])
 
     def test_bad_imports_change_nothing(self):
+        """Each kind of wrong line: tests/tuning."""
         self.accept("--export", "good.txt")
         good = (self.folder / "good.txt").read_text()
-        bad = {
-            "empty": "",
-            "text": "not a cache\n",
-            "version": good.replace("clmgk-tuning 1", "clmgk-tuning 99"),
-            "value": good.replace('parameters="', 'parameters="tile=3,' if 'parameters=""' not in good
-                                  else 'parameters="tile=3'),
-            "cut": good[: len(good) - 30],
-            "date": re.sub("date=[^ ]*", "date=2026-99-99T99:99:99Z", good),
-            "operation": good.replace('operation="forward"', 'operation="sideways"'),
-            "bucket": good.replace('bucket="variant=', 'bucket="'),
-            "axes": good.replace('near="rows=', 'near="rows'),
-            "time": re.sub("time_ns=[0-9]*", "time_ns=0", good),
-            "default": re.sub("default_ns=[0-9]*", "default_ns=0", good),
-            "bytes": good.replace('vendor="', 'vendor="\udcff'),
-        }
+        bad = {"empty": "", "text": "not a cache\n", "cut": good[: len(good) - 30], "bytes": good.replace('vendor="', 'vendor="\udcff')}
         before = self.file.read_bytes()
         for name, text in bad.items():
             with self.subTest(name):
@@ -472,18 +459,6 @@ class Cache(TuneTest):
             self.assertEqual([entry["defaults"] for entry in self.own_entries()], [True])
             plan = self.plan()
             self.assertEqual((plan["tuning"], plan["parameters"]), ("bucket", defaults))
-
-    def test_file_of_0_1_0(self):
-        """It knew of a CPU's instruction set only: not which microarchitecture the values are good for."""
-        self.measure_as("unroll=8", 0.5)
-        self.file.write_text(re.sub('architecture="[^"]*"', 'architecture="x86-64 avx512"', self.file.read_text()))
-        self.assertIn('PASSED OVER: measured on "x86-64 avx512"', self.accept("--show").stdout)
-        self.assertEqual([(entry["allowed"], entry["source"]) for entry in self.own_entries()], [(False, "class")])
-        self.assertEqual(self.plan()["tuning"], "class")
-        self.accept("--export", "old.txt")
-        self.accept("--reset")
-        self.assertEqual(json.loads(self.accept("--import", "old.txt", "--json").stdout)["taken"], 1)
-        self.assertEqual(self.plan()["tuning"], "class")
 
     @unittest.skipUnless(FULL, "in the full tier")
     def test_other_driver(self):

@@ -99,19 +99,7 @@ tool_exit tune_parse_options(int argc, char **argv, tune_options *options, bool 
         return TOOL_DONE;
     TOOL_TRY(check_action(values, error));
     TOOL_TRY(parse_preset(values, options, error));
-    const bench_choice choice = {.suite = values[OPTION_SUITE],
-                                 .shapes = values[OPTION_SHAPES],
-                                 .sizes = values + OPTION_SIZES,
-                                 .variants = values[OPTION_VARIANTS],
-                                 .feature = values[OPTION_FEATURE],
-                                 .feature_order = values[OPTION_FEATURE_ORDER],
-                                 .features = values[OPTION_FEATURES],
-                                 .dtypes = values[OPTION_DTYPE],
-                                 .dtype_k = values[OPTION_DTYPE_K],
-                                 .dtype_v = values[OPTION_DTYPE_V],
-                                 .dtype_o = values[OPTION_DTYPE_O],
-                                 .precision = values[OPTION_PRECISION],
-                                 .default_suite = "full"};
+    const bench_choice choice = {BENCH_CHOICE(values), .default_suite = "full"};
     TOOL_TRY(bench_parse_choice(&choice, &options->request, &suite, error));
     options->request.gradients = BENCH_DEFAULT_GRADIENTS;
     TOOL_TRY(bench_parse_pass(values[OPTION_PASS] ? values[OPTION_PASS] : "both", &options->request, error));

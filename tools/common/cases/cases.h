@@ -197,6 +197,13 @@ typedef struct bench_choice {
     const char *const *own_suites; /* names of suites that the program parses itself, at most BENCH_MAX_OWN_SUITES */
     size_t own_suite_count;
 } bench_choice;
+/* Those that BENCH_OPTIONS_TABLE numbers. */
+#define BENCH_CHOICE(given)                                                                                            \
+    .suite = (given)[OPTION_SUITE], .shapes = (given)[OPTION_SHAPES], .sizes = (given) + OPTION_SIZES,                 \
+    .variants = (given)[OPTION_VARIANTS], .feature = (given)[OPTION_FEATURE],                                          \
+    .feature_order = (given)[OPTION_FEATURE_ORDER], .features = (given)[OPTION_FEATURES],                              \
+    .dtypes = (given)[OPTION_DTYPE], .dtype_k = (given)[OPTION_DTYPE_K], .dtype_v = (given)[OPTION_DTYPE_V],           \
+    .dtype_o = (given)[OPTION_DTYPE_O], .precision = (given)[OPTION_PRECISION]
 /* *suite: one of BENCH_SUITE_...; 0: none. */
 tool_exit bench_parse_choice(const bench_choice *choice, bench_request *request, unsigned *suite, tool_error *error);
 /* Those of Q, K, V, the shift and the mixing. */
