@@ -395,8 +395,10 @@ FUNCTION void value_heads(const key_block *b, int g0, int end_g)
         for (int panel = 0; panel < PANELS; ++panel)
             HEADS_FOR(n)
                 if (g0 + n < a->kv_heads)
-                    store_values(g, panel, n, b->at->grad_v + (g0 + n) * a->grad_v.head, a->grad_v.token,
-                                 b->k0 + panel * PANEL_HELD, b->keys, a->value_size, is_added(&a->bound, SLOT_GRAD_V));
+                    store_values(g, panel, n,
+                                 array_rows_of(elements_of(b->at->grad_v + (g0 + n) * a->grad_v.head), a->grad_v.token,
+                                               b->k0 + panel * PANEL_HELD, b->keys, a->value_size),
+                                 is_added(&a->bound, SLOT_GRAD_V));
 }
 
 FUNCTION void load_keys(const key_block *b)
@@ -415,8 +417,9 @@ FUNCTION void finish_component(const key_block *b, int k)
     const mgk_attention_args *const a = b->a;
     for (int panel = 0; panel < PANELS; ++panel)
         store_keys(b->g, panel, k, (SHARED_MIX ? b->x->scorer.mixing.p[k] : 1.0f) * a->scale * NATS_PER_UNIT,
-                   b->at->grad_k + k * a->grad_k.head, a->grad_k.token, b->k0 + panel * PANEL_HELD, b->keys,
-                   a->head_size, is_added(&a->bound, SLOT_GRAD_K));
+                   array_rows_of(elements_of(b->at->grad_k + k * a->grad_k.head), a->grad_k.token,
+                                 b->k0 + panel * PANEL_HELD, b->keys, a->head_size),
+                   is_added(&a->bound, SLOT_GRAD_K));
 }
 
 FUNCTION void finish_keys(const key_block *b)

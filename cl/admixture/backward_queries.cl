@@ -195,8 +195,7 @@ FUNCTION void head_begin(const query_block *b, scorer *x, const key_walk *walk, 
     x->mixing = mixing_of(a, h, at->mix, at->mix_weight, at->noise);
     x->mixing.added = added_of(h, at->mix_offset);
     if (HAS_BIAS)
-        bias_stage(&b->g->base, bias_of(a, b->p, h, at->bias), a->bias.component, a->bias.token, b->first, b->p->rows,
-                   k0, walk->end, 0, 1);
+        bias_stage(&b->g->base, bias_of_block(a, b->p, h, at->bias, b->first), k0, walk->end, 0, 1);
 }
 
 /* Keeps P of head h before the mixing. */
@@ -253,8 +252,10 @@ FUNCTION void finish_component(const query_block *b, __global const float *mix, 
     if (!WANT_Q)
         return;
     grad_queries_scale(g, 0, k, a->scale * NATS_PER_UNIT * (SHARED_MIX ? mix[k] : 1.0f));
-    grad_queries_store(g, 0, k, b->seen, out->grad_q + k * a->grad_q.head, a->grad_q.token, b->first, b->p->rows,
-                       a->head_size, is_added(&a->bound, SLOT_GRAD_Q));
+    grad_queries_store(g, 0, k, b->seen,
+                       array_rows_of(elements_of(out->grad_q + k * a->grad_q.head), a->grad_q.token, b->first,
+                                     b->p->rows, a->head_size),
+                       is_added(&a->bound, SLOT_GRAD_Q));
 }
 
 FUNCTION void finish_queries(const query_block *b, __global const float *mix, const query_results *out)

@@ -164,8 +164,8 @@ KERNEL(admixture_forward)
                     if (WEIGHTS_SHARED)
                         sync_keys(&e); /* weights of the head before are done with */
                     if (HAS_BIAS)
-                        bias_stage(&e, bias_of(&a, &p, h0 + h, BIAS_ARRAY), a.bias.component, a.bias.token, panel_first,
-                                   p.rows, k0, end, view.begin, view.end);
+                        bias_stage(&e, bias_of_block(&a, &p, h0 + h, BIAS_ARRAY, panel_first), k0, end, view.begin,
+                                   view.end);
                     scales_of_head(&e, g);
                     const softmax_rows rows = {acc, SHARED_SOFTMAX ? heads : 1, row_max[acc], row_sum[acc],
                                                rounded[SUMS_ROUNDED ? acc : 0]};

@@ -164,8 +164,7 @@ KERNEL(admixture_mixed)
                 x.mixing = mixing_of(&a, head, mix, mix_weight, noise);
                 x.mixing.added = added_of(head, mix_offset);
                 if (HAS_BIAS)
-                    bias_stage(&e, bias_of(&a, &p, head, bias), a.bias.component, a.bias.token, panel_first, p.rows, k0,
-                               end, view.begin, view.end);
+                    bias_stage(&e, bias_of_block(&a, &p, head, bias, panel_first), k0, end, view.begin, view.end);
                 rows_read(&e, log_rows + (long)head * a.length, panel_first, p.valid, -INFINITY, log);
                 rows_read(&e, low_rows + (long)head * a.length, panel_first, p.valid, 0.0f, log_low);
                 for (int sub = view.begin; sub < view.end; ++sub)

@@ -237,8 +237,9 @@ FUNCTION void block_store_keys(const key_block *b, int keys)
         if (WANT_K)
             PRODUCTS_FOR(r)
                 store_keys(b->g, panel, r, HAS_VARIANCE ? 1.0f : a->scale * NATS_PER_UNIT,
-                           at->grad_k + (at->turn + r) * a->grad_k.component, a->grad_k.token,
-                           b->k0 + panel * PANEL_HELD, keys, a->head_size, is_added(&a->bound, SLOT_GRAD_K));
+                           array_rows_of(elements_of(at->grad_k + (at->turn + r) * a->grad_k.component),
+                                         a->grad_k.token, b->k0 + panel * PANEL_HELD, keys, a->head_size),
+                           is_added(&a->bound, SLOT_GRAD_K));
 }
 
 FUNCTION void block_store_values(const key_block *b, int keys)
@@ -246,8 +247,10 @@ FUNCTION void block_store_values(const key_block *b, int keys)
     const mgk_attention_args *const a = b->a;
     for (int panel = 0; panel < PANELS; ++panel)
         if (WANT_V)
-            store_values(b->g, panel, 0, b->at->grad_v, a->grad_v.token, b->k0 + panel * PANEL_HELD, keys,
-                         a->value_size, is_added(&a->bound, SLOT_GRAD_V));
+            store_values(b->g, panel, 0,
+                         array_rows_of(elements_of(b->at->grad_v), a->grad_v.token, b->k0 + panel * PANEL_HELD, keys,
+                                       a->value_size),
+                         is_added(&a->bound, SLOT_GRAD_V));
 }
 
 KERNEL(mixture_backward)

@@ -271,7 +271,8 @@ FUNCTION void finish_queries(const query_block *b, const problem *p, int panel, 
         grad_queries_add_queries(g, panel, own);
     ROWS_FOR(v) /* a row that sees nothing may hold anything */
         own[v] = b->query->log[v] == (real)(-INFINITY) ? (real)(0.0f) : (real)(1.0f);
-    grad_queries_store(g, panel, 0, own, out->grad_q, a->grad_q.token, first, p->rows, a->head_size,
+    grad_queries_store(g, panel, 0, own,
+                       array_rows_of(elements_of(out->grad_q), a->grad_q.token, first, p->rows, a->head_size),
                        is_added(&a->bound, SLOT_GRAD_Q));
 }
 
@@ -348,8 +349,7 @@ KERNEL(mixture_backward_queries)
             if (!view_tile(e, &walk, 0, k0, &view))
                 continue;
             if (HAS_BIAS)
-                bias_stage(e, bias_of(&a, &p, h, bias), a.bias.component, a.bias.token, first, p.rows, k0, end,
-                           view.begin, view.end);
+                bias_stage(e, bias_of_block(&a, &p, h, bias, first), k0, end, view.begin, view.end);
             tile_gradients(&b);
             if (!WANT_Q) /* without products with keys */
                 flags_lower(e);

@@ -365,8 +365,8 @@ KERNEL(mixture_forward)
             if (!view_tile(&e, &walk, n, k0, &view))
                 continue;
             if (HAS_BIAS)
-                bias_stage(&e, bias_of(&a, &p, h, BIAS_ARRAY), a.bias.component, a.bias.token, first + n * PANEL_ROWS,
-                           p.rows, k0, walk.end, view.begin, view.end);
+                bias_stage(&e, bias_of_block(&a, &p, h, BIAS_ARRAY, first + n * PANEL_ROWS), k0, walk.end, view.begin,
+                           view.end);
             const softmax_rows rows = {n, 1, values.max[n], values.sum[n], values.seen[n]};
             tile_weights(&e, &x, &view, &rows);
             if (DENSITY)
