@@ -90,10 +90,12 @@ FUNCTION void bias_gradients(const pair_block *b, int sub, real (*grad)[BLOCK_RO
                 b->row_sum[v] += grad[u][v];
 }
 
-/* The arrays that a head's scores read. */
+/* The arrays that scores read, and those of the products with dO. */
 typedef struct score_arrays {
     const mod_data *data;
-    __global const float *mix, *mix_weight, *mix_offset, *noise, *bias, *slopes;
+    __global const float *mix, *mix_weight, *mix_offset, *mix_hidden_offset, *mix_after, *noise, *bias, *slopes;
+    __global const v_element *v;
+    __global const o_element *grad_o;
 } score_arrays;
 
 /* A block of queries. */
@@ -173,16 +175,16 @@ FUNCTION __global const v_element *values_of(const mgk_attention_args *a, __glob
 }
 
 /* Stages for the products of head h with dO: values of the tile at k0, and dO. */
-FUNCTION void head_stage(const query_block *b, const key_walk *walk, __global const v_element *v,
-                         __global const o_element *grad_o, int h, int k0)
+FUNCTION void head_stage(const query_block *b, const key_walk *walk, const score_arrays *at, int h, int k0)
 {
     engine *const e = &b->g->base;
     const mgk_attention_args *const a = b->a;
+    __global const v_element *const v = at->v;
     const tile_start next =
         h + 1 < out_heads(a) ? tile_at(elements_of(values_of(a, v, h + 1)), k0) : next_keys(walk, elements_of(v), k0);
     values_stage(e, array_rows_of(elements_of(values_of(a, v, h)), a->v.token, k0, walk->end, a->value_size), 1, 0,
                  next);
-    grad_out_load(b->g, 0, grad_o + h * a->grad_o.head, a->grad_o.token, a->value_size);
+    grad_out_load(b->g, 0, at->grad_o + h * a->grad_o.head, a->grad_o.token, a->value_size);
 }
 
 /* The tile of one head: what its scores need. */
@@ -264,6 +266,60 @@ FUNCTION void finish_queries(const query_block *b, __global const float *mix, co
     COPIES(FINISH, COMPONENTS);
 }
 
+/* The gradients of all heads' scores of a tile. */
+FUNCTION void heads_gradients(const query_block *b, scorer *x, const key_walk *walk, const score_arrays *at,
+                              const tile_view *view, int k0)
+{
+    const mgk_attention_args *const a = b->a;
+    for (int h = 0; MIX_AFTER > 0 && h < a->heads; ++h) {
+        head_begin(b, x, walk, at, h, k0);
+        hold_head(b, x, view, h);
+        branch_end();
+    }
+    for (int h = 0; MIX_AFTER > 0 && h < out_heads(a); ++h) {
+        head_stage(b, walk, at, h, k0);
+        spread_head(b, x, view, at->mix_after + (long)h * MIX_AFTER);
+        branch_end();
+    }
+    for (int h = 0; h < a->heads; ++h) {
+#if DELTAS
+        add_deltas(b, h);
+#else
+#if STAGES_AHEAD
+        if (h + 1 < a->heads)
+            heads_announce(b->g, values_of(a, at->v, h + 1), a->v.token, at->grad_o + (h + 1) * a->grad_o.head);
+#elif MIX_AFTER == 0
+        head_stage(b, walk, at, h, k0);
+#endif
+        head_begin(b, x, walk, at, h, k0);
+        head_gradients(b, x, view, h);
+#endif
+        branch_end();
+    }
+}
+
+/* A tile's part of dQ. `noise`: of shared noise. */
+FUNCTION void tile_gradients(const query_block *b, scorer *x, const key_walk *walk, const score_arrays *at,
+                             const tile_view *view, uint noise, int k0)
+{
+    const pair_block any_head = {b->g, &b->g->base, x, view, b->a, 0, 0, 0, 0};
+    /* shared noise and a shared mixing are any head's */
+    x->modifiers = modifiers_of(b->a, b->p, 0, at->slopes, at->data);
+    x->mixing = mixing_of(b->a, 0, at->mix, at->mix_weight, at->noise);
+    x->hidden = at->mix_hidden_offset;
+    hold_scores(&any_head, noise, 0);
+    clear_gradients(&any_head, 0);
+    heads_gradients(b, x, walk, at, view, k0);
+#if HIDDEN > 0
+    if (HAS_DG)
+        finish_units(&any_head);
+#endif
+#define ACCUMULATE_QUERIES(r) accumulate_queries(b->g, 0, r, product_slot(r))
+    if (HAS_DG)
+        COPIES(ACCUMULATE_QUERIES, COMPONENTS);
+    branch_end();
+}
+
 KERNEL(admixture_backward_queries)
 {
     BEGIN_BUFFERS
@@ -296,56 +352,18 @@ KERNEL(admixture_backward_queries)
     ROWS_FOR(i)
         seen[i] = (real)(0.0f);
 
-    const score_arrays scores = {&data, mix, mix_weight, mix_offset, noise, bias, slopes};
+    const score_arrays scores = {&data, mix,    mix_weight, mix_offset, mix_hidden_offset, mix_after, noise,
+                                 bias,  slopes, v,          grad_o};
     key_walk walk = key_walk_of(&a, &p, &block, mask_of_heads(&data, a.heads));
     const int end = walk.end;
     for (int k0 = walk.begin; k0 < end; k0 = walk_on(&walk, k0)) {
         if (STAGES_AHEAD)
-            head_stage(&b, &walk, v, grad_o, 0, k0);
+            head_stage(&b, &walk, &scores, 0, k0);
         keys_stage(e, array_rows_of(elements_of(k), a.k.token, k0, end, a.head_size), COMPONENTS, a.k.head,
                    next_keys(&walk, elements_of(k), k0));
         if (!view_tile(e, &walk, 0, k0, &view))
             continue;
-        /* shared noise and a shared mixing are any head's */
-        x.modifiers = modifiers_of(&a, &p, 0, slopes, &data);
-        x.mixing = mixing_of(&a, 0, mix, mix_weight, noise);
-        x.hidden = mix_hidden_offset;
-        const pair_block any_head = {&g, e, &x, &view, &a, 0, 0, 0, 0};
-        hold_scores(&any_head, random_batch(&a, block.b), 0);
-        clear_gradients(&any_head, 0);
-        for (int h = 0; MIX_AFTER > 0 && h < a.heads; ++h) {
-            head_begin(&b, &x, &walk, &scores, h, k0);
-            hold_head(&b, &x, &view, h);
-            branch_end();
-        }
-        for (int h = 0; MIX_AFTER > 0 && h < out_heads(&a); ++h) {
-            head_stage(&b, &walk, v, grad_o, h, k0);
-            spread_head(&b, &x, &view, mix_after + (long)h * MIX_AFTER);
-            branch_end();
-        }
-        for (int h = 0; h < a.heads; ++h) {
-#if DELTAS
-            add_deltas(&b, h);
-#else
-#if STAGES_AHEAD
-            if (h + 1 < a.heads)
-                heads_announce(&g, values_of(&a, v, h + 1), a.v.token, grad_o + (h + 1) * a.grad_o.head);
-#elif MIX_AFTER == 0
-            head_stage(&b, &walk, v, grad_o, h, k0);
-#endif
-            head_begin(&b, &x, &walk, &scores, h, k0);
-            head_gradients(&b, &x, &view, h);
-#endif
-            branch_end();
-        }
-#if HIDDEN > 0
-        if (HAS_DG)
-            finish_units(&any_head);
-#endif
-#define ACCUMULATE_QUERIES(r) accumulate_queries(&g, 0, r, product_slot(r))
-        if (HAS_DG)
-            COPIES(ACCUMULATE_QUERIES, COMPONENTS);
-        branch_end();
+        tile_gradients(&b, &x, &walk, &scores, &view, random_batch(&a, block.b), k0);
     }
     if (HAS_DG)
         finish_queries(&b, mix, &out);

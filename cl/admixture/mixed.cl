@@ -102,6 +102,115 @@ FUNCTION results mixed_results(const mgk_attention_args *a, const problem *p, co
     return out;
 }
 
+/* A block of rows and heads. */
+typedef struct mixed_block {
+    engine *e;
+    const mgk_attention_args *a;
+    const problem *p;
+    const mod_data *data;
+    __global const float *mix, *mix_weight, *mix_offset, *mix_after, *noise, *bias, *slopes;
+    __global const float *log_rows, *low_rows; /* L of row 0 before the mixing, and its low part */
+    int h0, heads, first;                      /* the first of so many heads, and the first row */
+    value_heads groups;
+    uint noise_head; /* of shared noise */
+} mixed_block;
+
+FUNCTION void block_begin(const mixed_block *b, __global const q_element *q, real (*row_sum)[BLOCK_ROWS])
+{
+    const mgk_attention_args *const a = b->a;
+    for (int n = 0; n < PANELS; ++n) {
+        query_load(b->e, n, q, a->q.head, a->q.token, b->first + n * PANEL_ROWS, b->p->valid, a->head_size);
+        HEADS_FOR(h)
+            acc_clear(b->e, n * HEADS + h);
+        ROWS_FOR(i)
+            row_sum[n][i] = (real)(0.0f);
+    }
+}
+
+/* Stages a tile of the walk. */
+FUNCTION void tile_stage(const mixed_block *b, const key_walk *walk, __global const k_element *k,
+                         __global const v_element *v, int k0)
+{
+    const mgk_attention_args *const a = b->a;
+    const int end = walk->end, staged = value_head(&b->groups, b->heads - 1) + 1;
+    keys_stage(b->e, array_rows_of(elements_of(k), a->k.token, k0, end, a->head_size), COMPONENTS, a->k.head,
+               next_keys(walk, elements_of(k), k0));
+    values_stage(b->e, array_rows_of(elements_of(v), a->v.token, k0, end, a->value_size), staged, a->v.head,
+                 next_keys(walk, elements_of(v), k0));
+    scales_stage(b->e, staged, k0, end);
+}
+
+/* Holds P of a panel's tile, of all heads before the mixing. */
+FUNCTION void panel_hold(const mixed_block *b, scorer *x, const tile_view *view, int end, real *row_sum)
+{
+    const mgk_attention_args *const a = b->a;
+    const int first = b->first + view->panel * PANEL_ROWS;
+    real log[BLOCK_ROWS], log_low[BLOCK_ROWS];
+    const pair_block at = {b->e, x, view, log, log_low};
+    /* shared noise and a shared mixing are any head's */
+    x->modifiers = modifiers_of(a, b->p, 0, b->slopes, b->data);
+    x->mixing = mixing_of(a, 0, b->mix, b->mix_weight, b->noise);
+    for (int sub = view->begin; sub < view->end; ++sub)
+        hold_scores(&at, b->noise_head, sub);
+    for (int head = 0; head < MIX_AFTER; ++head) {
+        x->modifiers = modifiers_of(a, b->p, head, b->slopes, b->data);
+        x->modifiers.g = 0;
+        x->mixing = mixing_of(a, head, b->mix, b->mix_weight, b->noise);
+        x->mixing.added = added_of(head, b->mix_offset);
+        if (HAS_BIAS)
+            bias_stage(b->e, bias_of_block(a, b->p, head, b->bias, first), view->k0, end, view->begin, view->end);
+        rows_read(b->e, b->log_rows + (long)head * a->length, first, b->p->valid, -INFINITY, log);
+        rows_read(b->e, b->low_rows + (long)head * a->length, first, b->p->valid, 0.0f, log_low);
+        for (int sub = view->begin; sub < view->end; ++sub)
+            hold_weights(&at, sub, head, row_sum);
+        branch_end();
+    }
+}
+
+/* Their mixed weights times the values. */
+FUNCTION void panel_weigh(const mixed_block *b, const scorer *x, const key_walk *walk, const tile_view *view,
+                          __global const k_element *k, __global const v_element *v)
+{
+    const int n = view->panel;
+    const pair_block at = {b->e, x, view, 0, 0};
+    HEADS_FOR(h) {
+        if (h >= b->heads)
+            continue;
+        const int g = value_head(&b->groups, h);
+        if (WEIGHTS_SHARED)
+            sync_keys(b->e); /* weights of the head before are done with */
+        scales_of_head(b->e, g);
+        for (int sub = view->begin; sub < view->end; ++sub) {
+            real w[BLOCK_KEYS][BLOCK_ROWS];
+            mix_weights(&at, sub, b->mix_after + (long)(b->h0 + h) * MIX_AFTER, w);
+            scale_weights(b->e, sub, w);
+            weight_put(b->e, sub, w);
+        }
+        expect_rows(b->a, k, v + g * b->a->v.head, h, b->heads, next_tile(walk, view->k0), walk->end, n);
+        tile_accumulate(b->e, n * HEADS + h, g, view->begin, view->end, view->edge);
+        branch_end();
+    }
+    branch_end();
+}
+
+/* Results of a panel; 0 in rows that see no key. */
+FUNCTION void panel_finish(const mixed_block *b, const row_block *block, __global o_element *o, __global float *work,
+                           int n, real *row_sum)
+{
+    const mgk_attention_args *const a = b->a;
+    rows_sum(b->e, row_sum);
+    HEADS_FOR(h) {
+        if (h >= b->heads)
+            continue;
+        const results out = mixed_results(a, b->p, block, b->h0 + h, o, work);
+        real factor[BLOCK_ROWS];
+        ROWS_FOR(i)
+            factor[i] = row_sum[i] == (real)(0.0f) ? (real)(0.0f) : (real)(HAS_DROPOUT ? a->keep_scale : 1.0f);
+        acc_store(b->e, n * HEADS + h, factor, &out, b->first + n * PANEL_ROWS, b->p->rows, a->value_size);
+        branch_end();
+    }
+}
+
 KERNEL(admixture_mixed)
 {
     BEGIN_BUFFERS
@@ -130,79 +239,22 @@ KERNEL(admixture_mixed)
     scorer x;
     real row_sum[PANELS][BLOCK_ROWS]; /* of P, over keys and heads: 0 where none is seen */
     x.hidden = mix_hidden_offset;
-    for (int n = 0; n < PANELS; ++n) {
-        query_load(&e, n, q, a.q.head, a.q.token, first + n * PANEL_ROWS, p.valid, a.head_size);
-        HEADS_FOR(h)
-            acc_clear(&e, n * HEADS + h);
-        ROWS_FOR(i)
-            row_sum[n][i] = (real)(0.0f);
-    }
-
+    const mixed_block b = {&e,         &a,        &p,    &data, mix,    mix_weight,
+                           mix_offset, mix_after, noise, bias,  slopes, log_rows,
+                           low_rows,   h0,        heads, first, groups, random_batch(&a, block.b)};
+    block_begin(&b, q, row_sum);
     key_walk walk = key_walk_of(&a, &p, &block, mask_of_heads(&data, MIX_AFTER));
-    const int end = walk.end;
-    for (int k0 = walk.begin; k0 < end; k0 = walk_on(&walk, k0)) {
+    for (int k0 = walk.begin; k0 < walk.end; k0 = walk_on(&walk, k0)) {
         tile_view view;
-        keys_stage(&e, array_rows_of(elements_of(k), a.k.token, k0, end, a.head_size), COMPONENTS, a.k.head,
-                   next_keys(&walk, elements_of(k), k0));
-        values_stage(&e, array_rows_of(elements_of(v), a.v.token, k0, end, a.value_size),
-                     value_head(&groups, heads - 1) + 1, a.v.head, next_keys(&walk, elements_of(v), k0));
-        scales_stage(&e, value_head(&groups, heads - 1) + 1, k0, end);
+        tile_stage(&b, &walk, k, v, k0);
         for (int n = 0; n < PANELS; ++n) {
-            const int panel_first = first + n * PANEL_ROWS;
-            real log[BLOCK_ROWS], log_low[BLOCK_ROWS];
-            const pair_block at = {&e, &x, &view, log, log_low};
             if (!view_tile(&e, &walk, n, k0, &view))
                 continue;
-            /* shared noise and a shared mixing are any head's */
-            x.modifiers = modifiers_of(&a, &p, 0, slopes, &data);
-            x.mixing = mixing_of(&a, 0, mix, mix_weight, noise);
-            for (int sub = view.begin; sub < view.end; ++sub)
-                hold_scores(&at, random_batch(&a, block.b), sub);
-            for (int head = 0; head < MIX_AFTER; ++head) {
-                x.modifiers = modifiers_of(&a, &p, head, slopes, &data);
-                x.modifiers.g = 0;
-                x.mixing = mixing_of(&a, head, mix, mix_weight, noise);
-                x.mixing.added = added_of(head, mix_offset);
-                if (HAS_BIAS)
-                    bias_stage(&e, bias_of_block(&a, &p, head, bias, panel_first), k0, end, view.begin, view.end);
-                rows_read(&e, log_rows + (long)head * a.length, panel_first, p.valid, -INFINITY, log);
-                rows_read(&e, low_rows + (long)head * a.length, panel_first, p.valid, 0.0f, log_low);
-                for (int sub = view.begin; sub < view.end; ++sub)
-                    hold_weights(&at, sub, head, row_sum[n]);
-                branch_end();
-            }
-            HEADS_FOR(h) {
-                if (h >= heads)
-                    continue;
-                const int g = value_head(&groups, h);
-                if (WEIGHTS_SHARED)
-                    sync_keys(&e); /* weights of the head before are done with */
-                scales_of_head(&e, g);
-                for (int sub = view.begin; sub < view.end; ++sub) {
-                    real w[BLOCK_KEYS][BLOCK_ROWS];
-                    mix_weights(&at, sub, mix_after + (long)(h0 + h) * MIX_AFTER, w);
-                    scale_weights(&e, sub, w);
-                    weight_put(&e, sub, w);
-                }
-                expect_rows(&a, k, v + g * a.v.head, h, heads, next_tile(&walk, k0), end, n);
-                tile_accumulate(&e, n * HEADS + h, g, view.begin, view.end, view.edge);
-                branch_end();
-            }
-            branch_end();
+            panel_hold(&b, &x, &view, walk.end, row_sum[n]);
+            panel_weigh(&b, &x, &walk, &view, k, v);
         }
     }
-    for (int n = 0; n < PANELS; ++n) {
-        rows_sum(&e, row_sum[n]);
-        HEADS_FOR(h) {
-            if (h >= heads)
-                continue;
-            const results out = mixed_results(&a, &p, &block, h0 + h, o, work);
-            real factor[BLOCK_ROWS];
-            ROWS_FOR(i)
-                factor[i] = row_sum[n][i] == (real)(0.0f) ? (real)(0.0f) : (real)(HAS_DROPOUT ? a.keep_scale : 1.0f);
-            acc_store(&e, n * HEADS + h, factor, &out, first + n * PANEL_ROWS, p.rows, a.value_size);
-            branch_end();
-        }
-    }
+    for (int n = 0; n < PANELS; ++n)
+        panel_finish(&b, &block, o, work, n, row_sum[n]);
     branch_end();
 }

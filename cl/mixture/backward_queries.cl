@@ -247,6 +247,8 @@ FUNCTION void finish_queries(const query_block *b, const problem *p, int panel, 
     grad_engine *const g = b->g;
     const mgk_attention_args *const a = b->a;
     real own[BLOCK_ROWS];
+    if (!WANT_Q)
+        return;
     grad_queries_complete(g, panel, 0);
     grad_queries_scale(g, panel, 0, query_factor(a));
     ROWS_FOR(v)
@@ -274,6 +276,47 @@ FUNCTION void finish_queries(const query_block *b, const problem *p, int panel, 
     grad_queries_store(g, panel, 0, own,
                        array_rows_of(elements_of(out->grad_q), a->grad_q.token, first, p->rows, a->head_size),
                        is_added(&a->bound, SLOT_GRAD_Q));
+}
+
+/* Begins a block: its queries, dO and row values, and sums of 0. `row`: number of row 0 in the regions [rows]. */
+FUNCTION void block_begin(const query_block *b, mixture *x, const problem *p, const row_arrays *at,
+                          __global const o_element *grad_o, __global const float *work, long row, int first)
+{
+    grad_engine *const g = b->g;
+    const mgk_attention_args *const a = b->a;
+    query_values *const query = b->query;
+    query_load(&g->base, 0, at->q, 0, a->q.token, first, p->valid, a->head_size);
+    grad_out_load(g, 0, grad_o, a->grad_o.token, a->value_size);
+    grad_queries_clear(g, 0);
+    row_terms(&g->base, x, 0, at->shift, a->head_size);
+    rows_load(g, work + REGION(a->region[MGK_REGION_LOG]) + row, first, p->valid, -INFINITY, query->log);
+    rows_load(g, work + REGION(a->region[MGK_REGION_DELTA]) + row, first, p->valid, 0.0f, query->delta);
+    if (HAS_LSE_LOW)
+        rows_load(g, work + REGION(a->region[MGK_REGION_LOG_LOW]) + row, first, p->valid, 0.0f, query->log_low);
+    ROWS_FOR(i)
+        query->bias[i] = query->output[i] = (real)(0.0f);
+    COMPONENTS_FOR(r)
+        ROWS_FOR(i)
+            query->sum[HAS_ROW_SUMS ? r : 0][i] = (real)(0.0f);
+}
+
+/* All tiles of a walk, for the components of a turn. */
+FUNCTION void turn_gradients(const query_block *b, mixture *x, tile_view *view, key_walk *walk, const row_arrays *at,
+                             const bias_block *bias)
+{
+    engine *const e = &b->g->base;
+    for (int k0 = walk->begin; k0 < walk->end; k0 = walk_on(walk, k0)) {
+        tile_stage(e, x, walk, at, k0);
+        view->factored = HAS_FACTORED && !flag_read(e, FLAG_SPREAD);
+        if (!view_tile(e, walk, 0, k0, view))
+            continue;
+        if (HAS_BIAS)
+            bias_stage(e, *bias, k0, walk->end, view->begin, view->end);
+        tile_gradients(b);
+        if (!WANT_Q) /* without products with keys */
+            flags_lower(e);
+        branch_end();
+    }
 }
 
 KERNEL(mixture_backward_queries)
@@ -305,7 +348,6 @@ KERNEL(mixture_backward_queries)
                                shift};
 
     GRAD_ENGINE_DECLARE(g)
-    engine *const e = &g.base;
     mixture x;
     KEY_SPACE float beta[HAS_KEY_TERMS ? TERM_TILES * COMPONENTS : 1][TILE_KEYS];
     KEY_SPACE float log_prior[HAS_LOG_PRIOR ? COMPONENTS : 1][TILE_KEYS];
@@ -314,50 +356,26 @@ KERNEL(mixture_backward_queries)
     x.keys = (mixture_keys){beta, log_prior, w, top, spread};
     query_values query;
     tile_view view;
-    const query_block b = {&g, e, &a, &x, &view, &query};
+    const query_block b = {&g, &g.base, &a, &x, &view, &query};
 
     const mod_data data = MOD_DATA;
     const row_arrays first_arrays = {q, k, v, prior, shift};
     mixture_begin(&x, &a, &p, h, &first_arrays, variance, slopes, &data);
-    query_load(e, 0, q, 0, a.q.token, first, p.valid, a.head_size);
-    grad_out_load(&g, 0, grad_o, a.grad_o.token, a.value_size);
-    grad_queries_clear(&g, 0);
-    row_terms(e, &x, 0, shift, a.head_size);
-    rows_load(&g, work + REGION(a.region[MGK_REGION_LOG]) + row, first, p.valid, -INFINITY, query.log);
-    rows_load(&g, work + REGION(a.region[MGK_REGION_DELTA]) + row, first, p.valid, 0.0f, query.delta);
-    if (HAS_LSE_LOW)
-        rows_load(&g, work + REGION(a.region[MGK_REGION_LOG_LOW]) + row, first, p.valid, 0.0f, query.log_low);
-    ROWS_FOR(i)
-        query.bias[i] = query.output[i] = (real)(0.0f);
-    COMPONENTS_FOR(r)
-        ROWS_FOR(i)
-            query.sum[HAS_ROW_SUMS ? r : 0][i] = (real)(0.0f);
+    block_begin(&b, &x, &p, &first_arrays, grad_o, work, row, first);
 
     key_walk walk = key_walk_of(&a, &p, &block, mask_of_head(&data, h));
-    const int end = walk.end;
+    const bias_block own_bias = bias_of_block(&a, &p, h, bias, first);
     for (int turn = 0; turn < TURNS; ++turn) {
         const row_arrays at = {q, k + turn * a.k.component, v, prior + turn * a.prior.component, shift};
         if (turn > 0)
             components_begin(&x.components, &a, h, at.prior, variance, shift);
         if (KEY_TERMS_GIVEN)
-            betas_begin(e, &x, &a,
+            betas_begin(&g.base, &x, &a,
                         work + REGION(a.region[MGK_REGION_KEY_TERMS]) + beta_row(&a, p.batch, h, kv_head, turn) +
                             p.key_base);
-        for (int k0 = walk.begin; k0 < end; k0 = walk_on(&walk, k0)) {
-            tile_stage(e, &x, &walk, &at, k0);
-            view.factored = HAS_FACTORED && !flag_read(e, FLAG_SPREAD);
-            if (!view_tile(e, &walk, 0, k0, &view))
-                continue;
-            if (HAS_BIAS)
-                bias_stage(e, bias_of_block(&a, &p, h, bias, first), k0, end, view.begin, view.end);
-            tile_gradients(&b);
-            if (!WANT_Q) /* without products with keys */
-                flags_lower(e);
-            branch_end();
-        }
+        turn_gradients(&b, &x, &view, &walk, &at, &own_bias);
     }
     finish_sums(&b, &p, first, &out);
-    if (WANT_Q)
-        finish_queries(&b, &p, 0, first, &out);
+    finish_queries(&b, &p, 0, first, &out);
     branch_end();
 }

@@ -313,6 +313,24 @@ FUNCTION void tile_begin(engine *e, mixture *x, const key_walk *w, const row_arr
                    steps_of(w->a, block, k0, TILE_KEYS));
 }
 
+/* A panel's weights of the tile at k0, and their values' part of O. `bias`: of the head's row 0. */
+FUNCTION void panel_weigh(engine *e, const mixture *x, key_walk *w, tile_view *view, int k0, bias_block bias, int panel,
+                          block_rows *values)
+{
+    if (!view_tile(e, w, panel, k0, view))
+        return;
+    bias.first = w->first + panel * PANEL_ROWS;
+    if (HAS_BIAS)
+        bias_stage(e, bias, k0, w->end, view->begin, view->end);
+    const softmax_rows rows = {panel, 1, values->max[panel], values->sum[panel], values->seen[panel]};
+    tile_weights(e, x, view, &rows);
+    if (DENSITY)
+        flags_lower(e);
+    else
+        tile_accumulate(e, panel, 0, view->begin, view->end, view->edge);
+    branch_end();
+}
+
 KERNEL(mixture_forward)
 {
     BEGIN_BUFFERS
@@ -361,20 +379,8 @@ KERNEL(mixture_forward)
         tile_begin(&e, &x, &walk, &at, &block, k0);
         tile_view view;
         view.factored = HAS_FACTORED && !flag_read(&e, FLAG_SPREAD);
-        for (int n = 0; n < PANELS; ++n) {
-            if (!view_tile(&e, &walk, n, k0, &view))
-                continue;
-            if (HAS_BIAS)
-                bias_stage(&e, bias_of_block(&a, &p, h, BIAS_ARRAY, first + n * PANEL_ROWS), k0, walk.end, view.begin,
-                           view.end);
-            const softmax_rows rows = {n, 1, values.max[n], values.sum[n], values.seen[n]};
-            tile_weights(&e, &x, &view, &rows);
-            if (DENSITY)
-                flags_lower(&e);
-            else
-                tile_accumulate(&e, n, 0, view.begin, view.end, view.edge);
-            branch_end();
-        }
+        for (int n = 0; n < PANELS; ++n)
+            panel_weigh(&e, &x, &walk, &view, k0, bias_of_block(&a, &p, h, BIAS_ARRAY, 0), n, &values);
     }
     const results out = results_of(&a, &p, h, &block, o, lse, lse_low, work);
     for (int n = 0; n < PANELS; ++n) {
