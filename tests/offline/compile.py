@@ -41,6 +41,7 @@ CLANG_PTX_LIMIT = {("mixture/forward.cl", "sm_75"): 4, ("mixture/backward_querie
 # By CUDA's compiler, which spills to keep a further work-group on a multiprocessor: seen are 24 (MGK, softmax's dQ).
 CUDA_LIMIT = 64
 AMD_SPILLS = {("gfx1100", "backward-softmax-f16-64", "backward"): 1}  # registers
+AMD_PRIVATE = re.compile(r"^\s+(buffer|scratch)_(load|store)_", re.MULTILINE)  # an instruction of a work-item's own memory
 AMD_STACK, AMD_PROBE = 12, 64  # what arrays in private memory take by themselves; of a unit's probe
 # Largest stack: private arrays that did not become registers, on Intel's also spills, of a work-item or of all those of
 # a hardware thread. 0 elsewhere: these are processors without 256 registers, for which no block is chosen.
@@ -324,11 +325,16 @@ class Amd:
     def compile(self, source, options, folder):
         text = run(clang("amdgcn-amd-amdhsa") + [f"-mcpu={self.processor}", "-O3", "-Rpass-analysis=kernel-resource-usage",
                                                  f"--rocm-device-lib-path={self.library}", *options, "-DSHUFFLE=4",
-                                                 f"-DSUB_GROUP_SIZE={self.wave if '-DENGINE=matrix' in options else 32}", "-c",
-                                                 whole(source, options, folder), "-o", "k.o"], folder)
-        return figures(text, {"registers": r" VGPRs: (\d+)", "accumulation": r"AGPRs: (\d+)",
-                              "spilled": r"VGPRs Spill: (\d+)", "B stack": r"ScratchSize [^:]*: (\d+)",
-                              "B local": r"LDS Size [^:]*: (\d+)", "waves": r"Occupancy [^:]*: (\d+)"})
+                                                 f"-DSUB_GROUP_SIZE={self.wave if '-DENGINE=matrix' in options else 32}", "-S",
+                                                 whole(source, options, folder), "-o", "k.s"], folder)
+        values = figures(text, {"registers": r" VGPRs: (\d+)", "accumulation": r"AGPRs: (\d+)",
+                                "spilled": r"VGPRs Spill: (\d+)", "scalars spilled": r"SGPRs Spill: (\d+)",
+                                "B stack": r"ScratchSize [^:]*: (\d+)", "B local": r"LDS Size [^:]*: (\d+)",
+                                "waves": r"Occupancy [^:]*: (\d+)"})
+        # clang also counts places of scalars, which went to lanes of vector registers: no instruction reaches them there
+        if not AMD_PRIVATE.search((folder / "k.s").read_text()):
+            values["B stack"] = 0
+        return values
 
 
 def nvidia_engines(architecture):
