@@ -40,7 +40,13 @@ FULL = QUICK + ["gfx942", "gfx1201", "sm_75", "sm_90", "skl", "tgllp", "dg2-g10"
 CLANG_PTX_LIMIT = {("mixture/forward.cl", "sm_75"): 4, ("mixture/backward_queries.cl", "sm_80"): 8}
 # By CUDA's compiler, which spills to keep a further work-group on a multiprocessor: seen are 24 (MGK, softmax's dQ).
 CUDA_LIMIT = 64
-AMD_SPILLS = {("gfx1100", "backward-softmax-f16-64", "backward"): 1}  # registers
+# Registers that a work-item of AMD's spills: RDNA 3 has 256, where CDNA has accumulation registers besides.
+AMD_SPILLS = {
+    ("gfx1100", "backward-softmax-f16-64", "backward"): 1, ("gfx1100", "hard-mish2-64", "forward"): 3,
+    ("gfx1100", "smlk2-favor-64", "forward"): 4, ("gfx1100", "backward-smlk2-favor-64", "backward_rows"): 40,
+    ("gfx1100", "backward-smlk2-favor-64", "backward_keys"): 100, ("gfx1201", "hard-mish2-64", "forward"): 3,
+    ("gfx1201", "backward-smlk2-favor-64", "backward_rows"): 42, ("gfx1201", "backward-smlk2-favor-64", "backward_keys"): 87,
+}
 AMD_PRIVATE = re.compile(r"^\s+(buffer|scratch)_(load|store)_", re.MULTILINE)  # an instruction of a work-item's own memory
 AMD_STACK, AMD_PROBE = 12, 64  # what arrays in private memory take by themselves; of a unit's probe
 # Largest stack: private arrays that did not become registers, on Intel's also spills, of a work-item or of all those of
@@ -585,7 +591,9 @@ def limits(name, kind, configuration, source, options):
     if kind == "cuda":
         spills = MATRIX_CUDA_SPILLS.get((configuration, pathlib.Path(source).stem), CUDA_LIMIT)
     promoted = AMD_PROBE if source == "engine/direct_probe.cl" else promoted_bytes(source, options)
-    stack = 2 * spills + promoted + (AMD_STACK if kind == "amd" and promoted > 0 else 0)
+    stack = 2 * spills + promoted
+    if kind == "amd" and stack > 0:
+        stack = 4 * spills + promoted + AMD_STACK
     return {"spilled": spills, "B spilled": spills, "B stack": FEW_REGISTERS.get(name, stack)}
 
 
