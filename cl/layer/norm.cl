@@ -120,6 +120,39 @@ KERNEL(layer_norm)
 
 /* With y = (x - mean) scale and h = g gain: dx = scale (h - mean(h) - y mean(h y)). h - mean(h) is computed from
  * differences to the first element's h, which is rounded like all others, so equal h give exactly 0. */
+typedef struct row_means {
+    float mean, scale, origin, h, hy; /* h is relative to origin */
+} row_means;
+
+/* A work-group's sums of its rows. */
+typedef struct row_sums {
+    __global float *gains, *offsets, *biases;
+    bool gain, offset, bias; /* whether they are wanted */
+    bool later;              /* the row is not the first */
+} row_sums;
+
+/* The means of a row x with the gradient g; adds its parts of the sums with a gain. */
+FUNCTION row_means means_of(__global const storage *x, __global const storage *gradient, __global const float *gain,
+                            __global const float *statistics, int width, const row_sums *sums, SHARED float *shared)
+{
+    row_means m = {statistics[0], statistics[1], load1(gradient, 0) * gain[0], 0.0f, 0.0f};
+    real sum_h = (real)(0.0f), sum_hy = (real)(0.0f);
+    VECTORS_FOR(c, ITEM, GROUP_SIZE, width) {
+        const real g = load_piece(gradient, c, width);
+        const real y = (load_piece(x, c, width) - m.mean) * m.scale;
+        const real h = g * key_load(gain, c, width, 0.0f);
+        sum_h += within(h - m.origin, c, width);
+        sum_hy = fma(h, y, sum_hy);
+        if (sums->gain)
+            add_piece(sums->gains, c, width, g * y, sums->later);
+        if (sums->offset)
+            add_piece(sums->offsets, c, width, g, sums->later);
+    }
+    m.h = team_sum(sum_h, shared, GROUP_SIZE) / width;
+    m.hy = team_sum(sum_hy, shared, GROUP_SIZE) / width;
+    return m;
+}
+
 KERNEL(layer_norm_backward)
 {
     BEGIN_BUFFERS
@@ -127,44 +160,28 @@ KERNEL(layer_norm_backward)
     const bool has_gain = GIVEN(GAIN), has_residual = GIVEN(RESIDUAL), has_out = GIVEN(OUT),
                has_dropped = GIVEN(DROPPED);
     const bool adds = is_added(&a.bound, SLOT_OUT);
-    const bool sums_gain = a.region[0] >= 0, sums_offset = a.region[1] >= 0, sums_bias = a.region[2] >= 0;
     const int width = a.width;
     const long first = (long)GROUP_ID * a.block, end = min(first + a.block, a.rows);
-    __global float *const gains = work + a.region[0] + (long)GROUP_ID * width;
-    __global float *const offsets = work + a.region[1] + (long)GROUP_ID * width;
-    __global float *const biases = work + a.region[2] + (long)GROUP_ID * width;
+    row_sums sums = {.gain = a.region[0] >= 0, .offset = a.region[1] >= 0, .bias = a.region[2] >= 0};
+    sums.gains = work + a.region[0] + (long)GROUP_ID * width;
+    sums.offsets = work + a.region[1] + (long)GROUP_ID * width;
+    sums.biases = work + a.region[2] + (long)GROUP_ID * width;
     dropout d;
     for (long row = first; row < end; ++row) {
         const long at = row * width;
-        const bool later = row > first;
-        float mean = 0.0f, scale = 1.0f, origin = 0.0f, mean_h = 0.0f, mean_hy = 0.0f; /* h is relative to origin */
+        row_means m = {0.0f, 1.0f, 0.0f, 0.0f, 0.0f};
+        sums.later = row > first;
         begin_row(&a, &d, row);
         if (has_gain) {
-            real sum_h = (real)(0.0f), sum_hy = (real)(0.0f);
-            mean = statistics[2 * row];
-            scale = statistics[2 * row + 1];
-            origin = load1(gradient + at, 0) * gain[0];
-            VECTORS_FOR(c, ITEM, GROUP_SIZE, width) {
-                const real g = load_piece(gradient + at, c, width);
-                const real y = (load_piece(in + at, c, width) - mean) * scale;
-                const real h = g * key_load(gain, c, width, 0.0f);
-                sum_h += within(h - origin, c, width);
-                sum_hy = fma(h, y, sum_hy);
-                if (sums_gain)
-                    add_piece(gains, c, width, g * y, later);
-                if (sums_offset)
-                    add_piece(offsets, c, width, g, later);
-            }
-            mean_h = team_sum(sum_h, shared, GROUP_SIZE) / width;
-            mean_hy = team_sum(sum_hy, shared, GROUP_SIZE) / width;
+            m = means_of(in + at, gradient + at, gain, statistics + 2 * row, width, &sums, shared);
             KEEP_APART;
         }
-        VECTORS_FOR(c, ITEM, GROUP_SIZE, has_out || has_dropped || sums_bias ? width : 0) {
+        VECTORS_FOR(c, ITEM, GROUP_SIZE, has_out || has_dropped || sums.bias ? width : 0) {
             real g = load_piece(gradient + at, c, width);
             if (has_gain) {
-                const real y = (load_piece(in + at, c, width) - mean) * scale;
+                const real y = (load_piece(in + at, c, width) - m.mean) * m.scale;
                 const real h = g * key_load(gain, c, width, 0.0f);
-                g = scale * (h - origin - mean_h - y * mean_hy);
+                g = m.scale * (h - m.origin - m.h - y * m.hy);
             }
             if (has_residual)
                 g += load_piece(residual + at, c, width);
@@ -174,8 +191,8 @@ KERNEL(layer_norm_backward)
                 g *= keep(&a, &d, c);
             if (has_dropped)
                 store_piece(dropped + at, c, width, g);
-            if (sums_bias)
-                add_piece(biases, c, width, g, later);
+            if (sums.bias)
+                add_piece(sums.biases, c, width, g, sums.later);
         }
         KEEP_APART;
     }
