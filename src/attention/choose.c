@@ -117,7 +117,7 @@ static clmgk_status try_engine(const choice *c, const mgk_engine *engine, const 
                                                      .origin = near ? MGK_ORIGIN_NEAR : origin,
                                                      .followed = follows ? c->followed.data : NULL},
                                       .pass = c->which};
-    MGK_TRY(mgk_family_plan_request(plan->family, &request, &pass->plan, error));
+    MGK_TRY(mgk_family_plan(plan->family, &request, &pass->plan, error));
     return plan->desc.sizes_at_call ? mgk_sized_begin(plan, c->which, &request, error) : CLMGK_OK;
 }
 

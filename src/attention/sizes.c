@@ -53,7 +53,7 @@ static clmgk_status add_kernels(const clmgk_plan *plan, const mgk_pass_request *
         return mgk_fail_memory(error, "a plan's pass");
     mgk_steps_clear(&more->steps, &plan->context->allocator);
     more->mods = pass->mods;
-    clmgk_status status = mgk_family_plan_request(plan->family, &own, more, error);
+    clmgk_status status = mgk_family_plan(plan->family, &own, more, error);
     if (status == CLMGK_OK)
         status = mgk_steps_add(&pass->steps, &more->steps, error);
     if (more->steps.workspace_bytes > pass->steps.workspace_bytes)
@@ -102,7 +102,7 @@ static clmgk_status plan_with(const clmgk_plan *plan, clmgk_pass which, int64_t 
     memset(&call->pass, 0, sizeof(call->pass));
     call->pass.mods = pass->plan.mods;
     call->pass.of_call = true;
-    MGK_TRY(mgk_family_plan_request(plan->family, &request, &call->pass, error));
+    MGK_TRY(mgk_family_plan(plan->family, &request, &call->pass, error));
     return mgk_steps_borrow(&call->pass.steps, &pass->plan.steps, error);
 }
 

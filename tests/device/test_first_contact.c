@@ -397,9 +397,8 @@ static clmgk_status plan_pass(clmgk_device_class device_class, clmgk_engine engi
     desc.combine = 1;
     assert_int_equal(clmgk_attention_validate(&desc, &desc, error), CLMGK_OK);
     mgk_pass_plan plan = {0};
-    const mgk_parameters defaults = {0};
-    const clmgk_status status =
-        mgk_family_plan(mgk_family_of(variant), &desc, &facts, engine, defaults, pass, &plan, error);
+    const mgk_pass_request request = {.desc = &desc, .limits = &desc, .facts = &facts, .engine = engine, .pass = pass};
+    const clmgk_status status = mgk_family_plan(mgk_family_of(variant), &request, &plan, error);
     for (size_t n = 0; n < plan.steps.count; n++) {
         expect_exact(plan.steps.step[n].options.data);
         mgk_text_free(&plan.steps.step[n].options);

@@ -112,13 +112,17 @@ static bool make(passes *x, const clmgk_attention_desc *desc, const mgk_text *pa
     for (clmgk_pass pass = CLMGK_PASS_FORWARD; pass < CLMGK_PASS_COMBINE; ++pass) {
         if (!mgk_pass_is_wanted(desc, pass))
             continue;
-        const mgk_parameters given = {.text = parameters != NULL ? parameters[pass].data : NULL,
-                                      .origin = MGK_ORIGIN_CALLER,
-                                      .followed = pass == CLMGK_PASS_BACKWARD ? followed : NULL};
+        const mgk_pass_request request = {.desc = desc,
+                                          .limits = desc,
+                                          .facts = &facts,
+                                          .engine = CLMGK_ENGINE_MATRIX,
+                                          .parameters = {.text = parameters != NULL ? parameters[pass].data : NULL,
+                                                         .origin = MGK_ORIGIN_CALLER,
+                                                         .followed = pass == CLMGK_PASS_BACKWARD ? followed : NULL},
+                                          .pass = pass};
         x->plan.pass[pass] = &x->own[pass];
         x->own[pass].engine = CLMGK_ENGINE_MATRIX;
-        if (mgk_family_plan(x->plan.family, desc, &facts, CLMGK_ENGINE_MATRIX, given, pass, &x->own[pass].plan, NULL) !=
-            CLMGK_OK)
+        if (mgk_family_plan(x->plan.family, &request, &x->own[pass].plan, NULL) != CLMGK_OK)
             return false;
         if (pass == CLMGK_PASS_FORWARD)
             (void)snprintf(followed, sizeof(followed), "unit=%d", x->own[pass].plan.block.unit);

@@ -72,15 +72,18 @@ typedef struct planned {
 static clmgk_status try_plan(const mgk_device_facts *facts, clmgk_attention_desc desc, clmgk_pass pass,
                              const char *parameters, planned *out, clmgk_error *error)
 {
-    const mgk_parameters given = {.text = parameters, .origin = MGK_ORIGIN_CALLER};
-    const clmgk_engine engine = facts->matrix_unit.unit != 0 ? CLMGK_ENGINE_MATRIX : CLMGK_ENGINE_SIMT;
+    const mgk_pass_request request = {.desc = &desc,
+                                      .limits = &desc,
+                                      .facts = facts,
+                                      .engine = facts->matrix_unit.unit != 0 ? CLMGK_ENGINE_MATRIX : CLMGK_ENGINE_SIMT,
+                                      .parameters = {.text = parameters, .origin = MGK_ORIGIN_CALLER},
+                                      .pass = pass};
     mgk_pass_plan *const plan = calloc(1, sizeof(*plan));
     assert_non_null(plan);
     if (pass == CLMGK_PASS_BACKWARD)
         desc.gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V;
     th_expect_ok(clmgk_attention_validate(&desc, &desc, &th_error));
-    const clmgk_status status =
-        mgk_family_plan(mgk_family_of(desc.variant), &desc, facts, engine, given, pass, plan, error);
+    const clmgk_status status = mgk_family_plan(mgk_family_of(desc.variant), &request, plan, error);
     if (status == CLMGK_OK) {
         const mgk_step *const step = &plan->steps.step[plan->steps.main];
         const char *const options = step->options.data, *const limit = strstr(options, MGK_REGISTERS_LIMIT);
@@ -369,13 +372,13 @@ TH_HOST_TEST(matrix_forward_without_units)
     mgk_device_facts facts = h200_with_units();
     clmgk_attention_desc desc = desc_of(CLMGK_VARIANT_SOFTMAX, 8, 4096, 4096, 64);
     desc.dtype = CLMGK_DTYPE_BF16;
-    const mgk_parameters none = {.text = NULL};
+    const mgk_pass_request request = {
+        .desc = &desc, .limits = &desc, .facts = &facts, .engine = CLMGK_ENGINE_MATRIX, .pass = CLMGK_PASS_FORWARD};
     mgk_pass_plan *const plan = calloc(1, sizeof(*plan));
     assert_non_null(plan);
     facts.matrix_unit.unit = 0;
     th_expect_ok(clmgk_attention_validate(&desc, &desc, &th_error));
-    th_expect_ok(mgk_family_plan(mgk_family_of(desc.variant), &desc, &facts, CLMGK_ENGINE_MATRIX, none,
-                                 CLMGK_PASS_FORWARD, plan, &th_error));
+    th_expect_ok(mgk_family_plan(mgk_family_of(desc.variant), &request, plan, &th_error));
     assert_int_equal(plan->block.resident, 0);
     assert_int_equal(plan->block.rows, 64);
     mgk_steps_clear(&plan->steps, NULL);

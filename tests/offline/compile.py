@@ -165,12 +165,6 @@ def figures(text, patterns):
     return {label: max(map(int, re.findall(pattern, text)), default=0) for label, pattern in patterns.items()}
 
 
-def ptxas_figures(text, kernel):
-    """What ptxas -v says of one kernel."""
-    part = re.search(rf"entry function '{kernel}'.*?(?=entry function '|\Z)", text, re.DOTALL)
-    return {label: sum(map(int, re.findall(pattern, part[0]))) for label, pattern in PTXAS_FIGURES.items()}
-
-
 def unmarked(text):
     """PTX with the marked instructions, for sm_90a; these are in PTX from 8.0 on."""
     text = re.sub(r"^\.version 7\.\d+", ".version 8.0", text.replace(MARK, ""), flags=re.MULTILINE)

@@ -457,12 +457,12 @@ static int print_plan(const char *name, clmgk_attention_desc desc, clmgk_pass pa
                       const mgk_device_facts *facts)
 {
     clmgk_error error = {0};
-    const mgk_parameters defaults = {.text = NULL};
+    const mgk_pass_request request = {.desc = &desc, .limits = &desc, .facts = facts, .engine = engine, .pass = pass};
     const mgk_mod_texts texts = {.code = "", .gradient_code = "", .reads = 1};
     mgk_pass_plan plan = {.mods = &texts};
     clmgk_status status = clmgk_attention_validate(&desc, &desc, &error);
     if (status == CLMGK_OK)
-        status = mgk_family_plan(mgk_family_of(desc.variant), &desc, facts, engine, defaults, pass, &plan, &error);
+        status = mgk_family_plan(mgk_family_of(desc.variant), &request, &plan, &error);
     if (status != CLMGK_OK)
         (void)fprintf(stderr, "%s: %s\n", name, error.message);
     for (size_t i = 0; i < plan.steps.count; ++i) {
@@ -568,14 +568,14 @@ static int print_matrices(const mgk_device_facts *nvidia, const mgk_device_facts
 /* True if both passes have a block, as a plan needs. */
 static bool fits_direct(const clmgk_attention_desc *given, const mgk_device_facts *facts)
 {
-    const mgk_parameters defaults = {.text = NULL};
     clmgk_attention_desc desc = *given;
+    mgk_pass_request request = {.desc = &desc, .limits = &desc, .facts = facts, .engine = CLMGK_ENGINE_MATRIX};
     clmgk_status status = clmgk_attention_validate(&desc, &desc, NULL);
     for (clmgk_pass pass = CLMGK_PASS_FORWARD; status == CLMGK_OK && pass <= CLMGK_PASS_BACKWARD; ++pass) {
         mgk_pass_plan plan = {.mods = NULL};
+        request.pass = pass;
         if (pass == CLMGK_PASS_FORWARD || desc.gradients != 0)
-            status = mgk_family_plan(mgk_family_of(desc.variant), &desc, facts, CLMGK_ENGINE_MATRIX, defaults, pass,
-                                     &plan, NULL);
+            status = mgk_family_plan(mgk_family_of(desc.variant), &request, &plan, NULL);
         mgk_steps_clear(&plan.steps, NULL);
     }
     return status == CLMGK_OK;

@@ -149,12 +149,17 @@ int offline_print_steps(clmgk_attention_desc desc, clmgk_pass pass, const mgk_de
                         char **texts)
 {
     clmgk_error error = {0};
-    mgk_parameters parameters = {.text = NULL, .origin = MGK_ORIGIN_CALLER};
+    mgk_pass_request request = {.desc = &desc,
+                                .limits = &desc,
+                                .facts = facts,
+                                .engine = CLMGK_ENGINE_MATRIX,
+                                .parameters = {.text = NULL, .origin = MGK_ORIGIN_CALLER},
+                                .pass = pass};
     mgk_formulas formulas = {0};
     mgk_mod_texts mods = {.code = ""};
     mgk_pass_plan plan = {.mods = &mods};
     for (int i = 0; i < count; ++i)
-        if (!apply(texts[i], &desc, &parameters.text)) {
+        if (!apply(texts[i], &desc, &request.parameters.text)) {
             (void)fprintf(stderr, "%s: no field of the descriptor, or no value\n", texts[i]);
             return 1;
         }
@@ -165,8 +170,7 @@ int offline_print_steps(clmgk_attention_desc desc, clmgk_pass pass, const mgk_de
     if (status == CLMGK_OK && mgk_has_texts(&desc))
         status = mgk_formulas_of(&desc, NULL, &formulas, &error);
     if (status == CLMGK_OK)
-        status = mgk_family_plan(mgk_family_of(desc.variant), &desc, facts, CLMGK_ENGINE_MATRIX, parameters, pass,
-                                 &plan, &error);
+        status = mgk_family_plan(mgk_family_of(desc.variant), &request, &plan, &error);
     if (status != CLMGK_OK)
         (void)fprintf(stderr, "%s\n", error.message);
     else

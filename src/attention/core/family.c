@@ -19,8 +19,8 @@ static mgk_attention_traits traits_of(const mgk_family *family, const clmgk_atte
     return t;
 }
 
-clmgk_status mgk_family_plan_request(const mgk_family *family, const mgk_pass_request *wanted, mgk_pass_plan *plan,
-                                     clmgk_error *error)
+clmgk_status mgk_family_plan(const mgk_family *family, const mgk_pass_request *wanted, mgk_pass_plan *plan,
+                             clmgk_error *error)
 {
     const clmgk_pass pass = wanted->pass;
     const mgk_attention_request request = {.desc = wanted->desc,
@@ -47,13 +47,4 @@ clmgk_status mgk_family_plan_request(const mgk_family *family, const mgk_pass_re
         MGK_TRY(mgk_step_check(&plan->steps.step[i], error));
     }
     return CLMGK_OK;
-}
-
-clmgk_status mgk_family_plan(const mgk_family *family, const clmgk_attention_desc *desc, const mgk_device_facts *facts,
-                             clmgk_engine engine, mgk_parameters parameters, clmgk_pass pass, mgk_pass_plan *plan,
-                             clmgk_error *error)
-{
-    const mgk_pass_request request = {
-        .desc = desc, .limits = desc, .facts = facts, .engine = engine, .parameters = parameters, .pass = pass};
-    return mgk_family_plan_request(family, &request, plan, error);
 }

@@ -126,12 +126,7 @@ typedef struct mgk_pass_request {
 } mgk_pass_request;
 
 /* Plans a pass by the family's function. */
-clmgk_status mgk_family_plan_request(const mgk_family *family, const mgk_pass_request *request, mgk_pass_plan *plan,
-                                     clmgk_error *error);
-
-/* The same of a resolved descriptor with its own sizes. */
-clmgk_status mgk_family_plan(const mgk_family *family, const clmgk_attention_desc *desc, const mgk_device_facts *facts,
-                             clmgk_engine engine, mgk_parameters parameters, clmgk_pass pass, mgk_pass_plan *plan,
+clmgk_status mgk_family_plan(const mgk_family *family, const mgk_pass_request *request, mgk_pass_plan *plan,
                              clmgk_error *error);
 
 #endif
