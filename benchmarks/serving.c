@@ -23,7 +23,7 @@
 #define CODE_0       128 /* place of code 0 */
 #define MOST_BUFFERS 64
 
-enum { EQUAL, RAGGED, PAGED, INT8, EACH, ONCE, COPY, APPEND, CASES };
+enum { EQUAL, RAGGED, IN_ORDER, PAGED, INT8, EACH, ONCE, COPY, APPEND, CASES };
 
 typedef struct serving_case {
     const char *name, *dtype;
@@ -204,7 +204,7 @@ static tool_exit make_dense(serving_run *run, int number, tool_error *error)
     return make_plan(run, one, &desc, error);
 }
 
-/* The same in pages in any order. */
+/* The same in pages, in order or in any order. */
 static tool_exit make_paged(serving_run *run, int number, tool_error *error)
 {
     serving_case *const one = &run->cases[number];
@@ -220,7 +220,7 @@ static tool_exit make_paged(serving_run *run, int number, tool_error *error)
     cl_int *const table = calloc((size_t)pages, sizeof(*table));
     TOOL_TRY(tool_check_memory(table, "pages", error));
     for (int64_t p = 0; p < pages; p++) {
-        const int64_t other = (int64_t)(draw(&state) % (uint32_t)(p + 1));
+        const int64_t other = number == IN_ORDER ? p : (int64_t)(draw(&state) % (uint32_t)(p + 1));
         table[p] = table[other];
         table[other] = (cl_int)p;
     }
@@ -438,7 +438,7 @@ static bool is_measured(const serving_case *one)
 static tool_exit prepare(serving_run *run, tool_error *error)
 {
     static tool_exit (*const makers[CASES])(serving_run *, int, tool_error *) = {
-        make_dense, make_dense, make_paged, make_dense, make_prefix, make_prefix, make_copy, make_append};
+        make_dense, make_dense, make_paged, make_paged, make_dense, make_prefix, make_prefix, make_copy, make_append};
     for (int i = 0; i < CASES; i++) {
         serving_case *const one = &run->cases[i];
         double ms = 0.0;
@@ -565,9 +565,9 @@ tool_exit bench_serving(bench_device *device, const bench_options *options, tool
     static const struct {
         const char *name, *dtype;
         int beside;
-    } cases[CASES] = {{"equal lengths", "f16", EQUAL}, {"lengths", "f16", EQUAL},       {"pages of 16", "f16", RAGGED},
-                      {"lengths", "int8", RAGGED},     {"prefix by each", "f16", EACH}, {"prefix once", "f16", EACH},
-                      {"copy", "f16", COPY},           {"append", "f16", COPY}};
+    } cases[CASES] = {{"equal lengths", "f16", EQUAL}, {"lengths", "f16", EQUAL},   {"pages in order", "f16", RAGGED},
+                      {"pages of 16", "f16", RAGGED},  {"lengths", "int8", RAGGED}, {"prefix by each", "f16", EACH},
+                      {"prefix once", "f16", EACH},    {"copy", "f16", COPY},       {"append", "f16", COPY}};
     const bench_shape *const shape = &options->request.shapes[0];
     serving_run *const run = calloc(1, sizeof(*run));
     TOOL_TRY(tool_check_memory(run, "the cases", error));

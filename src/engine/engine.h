@@ -155,6 +155,7 @@ typedef struct mgk_engine {
     bool queries_apart;     /* dQ has a kernel of its own, of queries; else the kernel of keys sums it, in order */
     bool few_rows_of_heads; /* the form for few rows serves blocks of several heads */
     int fewest_rows;        /* rows of a block, which mgk_packed_heads fills; 0: the engine has no use for it */
+    int most_packed;        /* rows of packed heads; 0: any number */
     const int *units;       /* matrix units that its kernels have, newer ones after older ones, ended by 0; then rank
                                and kernels need facts->matrix_unit, which is none for other engines; NULL: none */
     bool emulates_units;    /* without a unit its kernels emulate one, for tests */

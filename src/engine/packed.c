@@ -28,7 +28,11 @@ int64_t mgk_packed_heads(const mgk_engine *engine, const clmgk_attention_desc *d
     const bool plain = d->sequences == 0 && !d->use_lengths_q && is_alike_in_heads(d);
     if (!few || !grouped || !plain || !is_even(&d->q, rows) || !is_even(&d->o, rows) || !is_even(&d->lse, rows))
         return 1;
-    return d->heads / d->kv_heads;
+    const int64_t group = d->heads / d->kv_heads;
+    int64_t heads = group;
+    while (engine->most_packed > 0 && (rows * heads > engine->most_packed || group % heads != 0))
+        heads--;
+    return heads;
 }
 
 static void pack_rows(clmgk_layout *layout, int64_t heads, int64_t rows)

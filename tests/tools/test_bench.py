@@ -422,14 +422,14 @@ class Serving(BenchTest):
     @unittest.skipUnless(FULL, "in the full tier")
     def test_json(self):
         found = json.loads(self.accept(*self.SIZES, *SHORT, "--json").stdout)["serving"]
-        self.assertEqual([case["case"] for case in found], ["equal lengths", "lengths", "pages of 16", "lengths",
-                                                            "prefix by each", "prefix once", "copy", "append"])
+        self.assertEqual([case["case"] for case in found], ["equal lengths", "lengths", "pages in order", "pages of 16",
+                                                            "lengths", "prefix by each", "prefix once", "copy", "append"])
         for case in found:
             self.check_keys(case, self.KEYS)
             self.assertEqual((case["keys"], case["heads"], case["kv_heads"]), (40, 2, 1))
             self.assertGreaterEqual(case["time_ms"]["repetitions"], 5)
             self.assertLessEqual(case["error"]["max"], case["error"]["bound"])
-        dense, eight = found[1], found[3]
+        dense, eight = found[1], found[4]
         self.assertEqual((eight["dtype"], eight["beside"], dense["bytes"]), ("int8", "lengths", 2 * eight["bytes"]))
         self.assertAlmostEqual(eight["speed"], dense["time_ms"]["median"] / eight["time_ms"]["median"])
 
