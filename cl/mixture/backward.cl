@@ -253,6 +253,40 @@ FUNCTION void block_store_values(const key_block *b, int keys)
                          is_added(&a->bound, SLOT_GRAD_V));
 }
 
+/* A block of keys with all heads of its task, number `number` of the list. */
+FUNCTION void block_gradients(const key_block *b, const key_task *task, components *x, places *at, int number,
+                              const mod_data *data)
+{
+    const mgk_attention_args *const a = b->a;
+    const places *const arrays = task->arrays;
+    const int group = a->heads / a->kv_heads, keys = task->keys;
+    for (int turn = 0; turn < TURNS; ++turn) {
+        keys_begin(task, turn, at);
+        block_begin(b);
+        for (int i = 0; i < group; ++i) {
+            const int h = task->kv_head * group + i;
+            head_begin(task, h, at);
+            at->modifiers = modifiers_of(a, b->p, h, arrays->slopes, data);
+            if (i == group - 1)
+                task_ahead(b, arrays, keys, number, a->batch * a->kv_heads);
+            block_head(b, x, h, i == 0, arrays->variance, keys);
+        }
+        block_store_keys(b, keys);
+    }
+    block_store_values(b, keys);
+    branch_end();
+}
+
+/* Where the work-group's sums over its tasks are. */
+FUNCTION void sums_begin(places *at, const mgk_attention_args *a, const key_share *share, __global float *work)
+{
+    at->numbers = work + REGION(a->region[MGK_REGION_NUMBERS]) + work_group_of(a, share) * WANT_NUMBERS;
+    if (WANT_READS > 0)
+        at->reads =
+            reads_of_group(work + REGION(a->region[MGK_REGION_READS]) + work_group_of(a, share) * a->reads_floats,
+                           a->reads_floats, READ_ENTRIES);
+}
+
 KERNEL(mixture_backward)
 {
     BEGIN_BUFFERS
@@ -260,7 +294,7 @@ KERNEL(mixture_backward)
     if (a.heads == 0)
         return;
     const key_share share = key_share_of(&a, GROUP_ID);
-    const int list = a.batch * a.kv_heads, group = a.heads / a.kv_heads;
+    const int list = a.batch * a.kv_heads;
     const int task_begin = (int)((long)list * share.chunk / a.chunks);
     const int task_end = (int)((long)list * (share.chunk + 1) / a.chunks);
 
@@ -277,11 +311,7 @@ KERNEL(mixture_backward)
     const query_terms t = {log_terms, log_low_terms, delta_terms,  alpha_terms,
                            u_terms,   top_terms,     spread_terms, row_sums};
     places at;
-    at.numbers = work + REGION(a.region[MGK_REGION_NUMBERS]) + work_group_of(&a, &share) * WANT_NUMBERS;
-    if (WANT_READS > 0)
-        at.reads =
-            reads_of_group(work + REGION(a.region[MGK_REGION_READS]) + work_group_of(&a, &share) * a.reads_floats,
-                           a.reads_floats, READ_ENTRIES);
+    sums_begin(&at, &a, &share, work);
     const places arrays = {.q = q,
                            .k = k,
                            .v = v,
@@ -295,6 +325,8 @@ KERNEL(mixture_backward)
                            .grad_v = grad_v,
                            .work = work,
                            .prior = prior,
+                           .variance = variance,
+                           .slopes = slopes,
                            .shift = shift,
                            .bias = bias,
                            .grad_bias = grad_bias,
@@ -309,21 +341,7 @@ KERNEL(mixture_backward)
         const int end = ROWS_INSIDE ? max(keys, 1) : keys;
         for (int k0 = share.split * GROUP_HELD; k0 < end; k0 = ONE_BLOCK ? end : k0 + a.splits * GROUP_HELD) {
             const key_block b = {&g, &a, &p, &at, &x, &t, &key, k0};
-            for (int turn = 0; turn < TURNS; ++turn) {
-                keys_begin(&task, turn, &at);
-                block_begin(&b);
-                for (int i = 0; i < group; ++i) {
-                    const int h = task.kv_head * group + i;
-                    head_begin(&task, h, &at);
-                    at.modifiers = modifiers_of(&a, &p, h, slopes, &data);
-                    if (i == group - 1)
-                        task_ahead(&b, &arrays, keys, number, list);
-                    block_head(&b, &x, h, i == 0, variance, keys);
-                }
-                block_store_keys(&b, keys);
-            }
-            block_store_values(&b, keys);
-            branch_end();
+            block_gradients(&b, &task, &x, &at, number, &data);
         }
     }
     branch_end();
