@@ -429,6 +429,28 @@ FUNCTION void finish_keys(const key_block *b)
         COPIES(FINISH, COMPONENTS);
 }
 
+/* Where the work-group's sums over its tasks are. */
+FUNCTION void sums_begin(places *at, const mgk_attention_args *a, const key_share *share, __global float *grad_bias)
+{
+    at->numbers = at->work + REGION(a->region[MGK_REGION_NUMBERS]) + work_group_of(a, share) * WANT_NUMBERS;
+    if (WANT_READS > 0)
+        at->reads =
+            reads_of_group(at->work + REGION(a->region[MGK_REGION_READS]) + work_group_of(a, share) * a->reads_floats,
+                           a->reads_floats, BLOCK_STREAMED * BLOCK_HELD);
+    at->grad_bias = a->bias_copies == 0 ? grad_bias
+                                        : at->work + REGION(a->region[MGK_REGION_BIAS]) +
+                                              share->chunk * (a->bias_batches * a->bias.batch);
+}
+
+/* Shared noise and a shared mixing, which are any head's. */
+FUNCTION void scorer_begin(scorer *x, const mgk_attention_args *a, const problem *p, const places *at,
+                           __global const float *mix_hidden_offset)
+{
+    x->modifiers = modifiers_of(a, p, 0, at->slopes, at->data);
+    x->mixing = mixing_of(a, 0, at->mix, at->mix_weight, at->noise);
+    x->hidden = mix_hidden_offset;
+}
+
 KERNEL(admixture_backward)
 {
     BEGIN_BUFFERS
@@ -458,15 +480,8 @@ KERNEL(admixture_backward)
     at.bias = bias;
     at.slopes = slopes;
     at.data = &data;
-    at.numbers = work + REGION(a.region[MGK_REGION_NUMBERS]) + work_group_of(&a, &share) * WANT_NUMBERS;
-    if (WANT_READS > 0)
-        at.reads =
-            reads_of_group(work + REGION(a.region[MGK_REGION_READS]) + work_group_of(&a, &share) * a.reads_floats,
-                           a.reads_floats, BLOCK_STREAMED * BLOCK_HELD);
     at.work = work;
-    at.grad_bias = a.bias_copies == 0
-                       ? grad_bias
-                       : work + REGION(a.region[MGK_REGION_BIAS]) + chunk * (a.bias_batches * a.bias.batch);
+    sums_begin(&at, &a, &share, grad_bias);
 
     for (int task = task_begin; task < task_end; ++task) {
         const problem p =
@@ -483,10 +498,7 @@ KERNEL(admixture_backward)
         at.sums = (long)task * a.splits + split;
         at.deltas = work + REGION(a.region[MGK_REGION_DELTAS]) +
                     ((long)split * batches + p.batch) * a.heads * a.length + p.row_base;
-        /* shared noise and a shared mixing are any head's */
-        x.scorer.modifiers = modifiers_of(&a, &p, 0, slopes, &data);
-        x.scorer.mixing = mixing_of(&a, 0, mix, mix_weight, noise);
-        x.scorer.hidden = mix_hidden_offset;
+        scorer_begin(&x.scorer, &a, &p, &at, mix_hidden_offset);
         for (int k0 = split * GROUP_HELD; k0 < keys; k0 += a.splits * GROUP_HELD) {
             const key_block b = {&g, &a, &p, &at, &x, k0, keys};
             load_keys(&b);
