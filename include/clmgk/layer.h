@@ -131,9 +131,9 @@ typedef struct clmgk_layer_desc {
      * S, D, E, masks and modifiers, score and mask as text (with a cache i counts the new tokens, j the cache's),
      * state. Its `gradients` may name its parameters (prior, variance, shift, bias, sinks, mix..., captured arrays,
      * numbers, state), but not q, k and v. Its precision holds for the layer's products, too (gemm.h). Its layouts (the
-     * layer chooses them), statistics, combine, use_positions, use_mask_blocks, append, and without a cache pages must
-     * be zero. Without a second input and without a cache S is N; with a cache S is cache_capacity (0 stands for it).
-     * The library reads the structure only during the call.
+     * layer chooses them), statistics, combine, use_positions, use_mask_blocks, append, sizes_at_call, and without a
+     * cache pages must be zero. Without a second input and without a cache S is N; with a cache S is cache_capacity (0
+     * stands for it). The library reads the structure only during the call.
      */
     const clmgk_attention_desc *attention;
 

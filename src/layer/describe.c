@@ -161,6 +161,7 @@ static clmgk_status check_outer_fields(clmgk_attention_desc *a, int64_t cache_ca
                   {"use_page_offsets", a->use_page_offsets},
                   {"use_mask_blocks", a->use_mask_blocks},
                   {"append", a->append},
+                  {"sizes_at_call", a->sizes_at_call},               /* the other operations have the layer's */
                   {"sequences", a->use_lengths ? a->sequences : 0}}; /* they have caches of their own */
     for (size_t i = 0; i < MGK_COUNT(others); ++i)
         if (others[i].value != 0)
