@@ -4,9 +4,10 @@
 
     configurations.py PROGRAM [--update]        PROGRAM: offline_plans, which prints all configurations
 
-The file is a selection: each option that plans give to kernels of an engine is in one of its lines; SIMT is one engine on
-all vendors' devices, a matrix unit one of its own. Fails where plans no longer make a line, and where an option is
-missing. --update rewrites the file: lines that plans still make stay."""
+The file is a selection: each option that plans give to kernels of an engine is in one of its lines, and so are a
+work-item's rows and keys in each kernel of the engine SIMT; SIMT is one engine on all vendors' devices, a matrix unit one
+of its own. Fails where plans no longer make a line, and where an option is missing. --update rewrites the file: lines that
+plans still make stay, while there are few enough."""
 import argparse
 import pathlib
 import subprocess
@@ -18,9 +19,10 @@ MOST = 150
 
 
 def options_of(line):
-    engine, _, _, *options = line.split()
+    engine, _, file, *options = line.split()
     engine = "simt" if engine.startswith("simt-") else engine
-    return {(engine, option) for option in options}
+    shares = " ".join(option for option in options if option.startswith(("-DROWS_PER_THREAD=", "-DKEYS_PER_THREAD=")))
+    return {(engine, option) for option in options} | ({(pathlib.PurePath(file).name, shares)} if shares else set())
 
 
 def selection(made, kept):
@@ -44,6 +46,7 @@ def main():
     kept = [line for line in found if line in set(made)]
     if arguments.update:
         lines = selection(made, kept)
+        lines = lines if len(lines) <= MOST else selection(made, [])
         FILE.write_text("\n".join([TITLE, *lines]) + "\n")
         kept = found = lines
     faults = [f"plans no longer make: {line}" for line in found if line not in set(kept)]
