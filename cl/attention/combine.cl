@@ -84,9 +84,10 @@ FUNCTION float team_sum(const row_parts *x, int first, int last, int e, float to
             const float l = p <= last ? x->lse[at] : -INFINITY, low = PART_LOW(x, at);
             const float4 o = load_four(x->o + at * x->size, e, x->size, aligned);
             const bool seen = l != -INFINITY; /* else the part has no visible key, and its O may be anything */
-            const float weight = seen ? exp((l - top + (low - top_low)) * PART_UNIT) : 0.0f;
-            sum += weight;
-            *value = seen ? fma((float4)(weight), o, *value) : *value;
+            /* its root: the weight of keys far below a sink may underflow before it multiplies large numbers */
+            const float root = seen ? exp((l - top + (low - top_low)) * (0.5f * PART_UNIT)) : 0.0f;
+            sum = fma(root, root, sum);
+            *value = seen ? fma((float4)(root), root * o, *value) : *value;
         }
     }
     return sum;

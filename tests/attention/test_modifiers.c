@@ -203,6 +203,24 @@ TH_TEST(sinks)
     }
 }
 
+/* Sinks so far above all logits that a key's weight underflows where its share of large values does not. */
+TH_TEST(sinks_far_above_large_values)
+{
+    static const double sinks[] = {80.0, 88.0, 95.0};
+    static const clmgk_dtype types[] = {CLMGK_DTYPE_F32, CLMGK_DTYPE_BF16};
+    for (size_t n = 0; n < TH_COUNT(sinks) * TH_COUNT(th_variants) * (session->full ? 2 : 1); n++) {
+        const size_t variant = n / TH_COUNT(sinks) % TH_COUNT(th_variants);
+        if (!th_takes(session, variant, 2))
+            continue;
+        clmgk_attention_desc desc = th_small_desc(th_variants[variant], 90, 70);
+        desc.dtype = types[n / (TH_COUNT(sinks) * TH_COUNT(th_variants))];
+        TH_PROBLEM problem = th_sinks_problem(desc, 0, n);
+        th_fill(&problem, TH_SINKS, sinks[n % TH_COUNT(sinks)]);
+        th_scale(&problem, TH_V, 1e30);
+        th_expect(session, &problem);
+    }
+}
+
 /* ---- dropout ----------------------------------------------------------------------------------------------------- */
 
 TH_TEST(dropouts)
