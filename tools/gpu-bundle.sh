@@ -77,8 +77,12 @@ for path in sorted(pathlib.Path(sys.argv[1]).glob("*/case.json")):
 TEXT
 }
 
+glibc_of() { # FILE... : the version that these need
+    objdump -T "$@" | grep -o 'GLIBC_2\.[0-9]*' | sort -uV | tail -n 1 | sed 's/GLIBC_//'
+}
+
 pack() { # BUILD BUNDLE PACKAGE
-    local root build=$1 bundle=$2 program numeric clblast
+    local root build=$1 bundle=$2 program file numeric clblast
     root=$(dirname "$here")
     [[ ! -e $bundle || -f $bundle/MANIFEST ]] || fail 2 "pack: --output '$bundle' is there and is no bundle"
     build=${build:-$root/build}
@@ -107,7 +111,10 @@ pack() { # BUILD BUNDLE PACKAGE
     {
         echo "commit $(git -C "$root" describe --always --dirty 2>/dev/null || echo unknown)"
         echo "machine $(uname -m)"
-        echo "glibc $(objdump -T "$bundle"/bin/* "$bundle"/lib/* | grep -o 'GLIBC_2\.[0-9]*' | sort -uV | tail -n 1 | sed 's/GLIBC_//')"
+        echo "glibc $(glibc_of "$bundle"/bin/*)"
+        for file in "$bundle"/lib/*; do
+            echo "glibc-$(basename "$file") $(glibc_of "$file")"
+        done
         echo "numeric ${numeric//$'\n'/ }"
     } >"$bundle/MANIFEST"
     tar -C "$(dirname "$bundle")" -czf "$bundle.tar.gz" "$(basename "$bundle")"
@@ -138,18 +145,25 @@ choose_drivers() {
     export OCL_ICD_VENDORS=$work/icd
 }
 
+expect_glibc() { # WHAT KEY
+    local here_libc needed
+    here_libc=$(getconf GNU_LIBC_VERSION | cut -d ' ' -f 2) needed=$(manifest "$2")
+    [[ $(printf '%s\n' "$here_libc" "$needed" | sort -V | head -n 1) == "$needed" ]] ||
+        fail 2 "this machine has glibc $here_libc, $1 needs $needed: pack on an older system"
+}
+
 # Prefers the machine's libraries, of which a driver may need newer versions, but for its own.
 choose_libraries() {
-    local file name missing here_libc
+    local file name missing
     [[ $(uname -m) == "$(manifest machine)" ]] || fail 2 "the bundle is for $(manifest machine), this machine is $(uname -m)"
-    here_libc=$(getconf GNU_LIBC_VERSION | cut -d ' ' -f 2)
-    [[ $(printf '%s\n' "$here_libc" "$(manifest glibc)" | sort -V | head -n 1) == "$(manifest glibc)" ]] ||
-        fail 2 "this machine has glibc $here_libc, the programs need $(manifest glibc): pack on an older system"
+    expect_glibc "the bundle" glibc
     mkdir -p "$work"/{lib,cache}
     missing=$(ldd "$bundle"/bin/* "$bundle"/lib/libclblast* 2>/dev/null) || true
     for file in "$bundle"/lib/*; do
         name=$(basename "$file")
-        [[ ! $name =~ $own_libraries && $missing != *"$name => not found"* ]] || ln -sf "$file" "$work/lib/$name"
+        [[ $name =~ $own_libraries || $missing == *"$name => not found"* ]] || continue
+        expect_glibc "$name, which it lacks," "glibc-$name"
+        ln -sf "$file" "$work/lib/$name"
     done
     export LD_LIBRARY_PATH=$work/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}$libraries
 }

@@ -26,9 +26,9 @@ class Bundle(unittest.TestCase):
         cls.script = cls.folder / "bundle/gpu-bundle.sh"
 
     @staticmethod
-    def call(*words):
+    def call(*words, **environment):
         return subprocess.run(["bash", *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8",
-                              check=False, env={**os.environ, "TMPDIR": tempfile.gettempdir()})
+                              check=False, env={**os.environ, "TMPDIR": tempfile.gettempdir(), **environment})
 
     def run_bundle(self, *words):
         return self.call(self.script, "run", "--rehearse", "--device", "cpu", "--output", self.folder / "results", *words)
@@ -69,6 +69,20 @@ class Bundle(unittest.TestCase):
         self.assertIn("test_combine: FAILED, status 3", done.stderr)
         self.assertIn("wrong numbers", (results / "numbers.log").read_text(encoding="utf-8"))
         self.assertEqual(json.loads((results / "results.json").read_text())["numbers"][0]["status"], 3)
+
+    def test_older_c_library(self):
+        """The programs' needs count, not those of libraries that the machine has itself."""
+        needed = [line.split()[1] for line in (self.folder / "bundle/MANIFEST").read_text(encoding="utf-8").splitlines()
+                  if line.startswith("glibc ")]
+        self.assertEqual(len(needed), 1)
+        tools = self.folder / "tools"
+        tools.mkdir()
+        for version, status in ((needed[0], 0), ("2.5", 2)):
+            (tools / "getconf").write_text(f"#!/bin/sh\necho glibc {version}\n", encoding="utf-8")
+            (tools / "getconf").chmod(0o755)
+            done = self.call(self.script, "run", "--rehearse", "--device", "cpu", "--output", self.folder / "older", "facts",
+                             PATH=f"{tools}:{os.environ['PATH']}")
+            self.assertEqual(done.returncode, status, done.stderr)
 
     def test_usage(self):
         for status, words in ((2, []), (2, ["fly"]), (2, ["run", "fly"]), (2, ["run", "--output"]), (0, ["--help"]), (2, ["pack", "--short"]),
