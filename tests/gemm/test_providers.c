@@ -23,6 +23,8 @@ static int answer(void)
     return code;
 }
 
+/* NOLINTBEGIN(readability-function-size): parameters as CLBlast has them */
+
 /* Temporary memory beyond what CLBlast can count. */
 static int huge(int layout, int turn_a, int turn_b, size_t m, size_t n, size_t k, size_t a, size_t lda, size_t b,
                 size_t ldb, size_t c, size_t ldc, const cl_command_queue *queue, size_t *bytes)
@@ -71,6 +73,8 @@ static int multiply(int layout, int turn_a, int turn_b, size_t m, size_t n, size
     products++;
     return 0;
 }
+
+/* NOLINTEND(readability-function-size) */
 
 clmgk_status __real_mgk_library_load(const char *soname, const char *const *names, size_t count, void *functions,
                                      clmgk_error *error);
