@@ -53,22 +53,24 @@ FUNCTION void block_product(engine *e, const scorer *x, const tile_view *view, i
     mix_scores(&b, sub, eps, product);
 }
 
-FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, int sub, const bool known,
-                           const bool lazy, const row_base *base, real (*product)[BLOCK_ROWS], real (*w)[BLOCK_ROWS])
+FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, const score_pass *pass,
+                           real (*product)[BLOCK_ROWS], real (*w)[BLOCK_ROWS])
 {
-    if (known) {
+    const int sub = pass->sub;
+    const bool lazy = pass->lazy;
+    if (pass->known) {
         score_get(e, 0, sub, product);
     } else {
         block_product(e, x, view, sub, product);
         if (!lazy)
             score_put(e, 0, sub, product);
     }
-    const pair_block b = {e, x, view, base};
+    const pair_block b = {e, x, view, pass->base};
     real slope[BLOCK_KEYS][BLOCK_ROWS];
     find_exponents(&b, sub, product, w, slope);
     if (!lazy)
         return;
-    settle_scores(e, x, view, sub, base, w);
+    settle_scores(e, x, view, sub, pass->base, w);
     KEYS_FOR(u)
         ROWS_FOR(v)
             w[u][v] = power_of(w[u][v]);

@@ -131,10 +131,12 @@ FUNCTION void block_product(engine *e, const scorer *x, const tile_view *view, i
 }
 
 /* Component r's part in a sub-tile's scores; `product`: of sMGK's keys, or PRODUCTS_TOGETHER, of all components. */
-FUNCTION void component_scores(engine *e, const scorer *x, const tile_view *view, int sub, const int r,
-                               const bool known, const bool lazy, const row_base *base, real (*product)[BLOCK_ROWS],
-                               real (*w)[BLOCK_ROWS])
+FUNCTION void component_scores(engine *e, const scorer *x, const tile_view *view, const score_pass *pass, const int r,
+                               real (*product)[BLOCK_ROWS], real (*w)[BLOCK_ROWS])
 {
+    const int sub = pass->sub;
+    const bool lazy = pass->lazy;
+    const row_base *const base = pass->base;
     real s[BLOCK_KEYS][BLOCK_ROWS];
     if (r > 0) {
         if (!lazy && !ALL_MAXIMA(e))
@@ -144,7 +146,7 @@ FUNCTION void component_scores(engine *e, const scorer *x, const tile_view *view
 #if PRODUCTS_TOGETHER
     product += r * BLOCK_KEYS;
 #elif !KEYS_SHIFTED
-    score_product(e, x, view, sub, r, known, lazy, product);
+    score_product(e, x, view, sub, r, pass->known, lazy, product);
 #endif
     const pair_block b = {e, x, view};
     KEYS_FOR(u)
@@ -157,9 +159,11 @@ FUNCTION void component_scores(engine *e, const scorer *x, const tile_view *view
     join_component(r, lazy, s, w);
 }
 
-FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, int sub, const bool known,
-                           const bool lazy, const row_base *base, real (*product)[BLOCK_ROWS], real (*w)[BLOCK_ROWS])
+FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, const score_pass *pass,
+                           real (*product)[BLOCK_ROWS], real (*w)[BLOCK_ROWS])
 {
+    const int sub = pass->sub;
+    const bool lazy = pass->lazy;
     const pair_block b = {e, x, view};
 #if PRODUCTS_TOGETHER
     real products[COMPONENTS * BLOCK_KEYS][BLOCK_ROWS];
@@ -172,20 +176,20 @@ FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, in
     tile_products_together(e, view->panel, sub, view->edge, products);
     product = products;
 #elif KEYS_SHIFTED
-    score_product(e, x, view, sub, 0, known, lazy, product);
+    score_product(e, x, view, sub, 0, pass->known, lazy, product);
 #endif
     if (HAS_FACTORED && view->factored) {
-        factored_weights(e, &b, view, sub, lazy, base, product, w);
+        factored_weights(e, &b, view, sub, lazy, pass->base, product, w);
         return;
     }
-#define SCORES(r) component_scores(e, x, view, sub, r, known, lazy, base, product, w)
+#define SCORES(r) component_scores(e, x, view, pass, r, product, w)
     COPIES(SCORES, COMPONENTS);
     if (HAS_FACTORED && x->components.one_scale) {
         real factored[BLOCK_KEYS][BLOCK_ROWS];
-        factored_weights(e, &b, view, sub, lazy, base, product, factored);
+        factored_weights(e, &b, view, sub, lazy, pass->base, product, factored);
         KEYS_FOR(u)
             ROWS_FOR(v) {
-                const entry n = tile_entry(&b, sub, u, v, base);
+                const entry n = tile_entry(&b, sub, u, v, pass->base);
                 const ireal taken = is_factored(row_spread(&b, &n), key_spread(&b, &n));
                 w[u][v] = taken ? factored[u][v] : w[u][v];
             }
@@ -253,31 +257,31 @@ FUNCTION int steps_of(const mgk_attention_args *a, const row_block *block, int k
     return max(panels * ((keys - hidden + SUB_KEYS - 1) / SUB_KEYS), 1);
 }
 
-/* Keys and values of a tile. */
-FUNCTION void tile_ahead(engine *e, const mgk_attention_args *a, int slot_k, int slot_v, __global const k_element *k,
+/* Keys and values of the next tile, or of the next work-group's first one. */
+FUNCTION void tile_ahead(engine *e, const mgk_attention_args *a, const bool next_tile, __global const k_element *k,
                          __global const v_element *v, int k0, int end, int steps)
 {
     const int limit = min(k0 + TILE_KEYS, end);
+    const int slot_k = next_tile ? AHEAD_TILE_K : AHEAD_K, slot_v = next_tile ? AHEAD_TILE_V : AHEAD_V;
     for (int r = 0; r < PRODUCTS; ++r)
         rows_ahead(e, slot_k + r, elements_of(k + r * a->k.component), a->k.token, k0, limit, a->head_size, steps);
     rows_ahead(e, slot_v, elements_of(v), a->v.token, k0, limit, a->value_size, steps);
 }
 
-/* The rows that the next work-group reads and writes, which the same core probably executes; q, k, v and o are the
+/* The rows that the next work-group reads and writes, which the same core probably executes; `at` and o are the
  * block's. */
 FUNCTION void block_ahead(engine *e, const mgk_attention_args *a, const row_block *block, const row_block *next,
-                          __global const q_element *q, __global const k_element *k, __global const v_element *v,
-                          __global const o_element *o, int steps)
+                          const row_arrays *at, __global const o_element *o, int steps)
 {
     const long b = next->b - block->b, h = next->h - block->h;
     const long g = (long)next->h * a->kv_heads / a->heads - (long)block->h * a->kv_heads / a->heads;
     const int end = min(next->first + GROUP_ROWS, a->length);
-    rows_ahead(e, AHEAD_Q, elements_of(q + b * a->q.batch + h * a->q.head), a->q.token, next->first, end, a->head_size,
-               steps);
+    rows_ahead(e, AHEAD_Q, elements_of(at->q + b * a->q.batch + h * a->q.head), a->q.token, next->first, end,
+               a->head_size, steps);
     rows_ahead(e, AHEAD_O, elements_of(o + b * a->o.batch + h * a->o.head), a->o.token, next->first, end, a->value_size,
                steps);
     if (!HAS_PAGE_TABLE && (b != 0 || g != 0))
-        tile_ahead(e, a, AHEAD_K, AHEAD_V, k + b * a->k.batch + g * a->k.head, v + b * a->v.batch + g * a->v.head, 0,
+        tile_ahead(e, a, false, at->k + b * a->k.batch + g * a->k.head, at->v + b * a->v.batch + g * a->v.head, 0,
                    a->length_k, steps);
     rows_announced(e);
 }
@@ -309,8 +313,7 @@ FUNCTION void tile_begin(engine *e, mixture *x, const key_walk *w, const row_arr
     tile_stage(e, x, w, at, k0);
     const int next = next_tile(w, k0);
     if (!(DENSITY || HAS_PAGE_TABLE) && next < w->end)
-        tile_ahead(e, w->a, AHEAD_TILE_K, AHEAD_TILE_V, at->k, at->v, next, w->end,
-                   steps_of(w->a, block, k0, TILE_KEYS));
+        tile_ahead(e, w->a, true, at->k, at->v, next, w->end, steps_of(w->a, block, k0, TILE_KEYS));
 }
 
 /* A panel's weights of the tile at k0, and their values' part of O. `bias`: of the head's row 0. */
@@ -372,7 +375,7 @@ KERNEL(mixture_forward)
     panels_begin(&e, &x, &walk, &at, &values);
 #if !HAS_SEQUENCES && !SPLIT_KEYS && !DENSITY
     const row_block next = row_block_of(&a, GROUP_ID + 1, a.heads, offsets);
-    block_ahead(&e, &a, &block, &next, at.q, at.k, at.v, results_of(&a, &p, h, &block, o, lse, lse_low, work).o,
+    block_ahead(&e, &a, &block, &next, &at, results_of(&a, &p, h, &block, o, lse, lse_low, work).o,
                 steps_of(&a, &block, walk.begin, walk.end - walk.begin));
 #endif
     for (int k0 = walk.begin; k0 < walk.end; k0 = walk_on(&walk, k0)) {
