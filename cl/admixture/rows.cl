@@ -26,7 +26,8 @@ __kernel void admixture_rows_begin(KERNEL_PARAMETERS)
         return;
     const row_place at = row_of(&a, x);
     row_values own = {0.0f, 0.0f, 0.0f, 0.0f};
-    const bool seen = row_values_of(&a, &at, o, lse, lse_low, grad_o, grad_lse, sinks, &own);
+    const row_results results = {o, grad_o, lse, lse_low, grad_lse, sinks};
+    const bool seen = row_values_of(&a, &at, &results, &own);
     work[REGION(a.region[MGK_REGION_LOG]) + x] = seen ? -own.log_high - (HAS_LSE_LOW ? 0.0f : own.log_low) : -INFINITY;
     if (HAS_LSE_LOW)
         work[REGION(a.region[MGK_REGION_LOG_LOW]) + x] = -own.log_low;

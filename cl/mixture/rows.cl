@@ -80,7 +80,8 @@ __kernel void mixture_rows_begin(KERNEL_PARAMETERS)
         return;
     float log_row = -INFINITY, log_low = 0.0f, delta = 0.0f, sink = 0.0f;
     row_values own;
-    if (row_values_of(&a, &at, o, lse, lse_low, grad_o, grad_lse, sinks, &own)) {
+    const row_results results = {o, grad_o, lse, lse_low, grad_lse, sinks};
+    if (row_values_of(&a, &at, &results, &own)) {
         delta = own.delta;
         sink = own.sink;
         log_low = -own.log_low;
