@@ -31,6 +31,7 @@ struct __align__(8) vector2 {
 struct __align__(8) words2 {
     uint x, y;
     words2() = default;
+    __device__ words2(uint a) : x(a), y(a) {}
     __device__ words2(uint a, uint b) : x(a), y(b) {}
 };
 #define uint2 words2
@@ -107,6 +108,11 @@ DEVICE float2 operator+(float2 a, float2 b) { return float2(a.x + b.x, a.y + b.y
 DEVICE float2 operator-(float2 a, float2 b) { return float2(a.x - b.x, a.y - b.y); }
 DEVICE float2 operator*(float2 a, float2 b) { return float2(a.x * b.x, a.y * b.y); }
 DEVICE float2 &operator-=(float2 &a, float2 b) { return a = a - b; }
+DEVICE int2 operator!=(float2 a, float2 b) { return int2(-(a.x != b.x), -(a.y != b.y)); }
+DEVICE uint2 operator+(uint2 a, uint2 b) { return uint2(a.x + b.x, a.y + b.y); }
+DEVICE uint2 operator&(uint2 a, uint2 b) { return uint2(a.x & b.x, a.y & b.y); }
+DEVICE uint2 operator|(uint2 a, uint2 b) { return uint2(a.x | b.x, a.y | b.y); }
+DEVICE uint2 operator>>(uint2 a, uint2 b) { return uint2(a.x >> b.x, a.y >> b.y); }
 DEVICE float4 operator+(float4 a, float4 b) { EACH(float4, ADD); }
 DEVICE float4 operator-(float4 a, float4 b) { EACH(float4, SUBTRACT); }
 DEVICE float4 operator*(float4 a, float4 b) { EACH(float4, MULTIPLY); }
@@ -150,6 +156,7 @@ DEVICE float4 fabs(float4 x) { OF_EACH(fabs); }
 /* What a ternary operator is to vectors. */
 template <class T> DEVICE T choose(bool condition, T x, T y) { return condition ? x : y; }
 DEVICE float choose(bool condition, float x, float y) { return condition ? x : y; }
+DEVICE uint2 choose(int2 c, uint2 x, uint2 y) { return uint2(c.x ? x.x : y.x, c.y ? x.y : y.y); }
 DEVICE uint4 choose(int4 c, uint4 x, uint4 y)
 {
     return uint4(c.x ? x.x : y.x, c.y ? x.y : y.y, c.z ? x.z : y.z, c.w ? x.w : y.w);
