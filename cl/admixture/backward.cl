@@ -55,6 +55,8 @@
 #define KEEPS_WEIGHTS (WANT_V && MIX_AFTER == 0)
 #define KEEPS_SUMS    1
 
+#define BLOCK_SUMS SUMS
+
 #define HEAD_TERMS ((1 + STAGES_AHEAD) * TILE_STREAMED) /* of a head, and of the next one */
 
 #include "engine/backward.clh"
@@ -212,6 +214,12 @@ FUNCTION void head_begin(const key_block *b, int h)
 
 #include "admixture/mixed_pairs.clh"
 
+/* Sums of all heads of the work-group's task. */
+FUNCTION __global float *head_sums_of(const mgk_attention_args *a, const places *at)
+{
+    return at->work + REGION(a->region[MGK_REGION_MIX_SUMS]) + at->sums * a->heads * SUMS;
+}
+
 /* The gradients of a panel's tile from head h of those with a softmax. `value_head`, `grad_head`: where its values and
  * dO are held; MIX_AFTER: dP is held. */
 FUNCTION void score_tile_of(const key_block *b, const panel_tile *m, int h, int value_head, int grad_head)
@@ -243,9 +251,7 @@ FUNCTION void score_tile_of(const key_block *b, const panel_tile *m, int h, int 
         accumulate_values(b->g, m->panel, value_head, grad_head, WEIGHT_SLOT, 0, m->entries, m->edge);
     store_row_sums(b, m, h);
     if (SUMS > 0)
-        block_sums_add(b->g, sums, SUMS,
-                       b->at->work + REGION(b->a->region[MGK_REGION_MIX_SUMS]) +
-                           (b->at->sums * b->a->heads + h) * SUMS);
+        block_sums_keep(b->g, h * SUMS, sums, SUMS, head_sums_of(b->a, b->at));
     if (WANT_NUMBERS > 0)
         block_sums_add(b->g, numbers, WANT_NUMBERS, b->at->numbers);
 }
@@ -506,6 +512,8 @@ KERNEL(admixture_backward)
                 value_heads(&b, g0, ALL_HEADS ? a.kv_heads : g0 + 1);
             finish_keys(&b);
         }
+        if (SUMS > 0)
+            block_sums_end(&g, a.heads * SUMS, head_sums_of(&a, &at));
     }
     branch_end();
 }
