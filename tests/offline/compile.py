@@ -63,6 +63,7 @@ CLANG_PTX_WIDE = {"smgk2-128": 240}
 # card spills is below.
 MATRIX_SPILLS = {
     ("mgk2-bf16-128-wgmma", "forward"): 192, ("mgk4-bf16-64-wgmma", "forward"): 136, ("smgk2-bf16-128-wgmma", "forward"): 152,
+    ("softmax-bf16-128-wgmma-cuda", "forward"): 80, ("softmax-f16-128-wgmma-cuda", "forward"): 80,
     ("mgk2-bf16-128-wgmma-cuda", "forward"): 104, ("mgk4-bf16-64-wgmma-cuda", "forward"): 68,
     ("hard-fish2-bf16-64-wgmma", "forward"): 212, ("hard-fish2-bf16-128-wgmma", "forward"): 52,
     ("backward-softmax-bf16-texts-64-wgmma", "backward"): 128,
