@@ -40,7 +40,7 @@ TH_TEST(head_sizes)
     static const int64_t size[][2] = {{1, 1},     {8, 64},    {3, 17},    {17, 64},   {8, 8},    {40, 72},
                                       {64, 64},   {5, 3},     {100, 40},  {128, 128}, {16, 200}, {200, 33},
                                       {256, 128}, {80, 96},   {7, 31},    {48, 49},   {96, 80},  {160, 192},
-                                      {192, 160}, {511, 300}, {512, 512}, {72, 1},    {33, 16}};
+                                      {192, 160}, {320, 320}, {511, 300}, {512, 512}, {72, 1},   {33, 16}};
     for (size_t n = 0; n < (session->full ? TH_COUNT(size) : 1) * TH_COUNT(th_variants); n++) {
         const size_t number = session->full ? n / TH_COUNT(th_variants) : 3 * n + 1;
         clmgk_attention_desc desc = {.variant = th_variants[n % TH_COUNT(th_variants)],
