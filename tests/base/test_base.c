@@ -80,6 +80,19 @@ TH_HOST_TEST(test_names)
     assert_string_equal(clmgk_version(), CLMGK_VERSION);
 }
 
+TH_HOST_TEST(test_numbers_of_storage_types)
+{
+    static const float numbers[] = {0.0f, 1.0f, -1.5f, 0.375f, 240.0f, -0x1.2p-6f};
+    for (int dtype = 0; dtype < CLMGK_DTYPES; dtype++) {
+        const clmgk_dtype_info type = clmgk_dtype_get_info((clmgk_dtype)dtype);
+        uint32_t array[2 * TH_COUNT(numbers)] = {0};
+        for (size_t i = 0; i < TH_COUNT(numbers); i++)
+            mgk_put_number(array, i, numbers[i], &type);
+        for (size_t i = 0; i < TH_COUNT(numbers); i++)
+            assert_true(mgk_number(array, i, &type) == (double)numbers[i]);
+    }
+}
+
 /* Every value's name gives the value again. */
 TH_HOST_TEST(test_values_from_names)
 {
