@@ -207,21 +207,46 @@ static bool copies_at_once(const mgk_tunables *p)
            mgk_matrix_unit_is_direct(mgk_tunable_get(p, MGK_NAMED(emulates)));
 }
 
+/* Words of local memory for the forward pass's ring, and of them for alignment, rows' terms and votes. */
+enum { RING_WORDS = 12287, ROWS_WORDS = 640, RING_OTHERS = ROWS_WORDS + PART_ALIGNMENT / WORD_BYTES };
+
+/* Words of mixed heads' queries in local memory. */
+static int64_t mixed_queries_words_of(const mgk_footprint *f, const mgk_tunables *p)
+{
+    const bool staged = STAGES_QUERIES(uses_wgmma(p), f->products, width_of(f->head_size));
+    return staged ? f->products * words_of(f, p, rows_of(p)).key : 0;
+}
+
+/* Places of the ring of mixed heads; 0: none. It needs values of each head's own, and blocks with all of their heads.
+ * With wgmma it makes room for tiles of 64 keys; shorter ones gain nothing.
+ * Queries in local memory meet the keys of all components together. */
+static int heads_places(const mgk_footprint *f, const mgk_tunables *p)
+{
+    enum { LEAST = 2, BESIDE = 2, LONG_KEYS = 64 };
+    const bool is_emulated = mgk_tunable_get(p, MGK_NAMED(unit)) == 0 && !copies_at_once(p);
+    const bool has_ring = (is_emulated || (uses_wgmma(p) && tile_of(p) >= LONG_KEYS)) && f->forward &&
+                          bf16_slices_of(f) == 0 && mgk_tunable_get(p, MGK_NAMED(row_tiles)) == 1 &&
+                          f->held_heads == f->value_heads && f->held_heads % mgk_tunable_get(p, MGK_NAMED(heads)) == 0;
+    const int64_t queries = mixed_queries_words_of(f, p), least = queries > 0 ? f->products + 1 : LEAST;
+    const int64_t room = (RING_WORDS - RING_OTHERS - queries) / place_words_of(f, p);
+    return has_ring && room >= least ? (int)LESSER_OF(room, f->products + BESIDE) : 0;
+}
+
 /* Places of the forward pass's ring; 0: it has no ring. With places for the keys of two tiles and the values of one, if
  * a kernel has the memory, all of a tile is copied a whole tile ahead; the terms of keys come with it. Else the keys of
  * several components follow each other, if there is no room for all of a tile and copies are under way meanwhile.
- * Scores of mixed heads leave no room, two row tiles no registers. If one product's tiles take all of the 48 KB (D =
- * 128), an H200 is 3 % faster without the ring; else it is 4 to 7 % faster with it. */
+ * Two row tiles leave no registers. If one product's tiles take all of the 48 KB (D = 128), an H200 is 3 % faster
+ * without the ring; else it is 4 to 7 % faster with it. */
 static int ring_places(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
 {
-    enum { MOST_WORDS = 12287, OTHERS = 640, UNUSED_TERMS = 5 }; /* of a kernel; rows' terms and votes; unused terms */
-    enum { LEAST = 2, MOST = 5, ROOM = OTHERS + PART_ALIGNMENT / WORD_BYTES };
-    const bool has_ring =
-        f->forward && f->held_heads == 0 && bf16_slices_of(f) == 0 && mgk_tunable_get(p, MGK_NAMED(row_tiles)) == 1;
+    enum { LEAST = 2, MOST = 5, UNUSED_TERMS = 5 };
+    if (f->held_heads > 0)
+        return heads_places(f, p);
+    const bool has_ring = f->forward && bf16_slices_of(f) == 0 && mgk_tunable_get(p, MGK_NAMED(row_tiles)) == 1;
     const bool has_terms = f->tile.terms > UNUSED_TERMS;
-    const int64_t terms = has_terms ? tile_of(p) * (f->tile.terms + f->components) + OTHERS : 0;
+    const int64_t terms = has_terms ? tile_of(p) * (f->tile.terms + f->components) + ROWS_WORDS : 0;
     const bool has_more = facts->dynamic_local > 0 && (f->products > 1 || takes_long_tiles(f, facts, p));
-    const int64_t most = has_more ? (int64_t)(local_limit(f, facts, p) / WORD_BYTES) - ROOM : MOST_WORDS;
+    const int64_t most = has_more ? (int64_t)(local_limit(f, facts, p) / WORD_BYTES) - RING_OTHERS : RING_WORDS;
     const int64_t room = (most - terms) / place_words_of(f, p), ahead = 2 * f->products + 1;
     if (!has_ring)
         return 0;
@@ -243,15 +268,17 @@ static int64_t mixed_keys_words_of(const mgk_footprint *f, const mgk_device_fact
     return own + (is_cpu ? heads * held.value + tiles : LARGER_OF(of_keys, tiles));
 }
 
-/* Words of mixed heads. Queries are in local memory, and dO in the kernel of queries; the forward pass has the values
- * of all heads of a block. */
+/* Words of mixed heads. Queries are in local memory, and dO in the kernel of queries; the forward pass has a ring, or
+ * the values of all heads of a block. */
 static int64_t mixed_words_of(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
 {
     const words tile = words_of(f, p, tile_of(p)), held = words_of(f, p, rows_of(p));
-    const bool staged = STAGES_QUERIES(uses_wgmma(p), f->products, width_of(f->head_size));
-    const int64_t of_queries = (staged ? f->products * held.key : 0) + f->products * tile.key;
-    return f->forward ? of_queries + mgk_tunable_get(p, MGK_NAMED(heads)) * tile.value
-                      : LARGER_OF(of_queries + held.value + tile.value, mixed_keys_words_of(f, facts, p));
+    const int64_t queries = mixed_queries_words_of(f, p), keys = f->products * tile.key;
+    const int places = heads_places(f, p);
+    if (f->forward)
+        return queries +
+               (places > 0 ? places * place_words_of(f, p) : keys + mgk_tunable_get(p, MGK_NAMED(heads)) * tile.value);
+    return LARGER_OF(queries + keys + held.value + tile.value, mixed_keys_words_of(f, facts, p));
 }
 
 static int64_t forward_words_of(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
@@ -336,6 +363,20 @@ static int most_heads(const mgk_footprint *f, const mgk_device_facts *facts, con
     return heads;
 }
 
+/* Takes tiles of 64 keys if wgmma's ring has them and registers hold their scores: beside one block of scores the sums
+ * of all heads, beside two of two short heads (docs/gpu.md). */
+static bool choose_long_tiles(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
+{
+    enum { LONG = 8, TWO_SCORES = 2, HEADS_OF_TWO = 2, WIDEST_OF_TWO = 64 };
+    const bool two = f->scores == TWO_SCORES && width_of(f->widest) <= WIDEST_OF_TWO;
+    if (!uses_wgmma(p) || !f->forward || score_is_costly(f) || !(f->scores == 1 || two))
+        return false;
+    const int most = most_heads(f, facts, p);
+    mgk_tunable_default(p, MGK_NAMED(heads), two ? LESSER_OF(most, HEADS_OF_TWO) : most);
+    mgk_tunable_default(p, MGK_NAMED(key_tiles), LONG);
+    return heads_places(f, p) > 0 && fits(f, facts, p);
+}
+
 /* Takes the most heads, then the most rows, then the longest tile for which local memory suffices: heads share the
  * products, and rows share the copies. */
 static void choose_mixed(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
@@ -344,6 +385,8 @@ static void choose_mixed(const mgk_footprint *f, const mgk_device_facts *facts, 
     const int least = least_tiles(p), fewest = uses_wgmma(p) ? mgk_tunable_get(p, MGK_NAMED(warps)) : least_warps(f, p);
     const int64_t most_columns = uses_wgmma(p) ? WIDEST : FEW_COLUMNS;
     const bool is_short = held_of(f) > FEW_SCORES || gradient_columns(f) > most_columns || score_is_costly(f);
+    if (choose_long_tiles(f, facts, p))
+        return;
     const int most_warps = mgk_tunable_get(p, MGK_NAMED(warps));
     const int most_tiles = is_short ? least : LESSER_OF(TILES, sizes_of(p)->most_tiles / 2);
     for (int heads = most_heads(f, facts, p); heads >= 1; heads /= 2) {

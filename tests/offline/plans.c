@@ -166,6 +166,8 @@ static const problem matrices[] = {
      false},
     {"hard-fish2-bf16-128", CLMGK_VARIANT_HARD_FISH, CLMGK_DTYPE_BF16, 2, 128, 128, false, false, false,
      CLMGK_PASS_FORWARD, false},
+    {"hard-mish2-bf16-128", CLMGK_VARIANT_HARD_MISH, CLMGK_DTYPE_BF16, 2, 128, 128, false, false, false,
+     CLMGK_PASS_FORWARD, false},
     {"hard-fish2-bf16-64", CLMGK_VARIANT_HARD_FISH, CLMGK_DTYPE_BF16, 2, 64, 64, false, false, false,
      CLMGK_PASS_BACKWARD, false},
     {"hard-fish2-f16-64", CLMGK_VARIANT_HARD_FISH, CLMGK_DTYPE_F16, 2, 64, 64, false, false, false, CLMGK_PASS_BACKWARD,
