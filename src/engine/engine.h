@@ -75,6 +75,7 @@ typedef struct mgk_footprint {
     bool singles;              /* mgk_has_singles */
     uint32_t dtypes;           /* set of the storage types of Q, K, V and O */
     bool noise, generalised;   /* of mixed heads */
+    bool one_softmax;          /* mixed heads share their weights */
     clmgk_precision precision; /* the least precision of products */
 } mgk_footprint;
 

@@ -369,7 +369,7 @@ static bool choose_long_tiles(const mgk_footprint *f, const mgk_device_facts *fa
 {
     enum { LONG = 8, TWO_SCORES = 2, HEADS_OF_TWO = 2, WIDEST_OF_TWO = 64 };
     const bool two = f->scores == TWO_SCORES && width_of(f->widest) <= WIDEST_OF_TWO;
-    if (!uses_wgmma(p) || !f->forward || score_is_costly(f) || !(f->scores == 1 || two))
+    if (!uses_wgmma(p) || !f->forward || score_is_costly(f) || !(f->one_softmax || two))
         return false;
     const int most = most_heads(f, facts, p);
     mgk_tunable_default(p, MGK_NAMED(heads), two ? LESSER_OF(most, HEADS_OF_TWO) : most);

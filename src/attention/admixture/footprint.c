@@ -26,6 +26,7 @@ mgk_footprint mgk_admixture_footprint(const mgk_attention_request *request)
     f.value_heads = d->kv_heads;
     f.head_terms = 2;
     f.scores = mgk_admixture_held(t);
+    f.one_softmax = mgk_admixture_shares_softmax(request);
     f.pair_terms = (d->use_bias ? 1 : 0) + (t->hidden > 0 ? t->components : 0); /* products that make hidden units */
     f.fixed = t->components;
     f.head_fixed = 24;
