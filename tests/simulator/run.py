@@ -119,6 +119,8 @@ FULL = [
     edge("backward-dropout", BACKWARD, length=33, length_k=65, **DROPOUT),
     edge("backward-window", BACKWARD, **WINDOW),
     group("wgmma-mgk3-32", "mgk4-bf16-64-wgmma", length=40, length_k=70, head_size=32, value_size=16, components=3),
+    group("wgmma-mgk3-32-components-apart", "mgk4-bf16-64-wgmma", length=40, length_k=70, head_size=32, value_size=16,
+          components=3, **{"k.batch": 6736, "k.head": 6736, "k.component": 2245, "k.token": 32}),  # not in whole pieces
     group("wgmma-window", "softmax-bf16-64-wgmma", head_size=16, value_size=16, **WINDOW),
     group("wgmma-singles-backward-32-causal", "backward-softmax-f32-64-wgmma", length=70, length_k=100, head_size=32,
           value_size=32, causal=1),

@@ -1046,6 +1046,8 @@ class Group:
     def check_allowed(self, at, size, kind):
         if self.access is None or not len(at):
             return
+        if (at % size).any():
+            raise Fault(f"accesses {size} bytes of global memory at {at[at % size != 0][0]:#x}, which they are not aligned to")
         if at.min() < 0 or at.max() + size > len(self.access):
             raise Fault(f"accesses global memory at {at.min():#x} .. {at.max():#x}, where nothing is")
         wrong = self.access[at[:, None] + np.arange(size)] & kind == 0
