@@ -287,11 +287,12 @@ class Warps:
             self.put_row(self.up if uniform else self.p, number, np.asarray(value, bool), mask)
 
     def address(self, text):
-        """Of [R1.64+UR2+0x10] and such."""
-        total = np.zeros(self.lanes, np.int64)
+        """Of [R1.64+UR2+0x10] and such. Sums of 32-bit registers, which local memory's addresses are, wrap."""
+        total, wide = np.zeros(self.lanes, np.int64), False
         for sign, name, pair in terms_of(text):
             total += sign * (self.wide(name) if pair else self.integer(name)).astype(np.int64)
-        return total
+            wide |= pair
+        return total if wide else total & 0xffffffff
 
     # ---- steps ----
 
