@@ -121,13 +121,29 @@ static clmgk_status plan_pass(const clmgk_plan *plan, clmgk_pass which, mgk_size
     return plan_with(plan, which, 1, call, error);
 }
 
+static bool same_layout(const clmgk_layout *a, const clmgk_layout *b)
+{
+    return a->strided == b->strided && a->batch == b->batch && a->head == b->head && a->component == b->component &&
+           a->token == b->token;
+}
+
+static bool same_sizes(const clmgk_call_sizes *a, const clmgk_call_sizes *b)
+{
+    return a->batch == b->batch && a->length == b->length && a->length_k == b->length_k &&
+           a->sequences == b->sequences && a->table_pages == b->table_pages && same_layout(&a->q, &b->q) &&
+           same_layout(&a->k, &b->k) && same_layout(&a->v, &b->v) && same_layout(&a->o, &b->o) &&
+           same_layout(&a->lse, &b->lse) && same_layout(&a->grad_o, &b->grad_o) &&
+           same_layout(&a->grad_q, &b->grad_q) && same_layout(&a->grad_k, &b->grad_k) &&
+           same_layout(&a->grad_v, &b->grad_v);
+}
+
 /* Takes the last call if its sizes were equal. Steps point into the plan alone, so a copy is as good. */
 static bool take_last(const clmgk_plan *plan, const mgk_sized_pass *sized, const clmgk_call_sizes *sizes,
                       mgk_sized_call *call)
 {
     pthread_mutex_t *const mutex = &plan->context->monitor.mutex;
     pthread_mutex_lock(mutex);
-    const bool equal = sized->has_last && memcmp(&sized->sizes, sizes, sizeof(*sizes)) == 0;
+    const bool equal = sized->has_last && same_sizes(&sized->sizes, sizes);
     if (equal)
         *call = sized->last;
     pthread_mutex_unlock(mutex);

@@ -686,7 +686,7 @@ TH_TEST(context_queries)
     th_expect_refusal(clmgk_context_get_first_use(session->context, &use, &th_error), VALUE, "info.struct_size", "8");
 }
 
-/* docs/training.md: a decoding plan's program serves every capacity, grouping and mask. */
+/* docs/training.md: a decoding plan's program serves every capacity and mask. */
 TH_TEST(lengths_share_a_program)
 {
     clmgk_attention_desc desc = CLMGK_ATTENTION_DESC_INIT;
@@ -694,8 +694,7 @@ TH_TEST(lengths_share_a_program)
     desc.length = 1;
     desc.length_k = 64;
     desc.head_size = 16;
-    clmgk_plan_release(th_plan(session, &desc, CLMGK_ENGINE_AUTO, NULL)); /* the context keeps its programs */
-    for (int64_t n = 0; n < 8; n++) {
+    for (int64_t n = 0; n < 12; n++) {
         desc.batch = 1 + n;
         desc.kv_heads = INT64_C(8) >> n % 4;
         desc.length_k = 64 + 20 * n;
@@ -704,7 +703,8 @@ TH_TEST(lengths_share_a_program)
         clmgk_plan *const other = th_plan(session, &desc, CLMGK_ENGINE_AUTO, NULL);
         clmgk_plan_info info = CLMGK_PLAN_INFO_INIT;
         th_expect_ok(clmgk_plan_get_info(other, &info, &th_error));
-        assert_int_equal(info.origin, CLMGK_PROGRAM_MEMORY);
+        if (n >= 4) /* heads that share keys are rows of a block: the first ones of each number may be compiled */
+            assert_int_equal(info.origin, CLMGK_PROGRAM_MEMORY);
         clmgk_plan_release(other);
     }
 }

@@ -146,12 +146,13 @@ TH_TEST(a_growing_cache)
 /* A call of the sizes of the one before takes its plan; one that differs in a number does not. */
 TH_TEST(equal_sizes_again)
 {
-    enum { N = 7, S = 60, ROW = 20, HEADS = 2 };
+    enum { N = 7, S = 60 };
+    static const int64_t row = 20, heads = 2;
     const clmgk_attention_desc limits = limits_of(CLMGK_VARIANT_SOFTMAX, 2, N, S);
     clmgk_attention_desc calls[3];
     for (int n = 0; n < 3; n++)
         calls[n] = call_desc(&limits, 2, N, n == 2 ? S - 1 : S);
-    calls[1].v = (clmgk_layout){.strided = 1, .batch = S * HEADS * ROW, .head = ROW, .token = HEADS * ROW};
+    calls[1].v = (clmgk_layout){.strided = 1, .batch = S * heads * row, .head = row, .token = heads * row};
     static const int order[] = {0, 0, 1, 0, 2, 2, 1, 1, 0};
     clmgk_plan *const plan = th_plan(session, &limits, session->engine[0], NULL);
     for (size_t i = 0; i < TH_COUNT(order); i++) {
