@@ -129,10 +129,10 @@ static bool same_layout(const clmgk_layout *a, const clmgk_layout *b)
 
 static bool same_sizes(const clmgk_call_sizes *a, const clmgk_call_sizes *b)
 {
-    return a->batch == b->batch && a->length == b->length && a->length_k == b->length_k &&
-           a->sequences == b->sequences && a->table_pages == b->table_pages && same_layout(&a->q, &b->q) &&
-           same_layout(&a->k, &b->k) && same_layout(&a->v, &b->v) && same_layout(&a->o, &b->o) &&
-           same_layout(&a->lse, &b->lse) && same_layout(&a->grad_o, &b->grad_o) &&
+    return a->struct_size == b->struct_size && a->batch == b->batch && a->length == b->length &&
+           a->length_k == b->length_k && a->sequences == b->sequences && a->table_pages == b->table_pages &&
+           same_layout(&a->q, &b->q) && same_layout(&a->k, &b->k) && same_layout(&a->v, &b->v) &&
+           same_layout(&a->o, &b->o) && same_layout(&a->lse, &b->lse) && same_layout(&a->grad_o, &b->grad_o) &&
            same_layout(&a->grad_q, &b->grad_q) && same_layout(&a->grad_k, &b->grad_k) &&
            same_layout(&a->grad_v, &b->grad_v);
 }

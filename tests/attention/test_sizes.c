@@ -61,14 +61,21 @@ static th_device upload(const th_session *session, th_problem *problem, clmgk_pl
     return upload_for(session, problem, TH_FORWARD, plan, sizes);
 }
 
+/* Runs a pass of a problem as a call of these sizes. */
+static void run_sizes(th_session *session, clmgk_plan *plan, th_problem *problem, th_pass pass,
+                      const clmgk_call_sizes *sizes)
+{
+    TH_DEVICE device = upload_for(session, problem, pass, plan, sizes);
+    th_enqueue(plan, session->queue, &device, 0, NULL, NULL);
+    assert_int_equal(clFinish(session->queue), CL_SUCCESS);
+    th_download(session, problem, &device);
+}
+
 /* Runs a pass of a problem as a call of a plan for any sizes. */
 static void run_call(th_session *session, clmgk_plan *plan, th_problem *problem, th_pass pass)
 {
     const clmgk_call_sizes sizes = sizes_of(&problem->desc);
-    TH_DEVICE device = upload_for(session, problem, pass, plan, &sizes);
-    th_enqueue(plan, session->queue, &device, 0, NULL, NULL);
-    assert_int_equal(clFinish(session->queue), CL_SUCCESS);
-    th_download(session, problem, &device);
+    run_sizes(session, plan, problem, pass, &sizes);
 }
 
 static clmgk_engine engine_of(const clmgk_plan *plan)
@@ -78,12 +85,17 @@ static clmgk_engine engine_of(const clmgk_plan *plan)
     return info.engine;
 }
 
+static void expect_answer(th_session *session, const clmgk_plan *plan, th_problem *problem)
+{
+    TH_REF_ANSWER answer = th_solve(problem);
+    th_check(session, problem, engine_of(plan), &answer);
+}
+
 /* Runs a problem as a call of a plan for any sizes, and compares with the reference. */
 static void expect_call(th_session *session, clmgk_plan *plan, th_problem *problem)
 {
     run_call(session, plan, problem, TH_FORWARD);
-    TH_REF_ANSWER answer = th_solve(problem);
-    th_check(session, problem, engine_of(plan), &answer);
+    expect_answer(session, plan, problem);
 }
 
 /* A plan of fixed sizes with the same parameters gives the same bits. `parameters`: NULL: those of the plan. */
@@ -159,6 +171,13 @@ TH_TEST(equal_sizes_again)
         TH_PROBLEM problem = th_problem_make(&calls[order[i]], i);
         expect_call(session, plan, &problem);
     }
+    /* sizes that are all 0 mean no queries, no sizes the descriptor's */
+    const clmgk_call_sizes none = CLMGK_CALL_SIZES_INIT;
+    size_t bytes = 0;
+    th_expect_ok(clmgk_plan_call_workspace_size(plan, &none, &bytes, &th_error));
+    TH_PROBLEM whole = th_problem_make(&calls[0], 1);
+    run_sizes(session, plan, &whole, TH_FORWARD, NULL);
+    expect_answer(session, plan, &whole);
     clmgk_plan_release(plan);
 }
 
