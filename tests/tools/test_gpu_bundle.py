@@ -70,20 +70,6 @@ class Bundle(unittest.TestCase):
         self.assertIn("wrong numbers", (results / "numbers.log").read_text(encoding="utf-8"))
         self.assertEqual(json.loads((results / "results.json").read_text())["numbers"][0]["status"], 3)
 
-    def test_older_c_library(self):
-        """The programs' needs count, not those of libraries that the machine has itself."""
-        needed = [line.split()[1] for line in (self.folder / "bundle/MANIFEST").read_text(encoding="utf-8").splitlines()
-                  if line.startswith("glibc ")]
-        self.assertEqual(len(needed), 1)
-        tools = self.folder / "tools"
-        tools.mkdir()
-        for version, status in ((needed[0], 0), ("2.5", 2)):
-            (tools / "getconf").write_text(f"#!/bin/sh\necho glibc {version}\n", encoding="utf-8")
-            (tools / "getconf").chmod(0o755)
-            done = self.call(self.script, "run", "--rehearse", "--device", "cpu", "--output", self.folder / "older", "facts",
-                             PATH=f"{tools}:{os.environ['PATH']}")
-            self.assertEqual(done.returncode, status, done.stderr)
-
     def test_usage(self):
         for status, words in ((2, []), (2, ["fly"]), (2, ["run", "fly"]), (2, ["run", "--output"]), (0, ["--help"]), (2, ["pack", "--short"]),
                               (2, ["pack", "--build", self.folder]), (3, ["run", "--device", "nobody's", "facts"])):
