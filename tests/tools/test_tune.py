@@ -116,47 +116,37 @@ class Measuring(TuneTest):
         scratch.mkdir()
         done = self.accept(*SMALL, "--budget", 1, env={**self.environment, "TMPDIR": str(scratch)})
         self.assertEqual(list(scratch.iterdir()), [])
-        for word in ("default ms", "tuned ms", "given softmax 2", "geometric mean", "1 case of attention: ", " candidate"):
+        for word in ("  given softmax 2: ", "geometric mean", "cases of attention: ", "candidates: "):
             self.assertIn(word, done.stdout)
         self.assertIn("1 of 1: given softmax 2", done.stderr)
-        self.assertIn("to go", done.stderr)
         self.assertIn("variant=softmax", self.accept("--show").stdout)
 
 
-class Admixture(TuneTest):
-    """Kernels with a table of tunables of their own, beside those of the other family."""
+class Families(TuneTest):
+    """Kernels with tables of tunables of their own."""
+
+    def history(self):
+        """The candidates: pairs of a case and its parameters' names."""
+        lines = next((self.cache / "tuning").glob("history-*")).read_text().splitlines()
+        return [(record["case"], {word.split("=")[0] for word in record["parameters"].split(",")})
+                for record in map(json.loads, lines) if "done" not in record]
 
     @unittest.skipUnless(FULL, "in the full tier")
-    def test_both_families(self):
+    def test_admixture(self):
         sizes = ["--length", LENGTH, "--head-size", 16]
         variants = ["--variants", "softmax:1,hard-fish:2x3"]
-        found = self.tune_all(*sizes, *variants, "--pass", "forward")
-        cases = {one["variant"]: one for one in found["cases"]}
-        self.assertEqual(list(cases), ["softmax", "hard-fish"])
-        self.assertEqual((cases["hard-fish"]["components"], cases["hard-fish"]["heads"]), (2, 3))
-        for one in cases.values():
+        found = self.tune_all(*sizes, *variants)
+        self.assertEqual([(one["variant"], one["components"], one["heads"]) for one in found["cases"]],
+                         2 * [("softmax", 1, 1), ("hard-fish", 2, 3)])
+        for one in found["cases"]:
             self.assertIn(one["outcome"], ("default", "faster"))
-        history = next((self.cache / "tuning").glob("history-*")).read_text().splitlines()
-        candidates = [record for record in map(json.loads, history) if "done" not in record and record.get("case")]
-        for record in candidates:
-            names = [word.split("=")[0] for word in record["parameters"].split(",")]
-            self.assertEqual("heads" in names, "hard-fish" in record["case"], record)
-        self.assertGreater(len([record for record in candidates if "hard-fish" in record["case"]]), 0)
+        for case, names in self.history():
+            self.assertEqual("heads" in names, case["variant"] == "hard-fish", (case, names))
         cases = self.bench(*sizes, *variants, "--keep-caches")
-        self.assertEqual([case["tuning"] for case in cases], ["bucket", "bucket"])
+        self.assertEqual({case["tuning"] for case in cases}, {"bucket"})
 
-    @unittest.skipUnless(FULL, "in full")
-    def test_backward(self):
-        found = self.tune_until(lambda found: all(one["tried"] > 1 for one in found["cases"]), "--length", LENGTH,
-                                "--head-size", 16, "--variants", "fish:3x2", "--pass", "backward")
-        self.assertIn(found["cases"][0]["outcome"], ("default", "faster"))
-        self.assertEqual(found["candidates"]["wrong"], 0, found["candidates"])
-
-
-class Linear(TuneTest):
-    """Tables that leave out the parameters of softmax's blocks."""
-
-    def test_passes(self):
+    def test_linear(self):
+        """Its table leaves out the parameters of softmax's blocks."""
         passes = ["forward", "backward"] if FULL else ["forward"]
         sizes = ["--length", LENGTH, "--head-size", 16, "--variants", "linear:2"]
         found = self.tune_all(*sizes, "--pass", "both" if FULL else "forward")
@@ -164,14 +154,10 @@ class Linear(TuneTest):
         for one in found["cases"]:
             self.assertIn(one["outcome"], ("default", "faster"))
             self.assertEqual((one["feature"], one["features"], one["state"]), ("elu1", 16, None))
-        history = next((self.cache / "tuning").glob("history-*")).read_text().splitlines()
-        candidates = [record for record in map(json.loads, history) if "done" not in record and record.get("case")]
-        self.assertGreater(len(candidates), 0)
-        for record in candidates:
-            names = {word.split("=")[0] for word in record["parameters"].split(",")}
+        self.assertTrue(self.history())
+        for case, names in self.history():
             self.assertLessEqual({"splits", "chunk", "feature-block"}, names)
-            self.assertTrue(names.isdisjoint({"tile", "block", "unroll", "keys", "values"}), record)
-            self.assertTrue(record["case"].endswith(" elu1-16 state0"), record)
+            self.assertTrue(names.isdisjoint({"tile", "block", "unroll", "keys", "values"}), case)
         self.assertEqual([case["tuning"] for case in self.bench(*sizes, "--keep-caches")], ["bucket"])
 
 
@@ -262,15 +248,6 @@ class ChangedKernels(TuneTest):
         self.check("hung", "    for (volatile int forever = 1; forever;)\n        ;", "--candidate-limit", limit,
                    budgets=[3 * limit, 9 * limit, 27 * limit])
 
-    @unittest.skipUnless(FULL, "in the full tier")
-    def test_cases_share_the_budget(self):
-        """A candidate gets no more time than its case has: the first of two cases does not use up all of it."""
-        environment = self.change("    for (volatile int forever = 1; forever;)\n        ;", defaults=False)
-        found = self.tune(*SIZES, "--variants", "softmax,softmax:1", "--pass", "forward", "--candidate-limit", 100000,
-                          "--budget", 50, env=environment)
-        self.assertEqual([one["outcome"] for one in found["cases"]], ["default", "default"])
-        self.assertEqual(found["candidates"]["hung"], 0)
-
     def test_crashes(self):
         self.check("crashed", "    *(volatile __global int *)8 = 1;")
 
@@ -311,7 +288,6 @@ class Resuming(TuneTest):
         self.environment["TMPDIR"] = str(scratch)
         with self.start(*self.CASES, "--budget", 2 * self.COUNT) as process:
             self.assertIn(f"{self.COUNT} cases, budget", process.stderr.readline())  # before anything takes time
-            self.assertRegex(process.stderr.readline(), r": (compiling|measuring the defaults)$")
             self.wait_for(process.stderr, f"1 of {self.COUNT}: ")
             process.send_signal(signal.SIGINT)
             self.assertIn("--resume", process.stderr.read())
@@ -333,12 +309,6 @@ class Resuming(TuneTest):
         history.write_bytes(whole + b'{"case": "half a li')
         self.check_resumed()
         self.assertTrue(history.read_bytes().startswith(whole))
-
-    @unittest.skipUnless(FULL, "in full")
-    def test_without_resume_it_begins_anew(self):
-        self.tune(*SMALL, "--budget", 1)
-        found = self.tune_until(lambda found: found["cases"][0]["tried"] > 1, *SMALL)
-        self.assertGreater(found["cases"][0]["tried"], 1)
 
     def test_two_at_once(self):
         with self.start(*self.CASES, "--budget", 600) as process:
@@ -369,11 +339,6 @@ class Cache(TuneTest):
         super().setUp()
         shutil.copytree(self.tuned, self.cache)
 
-    def edit(self, old, new):
-        text = self.file.read_text()
-        self.assertIn(old, text)
-        self.file.write_text(text.replace(old, new))
-
     @staticmethod
     def changed(text, parameters, share):
         """An entry's text with other parameters, which take that share of the defaults' time."""
@@ -392,12 +357,9 @@ class Cache(TuneTest):
         taken = json.loads(self.accept("--import", "all.txt", "--json").stdout)
         self.assertEqual(taken["taken"], 1)
         self.assertEqual(self.own_entries(), before)
-
-    def test_values_reach_plans(self):
-        self.accept("--export", "one.txt")
-        changed = self.changed((self.folder / "one.txt").read_text(), "unroll=8", 0.9)
-        (self.folder / "one.txt").write_text(changed.replace("date=20", "date=21"))
-        self.accept("--import", "one.txt")
+        text = self.changed((self.folder / "all.txt").read_text(), "unroll=8", 0.9)
+        (self.folder / "all.txt").write_text(text.replace("date=20", "date=21"))
+        self.accept("--import", "all.txt")
         plan = self.plan()
         self.assertEqual(plan["tuning"], "bucket")
         self.assertIn("unroll=8", plan["parameters"].split(","))
@@ -431,15 +393,10 @@ class Cache(TuneTest):
         self.accept("--export", "good.txt")
         good = (self.folder / "good.txt").read_text()
         bad = {"empty": "", "text": "not a cache\n", "cut": good[: len(good) - 30], "bytes": good.replace('vendor="', 'vendor="\udcff')}
-        before = self.file.read_bytes()
         for name, text in bad.items():
             with self.subTest(name):
                 (self.folder / "bad.txt").write_bytes(os.fsencode(text))
-                done = self.run_program("--import", "bad.txt")
-                self.assertEqual(done.returncode, 2, done.stdout)
-                self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
-                self.assertIn("bad.txt", done.stderr)
-                self.assertEqual(self.file.read_bytes(), before)
+                self.refuse(2, "--import", "bad.txt", words=["bad.txt"])
 
     def test_edited_value_is_passed_over(self):
         self.measure_as("tile=3", 0.5)
@@ -459,15 +416,6 @@ class Cache(TuneTest):
             self.assertEqual([entry["defaults"] for entry in self.own_entries()], [True])
             plan = self.plan()
             self.assertEqual((plan["tuning"], plan["parameters"]), ("bucket", defaults))
-
-    @unittest.skipUnless(FULL, "in the full tier")
-    def test_other_driver(self):
-        self.edit('driver="', 'driver="older ')
-        self.assertEqual(self.plan()["tuning"], "architecture")
-        self.assertIn("measured with driver older", self.accept("--show").stdout)
-        found = self.tune(*SMALL, "--budget", 1)
-        self.assertNotEqual(found["cases"][0]["outcome"], "unmeasured")
-        self.assertEqual(len(self.own_entries()), 2)
 
     def test_no_files(self):
         environment = {**self.environment, "CLMGK_CACHE_DIR": ""}
@@ -519,58 +467,31 @@ class Files(TuneTest):
         os.mkfifo(self.folder / "fifo")  # nobody writes into it: it is not waited for
         (self.folder / "large.txt").touch()
         os.truncate(self.folder / "large.txt", (16 << 20) + 1)
-        for name, word in (("absent.txt", "No such file"), ("fifo", "not a regular file"), (".", "not a regular file"),
+        for name, word in (("absent.txt", "No such file"), ("fifo", "not a regular file"),
                            ("large.txt", "expected at most 16777216")):
             with self.subTest(name=name):
-                done = self.run_program("--import", name)
-                self.assertEqual((done.returncode, done.stdout), (2, ""))
-                self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
-                self.assertIn(f"--import {name}: ", done.stderr)
-                self.assertIn(word, done.stderr)
-                self.assertFalse(self.cache.exists())
-
-    def make_unreadable(self, way):
-        """Makes a cache that even root cannot read, and returns a part of the reason."""
-        shutil.rmtree(self.cache, ignore_errors=True)
-        folder = self.file.parent
-        folder.mkdir(mode=0o700, parents=True)
-        if way == "folder":
-            self.file.mkdir()
-        elif way == "fifo":
-            os.mkfifo(self.file)
-        elif way == "shared":
-            self.file.write_text("clmgk-tuning 1\n")
-            self.file.chmod(0o666)
-        elif way == "version":
-            self.file.write_text("clmgk-tuning 2\n")
-            self.file.chmod(0o600)
-            return "a format other than 1"
-        else:
-            folder.rmdir()
-            folder.write_text("in the way")
-            return "Not a directory"
-        return "tuning.txt: expected a regular file that belongs to the user and that nobody else may write"
+                self.refuse(2, "--import", name, words=[f"--import {name}: ", word])
 
     def test_caches_that_cannot_be_read(self):
         """Their entries are not known, which is not the same as none."""
-        for way in ("folder", "fifo", "shared", "version", "file"):
+        file_reason = "tuning.txt: expected a regular file that belongs to the user and that nobody else may write"
+        for way, reason in (("fifo", file_reason), ("shared", file_reason), ("version", "a format other than 1")):
             with self.subTest(way=way):
-                reason = self.make_unreadable(way)
-                shown = self.accept("--show").stdout
-                self.assertIn("    it is passed over: ", shown)
-                self.assertIn(reason, shown)
-                self.assertNotIn("\nno entries", shown)
+                shutil.rmtree(self.cache, ignore_errors=True)
+                self.file.parent.mkdir(mode=0o700, parents=True)
+                if way == "fifo":
+                    os.mkfifo(self.file)
+                else:
+                    self.file.write_text("clmgk-tuning 1\n" if way == "shared" else "clmgk-tuning 2\n")
+                    self.file.chmod(0o666 if way == "shared" else 0o600)
                 found = json.loads(self.accept("--show", "--json").stdout)
                 self.assertEqual((found["damaged"], [entry for entry in found["entries"] if not entry["shipped"]]), (0, []))
                 self.assertIn(reason, found["message"])
-                done = self.run_program("--export", "out.txt")
-                self.assertEqual((done.returncode, done.stdout), (4, ""))
-                self.assertIn("the tuning cache can't be read: ", done.stderr)
-                self.assertIn(reason, done.stderr)
-                self.assertFalse((self.folder / "out.txt").exists())
-                told = run("clmgk-info", env=self.environment).stdout
-                self.assertIn("    it is passed over: ", told)
-                self.assertIn(reason, told)
+                self.refuse(4, "--export", "out.txt", words=["the tuning cache can't be read: ", reason])
+                for shown in (self.accept("--show").stdout, run("clmgk-info", env=self.environment).stdout):
+                    self.assertIn("    it is passed over: ", shown)
+                    self.assertIn(reason, shown)
+                    self.assertNotIn("\nno entries", shown)
 
     def test_damaged_lines_are_shown(self):
         self.accept("--import", self.written("clmgk-tuning 1\n"))
@@ -589,8 +510,7 @@ class Files(TuneTest):
     def test_an_export_does_not_replace_the_cache(self):
         self.accept("--import", self.written("clmgk-tuning 1\n"))
         (self.folder / "soft.txt").symlink_to(self.file)
-        (self.folder / "hard.txt").hardlink_to(self.file)
-        for name in (self.file, self.file.parent / "../tuning/tuning.txt", "soft.txt", "hard.txt"):
+        for name in (self.file, self.file.parent / "../tuning/tuning.txt", "soft.txt"):
             with self.subTest(name=name):
                 self.refuse(2, "--export", name, words=[f"--export {name}: is the tuning cache's own file"])
         self.accept("--export", "other.txt")

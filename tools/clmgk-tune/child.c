@@ -1,21 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The parent's side of a candidate's process: starts it, waits for its answer, ends it. */
+/* The parent's side of a candidate's process: starts it, waits for its end, takes its answer. */
 #include "tune.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
-#define END_MS      2000 /* a killed process ends within this time, unless the driver holds it */
-#define MOST_MS     1e9  /* eleven days: the longest wait, whatever the limit of a candidate is */
-#define MAX_ANSWER  16384
-#define WORKER_ARGS 5 /* the program, the option and its values */
+#define MOST_MS     1e9   /* eleven days: the longest wait, whatever the limit of a candidate is */
+#define MAX_ANSWER  16384 /* a pipe holds it */
+#define WORKER_ARGS 5     /* the program, the option and its values */
 
 /* In the new process: the leader of a group, with what drivers start to compile. What they print goes nowhere. */
 static void become_worker(int out, char **argv)
@@ -29,13 +28,14 @@ static void become_worker(int out, char **argv)
     _exit(TOOL_SYSTEM_ERROR);
 }
 
-tool_exit tune_child_start(const tune_setup *setup, json_t *job, tune_child *child, tool_error *error)
+tool_exit tune_child_start(const tune_setup *setup, json_t *job, double limit_ms, tune_child *child, tool_error *error)
 {
     int out[2] = {-1, -1};
     char *text = job ? json_dumps(job, JSON_COMPACT) : NULL;
     char **const argv = calloc((size_t)setup->argc + WORKER_ARGS, sizeof(char *));
     json_decref(job);
-    *child = (tune_child){.process = text && argv && tool_make_pipe(out) == 0 ? 0 : -1};
+    *child = (tune_child){.process = text && argv && tool_make_pipe(out) == 0 ? 0 : -1,
+                          .end_ms = tool_now_ms() + fmin(limit_ms, MOST_MS)};
     if (child->process == 0) {
         char *const words[WORKER_ARGS] = {setup->argv[0], TUNE_WORKER_OPTION, (char *)setup->folder,
                                           (char *)setup->selector, text};
@@ -50,7 +50,7 @@ tool_exit tune_child_start(const tune_setup *setup, json_t *job, tune_child *chi
     free(argv);
     free(text);
     if (child->process < 0) {
-        *child = (tune_child){.process = 0};
+        child->process = 0;
         return tool_fail(error, TOOL_SYSTEM_ERROR, "no process for candidates: %s", strerror(errno));
     }
     (void)setpgid(child->process, child->process); /* whichever of the two is first */
@@ -58,42 +58,23 @@ tool_exit tune_child_start(const tune_setup *setup, json_t *job, tune_child *chi
     return TOOL_DONE;
 }
 
-/* Reads until a line is there. */
-static void receive(const tune_child *child, double limit_ms, bool *hung, json_t **answer)
+void tune_child_finish(const tune_setup *setup, tune_child *child, bool *hung, json_t **answer)
 {
-    const double end = tool_now_ms() + limit_ms;
+    struct pollfd ready = {.fd = child->from, .events = POLLIN};
     char text[MAX_ANSWER];
-    size_t length = 0;
-    while (length < sizeof(text) && (length == 0 || text[length - 1] != '\n')) {
-        const double left = end - tool_now_ms();
-        struct pollfd ready = {.fd = child->from, .events = POLLIN};
-        const int count = left > 0 ? poll(&ready, 1, 1 + (int)TOOL_MIN(left, MOST_MS)) : 0;
-        if (count < 0 && errno == EINTR)
-            continue;
-        *hung = count == 0;
-        const ssize_t got = *hung ? 0 : read(child->from, text + length, sizeof(text) - length);
-        if (got <= 0)
-            return;
-        length += (size_t)got;
-    }
-    *answer = json_loadb(text, length, 0, NULL);
-}
-
-tool_exit tune_child_finish(const tune_setup *setup, tune_child *child, double limit_ms, bool *hung, json_t **answer,
-                            tool_error *error)
-{
-    const pid_t process = child->process;
-    const struct timespec pause = {.tv_nsec = 2000000};
-    *answer = NULL;
-    *hung = false;
-    receive(child, limit_ms, hung, answer);
+    int count = 0;
+    do
+        count = poll(&ready, 1, (int)fmax(0, child->end_ms - tool_now_ms()));
+    while (count < 0 && errno == EINTR);
+    *hung = count == 0;
+    if (*hung)
+        kill(-child->process, SIGKILL);
+    while (waitpid(child->process, NULL, 0) < 0 && errno == EINTR)
+        ;
+    kill(-child->process, SIGKILL); /* what a driver may have started */
+    tool_outputs_remove_process(setup->outputs, child->process);
+    const ssize_t length = *hung ? 0 : read(child->from, text, sizeof(text));
+    *answer = length > 0 ? json_loadb(text, (size_t)length, 0, NULL) : NULL;
     close(child->from);
     child->process = 0;
-    kill(-process, SIGKILL);
-    tool_outputs_remove_process(setup->outputs, process);
-    for (double end = tool_now_ms() + END_MS; tool_now_ms() < end; (void)nanosleep(&pause, NULL)) {
-        if (waitpid(process, NULL, WNOHANG) != 0)
-            return TOOL_DONE;
-    }
-    return tool_fail(error, TOOL_NO_DEVICE, "the driver does not give back a process that was ended");
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Actions on the cache without measuring: list, export, import, clear. */
+/* Actions on the cache without measuring: show, reset, export, import. */
 #include "input_file.h"
 #include "tune.h"
 #include "tuned.h"
@@ -8,7 +8,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #define MAX_FILE_BYTES ((size_t)16 << 20)
 #define FILE_NAME      "tuning.txt" /* in the cache's folder */
@@ -28,6 +27,14 @@ static tool_exit get_cache(clmgk_tuning_info *info, tool_error *error)
     return tool_check_library(clmgk_tuning_get_info(NULL, info, &error->library), error);
 }
 
+/* The same, where changes are wanted. */
+static tool_exit get_files(clmgk_tuning_info *info, tool_error *error)
+{
+    TOOL_TRY(get_cache(info, error));
+    return info->path[0] ? TOOL_DONE
+                         : tool_fail(error, TOOL_BAD_INPUT, "CLMGK_CACHE_DIR is empty: no tuning cache is in use");
+}
+
 /* ---- show ------------------------------------------------------------------------------------------------------- */
 
 static json_t *entry_json(const clmgk_tuning_entry *entry)
@@ -41,16 +48,6 @@ static json_t *entry_json(const clmgk_tuning_entry *entry)
                      (int)entry->shipped, "allowed", (int)entry->allowed, "reason",
                      entry->allowed ? json_null() : tool_json_text(entry->reason), "defaults", (int)entry->defaults,
                      "source", clmgk_tuning_source_name(entry->source));
-}
-
-static json_t *show_json(const clmgk_tuning_info *cache, const clmgk_tuning_entry *entries, size_t count)
-{
-    json_t *list = json_array();
-    for (size_t i = 0; i < count; i++)
-        tool_json_append(&list, entry_json(&entries[i]));
-    return json_pack("{s:s, s:s?, s:I, s:o, s:o}", "clmgk", clmgk_version(), "path",
-                     cache->path[0] ? cache->path : NULL, "damaged", (json_int_t)cache->damaged, "message",
-                     cache->message[0] ? tool_json_text(cache->message) : json_null(), "entries", list);
 }
 
 static void print_entry(const clmgk_tuning_entry *entry)
@@ -70,8 +67,8 @@ static void print_entry(const clmgk_tuning_entry *entry)
     putchar('\n');
 }
 
-static tool_exit print_entries(const clmgk_tuning_info *cache, const clmgk_tuning_entry *entries, size_t count,
-                               const clmgk_device_info *info, tool_error *error)
+static void print_entries(const clmgk_tuning_info *cache, const clmgk_tuning_entry *entries, size_t count,
+                          const clmgk_device_info *info)
 {
     const char *device = "";
     printf("tuning cache: %s\n", cache->path[0] ? cache->path : "no files are used");
@@ -85,7 +82,6 @@ static tool_exit print_entries(const clmgk_tuning_info *cache, const clmgk_tunin
     if (count == 0)
         printf("no %sentries%s%s: the defaults are used\n", cache->message[0] ? "other " : "",
                info->device_id ? " for " : "", info->name);
-    return tool_flush_stdout(error);
 }
 
 tool_exit tune_show(const tune_options *options, tool_error *error)
@@ -97,117 +93,98 @@ tool_exit tune_show(const tune_options *options, tool_error *error)
     TOOL_TRY(chosen_device(options, &info, error));
     TOOL_TRY(get_cache(&cache, error));
     TOOL_TRY(tool_list_tuned(info.device_id, &entries, &count, error));
-    const tool_exit status = options->json ? tool_print_json(show_json(&cache, entries, count), error)
-                                           : print_entries(&cache, entries, count, &info, error);
+    if (!options->json)
+        print_entries(&cache, entries, count, &info);
+    json_t *list = json_array();
+    for (size_t i = 0; i < count && options->json; i++)
+        tool_json_append(&list, entry_json(&entries[i]));
     free(entries);
-    return status;
+    json_t *all = json_pack("{s:s, s:s?, s:I, s:o, s:o}", "clmgk", clmgk_version(), "path",
+                            cache.path[0] ? cache.path : NULL, "damaged", (json_int_t)cache.damaged, "message",
+                            tool_json_text(cache.message[0] ? cache.message : NULL), "entries", list);
+    if (options->json)
+        return tool_print_json(all, error);
+    json_decref(all);
+    return tool_flush_stdout(error);
 }
 
-/* ---- reset ------------------------------------------------------------------------------------------------------ */
+/* ---- reset, export and import ------------------------------------------------------------------------------------ */
+
+/* "`key`: how many entries were `word`." */
+static tool_exit tell(const tune_options *options, const char *key, const char *path, const char *word, size_t count,
+                      tool_error *error)
+{
+    if (options->json)
+        return tool_print_json(
+            json_pack("{s:s, s:o, s:I}", "clmgk", clmgk_version(), key, tool_json_text(path), word, (json_int_t)count),
+            error);
+    printf("%s: %zu %s %s\n", path, count, tool_plural(count, "entry", "entries"), word);
+    return tool_flush_stdout(error);
+}
 
 tool_exit tune_reset(const tune_options *options, tool_error *error)
 {
     clmgk_device_info info = CLMGK_DEVICE_INFO_INIT;
     clmgk_tuning_info before = CLMGK_TUNING_INFO_INIT, after = CLMGK_TUNING_INFO_INIT;
+    clmgk_device_info *devices = NULL;
+    size_t count = 0;
     TOOL_TRY(chosen_device(options, &info, error));
-    TOOL_TRY(get_cache(&before, error));
-    if (!before.path[0])
-        return tool_fail(error, TOOL_BAD_INPUT, "CLMGK_CACHE_DIR is empty: there is no cache to reset");
+    TOOL_TRY(get_files(&before, error));
     TOOL_TRY(tool_check_library(clmgk_tuning_reset(NULL, info.device_id, &error->library), error));
-    TOOL_TRY(tune_history_remove(before.path, info.device_id ? &info : NULL, error));
-    TOOL_TRY(get_cache(&after, error));
-    const uint64_t removed = before.entries - after.entries;
-    if (options->json)
-        return tool_print_json(
-            json_pack("{s:s, s:s, s:I}", "clmgk", clmgk_version(), "path", before.path, "removed", (json_int_t)removed),
-            error);
-    printf("removed %" PRIu64 " %s from %s\n", removed, tool_plural(removed, "entry", "entries"), before.path);
-    return tool_flush_stdout(error);
+    TOOL_TRY(tool_list_devices(options->device, options->all_devices, &devices, &count, error));
+    tool_exit status = get_cache(&after, error);
+    for (size_t i = 0; i < count && status == TOOL_DONE; i++)
+        status = tune_history_remove(before.path, &devices[i], error);
+    free(devices);
+    TOOL_TRY(status);
+    return tell(options, "path", before.path, "removed", before.entries - after.entries, error);
 }
-
-/* ---- export and import ------------------------------------------------------------------------------------------ */
 
 /* The cache's own file holds the entries of other devices, too: an export may not take its place. */
-static tool_exit refuse_cache(const char *path, tool_error *error)
+static tool_exit write_text(const char *path, const char *text, tool_error *error)
 {
     clmgk_tuning_info cache = CLMGK_TUNING_INFO_INIT;
-    char file[sizeof cache.path + sizeof FILE_NAME];
-    struct stat own, target;
-    TOOL_TRY(get_cache(&cache, error));
-    snprintf(file, sizeof file, "%s/" FILE_NAME, cache.path);
-    if (!cache.path[0] || stat(file, &own) != 0 || stat(path, &target) != 0 || own.st_dev != target.st_dev ||
-        own.st_ino != target.st_ino)
-        return TOOL_DONE;
-    return tool_fail(error, TOOL_BAD_INPUT, "--export %s: is the tuning cache's own file, %s: expected another", path,
-                     file);
-}
-
-static tool_exit write_text(const char *path, const char *text, size_t length, tool_error *error)
-{
+    char own[sizeof(cache.path) + sizeof(FILE_NAME)];
     tool_outputs *outputs = NULL;
     FILE *stream = NULL;
     size_t index = 0;
     tool_exit status = TOOL_DONE;
+    TOOL_TRY(get_cache(&cache, error));
+    snprintf(own, sizeof(own), "%s/" FILE_NAME, cache.path);
     TOOL_TRY(tool_outputs_create(&outputs, error));
     TOOL_TRY_GOTO(status, tool_outputs_add(outputs, "export", path, &index, error), done);
-    TOOL_TRY_GOTO(status, tool_outputs_open(outputs, index, &stream, error), done);
-    if (fwrite(text, 1, length, stream) != length)
+    if (tool_outputs_refuse_input(outputs, "show", own, error) != TOOL_DONE)
+        status =
+            tool_fail(error, TOOL_BAD_INPUT, "--export %s: is the tuning cache's own file: expected another", path);
+    if (status == TOOL_DONE)
+        TOOL_TRY_GOTO(status, tool_outputs_open(outputs, index, &stream, error), done);
+    if (status == TOOL_DONE && fputs(text, stream) < 0)
         status = tool_fail(error, TOOL_SYSTEM_ERROR, "--export %s: %s", path, strerror(errno));
-    else
+    if (status == TOOL_DONE)
         status = tool_outputs_commit(outputs, error);
 done:
     tool_outputs_destroy(outputs);
     return status;
 }
 
-static tool_exit tell_count(const tune_options *options, const char *word, const char *path, size_t count,
-                            tool_error *error)
-{
-    if (options->json)
-        return tool_print_json(json_pack("{s:s, s:o, s:I}", "clmgk", clmgk_version(), "file", tool_json_text(path),
-                                         word, (json_int_t)count),
-                               error);
-    printf("%s: %zu %s %s\n", path, count, tool_plural(count, "entry", "entries"), word);
-    return tool_flush_stdout(error);
-}
-
-static size_t count_entries(const char *text, size_t length)
-{
-    size_t count = 0;
-    for (size_t i = 0; i < length; i++) {
-        const bool start = i == 0 || text[i - 1] == '\n';
-        count += start && length - i > 6 && strncmp(text + i, "entry ", 6) == 0;
-    }
-    return count;
-}
-
-tool_exit tune_export_text(cl_device_id device, char **text, size_t *length, tool_error *error)
-{
-    tool_exit status = TOOL_DONE;
-    size_t room = 0;
-    *length = 0;
-    do { /* again where the cache has grown meanwhile */
-        room = *length;
-        *text = malloc(room + 1);
-        TOOL_TRY(tool_check_memory(*text, "the cache's entries", error));
-        status = tool_check_library(clmgk_tuning_export(NULL, device, *text, room, length, &error->library), error);
-        if (status != TOOL_DONE || *length > room)
-            free(*text);
-    } while (status == TOOL_DONE && *length > room);
-    return status;
-}
-
 tool_exit tune_export(const tune_options *options, tool_error *error)
 {
     clmgk_device_info info = CLMGK_DEVICE_INFO_INIT;
-    char *text = NULL;
-    size_t length = 0;
-    TOOL_TRY(refuse_cache(options->export_path, error));
-    TOOL_TRY(chosen_device(options, &info, error));
-    TOOL_TRY(tune_export_text(info.device_id, &text, &length, error));
-    tool_exit status = write_text(options->export_path, text, length, error);
-    if (status == TOOL_DONE)
-        status = tell_count(options, "exported", options->export_path, count_entries(text, length), error);
+    char *const text = calloc(1, MAX_FILE_BYTES + 1);
+    size_t length = 0, count = 0;
+    tool_exit status = TOOL_DONE;
+    if (!text)
+        return tool_fail_memory(error, "the cache's entries");
+    TOOL_TRY_GOTO(status, chosen_device(options, &info, error), done);
+    TOOL_TRY_GOTO(status,
+                  tool_check_library(
+                      clmgk_tuning_export(NULL, info.device_id, text, MAX_FILE_BYTES, &length, &error->library), error),
+                  done);
+    TOOL_TRY_GOTO(status, write_text(options->export_path, text, error), done);
+    for (const char *entry = text; (entry = strstr(entry, "\nentry ")); entry++)
+        count++;
+    status = tell(options, "file", options->export_path, "exported", count, error);
+done:
     free(text);
     return status;
 }
@@ -217,14 +194,11 @@ tool_exit tune_import(const tune_options *options, tool_error *error)
     clmgk_tuning_info cache = CLMGK_TUNING_INFO_INIT;
     char *text = NULL;
     size_t length = 0, taken = 0;
-    TOOL_TRY(get_cache(&cache, error));
-    if (!cache.path[0])
-        return tool_fail(error, TOOL_BAD_INPUT, "CLMGK_CACHE_DIR is empty: there is no cache to import into");
-    tool_exit status = tool_read_input("import", options->import_path, MAX_FILE_BYTES, &text, &length, error);
-    if (status == TOOL_DONE)
-        status = tool_check_library(clmgk_tuning_import(NULL, text, length, &taken, &error->library), error);
+    TOOL_TRY(get_files(&cache, error));
+    TOOL_TRY(tool_read_input("import", options->import_path, MAX_FILE_BYTES, &text, &length, error));
+    tool_exit status = tool_check_library(clmgk_tuning_import(NULL, text, length, &taken, &error->library), error);
+    free(text);
     if (error->library.status == CLMGK_ERROR_INVALID_VALUE)
         status = tool_fail(error, TOOL_BAD_INPUT, "--import %s: %s", options->import_path, error->library.message);
-    free(text);
-    return status == TOOL_DONE ? tell_count(options, "taken", options->import_path, taken, error) : status;
+    return status == TOOL_DONE ? tell(options, "file", options->import_path, "taken", taken, error) : status;
 }

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which kernel parameters to measure next: coordinate descent from the defaults, which learns from all cases
- * (docs/tuning.md has the order of proposals). Knows no OpenCL, no clock and no file; the same calls get the same
- * answers.
+ * Which kernel parameters to measure next: coordinate descent (docs/tuning.md). Knows no OpenCL, no clock and no file;
+ * the same calls get the same answers.
  */
 #ifndef CLMGK_TUNE_SEARCH_H
 #define CLMGK_TUNE_SEARCH_H
@@ -13,13 +12,20 @@
 
 #define TUNE_MOST_PARAMETERS 24
 #define TUNE_MOST_SPACES     8
-#define TUNE_AXES            11
+#define TUNE_MOST_STARTS     4
 
-/* The parameters of an engine, or of a provider of products. */
+/* log(time with a higher value / time with a lower one) of a parameter, summed over pairs of candidates of one case
+ * that differ in nothing else. */
+typedef struct tune_effect {
+    double sum, count;
+} tune_effect;
+
+/* The parameters of an engine, or of a provider of products, and their effects in all cases. */
 typedef struct tune_space {
     const char *name;
     clmgk_tunable parameters[TUNE_MOST_PARAMETERS];
     size_t count;
+    tune_effect effects[TUNE_MOST_PARAMETERS];
 } tune_space;
 
 typedef struct tune_candidate {
@@ -28,39 +34,31 @@ typedef struct tune_candidate {
     double ratio; /* of its time to the defaults'; 0: not known yet; negative: it failed, or was wrong */
 } tune_candidate;
 
-/* A case, as the search sees it. */
-typedef struct tune_place {
-    const tune_space *spaces;
-    size_t count;
-    double axes[TUNE_AXES]; /* two cases are as far apart as the sum of these numbers' differences */
-    tune_candidate defaults[TUNE_MOST_SPACES];
-    bool available[TUNE_MOST_SPACES]; /* the space and its defaults */
-    size_t transferred;               /* proposals that came from other cases */
+/* A case's search. */
+typedef struct tune_search {
+    tune_space *spaces;
+    size_t space_count;
+    tune_candidate starts[TUNE_MOST_STARTS]; /* what is measured before neighbours */
+    size_t start_count;
+    tune_candidate *list; /* what was measured or proposed: free */
+    size_t count, room;
     bool (*legal)(void *user, const tune_candidate *x);
     void *user;
-} tune_place;
-
-typedef struct tune_measurement {
-    const tune_place *place;
-    tune_candidate x;
-} tune_measurement;
-
-/* Everything that was measured; zeroed: nothing. */
-typedef struct tune_measured {
-    tune_measurement *list; /* free */
-    size_t count, room;
-} tune_measured;
+} tune_search;
 
 /* Adds a measurement, or replaces the same candidate's, unless it failed: that is final. False: no memory. */
-bool tune_add(tune_measured *all, const tune_place *place, const tune_candidate *x);
+bool tune_add(tune_search *search, const tune_candidate *x);
 
-/* The fastest of a case in a space (SIZE_MAX: in any); NULL: none has a time. */
-const tune_candidate *tune_fastest(const tune_measured *all, const tune_place *place, size_t space);
+/* The fastest in a space (SIZE_MAX: in any); NULL: none has a time. */
+const tune_candidate *tune_fastest(const tune_search *search, size_t space);
 
-bool tune_same(const tune_place *place, const tune_candidate *a, const tune_candidate *b);
+/* What is known of a candidate; NULL: it was not proposed yet. */
+tune_candidate *tune_find(const tune_search *search, const tune_candidate *x);
 
-/* The candidate to measure next, which is legal and new in this case: it is added without a time. False: nothing is
- * left that promises an improvement, or no memory. */
-bool tune_propose(tune_measured *all, tune_place *place, tune_candidate *next);
+bool tune_same(const tune_search *search, const tune_candidate *a, const tune_candidate *b);
+
+/* The candidate to measure next, which is legal and new: it is added without a time. False: nothing is left that
+ * promises an improvement, or no memory. */
+bool tune_propose(tune_search *search, tune_candidate *next);
 
 #endif

@@ -2,12 +2,11 @@
 /*
  * clmgk-tune: measures a device once.
  *
- *     main.c      what is to be done           tune.c     a device's session: time, candidates, the proof
- *     options.c   the command line             search.c   which parameters to measure next
- *     manage.c    show, reset, export, import  cases.c    the cases, and what differs between their kinds
- *     programs.c  programs made ahead          worker.c   a candidate, in a process of its own
- *     report.c    results                      child.c    such a process, seen from this one
- *                                              history.c  what was measured, on disk as soon as it is known
+ *     main.c      the command line             tune.c     a device's session: time, candidates, the proof
+ *     manage.c    show, reset, export, import  search.c   which parameters to measure next
+ *     programs.c  programs made ahead          cases.c    the cases, and what differs between their kinds
+ *     report.c    results                      worker.c   a candidate, in a process of its own
+ *     history.c   what was measured, on disk   child.c    such a process, seen from this one
  *
  * Each candidate runs in a process of its own, so that one that hangs or crashes the driver costs a time limit and
  * nothing else. This process never runs a kernel.
@@ -34,8 +33,6 @@ typedef struct tune_options {
     const char *export_path, *import_path, *programs_path; /* NULL: not asked for */
 } tune_options;
 
-extern const tool_program tune_program;
-
 tool_exit tune_parse_options(int argc, char **argv, tune_options *options, bool *finished, tool_error *error);
 
 /* Actions that measure nothing. */
@@ -44,9 +41,6 @@ tool_exit tune_reset(const tune_options *options, tool_error *error);
 tool_exit tune_export(const tune_options *options, tool_error *error);
 tool_exit tune_import(const tune_options *options, tool_error *error);
 tool_exit tune_make_programs(const tune_options *options, tool_error *error);
-
-/* The cache's entries of a device (NULL: of all) in *text (free). */
-tool_exit tune_export_text(cl_device_id device, char **text, size_t *length, tool_error *error);
 
 /* ---- cases and their results --------------------------------------------------------------------------------- */
 
@@ -71,9 +65,8 @@ typedef struct tune_family {
     const struct tune_case *first;
     tune_space spaces[TUNE_MOST_SPACES];
     const char *table[TUNE_MOST_SPACES]; /* of the parameters; NULL: there are none */
-    size_t bound[TUNE_MOST_SPACES];      /* so many parameters are that table's, which has constraints */
+    bool far[TUNE_MOST_SPACES];          /* an engine that was much slower than the default one */
     size_t count;
-    bool far[TUNE_MOST_SPACES]; /* an engine that was much slower than the default one */
 } tune_family;
 
 typedef struct tune_case {
@@ -81,24 +74,35 @@ typedef struct tune_case {
     size_t group, index;    /* its place in the request; of a product: its shape and its layout */
     const bench_case *item; /* of attention */
     tool_product product;   /* of a product */
-    char key[640];          /* in the history: words that tell it from all others, and the device's state */
     char name[128];         /* for people */
+    json_t *what;           /* what tells it from all others, in the history and the report */
     tune_family *family;
     clmgk_context *library; /* for questions about the device */
-    tune_place place;
-    size_t usual;         /* the space that is used without tuning */
-    bool begun, finished; /* by this run; nothing is left to do */
-    int calls;            /* a repetition */
-    bool event_clock;
-    double end_ms, kill_ms; /* no candidate begins, none goes on */
-    bool fair;              /* the time for it is long enough for a result */
+    tune_search search;
+    tune_candidate defaults[TUNE_MOST_SPACES];
+    bool known[TUNE_MOST_SPACES]; /* of the defaults */
+    size_t usual;                 /* the space that is used without tuning */
+    bool begun, finished;         /* by this run; nothing is left to do */
     tune_outcome outcome;
     char choice[32], parameters[512]; /* those that differ from the defaults */
-    double default_ms, tuned_ms;
+    double default_ms;
     double ratio; /* tuned / default, of runs in turn */
     size_t tried;
     char message[256];
 } tune_case;
+
+/* Candidates: all, and those that lost otherwise than by a complete measurement. */
+#define TUNE_COUNTS(X)                                                                                                 \
+    X(TRIED, "tried")                                                                                                  \
+    X(SLOW, "stopped_early")                                                                                           \
+    X(FAILED, "failed")                                                                                                \
+    X(HUNG, "hung")                                                                                                    \
+    X(CRASHED, "crashed")                                                                                              \
+    X(WRONG, "wrong")                                                                                                  \
+    X(UNCONFIRMED, "not_confirmed")
+#define TUNE_COUNT_NUMBER(name, text) TUNE_##name,
+typedef enum tune_count { TUNE_COUNTS(TUNE_COUNT_NUMBER) TUNE_COUNT_COUNT } tune_count;
+extern const char *const tune_count_names[TUNE_COUNT_COUNT];
 
 /* What was found on a device. */
 typedef struct tune_report {
@@ -106,11 +110,7 @@ typedef struct tune_report {
     tune_case *cases; /* in the order of their turns, kind by kind */
     size_t count;
     tune_family *families;
-    size_t family_count;
-    tune_measured measured;
-    struct {
-        size_t tried, slow, failed, hung, died, wrong, unconfirmed;
-    } counts;
+    size_t counts[TUNE_COUNT_COUNT];
     double spent_s;
     bench_request request; /* of `groups` */
     bench_group *groups;
@@ -119,27 +119,31 @@ typedef struct tune_report {
 /* Lists all cases of report->device. On failure `report` holds what tune_report_free takes. */
 tool_exit tune_make_cases(const tune_options *options, clmgk_context *library, tune_report *report, tool_error *error);
 
-/* "name=value,..." of the first `count` values, of those that differ from `defaults` (NULL: all). */
+/* "name=value,..." of the values that differ from `defaults` (NULL: all). */
 typedef struct tune_text {
     char text[512];
 } tune_text;
-tune_text tune_point_text(const tune_space *space, size_t count, const int32_t *values, const int32_t *defaults);
+tune_text tune_point_text(const tune_space *space, const int32_t *values, const int32_t *defaults);
 
 /* The candidate that "choice" and "parameters" of an object name; false: none of this case. */
 bool tune_read(const tune_case *c, const json_t *object, tune_candidate *found);
 
-/* Sets the choice that is used without tuning, and its values; CLBlast's own are not known: the search begins
- * elsewhere.
- */
-bool tune_take_usual(tune_case *c, const json_t *object, clmgk_device_class device_class);
+/* CLBlast does not tell its own parameters: the search begins at these. */
+void tune_set_start(tune_case *c, clmgk_device_class device_class);
 
 /* Whether a space, with its defaults, may be compared with the usual one. */
 bool tune_may_try(const tune_case *c, size_t space);
 
-/* Stores the result in a cache (NULL: the user's). */
-tool_exit tune_store(const tune_case *c, const char *cache_dir, tool_error *error);
+/* The fastest candidates of the nearest cases become this one's starts. */
+void tune_take_starts(const tune_report *report, tune_case *c);
 
-void tune_print_report(const tune_report *report, FILE *stream);
+/* Stores the result in the cache. */
+tool_exit tune_store(const tune_case *c, tool_error *error);
+
+/* Its result. */
+void tune_print_case(const tune_case *c, FILE *stream);
+
+void tune_print_report(const tune_report *report);
 json_t *tune_report_json(const tune_report *report);
 void tune_report_free(tune_report *report);
 
@@ -163,34 +167,27 @@ typedef struct tune_setup {
 typedef struct tune_child {
     pid_t process; /* 0: none */
     int from;
+    double end_ms; /* of its time */
 } tune_child;
 
 /* Starts a process for a job, whose reference is taken (NULL is out of memory). */
-tool_exit tune_child_start(const tune_setup *setup, json_t *job, tune_child *child, tool_error *error);
+tool_exit tune_child_start(const tune_setup *setup, json_t *job, double limit_ms, tune_child *child, tool_error *error);
 
-/* Waits for its answer, and ends it: *answer (json_decref) is NULL if the process died, most likely in the driver, or
- * if there was no answer in time: then it is `hung`. */
-tool_exit tune_child_finish(const tune_setup *setup, tune_child *child, double limit_ms, bool *hung, json_t **answer,
-                            tool_error *error);
+/* Waits for its end, or ends it: *answer (json_decref) is NULL if it died, most likely in the driver, or `hung`. */
+void tune_child_finish(const tune_setup *setup, tune_child *child, bool *hung, json_t **answer);
 
 /* ---- history ------------------------------------------------------------------------------------------------- */
 
-/* Everything measured on one device, kept beside the tuning cache so that a run that was cut off can go on. */
-typedef struct tune_history {
-    int file;
-    json_t *records; /* an array of what was there when it was opened */
-} tune_history;
-
-/* Opens the device's file in the folder of the tuning cache; without `resume` it begins empty. Keeps a second
- * clmgk-tune out. On failure `history` holds what the next takes. */
-tool_exit tune_history_open(const char *folder, const clmgk_device_info *device, bool resume, tune_history *history,
-                            tool_error *error);
-void tune_history_close(tune_history *history);
+/* Everything measured on one device with this driver, kept beside the tuning cache so that a run that was cut off can
+ * go on: a file of JSON objects, one a line. Without `resume` it begins empty, else *records (json_decref) has what was
+ * there. The file is locked, which keeps a second clmgk-tune out. */
+tool_exit tune_history_open(const char *folder, const clmgk_device_info *device, bool resume, FILE **file,
+                            json_t **records, tool_error *error);
 
 /* Appends a record (its reference is taken; NULL is out of memory). */
-tool_exit tune_history_add(const tune_history *history, json_t *record, tool_error *error);
+tool_exit tune_history_add(FILE *file, json_t *record, tool_error *error);
 
-/* Removes the histories of a device (NULL: of all). */
+/* Removes it. */
 tool_exit tune_history_remove(const char *folder, const clmgk_device_info *device, tool_error *error);
 
 /* ---- a device --------------------------------------------------------------------------------------------------- */

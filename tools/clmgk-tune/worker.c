@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The process in which one candidate is compiled, run in turn with the defaults, and checked. A job has the case (kind,
- * group, index), the candidate (choice, parameters; null: what the library chooses), and
+ * group, index), the candidate (choice, parameters; null: what the library chooses; cached: what a plan finds in the
+ * user's cache), and
  *
- *     tuning_dir              the candidate is what a plan finds in this cache
  *     pairs                   so many runs of both; none: only compile
  *     stop, check_below       ratios of times: no second pair above the one, a check below the other
- *     calls, event_clock      how a repetition is timed; calls 0: not known yet
  *
  * The answer has "ok", and "message" where that is false; choice and parameters of the candidate's plan, and of the
- * defaults' (usual); default_ms, ratio, ratios, slow, wrong, calls, event_clock.
+ * defaults' (usual); default_ms, ratio, ratios, slow, wrong.
  */
 #include "tune.h"
 
@@ -25,12 +24,11 @@
 #define WORKSPACE_FACTOR 2
 #define PRODUCT_MS       40.0 /* a repetition of short products is several calls */
 
-/* One of the two that are compared: a plan of attention, or the case's products. */
+/* One of the two that are compared: a plan of attention, or a product. */
 typedef struct contender {
     bench_runner run;
     clmgk_context *library;
-    tool_multiplier multiplier[TOOL_MAX_PRODUCTS];
-    int product_calls[TOOL_MAX_PRODUCTS];
+    tool_multiplier multiplier;
 } contender;
 
 typedef struct worker {
@@ -42,9 +40,8 @@ typedef struct worker {
     tune_kind kind;
     bench_case *item;
     bench_arrays arrays;
-    tool_matrices matrices[TOOL_MAX_PRODUCTS];
-    size_t products;
-    int calls;
+    tool_matrices matrices;
+    int calls; /* a repetition */
     bool event_clock;
     contender usual, candidate;
 } worker;
@@ -64,15 +61,13 @@ static double number_of(const worker *w, const char *key)
 /* How a plan is made: the defaults', or the candidate's. */
 static bench_manner manner_of(const worker *w, bool candidate)
 {
-    const char *parameters = text_of(w, "parameters");
-    if (candidate && text_of(w, "tuning_dir")) /* as any program would, into the usual cache */
-        return (bench_manner){.tuning_dir = text_of(w, "tuning_dir")};
+    const char *parameters = candidate ? text_of(w, "parameters") : NULL;
+    if (candidate && json_is_true(json_object_get(w->job, "cached"))) /* as any program would */
+        return (bench_manner){.cache_dir = NULL};
     bench_manner manner = {.cache_dir = w->folder,
                            .untuned =
                                w->kind == TUNE_ATTENTION || (w->kind == TUNE_PRODUCT && (!candidate || parameters))};
-    if (!candidate)
-        return manner;
-    if (w->kind == TUNE_ATTENTION && text_of(w, "choice"))
+    if (candidate && w->kind == TUNE_ATTENTION && text_of(w, "choice"))
         (void)clmgk_engine_from_name(text_of(w, "choice"), &manner.engine, NULL); /* from our own process */
     if (w->kind == TUNE_ATTENTION && w->item->pass == BENCH_BACKWARD)
         manner.backward_parameters = parameters;
@@ -112,26 +107,19 @@ static tool_exit open_contender(worker *w, bool candidate, contender *c, tool_er
         return open_attention(w, &manner, c, error);
     options.untuned = manner.untuned;
     options.cache_dir = manner.cache_dir;
-    options.tuning_dir = manner.tuning_dir;
     TOOL_TRY(tool_check_library(
         clmgk_context_create(w->device.context, w->device.info.device_id, &options, &c->library, &error->library),
         error));
-    for (size_t i = 0; i < w->products; i++) {
-        TOOL_TRY(tool_multiplier_open(&w->device, c->library, &w->matrices[i], provider_of(w, candidate),
-                                      manner.parameters, &c->multiplier[i], error));
-        TOOL_TRY(tool_multiplier_run(&w->device, &c->multiplier[i], 1, &ms, error));
-        c->product_calls[i] = (int)fmax(1, fmin(100, PRODUCT_MS / fmax(ms, 1e-3)));
-    }
-    return TOOL_DONE;
+    TOOL_TRY(tool_multiplier_open(&w->device, c->library, &w->matrices, provider_of(w, candidate), manner.parameters,
+                                  &c->multiplier, error));
+    return tool_multiplier_run(&w->device, &c->multiplier, 1, &ms, error);
 }
 
 static void close_contender(contender *c)
 {
     bench_runner_close(&c->run);
-    for (size_t i = 0; i < TOOL_MAX_PRODUCTS; i++)
-        tool_multiplier_close(&c->multiplier[i]);
+    tool_multiplier_close(&c->multiplier);
     clmgk_context_release(c->library);
-    *c = (contender){.library = NULL};
 }
 
 /* {"choice", "parameters"} of the plan; NULL: out of memory. */
@@ -140,7 +128,7 @@ static json_t *describe(const contender *c, tool_error *error)
     clmgk_plan_info plan = CLMGK_PLAN_INFO_INIT;
     clmgk_gemm_info product = CLMGK_GEMM_INFO_INIT;
     bench_pass_info info = {0};
-    if (!c->run.plan && clmgk_gemm_plan_get_info(c->multiplier[0].plan, &product, &error->library) == CLMGK_OK)
+    if (!c->run.plan && clmgk_gemm_plan_get_info(c->multiplier.plan, &product, &error->library) == CLMGK_OK)
         return json_pack("{s:s, s:s}", "choice", product.provider, "parameters", product.parameters);
     if (!c->run.plan || bench_runner_info(&c->run, &plan, &info, error) != TOOL_DONE)
         return NULL;
@@ -149,21 +137,23 @@ static json_t *describe(const contender *c, tool_error *error)
 
 /* ---- timing ---------------------------------------------------------------------------------------------------- */
 
-/* Of products the geometric mean. */
 static tool_exit time_one(const worker *w, const contender *c, double *ms, tool_error *error)
 {
     bench_call_time time = {0, 0};
-    double logs = 0;
-    if (w->kind == TUNE_ATTENTION) {
-        TOOL_TRY(bench_time_calls(&w->device, &c->run, w->calls, &time, error));
-        *ms = w->event_clock ? time.device : time.host;
-        return TOOL_DONE;
-    }
-    for (size_t i = 0; i < w->products; i++) {
-        TOOL_TRY(tool_multiplier_run(&w->device, &c->multiplier[i], c->product_calls[i], ms, error));
-        logs += log(*ms);
-    }
-    *ms = exp(logs / (double)w->products);
+    if (w->kind != TUNE_ATTENTION)
+        return tool_multiplier_run(&w->device, &c->multiplier, w->calls, ms, error);
+    TOOL_TRY(bench_time_calls(&w->device, &c->run, w->calls, &time, error));
+    *ms = w->event_clock ? time.device : time.host;
+    return TOOL_DONE;
+}
+
+static tool_exit choose_calls(worker *w, tool_error *error)
+{
+    double ms = 0;
+    if (w->kind == TUNE_ATTENTION)
+        return bench_choose_calls(&w->device, &w->usual.run, &w->calls, &w->event_clock, error);
+    TOOL_TRY(tool_multiplier_run(&w->device, &w->usual.multiplier, 1, &ms, error));
+    w->calls = (int)fmax(1, fmin(100, PRODUCT_MS / fmax(ms, 1e-3)));
     return TOOL_DONE;
 }
 
@@ -190,32 +180,23 @@ static tool_exit time_pairs(worker *w, size_t *count, double *default_ms, double
 
 /* The case's problem made small and uneven; then, where that can be changed, with rows that see no key and sides
  * shorter than a tile. Each is valid. */
-static tool_exit awkward_problems(const worker *w, clmgk_attention_desc problems[3], size_t *count, tool_error *error)
+static tool_exit check_attention(const worker *w, bench_error_found *found, tool_error *error)
 {
-    const double affordable[] = {BENCH_REDUCED_MULTIPLICATIONS / 2, BENCH_REDUCED_MULTIPLICATIONS / 16};
+    static const double affordable[] = {BENCH_REDUCED_MULTIPLICATIONS / 2, BENCH_REDUCED_MULTIPLICATIONS / 16,
+                                        BENCH_REDUCED_MULTIPLICATIONS / 16};
     const bool changeable = w->item->desc.sequences == 0 && !w->item->desc.use_bias;
-    for (*count = 0; *count < TOOL_COUNT(affordable); ++*count)
-        TOOL_TRY(bench_reduce(&w->item->desc, w->item->pass, affordable[*count], &problems[*count], error));
-    if (!changeable)
-        return TOOL_DONE;
-    problems[1].causal = 1; /* bottom-right: with more queries than keys the first see none */
-    problems[1].length_k = problems[1].length / 2 + 1;
-    problems[2] = problems[1];
-    problems[2].length = 5;
-    problems[2].length_k = 3;
-    *count = 3;
-    TOOL_TRY(bench_make_dense(&problems[1], error));
-    return bench_make_dense(&problems[2], error);
-}
-
-static tool_exit check_attention(worker *w, bench_error_found *found, tool_error *error)
-{
     const bench_manner manner = manner_of(w, true);
-    clmgk_attention_desc problems[3];
-    size_t count = 0;
-    TOOL_TRY(awkward_problems(w, problems, &count, error));
-    for (size_t i = 0; i < count && found->ok; i++)
-        TOOL_TRY(bench_check(&w->device, &manner, &w->arrays, &problems[i], w->item->pass, found, error));
+    for (size_t i = 0; i < (changeable ? 3 : 2) && found->ok; i++) {
+        clmgk_attention_desc problem;
+        TOOL_TRY(bench_reduce(&w->item->desc, w->item->pass, affordable[i], &problem, error));
+        if (changeable && i > 0) {
+            problem.causal = 1; /* bottom-right: with more queries than keys the first see none */
+            problem.length = i == 1 ? problem.length : 5;
+            problem.length_k = i == 1 ? problem.length / 2 + 1 : 3;
+            TOOL_TRY(bench_make_dense(&problem, error));
+        }
+        TOOL_TRY(bench_check(&w->device, &manner, &w->arrays, &problem, w->item->pass, found, error));
+    }
     return TOOL_DONE;
 }
 
@@ -225,18 +206,19 @@ static tool_exit check_product(const worker *w, const tool_product *shape, bench
     tool_matrices matrices;
     tool_multiplier multiplier = {.plan = NULL};
     double ms = 0;
-    tool_exit status = tool_matrices_create(&w->device, shape, &matrices, error);
-    if (status == TOOL_DONE)
-        status = tool_multiplier_open(&w->device, w->candidate.library, &matrices, provider_of(w, true),
-                                      manner_of(w, true).parameters, &multiplier, error);
-    if (status == TOOL_DONE)
-        status = tool_multiplier_run(&w->device, &multiplier, 1, &ms, error);
-    if (status == TOOL_DONE)
-        status = tool_matrices_read(&w->device, &matrices, error);
-    if (status == TOOL_DONE)
-        status = tool_check_library(clmgk_gemm_plan_get_info(multiplier.plan, &info, &error->library), error);
-    found->ok = status == TOOL_DONE && tool_matrices_check(&matrices, info.sums, info.precision, SIZE_MAX,
-                                                           found->message, sizeof(found->message));
+    tool_exit status = TOOL_DONE;
+    TOOL_TRY_GOTO(status, tool_matrices_create(&w->device, shape, &matrices, error), done);
+    TOOL_TRY_GOTO(status,
+                  tool_multiplier_open(&w->device, w->candidate.library, &matrices, provider_of(w, true),
+                                       manner_of(w, true).parameters, &multiplier, error),
+                  done);
+    TOOL_TRY_GOTO(status, tool_multiplier_run(&w->device, &multiplier, 1, &ms, error), done);
+    TOOL_TRY_GOTO(status, tool_matrices_read(&w->device, &matrices, error), done);
+    TOOL_TRY_GOTO(status, tool_check_library(clmgk_gemm_plan_get_info(multiplier.plan, &info, &error->library), error),
+                  done);
+    found->ok =
+        tool_matrices_check(&matrices, info.sums, info.precision, SIZE_MAX, found->message, sizeof(found->message));
+done:
     tool_multiplier_close(&multiplier);
     tool_matrices_release(&matrices);
     return status;
@@ -246,7 +228,7 @@ static tool_exit check_products(const worker *w, bench_error_found *found, tool_
 {
     static const int64_t sizes[][3] = {{1, 1, 1}, {3, 129, 5}, {65, 33, 17}, {130, 66, 257}, {257, 191, 129}};
     for (size_t i = 0; i < TOOL_COUNT(sizes) * 4 && found->ok; i++) {
-        tool_product shape = w->matrices[0].product;
+        tool_product shape = w->matrices.product;
         shape.m = sizes[i / 4][0];
         shape.n = sizes[i / 4][1];
         shape.k = sizes[i / 4][2];
@@ -259,20 +241,17 @@ static tool_exit check_products(const worker *w, bench_error_found *found, tool_
 
 /* ---- the job ----------------------------------------------------------------------------------------------------- */
 
-/* The case's arrays. CLBlast multiplies all shapes, with B transposed as layers mostly have it. */
+/* The case's arrays. CLBlast's parameters are measured with the first shape, B transposed as layers mostly have it. */
 static tool_exit open_case(worker *w, tool_error *error)
 {
     const size_t group = (size_t)number_of(w, "group"), index = (size_t)number_of(w, "index");
     w->kind = (tune_kind)number_of(w, "kind");
-    for (size_t i = 0; w->kind != TUNE_ATTENTION && i < w->options.product_count; i++) {
-        tool_product shape = w->options.products[i];
+    if (w->kind != TUNE_ATTENTION) {
+        tool_product shape = w->options.products[group];
         shape.transpose_a = w->kind == TUNE_PRODUCT && index == 2;
         shape.transpose_b = w->kind == TUNE_CLBLAST || index == 1;
-        if (w->kind == TUNE_CLBLAST || i == group)
-            TOOL_TRY(tool_matrices_create(&w->device, &shape, &w->matrices[w->products++], error));
+        return tool_matrices_create(&w->device, &shape, &w->matrices, error);
     }
-    if (w->kind != TUNE_ATTENTION)
-        return TOOL_DONE;
     TOOL_TRY(bench_make_groups(&w->options.request, false, &w->groups, error));
     w->item = &w->groups[group].cases[index];
     bench_group alone = w->groups[group];
@@ -290,8 +269,7 @@ static tool_exit compare(worker *w, bool alone, json_t **answer, tool_error *err
     size_t count = 1;
     bench_error_found found = {.ok = true};
     json_t *list = json_array();
-    if (w->kind == TUNE_ATTENTION && w->calls == 0)
-        TOOL_TRY(bench_choose_calls(&w->device, &w->usual.run, &w->calls, &w->event_clock, error));
+    TOOL_TRY(choose_calls(w, error));
     TOOL_TRY(alone ? time_one(w, &w->usual, default_ms, error) : time_pairs(w, &count, default_ms, ratios, error));
     memcpy(copy, ratios, sizeof(copy));
     const double ratio = tool_spread_of(copy, count).median;
@@ -299,19 +277,17 @@ static tool_exit compare(worker *w, bool alone, json_t **answer, tool_error *err
         TOOL_TRY(w->kind == TUNE_ATTENTION ? check_attention(w, &found, error) : check_products(w, &found, error));
     for (size_t i = 0; i < count; i++)
         tool_json_append(&list, json_real(ratios[i]));
-    *answer = tool_json_merge(
-        *answer, json_pack("{s:f, s:f, s:o, s:b, s:b, s:s, s:i, s:b}", "default_ms",
-                           tool_spread_of(default_ms, count).median, "ratio", ratio, "ratios", list, "slow",
-                           (int)(!alone && ratios[count - 1] > number_of(w, "stop")), "wrong", (int)!found.ok,
-                           "message", found.message, "calls", w->calls, "event_clock", (int)w->event_clock));
+    *answer =
+        tool_json_merge(*answer, json_pack("{s:f, s:f, s:o, s:b, s:b, s:s}", "default_ms",
+                                           tool_spread_of(default_ms, count).median, "ratio", ratio, "ratios", list,
+                                           "slow", (int)(!alone && ratios[count - 1] > number_of(w, "stop")), "wrong",
+                                           (int)!found.ok, "message", found.message));
     return TOOL_DONE;
 }
 
 static tool_exit do_job(worker *w, json_t **answer, tool_error *error)
 {
-    bool alone = !text_of(w, "choice") && !text_of(w, "tuning_dir");
-    w->calls = (int)number_of(w, "calls");
-    w->event_clock = json_is_true(json_object_get(w->job, "event_clock"));
+    bool alone = !text_of(w, "choice") && !json_is_true(json_object_get(w->job, "cached"));
     TOOL_TRY(open_case(w, error));
     if (number_of(w, "pairs") < 1)
         return open_contender(w, true, &w->candidate, error);
