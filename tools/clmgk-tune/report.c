@@ -5,6 +5,8 @@
 #include <inttypes.h>
 #include <math.h>
 
+#define COUNT_NAME(name, text) text,
+static const char *const count_names[TUNE_COUNT_COUNT] = {TUNE_COUNTS(COUNT_NAME)};
 static const char *const outcome_names[] = {"unmeasured", "refused", "default", "faster"};
 
 static bool is_measured(const tune_case *c)
@@ -51,7 +53,7 @@ void tune_print_report(const tune_report *report)
            "geometric mean of the gain: %.1f %%\n%.0f s; candidates:",
            n[TUNE_FASTER], n[TUNE_DEFAULT], n[TUNE_REFUSED], n[TUNE_UNMEASURED], 100 * (speedup - 1), report->spent_s);
     for (size_t i = 0; i < TUNE_COUNT_COUNT; i++)
-        printf("%s %zu %s", i > 0 ? "," : "", report->counts[i], tune_count_names[i]);
+        printf("%s %zu %s", i > 0 ? "," : "", report->counts[i], count_names[i]);
     puts(n[TUNE_UNMEASURED] > 0 ? "\nThe budget was spent before all cases had their turn: go on with --resume." : "");
 }
 
@@ -97,7 +99,7 @@ json_t *tune_report_json(const tune_report *report)
                                 (json_int_t)c->tried);
     }
     for (size_t i = 0; counts && i < TUNE_COUNT_COUNT; i++)
-        json_object_set_new(counts, tune_count_names[i], json_integer((json_int_t)report->counts[i]));
+        json_object_set_new(counts, count_names[i], json_integer((json_int_t)report->counts[i]));
     return json_pack("{s:o, s:o, s:o, s:I, s:o, s:o, s:o, s:o, s:f, s:f}", "name", tool_json_text(report->device.name),
                      "platform", tool_json_text(report->device.platform), "driver",
                      tool_json_text(report->device.driver), "compute_units", (json_int_t)report->device.compute_units,

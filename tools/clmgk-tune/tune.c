@@ -25,9 +25,6 @@
 
 static const double kind_ends[TUNE_KINDS] = {0.8, 0.95, 1}; /* of the budget; without products all is attention's */
 
-#define COUNT_NAME(name, text) text,
-const char *const tune_count_names[TUNE_COUNT_COUNT] = {TUNE_COUNTS(COUNT_NAME)};
-
 typedef struct session {
     const tune_options *options;
     const tune_setup *setup;
@@ -41,8 +38,8 @@ typedef struct session {
     tune_count why;
     const char *message;
     double start_ms;
-    double end_ms, kill_ms; /* of the case at work: no candidate begins, none goes on */
-    bool worked;            /* a case had its turn */
+    double kill_ms; /* of the case at work: no candidate goes on */
+    bool worked;    /* a case had its turn */
 } session;
 
 static const char *text_of(const json_t *object, const char *key)
@@ -248,12 +245,12 @@ static tool_exit prove(session *s, tune_case *c, tune_candidate best, tool_error
 
 /* The best candidate, if it is faster, or else what was proven before, or else the defaults, into the cache. Where
  * nothing was compared with the defaults there is no result. */
-static tool_exit settle(session *s, tune_case *c, double before, tool_error *error)
+static tool_exit settle(session *s, tune_case *c, double before, bool fair, tool_error *error)
 {
     const tune_candidate *fastest = tune_fastest(&c->search, SIZE_MAX);
     if (fastest && fastest->ratio < fmin(WORTH, before))
         TOOL_TRY(prove(s, c, *fastest, error));
-    if (c->outcome == TUNE_UNMEASURED && (c->tried > 0 || c->finished))
+    if (c->outcome == TUNE_UNMEASURED && (c->tried > 0 || c->finished || fair))
         set_result(c, &c->defaults[c->usual], 1, TUNE_DEFAULT);
     if (c->outcome == TUNE_UNMEASURED)
         return TOOL_DONE;
@@ -328,24 +325,27 @@ static tool_exit look_at_other(session *s, tune_case *c, size_t space, tool_erro
 }
 
 /* One turn of a case: at least one batch of candidates, however little time is left. A later turn continues where this
- * one ended. */
-static tool_exit take_turn(session *s, tune_case *c, double default_kill_ms, tool_error *error)
+ * one ended. Where candidates had long enough, and none finished, the defaults are the result. */
+static tool_exit take_turn(session *s, tune_case *c, double share_ms, double most_ms, tool_error *error)
 {
     const bool first = !c->begun;
+    const double start_ms = tool_now_ms();
     if (first)
-        TOOL_TRY(measure_defaults(s, c, default_kill_ms, error));
+        TOOL_TRY(measure_defaults(s, c, most_ms, error));
     if (!c->begun)
         return TOOL_DONE;
+    const double now = tool_now_ms(), before = first ? INFINITY : best_ratio(c);
+    s->kill_ms = fmin(fmax(start_ms + share_ms, now + LEAST_KILL_MS), most_ms);
+    const bool fair = s->kill_ms >= now + LEAST_KILL_MS;
     for (size_t i = 0; first && i < c->family->count; i++)
         TOOL_TRY(look_at_other(s, c, i, error));
     if (first)
         tune_take_starts(s->report, c);
-    const double before = first ? INFINITY : best_ratio(c);
     const double kill_ms = s->kill_ms - (1 - SEARCH_PART) * fmax(0, s->kill_ms - tool_now_ms());
     do
         TOOL_TRY(try_batch(s, c, kill_ms, error));
-    while (!c->finished && tool_now_ms() < fmin(s->end_ms, kill_ms));
-    return settle(s, c, before, error);
+    while (!c->finished && tool_now_ms() < fmin(start_ms + SEARCH_PART * share_ms, kill_ms));
+    return settle(s, c, before, fair, error);
 }
 
 /* ---- the order of cases ------------------------------------------------------------------------------------------ */
@@ -412,10 +412,7 @@ static tool_exit take_round(session *s, tune_kind kind, int round, double end_ms
         const double now = tool_now_ms(), most_ms = s->worked ? end_ms : INFINITY;
         if (!has_turn(c, kind, round) || now >= most_ms)
             continue;
-        const double share = fmax(LEAST_SHARE_MS, (end_ms - now) / (double)turns--);
-        s->end_ms = now + SEARCH_PART * share;
-        s->kill_ms = fmin(now + fmax(share, LEAST_KILL_MS), most_ms);
-        TOOL_TRY(take_turn(s, c, most_ms, error));
+        TOOL_TRY(take_turn(s, c, fmax(LEAST_SHARE_MS, (end_ms - now) / (double)turns--), most_ms, error));
         announce(s, c, turns);
         s->worked = *worked = true;
     }

@@ -102,7 +102,6 @@ typedef struct tune_case {
     X(UNCONFIRMED, "not_confirmed")
 #define TUNE_COUNT_NUMBER(name, text) TUNE_##name,
 typedef enum tune_count { TUNE_COUNTS(TUNE_COUNT_NUMBER) TUNE_COUNT_COUNT } tune_count;
-extern const char *const tune_count_names[TUNE_COUNT_COUNT];
 
 /* What was found on a device. */
 typedef struct tune_report {
