@@ -131,9 +131,9 @@ typedef struct clmgk_layer_desc {
      * S, D, E, masks and modifiers, score and mask as text (with a cache i counts the new tokens, j the cache's),
      * state. Its `gradients` may name its parameters (prior, variance, shift, bias, sinks, mix..., captured arrays,
      * numbers, state), but not q, k and v. Its precision holds for the layer's products, too (gemm.h). Its layouts (the
-     * layer chooses them), statistics, combine, use_positions, use_mask_blocks, append, sizes_at_call, and without a
-     * cache pages must be zero. Without a second input and without a cache S is N; with a cache S is cache_capacity (0
-     * stands for it). The library reads the structure only during the call.
+     * layer chooses them), statistics, combine, use_positions, use_mask_blocks, append, and without a cache pages must
+     * be zero. Without a second input and without a cache S is N; with a cache S is cache_capacity (0 stands for it).
+     * With sizes_at_call the sizes are limits of calls. The library reads the structure only during the call.
      */
     const clmgk_attention_desc *attention;
 
@@ -253,7 +253,11 @@ CLMGK_API clmgk_status clmgk_layer_get_info(const clmgk_layer *layer, clmgk_laye
  * (CLMGK_LAYER_ARRAY_LIST).
  *
  *   attention    parameters of the attention inside (lengths, prior, mix, state, ...), their gradients, the seed
- *                (of both dropouts and of noise) and accumulate. Its q, k, v, o, lse, lse_low, denominator, grad_o,
+ *                (of both dropouts and of noise), accumulate, and with attention->sizes_at_call the sizes of the call
+ *                (NULL: the descriptor's): batch, length, sequences, table_pages, and length_k, which is 0 or that of
+ *                a second input, or the capacity of the call's cache (0: the most). They have one token and one key
+ *                at least, and no strided layouts; activations of a forward call serve a backward call of equal sizes.
+ *                Errors: those of clmgk_plan_call_workspace_size. Its q, k, v, o, lse, lse_low, denominator, grad_o,
  *                grad_lse, grad_q, grad_k, grad_v and workspace stay empty: the layer supplies them
  *   activations  info.activation_bytes: written by the forward pass, read by the backward pass
  *   workspace    info.workspace_bytes; for a backward call info.backward_workspace_bytes. Concurrent calls need

@@ -139,6 +139,9 @@ clmgk_status mgk_sized_begin(clmgk_plan *plan, clmgk_pass which, const mgk_pass_
 clmgk_status mgk_sized_plan(const clmgk_plan *plan, clmgk_pass which, const clmgk_call_sizes *sizes,
                             mgk_sized_call *call, clmgk_error *error);
 
+/* True of calls that have the same plan. */
+bool mgk_same_sizes(const clmgk_call_sizes *a, const clmgk_call_sizes *b);
+
 /* The arrays of a descriptor. */
 void mgk_plan_list_arrays(const clmgk_attention_desc *desc, mgk_plan_array array[CLMGK_ARRAYS]);
 

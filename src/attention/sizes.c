@@ -127,7 +127,7 @@ static bool same_layout(const clmgk_layout *a, const clmgk_layout *b)
            a->token == b->token;
 }
 
-static bool same_sizes(const clmgk_call_sizes *a, const clmgk_call_sizes *b)
+bool mgk_same_sizes(const clmgk_call_sizes *a, const clmgk_call_sizes *b)
 {
     return a->struct_size == b->struct_size && a->batch == b->batch && a->length == b->length &&
            a->length_k == b->length_k && a->sequences == b->sequences && a->table_pages == b->table_pages &&
@@ -143,7 +143,7 @@ static bool take_last(const clmgk_plan *plan, const mgk_sized_pass *sized, const
 {
     pthread_mutex_t *const mutex = &plan->context->monitor.mutex;
     pthread_mutex_lock(mutex);
-    const bool equal = sized->has_last && same_sizes(&sized->sizes, sizes);
+    const bool equal = sized->has_last && mgk_same_sizes(&sized->sizes, sizes);
     if (equal)
         *call = sized->last;
     pthread_mutex_unlock(mutex);

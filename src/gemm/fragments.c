@@ -37,6 +37,15 @@ static int slices_of(const clmgk_gemm_desc *desc)
     return desc->precision != CLMGK_PRECISION_EXACT ? ROUNDED_SLICES : desc->k > FEW_NUMBERS ? EXACT_SLICES : 0;
 }
 
+/* The product of the fewest numbers in a sum that the plan computes. */
+static clmgk_gemm_desc least_of(const clmgk_gemm_plan *plan)
+{
+    clmgk_gemm_desc desc = plan->desc;
+    if (plan->any_rows && desc.transpose_a != 0)
+        desc.k = 1;
+    return desc;
+}
+
 /* ---- blocks ---------------------------------------------------------------------------------------------------- */
 
 /* Sizes of the unit, or of the one that is emulated. */
@@ -212,17 +221,18 @@ static void choose_direct(mgk_tunables *p)
     mgk_tunable_default(p, MGK_NAMED(row_tiles), MOST_SUMS * unit->lanes / columns / unit->rows);
 }
 
-static void choose(const clmgk_gemm_desc *desc, const mgk_device_facts *facts, mgk_tunables *p)
+static void choose(const clmgk_gemm_plan *plan, const mgk_device_facts *facts, mgk_tunables *p)
 {
+    const clmgk_gemm_desc least = least_of(plan);
     const int found = facts->matrix_unit.unit;
     mgk_tunables_begin(p, facts->info.device_class);
-    if (found != MATRIX_WGMMA || !choose_wgmma(desc, p))
+    if (found != MATRIX_WGMMA || !choose_wgmma(&least, p))
         mgk_tunable_default(p, MGK_NAMED(unit), found == MATRIX_WGMMA ? MATRIX_MMA : found);
     if (is_direct(p))
         choose_direct(p);
     choose_stages(p);
     choose_local(facts->info.local_memory_bytes, p);
-    choose_block(desc, facts, p);
+    choose_block(&plan->desc, facts, p);
 }
 
 /* ---- plans ------------------------------------------------------------------------------------------------------ */
@@ -273,7 +283,7 @@ static clmgk_status find_unit(clmgk_context *context, clmgk_dtype dtype, int *un
 
 static void add_step(clmgk_gemm_plan *plan, const mgk_device_facts *facts, const mgk_tunables *p)
 {
-    const clmgk_gemm_desc *const desc = &plan->desc;
+    const clmgk_gemm_desc *const desc = &plan->desc, least = least_of(plan);
     const int splits = mgk_tunable_get(p, MGK_NAMED(splits)), slices = mgk_tunable_get(p, MGK_NAMED(slices));
     mgk_step *const step = &plan->steps->step[plan->steps->count++];
     const mgk_flags flags = {.engine = CLMGK_ENGINE_MATRIX,
@@ -286,7 +296,7 @@ static void add_step(clmgk_gemm_plan *plan, const mgk_device_facts *facts, const
                              .SHUFFLE = facts->sub_group.shuffle,
                              .SUB_GROUP_SIZE = facts->sub_group.size,
                              .LEAST_SUB_GROUP = facts->least_sub_group,
-                             .TF32_PRODUCTS = tf32_products_of(desc, slices),
+                             .TF32_PRODUCTS = tf32_products_of(&least, slices),
                              .BF16_SLICES = slices,
                              .SPLIT_DEPTH = splits > 1,
                              .TRANSPOSE_A = desc->transpose_a,
@@ -337,28 +347,29 @@ static void add_note(clmgk_gemm_plan *plan, const mgk_tunables *p)
 }
 
 /* Checks that the unit multiplies the factors, and exactly enough. */
-static clmgk_status check_slices(const clmgk_gemm_desc *desc, const mgk_tunables *p, clmgk_error *error)
+static clmgk_status check_slices(const clmgk_gemm_plan *plan, const mgk_tunables *p, clmgk_error *error)
 {
-    const int slices = mgk_tunable_get(p, MGK_NAMED(slices)), least = slices_of(desc);
+    const clmgk_gemm_desc desc = least_of(plan);
+    const int slices = mgk_tunable_get(p, MGK_NAMED(slices)), least = slices_of(&desc);
     if (slices > 0 && (least == 0 || slices < least))
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "%d slices of a number are not for this product: expected %d",
                         slices, least);
-    if (desc->dtype == CLMGK_DTYPE_F32 && is_direct(p))
+    if (desc.dtype == CLMGK_DTYPE_F32 && is_direct(p))
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "the unit has no products of f32");
-    if (slices == 0 && desc->dtype == CLMGK_DTYPE_F32 && mgk_tunable_get(p, MGK_NAMED(unit)) == MATRIX_WGMMA)
+    if (slices == 0 && desc.dtype == CLMGK_DTYPE_F32 && mgk_tunable_get(p, MGK_NAMED(unit)) == MATRIX_WGMMA)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
                         "wgmma multiplies slices of f32 numbers, which this product does not have: expected unit 1");
     return CLMGK_OK;
 }
 
 /* Reads the plan's parameters and makes the others. */
-static clmgk_status read_parameters(const clmgk_gemm_desc *desc, const mgk_device_facts *facts,
+static clmgk_status read_parameters(const clmgk_gemm_plan *plan, const mgk_device_facts *facts,
                                     const mgk_parameters *parameters, mgk_tunables *p, clmgk_error *error)
 {
     *p = mgk_tunables_of(&fragments_table);
     MGK_TRY(mgk_tunables_read(p, parameters, error));
-    choose(desc, facts, p);
-    MGK_TRY(check_slices(desc, p, error));
+    choose(plan, facts, p);
+    MGK_TRY(check_slices(plan, p, error));
     MGK_TRY(mgk_tunables_check(p, true, error));
     MGK_TRY(check_fragments(p, error));
     if (!mgk_matrix_unit_allows(facts, mgk_tunable_get(p, MGK_NAMED(unit))))
@@ -371,7 +382,7 @@ clmgk_status mgk_gemm_fragments_step(clmgk_gemm_plan *plan, const mgk_device_fac
 {
     const mgk_parameters given = {.text = parameters, .origin = MGK_ORIGIN_CALLER};
     mgk_tunables tunables;
-    MGK_TRY(read_parameters(&plan->desc, facts, &given, &tunables, error));
+    MGK_TRY(read_parameters(plan, facts, &given, &tunables, error));
     add_step(plan, facts, &tunables);
     return CLMGK_OK;
 }
@@ -397,6 +408,7 @@ static clmgk_status make(clmgk_gemm_plan *plan, const mgk_device_facts *facts, c
 {
     clmgk_program_origin origin = CLMGK_PROGRAM_MEMORY;
     add_step(plan, facts, p);
+    plan->steps->any_size = plan->any_rows;
     MGK_TRY(mgk_steps_make(plan->context, &plan->steps, 1, limits, &origin, error));
     return verify(plan, facts, p, error);
 }
@@ -410,7 +422,7 @@ static bool lower(const clmgk_gemm_plan *plan, const mgk_parameters *given, cons
     mgk_device_facts less = *facts;
     mgk_tunables smaller;
     less.info.local_memory_bytes = limits->local;
-    if (limits->narrowed && read_parameters(&plan->desc, &less, given, &smaller, NULL) == CLMGK_OK) {
+    if (limits->narrowed && read_parameters(plan, &less, given, &smaller, NULL) == CLMGK_OK) {
         *facts = less;
         return true;
     }
@@ -430,7 +442,7 @@ static clmgk_status fragments_plan(clmgk_gemm_plan *plan, const char *parameters
     for (;;) {
         clmgk_error failure = {.status = CLMGK_OK};
         mgk_limits limits = {0};
-        MGK_TRY(read_parameters(&plan->desc, &facts, &given, &tunables, error));
+        MGK_TRY(read_parameters(plan, &facts, &given, &tunables, error));
         const clmgk_status status = make(plan, &facts, &tunables, &limits, &failure);
         const int unit = mgk_tunable_get(&tunables, MGK_NAMED(unit));
         if (status == CLMGK_OK)
@@ -449,8 +461,19 @@ static clmgk_status fragments_plan(clmgk_gemm_plan *plan, const char *parameters
     return CLMGK_OK;
 }
 
+/* With the plan's parameters. */
+static clmgk_status fragments_resize(clmgk_gemm_plan *plan, clmgk_error *error)
+{
+    const mgk_parameters own = {.text = plan->parameters.data, .origin = MGK_ORIGIN_CALLER};
+    mgk_tunables tunables = mgk_tunables_of(&fragments_table);
+    MGK_TRY(mgk_tunables_read(&tunables, &own, error));
+    add_step(plan, &plan->context->facts, &tunables);
+    return CLMGK_OK;
+}
+
 const mgk_gemm_provider mgk_gemm_fragments = {.name = "matrix",
                                               .applicable = fragments_applicable,
                                               .only_named = fragments_only_named,
                                               .check_parameters = fragments_check,
-                                              .plan = fragments_plan};
+                                              .plan = fragments_plan,
+                                              .resize = fragments_resize};

@@ -19,6 +19,7 @@ struct clmgk_gemm_plan {
     mgk_text parameters; /* empty: data NULL */
     mgk_text note;
     clmgk_gemm_info info;
+    bool any_rows; /* calls may have fewer tokens than desc: mgk_gemm_resize */
 };
 
 /* A call's buffers, checked against the descriptor. */
@@ -48,6 +49,9 @@ struct mgk_gemm_provider {
     /* Enqueues the product of a library that enqueues by itself, as the plan's only step; `plan` is the
      * clmgk_gemm_plan. */
     clmgk_status (*enqueue)(const void *plan, const mgk_call *call, const mgk_queue_place *at, clmgk_error *error);
+    /* Appends the steps of a call, whose tokens are fewer than the plan's: `plan` is the call's copy. Allocates and
+     * compiles nothing. NULL: products have fixed sizes. */
+    clmgk_status (*resize)(clmgk_gemm_plan *plan, clmgk_error *error);
     void (*release)(clmgk_gemm_plan *plan); /* releases plan->state; NULL: there is none */
 };
 
@@ -62,6 +66,15 @@ extern const mgk_gemm_provider *const mgk_gemm_providers[5];
 
 /* For products without a sum: C = beta C, or nothing to do. Not in the list of providers. */
 extern const mgk_gemm_provider mgk_gemm_scale;
+
+/* clmgk_gemm_plan_create. `any_rows`: the desc's tokens are a limit of calls (mgk_gemm_resize). */
+clmgk_status mgk_gemm_plan_make(clmgk_context *context, const clmgk_gemm_desc *desc, const clmgk_gemm_options *options,
+                                bool any_rows, clmgk_gemm_plan **out, clmgk_error *error);
+
+/* Makes `call` a copy of a plan for any rows, for a product of this many tokens: rows of A as it is stored, and so of
+ * C, or with transpose_a (then without transpose_b) the numbers of each sum. Its steps, in call->steps, run the plan's
+ * kernels; it is not released. */
+clmgk_status mgk_gemm_resize(const clmgk_gemm_plan *plan, int64_t tokens, clmgk_gemm_plan *call, clmgk_error *error);
 
 /* Checks that a plan may choose the provider by itself, and that it can multiply elements of a type on the device.
  * UNSUPPORTED, with the reason, is a normal answer. */
@@ -161,20 +174,23 @@ clmgk_status mgk_gemm_no_parameters(const char *parameters, clmgk_error *error);
     const mgk_gemm_provider mgk_gemm_##id = {                                                                          \
         .name = #id, .is_host = (host), .applicable = absent, .check_parameters = mgk_gemm_no_parameters}
 
+typedef struct mgk_gemm_host mgk_gemm_host;
+
+/* Multiplies, on a thread of the OpenCL runtime; it cannot fail. */
+typedef void mgk_gemm_host_multiply(const mgk_gemm_host *host, const clmgk_gemm_desc *desc, const void *a,
+                                    const void *b, void *c);
+
 /* A host library's part of a plan; pending native kernels keep it alive. */
-typedef struct mgk_gemm_host {
+struct mgk_gemm_host {
     clmgk_allocator allocator;
-    clmgk_gemm_desc desc;
-    /* Multiplies, on a thread of the OpenCL runtime; it cannot fail. */
-    void (*multiply)(const struct mgk_gemm_host *host, const void *a, const void *b, void *c);
-    void (*release)(struct mgk_gemm_host *host); /* releases `library`; NULL: nothing to do */
-    void *library;                               /* the provider's */
+    mgk_gemm_host_multiply *multiply;
+    void (*release)(mgk_gemm_host *host); /* releases `library`; NULL: nothing to do */
+    void *library;                        /* the provider's */
     cl_mem anchor; /* lives as long as the plan and its commands; releasing it frees this structure */
-} mgk_gemm_host;
+};
 
 /* Makes plan->state a mgk_gemm_host. On success it owns `library`. */
-clmgk_status mgk_gemm_host_create(clmgk_gemm_plan *plan,
-                                  void (*multiply)(const mgk_gemm_host *, const void *, const void *, void *),
+clmgk_status mgk_gemm_host_create(clmgk_gemm_plan *plan, mgk_gemm_host_multiply *multiply,
                                   void (*release)(mgk_gemm_host *), void *library, clmgk_error *error);
 clmgk_status mgk_gemm_host_enqueue(const void *plan, const mgk_call *call, const mgk_queue_place *at,
                                    clmgk_error *error);

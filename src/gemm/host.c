@@ -16,6 +16,7 @@ enum { ANCHOR_BYTES = 64, MATRICES = 3 };
 /* A native kernel's arguments, copied by OpenCL. */
 typedef struct native_args {
     const mgk_gemm_host *host;
+    clmgk_gemm_desc desc; /* the call's */
     void *matrix[MATRICES];
     void *anchor;
 } native_args;
@@ -56,8 +57,7 @@ static void CL_CALLBACK anchor_gone(cl_mem anchor, void *host)
     free_host(host);
 }
 
-clmgk_status mgk_gemm_host_create(clmgk_gemm_plan *plan,
-                                  void (*multiply)(const mgk_gemm_host *, const void *, const void *, void *),
+clmgk_status mgk_gemm_host_create(clmgk_gemm_plan *plan, mgk_gemm_host_multiply *multiply,
                                   void (*release)(mgk_gemm_host *), void *library, clmgk_error *error)
 {
     cl_int code = CL_SUCCESS;
@@ -66,7 +66,6 @@ clmgk_status mgk_gemm_host_create(clmgk_gemm_plan *plan,
     if (host == NULL)
         return mgk_fail_memory(error, "a plan");
     host->allocator = *allocator;
-    host->desc = plan->desc;
     host->multiply = multiply;
     host->anchor = clCreateBuffer(plan->context->context, CL_MEM_READ_WRITE, ANCHOR_BYTES, NULL, &code);
     if (host->anchor == NULL) {
@@ -98,7 +97,7 @@ void mgk_gemm_host_release(clmgk_gemm_plan *plan)
 static void CL_CALLBACK run(void *given)
 {
     const native_args *const args = given;
-    args->host->multiply(args->host, args->matrix[0], args->matrix[1], args->matrix[2]);
+    args->host->multiply(args->host, &args->desc, args->matrix[0], args->matrix[1], args->matrix[2]);
 }
 
 /* The commands of a call. Each waits for the previous one, because the queue may be out of order. */
@@ -179,7 +178,7 @@ clmgk_status mgk_gemm_host_enqueue(const void *given, const mgk_call *call, cons
     const cl_mem memory[MATRICES] = {buffers[0]->memory, buffers[1]->memory, buffers[2]->memory};
     const size_t element = mgk_gemm_element(desc->dtype);
     chain c = {.at = at};
-    native_args args = {.host = plan->state};
+    native_args args = {.host = plan->state, .desc = *desc};
     clmgk_status status = CLMGK_OK;
     size_t mapped = 0;
     while (status == CLMGK_OK && mapped < MATRICES) {

@@ -278,9 +278,8 @@ static clmgk_status applicable(const mgk_device_facts *facts, clmgk_dtype dtype,
     return probe(&dnnl, dtype, error);
 }
 
-static void multiply(const mgk_gemm_host *host, const void *a, const void *b, void *c)
+static void multiply(const mgk_gemm_host *host, const clmgk_gemm_desc *desc, const void *a, const void *b, void *c)
 {
-    const clmgk_gemm_desc *const desc = &host->desc;
     product *const it = host->library;
     const onednn *const dnnl = &it->library;
     const ptrdiff_t element = (ptrdiff_t)mgk_gemm_element(desc->dtype);

@@ -31,9 +31,8 @@ static clmgk_status applicable(const mgk_device_facts *facts, clmgk_dtype dtype,
     return load(&blas, error);
 }
 
-static void multiply(const mgk_gemm_host *host, const void *a, const void *b, void *c)
+static void multiply(const mgk_gemm_host *host, const clmgk_gemm_desc *desc, const void *a, const void *b, void *c)
 {
-    const clmgk_gemm_desc *const desc = &host->desc;
     const openblas *const blas = host->library;
     const enum CBLAS_TRANSPOSE turn_a = desc->transpose_a != 0 ? CblasTrans : CblasNoTrans;
     const enum CBLAS_TRANSPOSE turn_b = desc->transpose_b != 0 ? CblasTrans : CblasNoTrans;
@@ -67,12 +66,21 @@ static clmgk_status plan_product(clmgk_gemm_plan *plan, const char *parameters, 
     return status;
 }
 
+/* The call's copy of the plan has the sizes. */
+static clmgk_status resize(clmgk_gemm_plan *plan, clmgk_error *error)
+{
+    (void)error;
+    plan->steps->step[plan->steps->count++] = (mgk_step){.enqueue = mgk_gemm_host_enqueue, .state = plan};
+    return CLMGK_OK;
+}
+
 const mgk_gemm_provider mgk_gemm_openblas = {.name = "openblas",
                                              .is_host = true,
                                              .applicable = applicable,
                                              .check_parameters = mgk_gemm_no_parameters,
                                              .plan = plan_product,
                                              .enqueue = mgk_gemm_host_enqueue,
+                                             .resize = resize,
                                              .release = mgk_gemm_host_release};
 
 #else

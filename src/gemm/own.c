@@ -36,12 +36,11 @@ static void share(const clmgk_gemm_plan *plan, const mgk_row_form *form, int64_t
     *columns = mgk_gemm_parts(worth > even ? worth : even, unit) * unit;
 }
 
-static clmgk_status own_plan(clmgk_gemm_plan *plan, const char *parameters, clmgk_error *error)
+static clmgk_status own_resize(clmgk_gemm_plan *plan, clmgk_error *error)
 {
     const mgk_row_form form = mgk_rows_form(&plan->context->facts);
     mgk_step *const step = &plan->steps->step[plan->steps->count++];
     int64_t rows = 0, columns = 0;
-    (void)parameters;
     (void)error;
     share(plan, &form, &rows, &columns);
     const size_t groups = (size_t)mgk_gemm_bind_product(plan, step, rows, columns);
@@ -53,8 +52,15 @@ static clmgk_status own_plan(clmgk_gemm_plan *plan, const char *parameters, clmg
     return CLMGK_OK;
 }
 
+static clmgk_status own_plan(clmgk_gemm_plan *plan, const char *parameters, clmgk_error *error)
+{
+    (void)parameters;
+    return own_resize(plan, error);
+}
+
 const mgk_gemm_provider mgk_gemm_own = {.name = "clmgk",
                                         .few_rows = FEW_ROWS,
                                         .applicable = own_applicable,
                                         .check_parameters = mgk_gemm_no_parameters,
-                                        .plan = own_plan};
+                                        .plan = own_plan,
+                                        .resize = own_resize};

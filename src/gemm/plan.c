@@ -25,6 +25,7 @@ static clmgk_status make(clmgk_gemm_plan *plan, const char *parameters, clmgk_er
 {
     mgk_limits ignored = {0};
     clmgk_program_origin origin = CLMGK_PROGRAM_MEMORY;
+    plan->steps->any_size = plan->any_rows;
     MGK_TRY(plan->provider->plan(plan, parameters, error));
     if (plan->provider->enqueue != NULL)
         plan->steps->step[plan->steps->count++] = (mgk_step){.enqueue = plan->provider->enqueue, .state = plan};
@@ -36,6 +37,8 @@ static clmgk_status try_provider(clmgk_gemm_plan *plan, const mgk_gemm_provider 
                                  clmgk_tuning_source source, clmgk_error *error)
 {
     clear(plan);
+    if (plan->any_rows && provider->resize == NULL)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "its products have fixed sizes");
     MGK_TRY(provider->applicable(&plan->context->facts, plan->desc.dtype, error));
     MGK_TRY(provider->check_parameters(parameters, error));
     plan->provider = provider;
@@ -236,6 +239,12 @@ static clmgk_status describe(clmgk_gemm_plan *plan, clmgk_error *error)
 clmgk_status clmgk_gemm_plan_create(clmgk_context *context, const clmgk_gemm_desc *desc,
                                     const clmgk_gemm_options *options, clmgk_gemm_plan **out, clmgk_error *error)
 {
+    return mgk_gemm_plan_make(context, desc, options, false, out, error);
+}
+
+clmgk_status mgk_gemm_plan_make(clmgk_context *context, const clmgk_gemm_desc *desc, const clmgk_gemm_options *options,
+                                bool any_rows, clmgk_gemm_plan **out, clmgk_error *error)
+{
     if (context == NULL || out == NULL)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: NULL: expected %s", context == NULL ? "context" : "out",
                         context == NULL ? "a context" : "room for the plan");
@@ -256,6 +265,7 @@ clmgk_status clmgk_gemm_plan_create(clmgk_context *context, const clmgk_gemm_des
     mgk_context_retain(context);
     plan->context = context;
     plan->desc = resolved;
+    plan->any_rows = any_rows;
     clear(plan);
     clmgk_error failure; /* the last attempt's; the plan may be another's */
     clmgk_status status;
@@ -266,6 +276,17 @@ clmgk_status clmgk_gemm_plan_create(clmgk_context *context, const clmgk_gemm_des
 fail:
     clmgk_gemm_plan_release(plan);
     return mgk_fail_code(error, status, failure.opencl_code, "%s", failure.message);
+}
+
+clmgk_status mgk_gemm_resize(const clmgk_gemm_plan *plan, int64_t tokens, clmgk_gemm_plan *call, clmgk_error *error)
+{
+    mgk_steps *const steps = call->steps;
+    *call = *plan;
+    call->steps = steps;
+    *(plan->desc.transpose_a != 0 ? &call->desc.k : &call->desc.m) = tokens;
+    mgk_steps_clear_call(steps);
+    MGK_TRY(plan->provider->resize(call, error));
+    return mgk_steps_borrow(steps, plan->steps, error);
 }
 
 void clmgk_gemm_plan_release(clmgk_gemm_plan *plan)

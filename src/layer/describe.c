@@ -161,7 +161,6 @@ static clmgk_status check_outer_fields(clmgk_attention_desc *a, int64_t cache_ca
                   {"use_page_offsets", a->use_page_offsets},
                   {"use_mask_blocks", a->use_mask_blocks},
                   {"append", a->append},
-                  {"sizes_at_call", a->sizes_at_call},               /* the other operations have the layer's */
                   {"sequences", a->use_lengths ? a->sequences : 0}}; /* they have caches of their own */
     for (size_t i = 0; i < MGK_COUNT(others); ++i)
         if (others[i].value != 0)
@@ -265,6 +264,17 @@ static clmgk_status check_products(const clmgk_layer_desc *d, clmgk_error *error
     return CLMGK_OK;
 }
 
+/* Products of calls with sizes of their own have a token at least. `where`: the field of the sizes. */
+static clmgk_status check_tokens(const clmgk_layer_desc *d, const char *where, clmgk_error *error)
+{
+    const mgk_layer_sizes s = mgk_layer_measure(d);
+    return !d->attention->sizes_at_call || (s.rows > 0 && s.rows_k > 0)
+               ? CLMGK_OK
+               : mgk_fail(error, CLMGK_ERROR_INVALID_SHAPE,
+                          "%s.%s: 0: expected 1 or more within a layer with sizes_at_call = 1", where,
+                          s.rows == 0 ? "length" : "length_k");
+}
+
 static clmgk_status check_arrays(const clmgk_layer_desc *d, clmgk_error *error)
 {
     for (int i = 0; i < CLMGK_LAYER_ARRAYS; ++i) {
@@ -335,6 +345,7 @@ clmgk_status mgk_layer_resolve(const clmgk_layer_desc *desc, clmgk_layer_desc *r
     MGK_TRY(resolve_rotary(&d, error));
     MGK_TRY(resolve_numbers(&d, error));
     MGK_TRY(check_products(&d, error));
+    MGK_TRY(check_tokens(&d, "attention", error));
     MGK_TRY(check_gradients(&d, error));
     if (mgk_layer_differentiates(&d)) {
         a.gradients |= INNER_GRADIENTS;
@@ -349,6 +360,72 @@ clmgk_status mgk_layer_resolve(const clmgk_layer_desc *desc, clmgk_layer_desc *r
     resolved->attention = attention;
     return CLMGK_OK;
 }
+
+/* ---- sizes of a call ------------------------------------------------------------------------------------------- */
+
+static clmgk_status check_call_layouts(const clmgk_call_sizes *sizes, clmgk_error *error)
+{
+    const clmgk_layout *const layouts[] = {&sizes->q,      &sizes->k,      &sizes->v,      &sizes->o,     &sizes->lse,
+                                           &sizes->grad_o, &sizes->grad_q, &sizes->grad_k, &sizes->grad_v};
+    for (size_t i = 0; i < MGK_COUNT(layouts); ++i)
+        if (layouts[i]->strided != 0)
+            return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                            "attention.sizes: a layout with strided = %d: expected 0: the layer chooses the layouts",
+                            (int)layouts[i]->strided);
+    return CLMGK_OK;
+}
+
+/* The number of keys of self-attention, or of a cache: its capacity in the call. */
+static clmgk_status resolve_call_keys(const clmgk_layer_desc *limits, clmgk_call_sizes *sizes, clmgk_error *error)
+{
+    const clmgk_attention_desc *const a = limits->attention;
+    const bool cached = limits->cache_capacity > 0;
+    int64_t most = cached ? limits->cache_capacity : sizes->length;
+    if (limits->cross)
+        return CLMGK_OK;
+    if (cached && a->page_size > 0 && sizes->table_pages > 0 && sizes->table_pages < most / a->page_size + 1)
+        most = sizes->table_pages * a->page_size < most ? sizes->table_pages * a->page_size : most;
+    const int64_t least = cached ? sizes->length : most, keys = sizes->length_k != 0 ? sizes->length_k : most;
+    if (keys < least || keys > most)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_SHAPE,
+                        "attention.sizes.length_k: %" PRId64 ": expected 0, or %" PRId64 " to %" PRId64, keys, least,
+                        most);
+    sizes->length_k = keys;
+    return CLMGK_OK;
+}
+
+static clmgk_status resize_attention(const clmgk_attention_desc *limits, const clmgk_call_sizes *sizes,
+                                     clmgk_attention_desc *a, clmgk_error *error)
+{
+    clmgk_error failure = {.status = CLMGK_OK};
+    const clmgk_status status = mgk_attention_resize(limits, sizes, a, &failure);
+    return status == CLMGK_OK ? CLMGK_OK : mgk_fail(error, status, "attention.%s", failure.message);
+}
+
+/* The layouts follow from checked sizes. */
+clmgk_status mgk_layer_resize(const clmgk_layer_desc *limits, clmgk_call_sizes *sizes, clmgk_layer_desc *d,
+                              clmgk_attention_desc *a, clmgk_error *error)
+{
+    MGK_TRY(check_call_layouts(sizes, error));
+    MGK_TRY(resolve_call_keys(limits, sizes, error));
+    MGK_TRY(resize_attention(limits->attention, sizes, a, error));
+    *d = *limits;
+    d->attention = a;
+    d->cache_capacity = limits->cache_capacity > 0 ? a->length_k : 0;
+    MGK_TRY(check_tokens(d, "attention.sizes", error));
+    set_layouts(d, a);
+    sizes->q = a->q;
+    sizes->k = a->k;
+    sizes->v = a->v;
+    sizes->o = a->o;
+    sizes->grad_o = a->grad_o;
+    sizes->grad_q = a->grad_q;
+    sizes->grad_k = a->grad_k;
+    sizes->grad_v = a->grad_v;
+    return resize_attention(limits->attention, sizes, a, error);
+}
+
+/* ---- the public call -------------------------------------------------------------------------------------------- */
 
 clmgk_status clmgk_layer_validate(const clmgk_layer_desc *desc, clmgk_layer_desc *resolved,
                                   clmgk_attention_desc *attention, clmgk_error *error)

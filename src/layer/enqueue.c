@@ -103,7 +103,7 @@ static clmgk_status add_own_arrays(layer_call *call, mgk_operands *operands, clm
 static clmgk_status add_attention_array(layer_call *call, clmgk_array array, mgk_operands *operands, clmgk_error *error)
 {
     const clmgk_pass pass = call->pass;
-    const mgk_plan_array *const line = &call->layer->plan->array[array];
+    const mgk_plan_array *const line = &mgk_layer_attention_arrays(call->layer, pass)[array];
     const clmgk_buffer *const buffer = clmgk_array_buffer(&call->attention, array);
     const bool scales =
         mgk_array_is_output(&call->layer->attention, CLMGK_PASS_APPEND, array); /* of a cache: computed */
@@ -193,7 +193,8 @@ static void bind_attention(layer_call *call, mgk_call *steps)
 {
     for (int i = 0; i < CLMGK_ARRAYS; ++i) {
         const clmgk_array array = (clmgk_array)i;
-        if (is_inner(array) || call->layer->plan->array[i].presence[call->pass] == CLMGK_ABSENT)
+        if (is_inner(array) ||
+            mgk_layer_attention_arrays(call->layer, call->pass)[i].presence[call->pass] == CLMGK_ABSENT)
             continue;
         steps->buffers[i] = clmgk_array_buffer(&call->attention, array);
         if ((clmgk_array_get_info(array)->gradient & call->attention.accumulate) != 0)
@@ -281,6 +282,29 @@ static clmgk_status read_call(layer_call *call, const clmgk_layer_args *args, cl
     return CLMGK_OK;
 }
 
+static clmgk_status submit(layer_call *call, const mgk_queue_place *at, clmgk_error *error)
+{
+    MGK_TRY(check_arrays(call, error));
+    MGK_TRY(check_offsets(call, error));
+    return enqueue_all(call, at, error);
+}
+
+/* Calls of one layer share the room of their plans. */
+static clmgk_status enqueue_sized(layer_call *call, const mgk_queue_place *at, clmgk_error *error)
+{
+    clmgk_layer *const layer = call->layer;
+    if (layer->calls == NULL)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                        "attention.sizes: given, but the layer's descriptor has attention.sizes_at_call = 0");
+    pthread_mutex_lock(&layer->calls->mutex);
+    clmgk_status status = mgk_layer_calls_plan(layer, call->pass, call->attention.sizes, error);
+    call->layer = layer->calls->layer[call->pass];
+    if (status == CLMGK_OK)
+        status = submit(call, at, error);
+    pthread_mutex_unlock(&layer->calls->mutex);
+    return status;
+}
+
 static clmgk_status enqueue(clmgk_layer *layer, clmgk_pass pass, const clmgk_layer_args *args,
                             const mgk_queue_place *at, clmgk_error *error)
 {
@@ -288,9 +312,8 @@ static clmgk_status enqueue(clmgk_layer *layer, clmgk_pass pass, const clmgk_lay
     MGK_TRY(read_call(&call, args, error));
     MGK_TRY(mgk_check_queue(layer->context, at->queue, error));
     MGK_TRY(mgk_check_wait_list(layer->context, at->num_wait, at->wait_list, error));
-    MGK_TRY(check_arrays(&call, error));
-    MGK_TRY(check_offsets(&call, error));
-    return enqueue_all(&call, at, error);
+    return layer->calls != NULL || call.attention.sizes != NULL ? enqueue_sized(&call, at, error)
+                                                                : submit(&call, at, error);
 }
 
 clmgk_status clmgk_enqueue_layer_forward(clmgk_layer *layer, cl_command_queue queue, const clmgk_layer_args *args,

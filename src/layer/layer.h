@@ -89,6 +89,7 @@ typedef struct mgk_layer_operation {
     size_t count;
     uint64_t added;                 /* set of buffers: results are added */
     const clmgk_gemm_plan *product; /* NULL: no product */
+    const clmgk_gemm_plan *few;     /* the product of few tokens, for calls with sizes of their own; NULL: the same */
     bool is_attention; /* its other buffers are the call's attention arrays; `accumulate` of the call applies to them */
 } mgk_layer_operation;
 
@@ -133,6 +134,21 @@ typedef struct mgk_layer_line {
 
 #define MGK_LAYER_LISTS 32
 
+/* What operations of a call with sizes of its own own: their steps, and the product. */
+typedef struct mgk_layer_call_operation {
+    mgk_steps steps;
+    clmgk_gemm_plan product;
+} mgk_layer_call_operation;
+
+/* The last call with sizes of its own, guarded by the mutex. */
+typedef struct mgk_layer_calls {
+    pthread_mutex_t mutex;
+    clmgk_layer *layer[2]; /* forward, backward: of the call's sizes; its pass runs the kernels of the limits' layer */
+    mgk_layer_call_operation *operation[2];
+    mgk_sized_call *attention[2];
+    clmgk_call_sizes sizes[2]; /* struct_size 0: no call yet */
+} mgk_layer_calls;
+
 struct clmgk_layer {
     clmgk_context *context;
     clmgk_layer_desc desc; /* resolved; its attention is the next field */
@@ -142,6 +158,8 @@ struct clmgk_layer {
     clmgk_plan *plan;                          /* of the attention */
     clmgk_gemm_plan *product[MGK_LAYER_LISTS]; /* NULL after the last */
     mgk_steps *rows[MGK_LAYER_LISTS];          /* lists of row kernels; NULL after the last */
+    mgk_layer_calls *calls;                    /* NULL: calls have no sizes of their own */
+    const clmgk_layer *limits;                 /* of the layer of a call: the layer itself; NULL: it is no call's */
     mgk_layer_kept kept;
     mgk_layer_pass pass[2]; /* forward, backward */
     clmgk_layer_info info;
@@ -154,6 +172,7 @@ struct clmgk_layer {
 typedef struct mgk_layer_builder {
     clmgk_layer *layer;
     mgk_layer_pass *pass;
+    clmgk_pass which;
     clmgk_error *error;
     clmgk_status status;
     mgk_steps spare; /* stands in for lists after a failure */
@@ -193,11 +212,34 @@ bool mgk_layer_wants(const clmgk_layer *layer, uint32_t gradient);
 /* 1 if the call adds the gradient to its array, else 0. */
 double mgk_layer_adds(const clmgk_layer *layer, uint32_t gradient);
 
-/* Lays out a pass's workspace: regions that are not in use at the same time share memory. */
-void mgk_layer_lay_out(mgk_layer_pass *pass);
+/* Lays out a pass's workspace: regions that are not in use at the same time share memory. `limits`: the pass whose
+ * layout it takes; NULL: a layout of its own. False: that layout has no room for a region. */
+bool mgk_layer_lay_out(mgk_layer_pass *pass, const mgk_layer_pass *limits);
 
 /* Fill the builder's pass. */
 void mgk_layer_make_forward(mgk_layer_builder *builder);
 void mgk_layer_make_backward(mgk_layer_builder *builder);
+
+/* Takes the sizes of the layer's descriptor; makes a pass of these sizes. */
+void mgk_layer_set_sizes(clmgk_layer *layer);
+clmgk_status mgk_layer_make_pass(clmgk_layer *layer, clmgk_pass which, clmgk_error *error);
+
+/* ---- calls with sizes of their own ------------------------------------------------------------------------------ */
+
+/* The descriptor of a call within a layer's limits; completes the sizes by keys and layouts. */
+clmgk_status mgk_layer_resize(const clmgk_layer_desc *limits, clmgk_call_sizes *sizes, clmgk_layer_desc *desc,
+                              clmgk_attention_desc *attention, clmgk_error *error);
+
+/* Makes room for calls of a layer with sizes_at_call, all of whose steps are made. */
+clmgk_status mgk_layer_calls_begin(clmgk_layer *layer, clmgk_error *error);
+void mgk_layer_calls_free(clmgk_layer *layer);
+
+/* Plans the pass of layer->calls->layer[which] for a call; NULL: the descriptor's sizes. The caller has locked the
+ * mutex. */
+clmgk_status mgk_layer_calls_plan(clmgk_layer *layer, clmgk_pass which, const clmgk_call_sizes *sizes,
+                                  clmgk_error *error);
+
+/* The arrays of the attention in a pass. */
+const mgk_plan_array *mgk_layer_attention_arrays(const clmgk_layer *layer, clmgk_pass which);
 
 #endif

@@ -74,13 +74,37 @@ void mgk_layer_note_access(mgk_layer_builder *b, mgk_layer_place place, int acce
 static void bind_scratch(mgk_layer_builder *b, mgk_layer_operation *operation, int buffer, uint64_t bytes,
                          size_t element)
 {
-    if (bytes > 0)
+    if (bytes > 0 || b->layer->attention.sizes_at_call) /* calls of any sizes have the same regions */
         mgk_layer_bind(b, operation, buffer, mgk_layer_room(b, (int64_t)((bytes + element - 1) / element), element));
+}
+
+/* The next operation, of a call with sizes of its own; NULL: none is. */
+static mgk_layer_call_operation *of_call(const mgk_layer_builder *b)
+{
+    const clmgk_layer *const limits = b->layer->limits;
+    return limits != NULL ? &limits->calls->operation[b->which][b->pass->count] : NULL;
+}
+
+/* The same operation of the layer that has the limits. */
+static const mgk_layer_operation *of_limits(const mgk_layer_builder *b)
+{
+    return &b->layer->limits->pass[b->which].operation[b->pass->count];
+}
+
+/* Keeps the first failure. */
+static void note_status(mgk_layer_builder *b, clmgk_status status)
+{
+    b->status = b->status == CLMGK_OK ? status : b->status;
 }
 
 mgk_rows_list mgk_layer_rows(mgk_layer_builder *b)
 {
     clmgk_layer *const layer = b->layer;
+    mgk_layer_call_operation *const own = of_call(b);
+    if (own != NULL) {
+        mgk_steps_clear_call(&own->steps);
+        return (mgk_rows_list){&own->steps, &layer->context->facts, layer->attention.dtype};
+    }
     const clmgk_allocator *const allocator = &layer->context->allocator;
     size_t next = 0;
     while (layer->rows[next] != NULL)
@@ -90,11 +114,14 @@ mgk_rows_list mgk_layer_rows(mgk_layer_builder *b)
         b->status = mgk_fail_memory(b->error, "a layer");
     mgk_steps_clear(steps != NULL ? steps : &b->spare, allocator);
     layer->rows[next] = steps;
+    (steps != NULL ? steps : &b->spare)->any_size = layer->attention.sizes_at_call != 0;
     return (mgk_rows_list){steps != NULL ? steps : &b->spare, &layer->context->facts, layer->attention.dtype};
 }
 
 mgk_layer_operation *mgk_layer_append_rows(mgk_layer_builder *b, const mgk_rows_list *list, int buffer)
 {
+    if (of_call(b) != NULL)
+        note_status(b, mgk_steps_borrow(list->steps, of_limits(b)->steps, b->error));
     mgk_layer_operation *const operation = mgk_layer_append(b, list->steps);
     bind_scratch(b, operation, buffer, list->steps->workspace_bytes, sizeof(float));
     return operation;
@@ -122,8 +149,30 @@ static clmgk_gemm_plan *plan_product(mgk_layer_builder *b, const clmgk_gemm_desc
     while (layer->product[i] != NULL && !same_product(&layer->product[i]->desc, &resolved))
         ++i;
     if (layer->product[i] == NULL)
-        b->status = clmgk_gemm_plan_create(layer->context, product, NULL, &layer->product[i], b->error);
+        b->status = mgk_gemm_plan_make(layer->context, product, NULL, layer->attention.sizes_at_call != 0,
+                                       &layer->product[i], b->error);
     return layer->product[i];
+}
+
+/* The product of few tokens, by its own provider. */
+static const clmgk_gemm_plan *plan_few(mgk_layer_builder *b, const clmgk_gemm_desc *product)
+{
+    clmgk_gemm_desc few = *product;
+    few.m = mgk_gemm_own.few_rows;
+    return b->layer->attention.sizes_at_call && product->transpose_a == 0 && product->m > few.m ? plan_product(b, &few)
+                                                                                                : NULL;
+}
+
+/* The call's product, by the plan that suits it; NULL after a failure. */
+static const clmgk_gemm_plan *resize_product(mgk_layer_builder *b, const clmgk_gemm_desc *product)
+{
+    mgk_layer_call_operation *const own = of_call(b);
+    const mgk_layer_operation *const made = of_limits(b);
+    const bool is_few = made->few != NULL && product->m <= made->few->desc.m;
+    own->product.steps = &own->steps;
+    note_status(b, mgk_gemm_resize(is_few ? made->few : made->product,
+                                   product->transpose_a != 0 ? product->k : product->m, &own->product, b->error));
+    return b->status == CLMGK_OK ? &own->product : NULL;
 }
 
 void mgk_layer_multiply(mgk_layer_builder *b, clmgk_gemm_desc product, mgk_layer_place a, mgk_layer_place right,
@@ -132,7 +181,8 @@ void mgk_layer_multiply(mgk_layer_builder *b, clmgk_gemm_desc product, mgk_layer
     product.struct_size = sizeof(product);
     product.dtype = b->layer->attention.dtype;
     product.precision = b->layer->attention.precision;
-    const clmgk_gemm_plan *const plan = plan_product(b, &product);
+    const clmgk_gemm_plan *const plan = of_call(b) != NULL ? resize_product(b, &product) : plan_product(b, &product);
+    const clmgk_gemm_plan *const few = of_call(b) == NULL ? plan_few(b, &product) : NULL;
     mgk_layer_operation *const operation = mgk_layer_append(b, plan != NULL ? plan->steps : NULL);
     mgk_layer_bind(b, operation, MGK_GEMM_A, a);
     mgk_layer_bind(b, operation, MGK_GEMM_B, right);
@@ -140,7 +190,9 @@ void mgk_layer_multiply(mgk_layer_builder *b, clmgk_gemm_desc product, mgk_layer
     if (plan == NULL)
         return;
     operation->product = plan;
-    bind_scratch(b, operation, MGK_GEMM_WORKSPACE, clmgk_gemm_plan_workspace_size(plan), mgk_gemm_workspace_unit(plan));
+    operation->few = few;
+    const size_t room = clmgk_gemm_plan_workspace_size(plan), of_few = clmgk_gemm_plan_workspace_size(few);
+    bind_scratch(b, operation, MGK_GEMM_WORKSPACE, room > of_few ? room : of_few, mgk_gemm_workspace_unit(plan));
     mgk_layer_note_access(b, a, mgk_gemm_host_access(plan, MGK_GEMM_A));
     mgk_layer_note_access(b, right, mgk_gemm_host_access(plan, MGK_GEMM_B));
     mgk_layer_note_access(b, c, mgk_gemm_host_access(plan, MGK_GEMM_C));
@@ -150,7 +202,8 @@ void mgk_layer_multiply(mgk_layer_builder *b, clmgk_gemm_desc product, mgk_layer
 
 mgk_layer_operation *mgk_layer_attend(mgk_layer_builder *b, clmgk_pass pass)
 {
-    mgk_steps *const steps = &b->layer->plan->pass[pass]->plan.steps;
+    mgk_steps *const steps = b->layer->limits != NULL ? &b->layer->limits->calls->attention[pass]->pass.steps
+                                                      : &b->layer->plan->pass[pass]->plan.steps;
     mgk_layer_operation *const operation = mgk_layer_append(b, steps);
     operation->is_attention = true;
     bind_scratch(b, operation, CLMGK_ARRAY_WORKSPACE, steps->workspace_bytes, sizeof(float));
@@ -206,14 +259,33 @@ static void place_region(mgk_layer_pass *pass, mgk_layer_region *region)
     pass->workspace_bytes = end > pass->workspace_bytes ? end : pass->workspace_bytes;
 }
 
-void mgk_layer_lay_out(mgk_layer_pass *pass)
+/* False: a region is larger than the limits'. */
+static bool take_layout(mgk_layer_pass *pass, const mgk_layer_pass *limits)
+{
+    bool fits = true;
+    for (size_t i = 0; i < pass->regions; ++i) {
+        pass->region[i].begin = limits->region[i].begin;
+        fits = fits && pass->region[i].bytes <= limits->region[i].bytes;
+    }
+    pass->workspace_bytes = limits->workspace_bytes;
+    return fits;
+}
+
+static bool make_layout(mgk_layer_pass *pass)
 {
     for (mgk_layer_region *next = next_region(pass); next != NULL; next = next_region(pass))
         place_region(pass, next);
+    return true;
+}
+
+bool mgk_layer_lay_out(mgk_layer_pass *pass, const mgk_layer_pass *limits)
+{
+    const bool fits = limits != NULL ? take_layout(pass, limits) : make_layout(pass);
     for (size_t i = 0; i < pass->count; ++i)
         for (size_t k = 0; k < pass->operation[i].count; ++k) {
             mgk_layer_place *const place = &pass->operation[i].operand[k].place;
             if (place->base == MGK_LAYER_WORKSPACE)
                 place->offset += (int64_t)(pass->region[place->index].begin / place->element);
         }
+    return fits;
 }

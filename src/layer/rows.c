@@ -76,16 +76,25 @@ static int64_t rows_at_once(const mgk_rows_list *list, int64_t columns)
 }
 
 /* Rows of a work-group that computes sums: few work-groups, whose partial sums are soon added up. */
+static int64_t most_groups_of_sums(const mgk_rows_list *list)
+{
+    return 8 * (int64_t)list->facts->info.compute_units;
+}
+
 static int64_t rows_of_sums(const mgk_rows_list *list, int64_t rows)
 {
-    const int64_t groups = 8 * (int64_t)list->facts->info.compute_units;
+    const int64_t groups = most_groups_of_sums(list);
     return rows > groups ? parts_of(rows, groups) : 1;
 }
 
-/* A region for the partial sums of `columns` columns in `parts` parts. */
-static mgk_i64 add_region(const mgk_rows_list *list, mgk_sums_entry *entry, int64_t parts, int64_t columns)
+/* A region for the partial sums of `columns` columns in `parts` parts, of any smaller number of `rows`, too, if calls
+ * have sizes of their own. */
+static mgk_i64 add_region(const mgk_rows_list *list, mgk_sums_entry *entry, int64_t rows, int64_t parts,
+                          int64_t columns)
 {
-    *entry = (mgk_sums_entry){.in = mgk_steps_region(list->steps, parts * columns),
+    const int64_t groups = parts_of(rows, rows_of_sums(list, rows)), most = least(rows, most_groups_of_sums(list));
+    const int64_t room = list->steps->any_size ? parts / groups * most : parts;
+    *entry = (mgk_sums_entry){.in = mgk_steps_region(list->steps, room * columns),
                               .stride = columns,
                               .parts = (mgk_i32)parts,
                               .columns = (mgk_i32)columns};
@@ -131,7 +140,7 @@ void mgk_rows_norm_backward(const mgk_rows_list *list, const mgk_norm_rows *rows
     mgk_sums_args sums = {.entry = {{0}}};
     for (size_t i = 0; i < MGK_NORM_SUMS; ++i)
         if (wanted[i])
-            args.region[i] = add_region(list, &sums.entry[i], groups, rows->width);
+            args.region[i] = add_region(list, &sums.entry[i], rows->rows, groups, rows->width);
     (void)add(list, norm_flags(list), &norm, "layer_norm_backward", &args, sizeof(args), groups);
     add_sums(list, norm_flags(list), &norm, &sums);
 }
@@ -193,12 +202,12 @@ void mgk_rows_heads_backward(const mgk_rows_list *list, const mgk_heads_rows *ro
     mgk_sums_args sums = {.entry = {{0}}};
     for (size_t i = 0; i < 3; ++i)
         if (want->bias[i])
-            args.region[i] = add_region(list, &sums.entry[i], groups, columns_of(&rows->part[i]));
+            args.region[i] = add_region(list, &sums.entry[i], rows->rows, groups, columns_of(&rows->part[i]));
     for (size_t i = 0; i < 2; ++i) /* a part for each team that has a head */
         if (want->gain[i])
             args.region[3 + i] =
-                add_region(list, &sums.entry[3 + i], groups * least(form.group / form.team, rows->part[i].heads),
-                           rows->part[i].size);
+                add_region(list, &sums.entry[3 + i], rows->rows,
+                           groups * least(form.group / form.team, rows->part[i].heads), rows->part[i].size);
     mgk_step *const step =
         add(list, heads_flags(list, rows), &heads, "layer_heads_backward", &args, sizeof(args), groups);
     mgk_rows_most_registers(list->facts, &step->options);

@@ -106,6 +106,9 @@ clmgk_status mgk_step_check(const mgk_step *step, clmgk_error *error);
 /* Empties a list. */
 void mgk_steps_clear(mgk_steps *steps, const clmgk_allocator *allocator);
 
+/* Empties a list whose steps will run another's kernels: they get no options, so no memory is allocated. */
+void mgk_steps_clear_call(mgk_steps *steps);
+
 /* Has the list's steps, which nothing has compiled, run kernels of `owner`, which a call then enqueues by them.
  * UNSUPPORTED if a step has none. */
 clmgk_status mgk_steps_borrow(mgk_steps *steps, mgk_steps *owner, clmgk_error *error);

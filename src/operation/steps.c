@@ -33,6 +33,13 @@ void mgk_steps_clear(mgk_steps *steps, const clmgk_allocator *allocator)
         steps->step[i].options.allocator = allocator;
 }
 
+void mgk_steps_clear_call(mgk_steps *steps)
+{
+    memset(steps, 0, sizeof(*steps));
+    for (size_t i = 0; i < MGK_MAX_STEPS; ++i)
+        steps->step[i].options.failed = true;
+}
+
 mgk_i64 mgk_steps_region(mgk_steps *steps, int64_t floats)
 {
     const uint64_t begin = mgk_aligned_workspace(steps->workspace_bytes);
@@ -58,7 +65,8 @@ static mgk_step *find(mgk_steps *steps, const mgk_step *step)
 {
     for (size_t i = 0; i < steps->count; ++i) {
         mgk_step *const one = &steps->step[i];
-        if (one->key.low == step->key.low && one->key.high == step->key.high && strcmp(one->name, step->name) == 0)
+        if (one->enqueue == NULL && one->key.low == step->key.low && one->key.high == step->key.high &&
+            strcmp(one->name, step->name) == 0)
             return one;
     }
     return NULL;
@@ -69,6 +77,8 @@ clmgk_status mgk_steps_borrow(mgk_steps *steps, mgk_steps *owner, clmgk_error *e
     steps->owner = owner;
     for (size_t i = 0; i < steps->count; ++i) {
         mgk_step *const step = &steps->step[i];
+        if (step->enqueue != NULL)
+            continue;
         step->made = find(owner, step);
         if (step->made == NULL)
             return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "kernel %s: the plan has none for these sizes", step->name);

@@ -314,6 +314,60 @@ TH_TEST(fragments)
     expect_fragments(session, CLMGK_DTYPE_BF16, NN, SMALL_BLOCKS ",splits=2");
 }
 
+/* ---- calls of fewer tokens --------------------------------------------------------------------------------------- */
+
+/* One plan multiplies any number of tokens up to its own: rows of C, or with A transposed the numbers of a sum. */
+static void expect_tokens(const th_session *session, const char *provider, clmgk_dtype dtype, int form,
+                          const char *parameters)
+{
+    static const int64_t tokens[] = {1, 7, 33, 64, 130}, most[] = {130, 70, 24}, most_transposed[] = {70, 24, 130};
+    clmgk_gemm_desc desc = fragments_desc(form >> 1 ? most_transposed : most, dtype, form);
+    clmgk_gemm_options options = CLMGK_GEMM_OPTIONS_INIT;
+    clmgk_gemm_plan *plan = NULL, call = {.steps = calloc(1, sizeof(mgk_steps))};
+    desc.beta = 0.25;
+    options.provider = provider;
+    options.parameters = parameters;
+    assert_non_null(call.steps);
+    th_expect_ok(mgk_gemm_plan_make(session->context, &desc, &options, true, &plan, &th_error));
+    for (size_t n = 0; n < TH_COUNT(tokens); n++) {
+        *(form >> 1 ? &desc.k : &desc.m) = tokens[n];
+        th_expect_ok(mgk_gemm_resize(plan, tokens[n], &call, &th_error));
+        TP_PRODUCT product = tp_make(session, &desc, n, n);
+        tp_add_workspace(session, &product, plan, 0);
+        tp_enqueue(&call, session->queue, &product, 0, NULL, NULL);
+        product.desc.precision = call.info.precision;
+        tp_check(session, &product, call.info.sums, provider);
+    }
+    clmgk_gemm_plan_release(plan);
+    free(call.steps);
+}
+
+TH_TEST(calls_of_fewer_tokens)
+{
+    clmgk_gemm_desc desc = desc_of(130, 70, 24);
+    clmgk_gemm_options options = CLMGK_GEMM_OPTIONS_INIT;
+    clmgk_gemm_plan *plan = NULL;
+    for (int form = NN; form <= TN; form++) {
+        expect_tokens(session, "clmgk", CLMGK_DTYPE_F32, form, "");
+        if (offers(session, "openblas", CLMGK_DTYPE_F32))
+            expect_tokens(session, "openblas", CLMGK_DTYPE_F32, form, "");
+    }
+    expect_tokens(session, "matrix", CLMGK_DTYPE_BF16, NT, SMALL_BLOCKS);
+    expect_tokens(session, "matrix", CLMGK_DTYPE_F16, TN, SMALL_BLOCKS);
+    expect_tokens(session, "matrix", CLMGK_DTYPE_BF16, NN, SMALL_BLOCKS ",splits=2");
+    options.provider = "onednn";
+    th_expect_error(mgk_gemm_plan_make(session->context, &desc, &options, true, &plan, &th_error),
+                    CLMGK_ERROR_UNSUPPORTED, "fixed sizes");
+}
+
+/* Sums of few numbers are as exact as those of the plan's; also in ranges, of which some are then empty. */
+TH_FULL_TEST(calls_of_fewer_numbers)
+{
+    expect_tokens(session, "matrix", CLMGK_DTYPE_F32, TN, SMALL_BLOCKS);
+    expect_tokens(session, "matrix", CLMGK_DTYPE_F32, TN, SMALL_BLOCKS ",splits=4");
+    expect_tokens(session, "matrix", CLMGK_DTYPE_F16, TN, SMALL_BLOCKS ",splits=4");
+}
+
 /* In the layouts of AMD's and Intel's units, 5 to 9, with as large blocks as their fragments need. */
 static void expect_layout(const th_session *session, int unit, clmgk_dtype dtype, int form, const char *more)
 {

@@ -221,6 +221,63 @@ TH_TEST(steps_are_rows_of_one_pass)
     release_all(buffers, TH_COUNT(buffers));
 }
 
+/* One layer with sizes_at_call takes the prompt, chunks and single tokens. */
+TH_TEST(one_layer_takes_prompt_and_steps)
+{
+    enum { PROMPT = 300, CHUNK = BATCH * PROMPT * WIDTH };
+    static const int chunks[] = {PROMPT, 1, 1, 7, 1, 64, 1};
+    static float x[TOKENS], expected[TOKENS], chunk[CHUNK];
+    clmgk_layer_args whole = CLMGK_LAYER_ARGS_INIT;
+    clmgk_attention_args inner = CLMGK_ATTENTION_ARGS_INIT;
+    clmgk_call_sizes sizes = CLMGK_CALL_SIZES_INIT;
+    fill(x, TOKENS, 1.0, 4);
+    make_weights(session, &whole);
+    clmgk_layer_args args = whole;
+    clmgk_attention_desc attention = attention_of(CAPACITY, false);
+    run_whole(session, &attention, &whole, TOKENS, x, expected);
+
+    attention = attention_of(PROMPT, true);
+    attention.sizes_at_call = 1;
+    clmgk_layer *const layer = make_layer(session, &attention, &args);
+    inner.lengths = new_buffer(session, BATCH, NULL);
+    inner.sizes = &sizes;
+    args.attention = &inner;
+    args.x = new_buffer(session, CHUNK, NULL);
+    args.out = new_buffer(session, CHUNK, NULL);
+    args.cache_k = new_buffer(session, CACHE, NULL);
+    args.cache_v = new_buffer(session, CACHE, NULL);
+    double worst = 0.0;
+    int done = 0;
+    made = 0;
+    for (size_t c = 0; c < TH_COUNT(chunks); c++) {
+        const size_t piece = (size_t)chunks[c] * WIDTH, first = (size_t)done * WIDTH;
+        done += chunks[c];
+        const cl_int lengths[BATCH] = {done, done};
+        for (size_t b = 0; b < BATCH; b++)
+            memcpy(chunk + b * piece, x + b * CAPACITY * WIDTH + first, piece * sizeof(float));
+        sizes.batch = BATCH;
+        sizes.length = chunks[c];
+        write_to(session, args.x, BATCH * piece * sizeof(float), chunk);
+        write_to(session, inner.lengths, sizeof(lengths), lengths);
+        th_expect_ok(clmgk_enqueue_layer_forward(layer, session->queue, &args, 0, NULL, NULL, &th_error));
+        read_back(session, args.out, BATCH * piece, chunk);
+        for (size_t i = 0; i < BATCH * piece; i++) {
+            const float exact = expected[i / piece * CAPACITY * WIDTH + first + i % piece];
+            worst = fmax(worst, fabs((double)chunk[i] - exact));
+            assert_true(isfinite(chunk[i]));
+        }
+    }
+    assert_int_equal(made, 0);
+    print_message("%d tokens: largest difference from one pass %.1e\n", done, worst);
+    assert_true(worst < 1e-5);
+
+    clmgk_layer_release(layer);
+    release_weights(&whole);
+    const clmgk_buffer buffers[] = {whole.x,      whole.out,    whole.workspace, args.x,       args.out,
+                                    args.cache_k, args.cache_v, args.workspace,  inner.lengths};
+    release_all(buffers, TH_COUNT(buffers));
+}
+
 /* ---- a state ----------------------------------------------------------------------------------------------------- */
 
 /* The linear family. A state does not tell the position that it goes on from. */

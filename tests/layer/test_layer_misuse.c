@@ -94,7 +94,6 @@ static const bad_desc bad_descs[] = {
      .value = "2"},
     {A(.use_mask_blocks = 1), .status = CLMGK_ERROR_UNSUPPORTED, .field = "attention.use_mask_blocks", .value = "1"},
     {A(.append = 3), .status = CLMGK_ERROR_UNSUPPORTED, .field = "attention.append", .value = "3"},
-    {A(.sizes_at_call = 1), .status = CLMGK_ERROR_UNSUPPORTED, .field = "attention.sizes_at_call", .value = "1"},
     {A(.batch = 1 << 29, .length = 4), .status = CLMGK_ERROR_OVERFLOW, .field = "attention.batch",
      .value = "536870912"},
 
