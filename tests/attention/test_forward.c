@@ -162,26 +162,12 @@ TH_TEST(few_rows)
  * four of them; of other groups, of as many heads as divide the group; vectors of all lengths; masks count queries. */
 TH_FULL_TEST(few_rows_of_grouped_heads)
 {
-    static const struct {
-        int64_t length, length_k, group;
-        bool tokens_first; /* packed if there is one query */
-    } shapes[] = {{1, 200, 2, false}, {1, 67, 3, true},  {1, 129, 4, false}, {1, 64, 5, false},
-                  {1, 150, 6, true},  {1, 90, 8, false}, {2, 140, 2, false}, {2, 70, 2, true}};
+    static const th_group shapes[] = {{1, 200, 2, false}, {1, 67, 3, true},  {1, 129, 4, false}, {1, 64, 5, false},
+                                      {1, 150, 6, true},  {1, 90, 8, false}, {2, 140, 2, false}, {2, 70, 2, true}};
     static const char *const parameters[] = {NULL, "lanes=8", "lanes=4"};
     for (size_t n = 0; n < 4 * TH_COUNT(shapes); n++) {
-        clmgk_attention_desc desc = {.dtype = CLMGK_DTYPE_F16, .head_size = 64, .value_size = 64};
-        desc.batch = desc.kv_heads = 2;
-        desc.heads = shapes[n / 4].group * desc.kv_heads;
-        desc.length = shapes[n / 4].length;
-        desc.length_k = shapes[n / 4].length_k;
-        desc.causal = n % 2 == 1;
-        desc.use_lengths = n % 4 == 1;
-        desc.use_window = n % 4 == 2;
-        desc.window_left = desc.use_window ? 20 : 0;
-        desc.window_right = desc.use_window ? 2 : 0;
-        desc.head_size -= n % 4 == 3 ? 3 : 0;
-        if (shapes[n / 4].tokens_first)
-            th_put_tokens_first(&desc, desc.heads, desc.kv_heads, 1, 3, false);
+        clmgk_attention_desc desc = {.dtype = CLMGK_DTYPE_F16, .head_size = n % 4 == 3 ? 61 : 64, .value_size = 64};
+        th_share_keys(&desc, &shapes[n / 4], n);
         TH_PROBLEM problem = th_problem_make(&desc, n);
         for (size_t p = 0; p < TH_COUNT(parameters); p++)
             th_expect_with(session, &problem, CLMGK_ENGINE_LANE, parameters[p]);

@@ -266,7 +266,7 @@ TH_TEST(singles_in_both_passes)
          .head_size = 5,
          .value_size = 7,
          .gradients = QKV | CLMGK_GRADIENT_PRIOR}};
-    for (size_t n = 0; n < (session->full ? TH_COUNT(descs) : 2); n++)
+    for (size_t n = 0; n < (session->full ? TH_COUNT(descs) : 1); n++)
         expect_shapes(session, descs[n], 4 * n, 4);
 }
 
@@ -352,24 +352,11 @@ TH_TEST(ranges_of_the_last_blocks)
 /* The queries of heads that share keys fill a block, where their rows are at equal distances; masks count queries. */
 TH_TEST(packed_query_heads)
 {
-    static const struct {
-        int64_t length, length_k, group;
-        bool tokens_first; /* packed if there is one query */
-    } shapes[] = {{1, 70, 3, false},  {5, 101, 3, false}, {7, 40, 5, false},
-                  {15, 33, 2, false}, {1, 50, 8, true},   {3, 64, 2, true}};
+    static const th_group shapes[] = {{1, 70, 3, false},  {5, 101, 3, false}, {7, 40, 5, false},
+                                      {15, 33, 2, false}, {1, 50, 8, true},   {3, 64, 2, true}};
     for (size_t n = 0; n < 4 * TH_COUNT(shapes); n++) {
         clmgk_attention_desc desc = {.dtype = CLMGK_DTYPE_BF16, .head_size = 16, .value_size = 16};
-        desc.batch = desc.kv_heads = 2;
-        desc.heads = shapes[n / 4].group * desc.kv_heads;
-        desc.length = shapes[n / 4].length;
-        desc.length_k = shapes[n / 4].length_k;
-        desc.causal = n % 2 == 1;
-        desc.use_lengths = n % 4 == 1;
-        desc.use_window = n % 4 == 2;
-        desc.window_left = desc.use_window ? 20 : 0;
-        desc.window_right = desc.use_window ? 2 : 0;
-        if (shapes[n / 4].tokens_first)
-            th_put_tokens_first(&desc, desc.heads, desc.kv_heads, 1, 3, false);
+        th_share_keys(&desc, &shapes[n / 4], n);
         TH_PROBLEM problem = th_problem_make(&desc, n);
         expect(session, &problem, "splits=2");
     }

@@ -81,6 +81,8 @@ typedef struct th_session {
 
 /* Set-up and tear-down of a cmocka group. *state becomes the session; the tear-down prints what was built. */
 int th_session_open(void **state);
+/* A context whose programs are in `cache_dir`, as clmgk_context_options has it, without what was tuned here. */
+clmgk_context *th_open_context(cl_context cl, cl_device_id device, const char *cache_dir);
 int th_session_close(void **state);
 
 /*
@@ -337,6 +339,12 @@ void th_expect_equal_bits(const th_problem *one, const th_problem *other, th_nam
  * Q, `key_heads` of K. dO has it too, or one row for all. */
 void th_put_tokens_first(clmgk_attention_desc *desc, int64_t query_heads, int64_t key_heads, int64_t components,
                          int64_t gap, bool one_grad_o);
+/* Gives two heads of keys `group` heads of queries each; `masks` % 4: none, causal with lengths, a window, causal. */
+typedef struct th_group {
+    int64_t length, length_k, group;
+    bool tokens_first; /* packed if there is one query */
+} th_group;
+void th_share_keys(clmgk_attention_desc *desc, const th_group *shape, size_t masks);
 /* Array number n begins at element step n + first. */
 void th_offset_arrays(th_problem *problem, uint64_t step, uint64_t first);
 

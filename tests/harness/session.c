@@ -88,6 +88,16 @@ static void find_engines(th_session *session)
     }
 }
 
+clmgk_context *th_open_context(cl_context cl, cl_device_id device, const char *cache_dir)
+{
+    clmgk_context_options options = CLMGK_CONTEXT_OPTIONS_INIT;
+    clmgk_context *context = NULL;
+    options.cache_dir = cache_dir;
+    options.untuned = 1;
+    th_expect_ok(clmgk_context_create(cl, device, &options, &context, &th_error));
+    return context;
+}
+
 int th_session_open(void **state)
 {
     th_session *const session = calloc(1, sizeof(*session));
@@ -100,9 +110,7 @@ int th_session_open(void **state)
     assert_int_equal(code, CL_SUCCESS);
     session->queue = clCreateCommandQueue(session->cl, session->info.device_id, 0, &code);
     assert_int_equal(code, CL_SUCCESS);
-    clmgk_context_options options = CLMGK_CONTEXT_OPTIONS_INIT;
-    options.untuned = 1; /* whatever was measured here */
-    th_expect_ok(clmgk_context_create(session->cl, session->info.device_id, &options, &session->context, &th_error));
+    session->context = th_open_context(session->cl, session->info.device_id, NULL);
     find_engines(session);
     *state = session;
     return 0;

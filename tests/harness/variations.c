@@ -53,6 +53,21 @@ void th_put_tokens_first(clmgk_attention_desc *desc, int64_t query_heads, int64_
     desc->grad_o = one_grad_o ? (clmgk_layout){1, 0, 0, 0, 0} : desc->o;
 }
 
+void th_share_keys(clmgk_attention_desc *desc, const th_group *shape, size_t masks)
+{
+    desc->batch = desc->kv_heads = 2;
+    desc->heads = shape->group * desc->kv_heads;
+    desc->length = shape->length;
+    desc->length_k = shape->length_k;
+    desc->causal = masks % 2 == 1;
+    desc->use_lengths = masks % 4 == 1;
+    desc->use_window = masks % 4 == 2;
+    desc->window_left = desc->use_window ? 20 : 0;
+    desc->window_right = desc->use_window ? 2 : 0;
+    if (shape->tokens_first)
+        th_put_tokens_first(desc, desc->heads, desc->kv_heads, 1, 3, false);
+}
+
 void th_offset_arrays(th_problem *problem, uint64_t step, uint64_t first)
 {
     for (size_t name = 0; name < TH_ARRAYS; name++)

@@ -4,6 +4,7 @@
  * sum(out dout) + sum(C dC) + sum(z dz), and what the forward formula must satisfy.
  */
 #include "harness/layer.h"
+#include "reference/layer_pass.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -338,4 +339,23 @@ TH_HOST_TEST(dropout_is_of_the_output)
             }
     assert_in_range(dropped, ALL * 0.22, ALL * 0.28);
     assert_in_range(equal, ALL * 0.58, ALL * 0.67); /* 0.75^2 + 0.25^2 */
+}
+
+/* Gradients hold for any positions. A packed token's count from the first token of its sequence: one that begins before
+ * the axis, one without tokens, and the tokens before and behind all of them. */
+TH_HOST_TEST(positions_of_packed_tokens)
+{
+    static const int32_t offsets[] = {-2, 3, 3, 7}, offsets_k[] = {1, 2, 6, 8};
+    static const int64_t expected[] = {0, 1, 2, 0, 1, 2, 3, 0}, expected_k[] = {0, 0, 0, 1, 2, 3, 0, 1, 0};
+    const clmgk_ref_layer layer = {0};
+    const layer_stream q = {.side = LAYER_Q}, k = {.side = LAYER_K};
+    layer_pass pass = {.layer = &layer};
+    pass.attention.desc.sequences = 3;
+    pass.attention.offsets = offsets;
+    pass.attention.offsets_k = offsets_k;
+    for (int64_t i = 0; i < (int64_t)TH_COUNT(expected); i++)
+        assert_int_equal(ref_layer_position(&pass, &q, 0, i), expected[i]);
+    pass.attention.desc.use_offsets_k = 1;
+    for (int64_t j = 0; j < (int64_t)TH_COUNT(expected_k); j++)
+        assert_int_equal(ref_layer_position(&pass, &k, 0, j), expected_k[j]);
 }

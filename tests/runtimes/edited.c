@@ -57,11 +57,7 @@ static int tear_down(void **state)
 /* A context, as a new process would have it. Counts begin anew. */
 static clmgk_context *open_context(const scene *self, const char *folder)
 {
-    clmgk_context_options options = CLMGK_CONTEXT_OPTIONS_INIT;
-    clmgk_context *context = NULL;
-    options.untuned = 1;
-    options.cache_dir = folder;
-    th_expect_ok(clmgk_context_create(self->cl, self->device, &options, &context, &th_error));
+    clmgk_context *const context = th_open_context(self->cl, self->device, folder);
     self->driver->compiled = self->driver->loaded = 0;
     return context;
 }

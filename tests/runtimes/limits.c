@@ -119,16 +119,6 @@ TH_TEST(direct_tiles_give_the_same_bits)
     }
 }
 
-static clmgk_context *open_context(const th_session *session, const char *folder)
-{
-    clmgk_context_options options = CLMGK_CONTEXT_OPTIONS_INIT;
-    clmgk_context *context = NULL;
-    options.cache_dir = folder;
-    options.untuned = 1;
-    th_expect_ok(clmgk_context_create(session->cl, session->info.device_id, &options, &context, &th_error));
-    return context;
-}
-
 static void expect_verdicts(clmgk_context *context, const char *words)
 {
     clmgk_first_use_info info = CLMGK_FIRST_USE_INFO_INIT;
@@ -159,7 +149,7 @@ TH_TEST(first_use)
     const char *const verdict = wrong ? "mixture: simt wrong numbers at the first use: " : "mixture: simt right; ";
     char folder[SCRATCH_PATH];
     scratch_create(folder);
-    clmgk_context *const first = open_context(session, folder);
+    clmgk_context *const first = th_open_context(session->cl, session->info.device_id, folder);
     expect_verdicts(first, "mixture: not used yet; admixture: not used yet; linear: not used yet");
     expect_engine(first, CLMGK_ENGINE_AUTO, wrong ? CLMGK_ENGINE_LANE : CLMGK_ENGINE_SIMT,
                   wrong ? "engine simt: wrong numbers at the first use" : "work-items share tiles");
@@ -168,7 +158,7 @@ TH_TEST(first_use)
     expect_engine(first, CLMGK_ENGINE_SIMT, CLMGK_ENGINE_SIMT, "named by the options");
     clmgk_context_release(first);
     /* the next process knows */
-    clmgk_context *const second = open_context(session, folder);
+    clmgk_context *const second = th_open_context(session->cl, session->info.device_id, folder);
     expect_verdicts(second, verdict);
     clmgk_context_release(second);
     scratch_remove(folder);

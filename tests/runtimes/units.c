@@ -36,16 +36,6 @@ static void name_unit(char *name, size_t size)
     (void)snprintf(name, size, "%.*s", (int)strcspn(getenv("CLMGK_TEST_UNIT"), ","), getenv("CLMGK_TEST_UNIT"));
 }
 
-static clmgk_context *open_context(const th_session *session, const char *folder)
-{
-    clmgk_context_options options = CLMGK_CONTEXT_OPTIONS_INIT;
-    clmgk_context *context = NULL;
-    options.cache_dir = folder;
-    options.untuned = 1;
-    th_expect_ok(clmgk_context_create(session->cl, session->info.device_id, &options, &context, &th_error));
-    return context;
-}
-
 static void expect_words(const char *text, const char *words)
 {
     if (strstr(text, words) == NULL)
@@ -110,7 +100,7 @@ TH_TEST(units_are_chosen_honestly)
     for (int process = 0; process < (one->f16 ? 1 : 3); process++) { /* right programs: the layer gives no binaries */
         if (process == 2)
             (void)of_layer("unit_layer_renew");
-        clmgk_context *const context = open_context(session, folder);
+        clmgk_context *const context = th_open_context(session->cl, session->info.device_id, folder);
         const int before = count_probes();
         expect_unit(context, one->found ? name : "", one->reason);
         expect_plan(context, CLMGK_DTYPE_F16, one->f16, one->by_plan);
@@ -125,7 +115,7 @@ TH_TEST(units_are_chosen_honestly)
 TH_FULL_TEST(types_have_verdicts_of_their_own)
 {
     const outcome *const one = expected();
-    clmgk_context *const context = open_context(session, "");
+    clmgk_context *const context = th_open_context(session->cl, session->info.device_id, "");
     expect_plan(context, CLMGK_DTYPE_BF16, one->bf16, one->bf16 ? "; matrix units: " : "; no matrix units: ");
     expect_plan(context, CLMGK_DTYPE_F32, false, "work-items share tiles");
     clmgk_context_release(context);
@@ -152,7 +142,7 @@ TH_TEST(products_are_right)
 {
     enum { FORMS = 4 };
     const outcome *const one = expected();
-    clmgk_context *const context = open_context(session, "");
+    clmgk_context *const context = th_open_context(session->cl, session->info.device_id, "");
     expect_provider(context, CLMGK_DTYPE_F16, one->f16);
     if (session->full) {
         expect_provider(context, CLMGK_DTYPE_BF16, one->bf16);
@@ -182,12 +172,12 @@ TH_TEST(units_are_avoided)
     name_unit(name, sizeof(name));
     for (size_t n = 0; n < TH_COUNT(others); n++) {
         assert_int_equal(setenv("CLMGK_UNIT", others[n], 1), 0);
-        clmgk_context *const context = open_context(session, "");
+        clmgk_context *const context = th_open_context(session->cl, session->info.device_id, "");
         expect_unit(context, "", "switched off by CLMGK_UNIT");
         clmgk_context_release(context);
     }
     assert_int_equal(setenv("CLMGK_UNIT", name, 1), 0);
-    clmgk_context *const context = open_context(session, "");
+    clmgk_context *const context = th_open_context(session->cl, session->info.device_id, "");
     expect_unit(context, name, "");
     clmgk_context_release(context);
     assert_int_equal(setenv("CLMGK_UNIT", "mma", 1), 0);
