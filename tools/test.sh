@@ -98,8 +98,23 @@ run_tests() {
     fi | tee "$log"
 }
 
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+# A command in the background, for a stage that waits for it and then prints what it has printed.
+begin() { # NAME COMMAND...
+    "${@:2}" >"$work/$1" 2>&1 &
+    begun[$1]=$!
+}
+
+finish() { # NAME
+    local status=0
+    wait "${begun[$1]}" || status=$?
+    cat "$work/$1"
+    return "$status"
+}
+
+work=$(mktemp -d)
+log=$work/log
+declare -A begun=()
+trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$work"' EXIT
 stage gcc build gcc
 stage lint lint
 stage tests run_tests
@@ -111,16 +126,20 @@ if [[ $full -eq 1 ]]; then
     done
     stage mutations tests/mutations/run.py
     stage release tools/release.sh build/release
+    stage site tools/site.sh
 else
-    stage python python/test.sh
+    # These use one core each, and the sanitizers' builds not always both.
+    begin python python/test.sh
+    begin site tools/site.sh
     export CLMGK_FAULT_STEP=192
     stage asan check_part asan cheap_tests -L quick -LE costly
     # The only build by Clang has the thread sanitizer; clang-tidy (lint) gives its warnings about the rest of the code.
     stage clang check_part tsan thread_tests -L quick -R '^test_(base|reference)$'
     export CLMGK_TEST_ONLY=thread,at_once,in_flight,wait_lists,_share_,handed_over,held_up,cancelling,release_while,a_rank_
     stage tsan check_part tsan thread_tests -L threads
+    stage python finish python
+    stage site finish site
 fi
-stage site tools/site.sh
 
 echo "==== stages"
 printf '%s\n' "${summary[@]}"
