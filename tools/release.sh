@@ -4,7 +4,7 @@
 #   (none)     sources, Python's source distribution and wheels, a Debian package, and their SHA-256 sums. Everything is made
 #              twice, in two folders, and must be the same to the bit.
 #   --sources  only the sources (nothing is installed, built or tested)
-# FOLDER: build-release by default. docs/release.md describes a release.
+# FOLDER: build-release by default. docs/architecture.md describes a release.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 sources=0
