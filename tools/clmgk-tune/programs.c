@@ -5,7 +5,6 @@
 
 #include <stdlib.h>
 
-/* A device's programs. */
 typedef struct maker {
     const char *folder; /* where the programs go: a path without links */
     tool_device device;
@@ -15,19 +14,18 @@ typedef struct maker {
 
 static tool_exit make_plan(maker *m, clmgk_context *context, const tune_case *c, clmgk_plan **plan, tool_error *error)
 {
-    clmgk_plan_info info = CLMGK_PLAN_INFO_INIT;
     const clmgk_status status = clmgk_plan_create(context, &c->item->desc, NULL, plan, &error->library);
-    if (status == CLMGK_ERROR_UNSUPPORTED) {
-        fprintf(stderr, "clmgk-tune: %s: not run here: %s\n", c->name, error->library.message);
-        m->refused++;
-        return TOOL_DONE;
-    }
-    TOOL_TRY(tool_check_library(status, error));
-    TOOL_TRY(tool_check_library(clmgk_plan_get_info(*plan, &info, &error->library), error));
-    fprintf(stderr, "clmgk-tune: %zu of %zu: %s: %.1f s\n", (size_t)(c - m->report.cases) + 1, m->report.count, c->name,
-            1e-3 * info.compile_ms);
-    m->plans++;
-    return TOOL_DONE;
+    const bool refused = status == CLMGK_ERROR_UNSUPPORTED;
+    m->refused += refused;
+    m->plans += status == CLMGK_OK;
+    fprintf(stderr, "clmgk-tune: %zu of %zu: %s%s%s\n", (size_t)(c - m->report.cases) + 1, m->report.count, c->name,
+            refused ? ": not run here: " : "", refused ? error->library.message : "");
+    return refused ? TOOL_DONE : tool_check_library(status, error);
+}
+
+static tool_exit save(const maker *m, clmgk_context *context, size_t *count, tool_error *error)
+{
+    return tool_check_library(clmgk_context_save_programs(context, m->folder, count, &error->library), error);
 }
 
 /* With the values of one tuning cache; "": of the library alone. No file of compiled programs is read: it may lack
@@ -46,11 +44,11 @@ static tool_exit make_all(maker *m, const char *tuning_dir, tool_error *error)
             clmgk_context_create(m->device.context, m->device.info.device_id, &options, &context, &error->library),
             error);
     if (status == TOOL_DONE) /* an empty context: whether the folder can be written, before anything takes time */
-        status = tool_check_library(clmgk_context_save_programs(context, m->folder, &count, &error->library), error);
+        status = save(m, context, &count, error);
     for (size_t i = 0; i < m->report.count && status == TOOL_DONE; i++)
         status = make_plan(m, context, &m->report.cases[i], &plans[i], error);
     if (status == TOOL_DONE)
-        status = tool_check_library(clmgk_context_save_programs(context, m->folder, &count, &error->library), error);
+        status = save(m, context, &count, error);
     m->programs += count;
     for (size_t i = 0; plans && i < m->report.count; i++)
         clmgk_plan_release(plans[i]);

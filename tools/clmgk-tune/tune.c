@@ -244,7 +244,7 @@ static tool_exit prove(session *s, tune_case *c, tune_candidate best, tool_error
 }
 
 /* The best candidate, if it is faster, or else what was proven before, or else the defaults, into the cache. Where
- * nothing was compared with the defaults there is no result. */
+ * nothing was compared with the defaults, and there was no time for that, there is no result. */
 static tool_exit settle(session *s, tune_case *c, double before, bool fair, tool_error *error)
 {
     const tune_candidate *fastest = tune_fastest(&c->search, SIZE_MAX);
@@ -381,6 +381,8 @@ static tool_exit load_history(session *s, tool_error *error)
             c->ratio = number_of(record, "ratio");
         } else if (c < report->cases + report->count && tune_read(c, record, &x)) {
             x.ratio = number_of(record, "ratio");
+            if (c->search.count == 0 && c->kind != TUNE_CLBLAST) /* its defaults come first */
+                set_defaults(c, &x);
             if (!tune_add(&c->search, &x))
                 return tool_fail_memory(error, "a measurement");
         }
