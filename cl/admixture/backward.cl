@@ -9,6 +9,7 @@
  *     dV_j = sum_hi keep P_hij dO_hi     dK_kj = sum_i dG_kij q_ki     dQ_ki = sum_j dG_kij k_kj
  *     MiSH: one dA for all k, sum_h dA_hij; p_k comes later
  *     MIX_AFTER: W for P in dV, and dP for dO.v (admixture/mixed_pairs.clh), before delta
+ *     SHARED_SOFTMAX (MiSH where nothing differs by head): dA_ij = P_ij sum_h t_hij, so that heads have products alone
  *     with a hidden layer: dr_uij = [y_uij > 0] sum_h w_hu dA_hij, dG_kij = sum_u p_uk dr_uij
  *
  * M products make the scores of a tile, two for each head follow, and 2 M with dG: 3 M + 2 H in all where softmax has
@@ -52,7 +53,7 @@
 #define AFTER_GRAD_SLOT (AFTER_SLOT + MIX_AFTER)
 #define SLOTS           (AFTER_GRAD_SLOT + (HAS_DP ? MIX_AFTER : 0))
 
-#define KEEPS_WEIGHTS (WANT_V && MIX_AFTER == 0)
+#define KEEPS_WEIGHTS (WANT_V && MIX_AFTER == 0 && !SHARED_SOFTMAX)
 #define KEEPS_SUMS    1
 
 #define BLOCK_SUMS SUMS
@@ -107,7 +108,7 @@ FUNCTION void hold_tile(const key_block *b, const panel_tile *m)
     const pair_block at = {b->g, &b->x->scorer, b, m, 0, 0};
     for (int sub = 0; sub < m->subs; ++sub) {
         hold_scores(&at, (uint)b->p->b * (uint)b->a->heads, sub);
-        if (HAS_DR)
+        if (HAS_DR || SHARED_SOFTMAX)
             clear_gradients(&at, sub);
     }
 }
@@ -241,6 +242,8 @@ FUNCTION void score_tile_of(const key_block *b, const panel_tile *m, int h, int 
                 d[u][v] = (real)(0.0f);
         if (MIX_AFTER > 0)
             weight_products(&at, h, sub, d);
+        else if (SHARED_SOFTMAX)
+            take_shared(&at, sub, d);
         else if (HAS_SCORE_GRADIENTS)
             value_product(b->g, m->panel, value_head, grad_head, sub, m->edge, d);
         block_gradients(&at, sub, d, sums);
@@ -264,12 +267,17 @@ FUNCTION void score_tile(const key_block *b, const panel_tile *m, int h)
 }
 
 #include "admixture/mixed_keys.clh"
+#include "admixture/shared_keys.clh"
 
 /* A panel's tile and one of the heads whose dO is held, which reads the held values `value_head`. */
 FUNCTION void head_tile(const key_block *b, const panel_tile *m, int value_head, int grad_head)
 {
     if (MIX_AFTER > 0) {
         mixed_head_tile(b, m, value_head, grad_head);
+        return;
+    }
+    if (SHARED_SOFTMAX) {
+        shared_head_tile(b, m, value_head, grad_head);
         return;
     }
     const mgk_attention_args *const a = b->a;
@@ -343,8 +351,7 @@ FUNCTION void group_tile(const key_block *b, const panel_tile *m, int next)
     if ((!HEADS_ANNOUNCED || m->g0 > 0) && ALL_HEADS)
         tile_stage(b, m->g0, m->i0, ends ? 0 : m->g0 + VALUE_HEADS, ends ? next : m->i0);
 #if HEADS_ANNOUNCED
-    if (!ends)
-        heads_announce(b->g, b->at->v + (m->g0 + 1) * b->a->v.head, b->a->v.token, grad_out_of(b, m->g0 + 1));
+    heads_announce(b->g, !ends, b->a->v.head, HEAD_RATIO * b->a->grad_o.head);
 #endif
     HEADS_FOR(n) {
         if (m->g0 + n >= b->a->kv_heads)
@@ -375,7 +382,7 @@ FUNCTION void value_heads(const key_block *b, int g0, int end_g)
         if (HEADS_ANNOUNCED)
             load_values(b, g0);
         if (STAGES_AHEAD)
-            tile_terms(b, i0, g0 * HEAD_RATIO, TILE_STREAMED - b->x->first_term);
+            tile_terms(b, i0, SHARED_SOFTMAX ? 0 : g0 * HEAD_RATIO, TILE_STREAMED - b->x->first_term);
         tile_stage(b, g0, i0, g0, ALL_HEADS ? i0 : next);
         for (int panel = 0; panel < PANELS; ++panel) {
             const int first = b->k0 + panel * PANEL_HELD;
@@ -385,9 +392,11 @@ FUNCTION void value_heads(const key_block *b, int g0, int end_g)
                 continue;
             hold_tile(b, &m);
             hold_weights(b, &m);
+            hold_shared(b, &m);
             for (; m.g0 < end_g; m.g0 += VALUE_HEADS)
                 group_tile(b, &m, next);
             finish_weights(b, &m);
+            finish_shared(b, &m);
 #if HIDDEN > 0
             if (HAS_DR)
                 finish_units(b, &m);

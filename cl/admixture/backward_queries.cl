@@ -142,6 +142,8 @@ FUNCTION void head_gradients(const query_block *b, const scorer *x, const tile_v
     rows_load(g, b->work + REGION(a->region[MGK_REGION_DELTA]) + row, b->first, b->p->valid, 0.0f, delta);
     if (MIX_AFTER > 0)
         weight_products(&at, h, 0, d);
+    else if (SHARED_SOFTMAX)
+        take_shared(&at, 0, d);
     else
         find_products(g, d);
     ROWS_FOR(v) {
@@ -182,9 +184,21 @@ FUNCTION void head_stage(const query_block *b, const key_walk *walk, const score
     __global const v_element *const v = at->v;
     const tile_start next =
         h + 1 < out_heads(a) ? tile_at(elements_of(values_of(a, v, h + 1)), k0) : next_keys(walk, elements_of(v), k0);
-    values_stage(e, array_rows_of(elements_of(values_of(a, v, h)), a->v.token, k0, walk->end, a->value_size), 1, 0,
-                 next);
+    const array_rows values = array_rows_of(elements_of(values_of(a, v, h)), a->v.token, k0, walk->end, a->value_size);
+    values_stage(e, values, 1, 0, next);
+    heads_begin(b->g, values);
     grad_out_load(b->g, 0, at->grad_o + h * a->grad_o.head, a->grad_o.token, a->value_size);
+}
+
+/* Announces values and dO of the head after h, or stages those of head h. */
+FUNCTION void head_go_ahead(const query_block *b, const key_walk *walk, const score_arrays *at, int h, int k0)
+{
+    const mgk_attention_args *const a = b->a;
+#if STAGES_AHEAD
+    heads_announce(b->g, h + 1 < out_heads(a), (h + 1) % HEAD_RATIO == 0 ? a->v.head : 0, a->grad_o.head);
+#else
+    head_stage(b, walk, at, h, k0);
+#endif
 }
 
 /* The tile of one head: what its scores need. */
@@ -216,6 +230,16 @@ FUNCTION void spread_head(const query_block *b, const scorer *x, const tile_view
     const pair_block at = {b->g, &b->g->base, x, view, b->a, 0, 0, 0, 0};
     find_products(b->g, d);
     spread_products(&at, 0, mix, d);
+}
+
+/* SHARED_SOFTMAX: adds dO.v of the head that is staged to the sum of all heads. */
+FUNCTION void add_products(const query_block *b, const scorer *x, const tile_view *view)
+{
+    real d[BLOCK_KEYS][BLOCK_ROWS];
+    const pair_block at = {b->g, &b->g->base, x, view, b->a, 0, 0, 0, 0};
+    get_shared(&at, 0, d);
+    grad_out_product(b->g, 0, 0, d);
+    put_shared(&at, 0, d);
 }
 
 /* DELTAS: P dP of head h, summed over the tile's keys. */
@@ -276,21 +300,20 @@ FUNCTION void heads_gradients(const query_block *b, scorer *x, const key_walk *w
         hold_head(b, x, view, h);
         branch_end();
     }
-    for (int h = 0; MIX_AFTER > 0 && h < out_heads(a); ++h) {
-        head_stage(b, walk, at, h, k0);
-        spread_head(b, x, view, at->mix_after + (long)h * MIX_AFTER);
+    for (int h = 0; (MIX_AFTER > 0 || SHARED_SOFTMAX) && h < out_heads(a); ++h) {
+        head_go_ahead(b, walk, at, h, k0);
+        if (MIX_AFTER > 0)
+            spread_head(b, x, view, at->mix_after + (long)h * MIX_AFTER);
+        else
+            add_products(b, x, view);
         branch_end();
     }
-    for (int h = 0; h < a->heads; ++h) {
+    for (int h = 0; h < (SHARED_SOFTMAX ? 1 : a->heads); ++h) {
 #if DELTAS
         add_deltas(b, h);
 #else
-#if STAGES_AHEAD
-        if (h + 1 < a->heads)
-            heads_announce(b->g, values_of(a, at->v, h + 1), a->v.token, at->grad_o + (h + 1) * a->grad_o.head);
-#elif MIX_AFTER == 0
-        head_stage(b, walk, at, h, k0);
-#endif
+        if (MIX_AFTER == 0 && !SHARED_SOFTMAX)
+            head_go_ahead(b, walk, at, h, k0);
         head_begin(b, x, walk, at, h, k0);
         head_gradients(b, x, view, h);
 #endif

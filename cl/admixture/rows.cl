@@ -2,8 +2,11 @@
 /*
  * Admixture family, backward pass, what is done per row before and after the keys, and the gradients of the mixing:
  *
- *     log_hi = - L_hi in the unit of scores      delta_hi = dL_hi - dO_hi.O_hi      dsink = sum_i e^(sink - L_hi)
- * delta_hi dQ_ki = (sum of the splits' products) / sqrt(D)     MiSH: p_k times that
+ *     log_hi = - L_hi in the unit of scores      delta_hi = dL_hi - dO_hi.O_hi
+ *     dsink = sum_i e^(sink - L_hi) delta_hi
+ *     dQ_ki = (sum of the splits' products) / sqrt(D)     MiSH: p_k times that
+ *
+ * SHARED_SOFTMAX: head 0 has log_i of all heads, and the sum of their delta_hi.
  */
 #define PASS_BACKWARD
 #include "admixture/buffers.clh"
@@ -17,17 +20,21 @@
 
 #include "attention/rows.clh"
 
-/* A work-item is a row of a head. */
+/* A work-item is a row of a head; SHARED_SOFTMAX: those of head 0 have all heads. */
 __kernel void admixture_rows_begin(KERNEL_PARAMETERS)
 {
     BEGIN_BUFFERS
     const long x = get_global_id(0);
     if (a.heads == 0 || x >= rows_of(&a))
         return;
-    const row_place at = row_of(&a, x);
+    row_place at = row_of(&a, x);
+    if (SHARED_SOFTMAX && at.h > 0)
+        return;
     row_values own = {0.0f, 0.0f, 0.0f, 0.0f};
     const row_results results = {o, grad_o, lse, lse_low, grad_lse, sinks};
     const bool seen = row_values_of(&a, &at, &results, &own);
+    for (++at.h; SHARED_SOFTMAX && at.h < a.heads; ++at.h)
+        row_values_of(&a, &at, &results, &own);
     work[REGION(a.region[MGK_REGION_LOG]) + x] = seen ? -own.log_high - (HAS_LSE_LOW ? 0.0f : own.log_low) : -INFINITY;
     if (HAS_LSE_LOW)
         work[REGION(a.region[MGK_REGION_LOG_LOW]) + x] = -own.log_low;

@@ -79,7 +79,7 @@ __kernel void mixture_rows_begin(KERNEL_PARAMETERS)
     if (EXPECTATION)
         return;
     float log_row = -INFINITY, log_low = 0.0f, delta = 0.0f, sink = 0.0f;
-    row_values own;
+    row_values own = {0.0f, 0.0f, 0.0f, 0.0f};
     const row_results results = {o, grad_o, lse, lse_low, grad_lse, sinks};
     if (row_values_of(&a, &at, &results, &own)) {
         delta = own.delta;

@@ -520,7 +520,8 @@ TH_TEST(one_mixture_for_all_heads)
                                  .heads = 3,
                                  .length = 37,
                                  .length_k = 101,
-                                 .gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_MIX};
+                                 .gradients =
+                                     CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V | CLMGK_GRADIENT_MIX};
     TH_PROBLEM problem = th_problem_make(&desc, 1);
     expect(session, &problem, "splits=4,row-tiles=2,warps=2,key-tiles=4");
 }

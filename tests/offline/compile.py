@@ -90,9 +90,9 @@ MATRIX_SPILLS = {
     ("backward-hard-fish2-f16-64", "backward"): 40, ("backward-hard-fish2-f16-64", "backward_queries"): 4,
     ("softmax-bf16-64", "forward"): 32, ("softmax-f16-64", "forward"): 32, ("softmax-bf16-128", "forward"): 48,
     ("softmax-f16-128", "forward"): 48, ("backward-hard-fish2-bf16-128", "backward"): 112,
-    ("backward-mgk2-bf16-128-wgmma", "backward"): 416, ("backward-hard-fish2-bf16-128-wgmma", "backward"): 240,
-    ("backward-hard-fish2-bf16-128-wgmma", "backward_queries"): 236, ("backward-hard-mish2-bf16-128-wgmma", "backward"): 40,
-    ("backward-hard-mish2-bf16-128-wgmma", "backward_queries"): 120, ("smgk2-bf16-64", "forward"): 4,
+    ("backward-mgk2-bf16-128-wgmma", "backward"): 416, ("backward-hard-fish2-bf16-128-wgmma", "backward"): 252,
+    ("backward-hard-fish2-bf16-128-wgmma", "backward_queries"): 236, ("backward-hard-mish2-bf16-128-wgmma", "backward"): 52,
+    ("backward-hard-mish2-bf16-128-wgmma", "backward_queries"): 40, ("smgk2-bf16-64", "forward"): 4,
     ("mgk4-bf16-64", "forward"): 228, ("backward-hard-fish2-f16-64-wgmma", "backward"): 8,
     ("softmax-f16-128-wgmma", "forward"): 208, ("mgk2-bf16-64-wgmma", "forward"): 148,
     ("backward-softmax-bf16-64-wgmma", "backward_queries"): 28, ("backward-softmax-f16-64-wgmma", "backward_queries"): 36,
@@ -546,7 +546,8 @@ def share(lists):
 def promoted_bytes(source, options):
     """Private memory of a work-item of the matrix engine: for sums of more than 4,096 products each, and those that are
     stored (cl/engine/matrix/backward.clh, chain.clh, gemm.clh), and for a block's own rows: their slices, wide queries of
-    mixed heads, and keys that registers do not hold (block.clh). Mixed heads' kernel of keys also has sums and places there."""
+    mixed heads, and keys that registers do not hold (block.clh). Mixed heads also have places of copies there, and the
+    kernel of keys sums."""
     head, value = (max(16, tunable(options, name, 64)) for name in ("HEAD_SIZE", "VALUE_SIZE"))
     if "-DMATRIX_UNIT=2" in options and source.endswith("/forward.cl"):
         queries = head * tunable(options, "COMPONENTS", 1) if source.startswith("admixture") else 0
@@ -569,8 +570,8 @@ def promoted_bytes(source, options):
             own = products * head if not is_queries or products * head > 128 else 0
         elif not is_queries and (products > 1 or head + value > most):
             own = products * head + value
-    kept = 32 + 128 * any(f"-DWANT_{x}=1" in options for x in ("MIX", "MIX_WEIGHT", "MIX_OFFSET", "NOISE"))
-    return tunable(options, "ROW_TILES", 1) * (4 * 2 * columns // 4 + own) + (kept if mixed and not is_queries else 0)
+    sums = not is_queries and any(f"-DWANT_{x}=1" in options for x in ("MIX", "MIX_WEIGHT", "MIX_OFFSET", "NOISE"))
+    return tunable(options, "ROW_TILES", 1) * (4 * 2 * columns // 4 + own) + (32 + 128 * sums if mixed else 0)
 
 
 def limits(name, kind, configuration, source, options):

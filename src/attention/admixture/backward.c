@@ -18,8 +18,18 @@ static void set_wants(const mgk_backward_wants *w, mgk_flags *flags)
     flags->WANT_MIX_AFTER = mgk_wants(w, CLMGK_GRADIENT_MIX_AFTER);
 }
 
-static void set_mixing(const mgk_attention_traits *t, mgk_flags *flags)
+/* MiSH: one softmax for all heads. Sinks belong to heads, and so does the gradient of a bias. */
+static bool shares_softmax(const mgk_backward *x)
 {
+    const clmgk_attention_desc *const d = x->request->desc;
+    return mgk_admixture_shares_softmax(x->request) && d->heads > 1 && !d->use_sinks &&
+           !mgk_wants(&x->want, CLMGK_GRADIENT_BIAS);
+}
+
+static void set_mixing(const mgk_backward *x, mgk_flags *flags)
+{
+    const mgk_attention_traits *const t = &x->request->traits;
+    flags->SHARED_SOFTMAX = shares_softmax(x);
     flags->HEAD_RATIO = t->head_ratio;
     flags->MIX_AFTER = t->after;
     flags->MIXES_WEIGHTS = t->after > 0;
@@ -44,7 +54,7 @@ static mgk_flags main_flags(const mgk_backward *x)
     set_wants(&x->want, &flags);
     flags.WANT_Q = needs_query(&x->request->traits, &x->want) && !x->queries_apart;
     flags.WANT_BIAS = flags.WANT_BIAS && !(x->queries_apart && mgk_backward_rows_flags(x).WANT_BIAS_ROWS);
-    set_mixing(&x->request->traits, &flags);
+    set_mixing(x, &flags);
     mgk_backward_want_texts(x, &flags);
     return flags;
 }
@@ -80,6 +90,7 @@ static void add_rows(mgk_backward *x, const char *name, int64_t work)
 {
     mgk_flags flags = mgk_backward_rows_flags(x);
     set_wants(&x->want, &flags);
+    flags.SHARED_SOFTMAX = shares_softmax(x);
     mgk_backward_add_rows(x, "admixture/rows.cl", name, &flags, bind_rows, work);
 }
 
@@ -95,7 +106,7 @@ static void add_mixed_rows(mgk_backward *x, const char *name, int64_t work)
 {
     mgk_flags flags = mgk_backward_rows_flags(x);
     set_wants(&x->want, &flags);
-    set_mixing(&x->request->traits, &flags);
+    set_mixing(x, &flags);
     flags.DELTAS = needs_deltas(x);
     mgk_backward_add_rows(x, "admixture/mixed_rows.cl", name, &flags, bind_mixed_rows, work);
 }
@@ -152,7 +163,7 @@ static void add_main(mgk_backward *x)
 static mgk_flags queries_flags(const mgk_backward *x)
 {
     mgk_flags flags = mgk_backward_main_flags(x);
-    set_mixing(&x->request->traits, &flags);
+    set_mixing(x, &flags);
     flags.WANT_K = flags.WANT_V = false;
     return flags;
 }
