@@ -157,6 +157,7 @@ FUNCTION void sub_tile_gradients(const query_block *b, int sub, real (*sums)[BLO
     if (WEIGHTS_FIRST)
         weights_first(b, b->view, masked, sub);
     product_end(d, 0);
+    values_read(b->g, sub == b->view->end - 1);
     const bool factored = b->view->factored;
     /* as most tiles: they have a text without a branch */
     const bool plain = (!HAS_FACTORED || factored) && (!masked || WEIGHTS_FIRST);

@@ -63,6 +63,19 @@ static bool uses_wgmma(const mgk_tunables *p)
     return mgk_tunable_get(p, MGK_NAMED(unit)) == MATRIX_WGMMA;
 }
 
+/* True of units whose copies are made when their function returns, of their layouts' emulation, too. */
+static bool copies_at_once(const mgk_tunables *p)
+{
+    return mgk_matrix_unit_is_direct(mgk_tunable_get(p, MGK_NAMED(unit))) ||
+           mgk_matrix_unit_is_direct(mgk_tunable_get(p, MGK_NAMED(emulates)));
+}
+
+/* True where a ring has places of its items, not stages of tiles: of wgmma, and of the emulation that tests it. */
+static bool has_ring_of_places(const mgk_tunables *p)
+{
+    return uses_wgmma(p) || (mgk_tunable_get(p, MGK_NAMED(unit)) == 0 && !copies_at_once(p));
+}
+
 /* Number of bf16 slices of an f32 factor (cl/engine/matrix/slices.clh). */
 static int bf16_slices_of(const mgk_footprint *f)
 {
@@ -119,6 +132,14 @@ static int64_t own_words_of(const mgk_footprint *f, const mgk_tunables *p)
     return mgk_tunable_get(p, MGK_NAMED(row_tiles)) * steps * unit->words;
 }
 
+/* Words of the ring of the kernel of queries, without slices. */
+static int64_t queries_ring_words_of(const mgk_footprint *f, const mgk_tunables *p)
+{
+    const words tile = words_of(f, p, tile_of(p));
+    const bool once = has_ring_of_places(p) && HAVE_ONE_PLACE(f->products, tile.key, tile.value);
+    return STAGES_WORDS(f->products, tile.key, tile.key, tile.value, once ? 0 : tile.value);
+}
+
 /* Words of the tiles and of a work-group's own rows, in the backward pass without mixed heads. Layout:
  * cl/engine/matrix/backward.clh; TILE_RING in block.clh states when keys and values are not in local memory. */
 static int64_t backward_words_of(const mgk_footprint *f, const mgk_tunables *p)
@@ -131,7 +152,7 @@ static int64_t backward_words_of(const mgk_footprint *f, const mgk_tunables *p)
     const int64_t of_keys =
         apart ? LARGER_OF(STAGES_WORDS(1, tile.key, tile.key, tile.value, tile.value), LARGER_OF(held.key, held.value))
               : f->products * held.key + held.value + tile.key + tile.value;
-    return LARGER_OF(of_keys, STAGES_WORDS(f->products, tile.key, tile.key, tile.value, tile.value));
+    return LARGER_OF(of_keys, queries_ring_words_of(f, p));
 }
 
 /* True if registers may hold the sums of a larger block: softmax with few features. */
@@ -200,13 +221,6 @@ static int64_t place_words_of(const mgk_footprint *f, const mgk_tunables *p)
     return PLACES_WORDS(1, tile.key, tile.value);
 }
 
-/* True of units whose copies are made when their function returns, of their layouts' emulation, too. */
-static bool copies_at_once(const mgk_tunables *p)
-{
-    return mgk_matrix_unit_is_direct(mgk_tunable_get(p, MGK_NAMED(unit))) ||
-           mgk_matrix_unit_is_direct(mgk_tunable_get(p, MGK_NAMED(emulates)));
-}
-
 /* Words of local memory for the forward pass's ring, and of them for alignment, rows' terms and votes. */
 enum { RING_WORDS = 12287, ROWS_WORDS = 640, RING_OTHERS = ROWS_WORDS + PART_ALIGNMENT / WORD_BYTES };
 
@@ -223,8 +237,7 @@ static int64_t mixed_queries_words_of(const mgk_footprint *f, const mgk_tunables
 static int heads_places(const mgk_footprint *f, const mgk_tunables *p)
 {
     enum { LEAST = 2, BESIDE = 2, LONG_KEYS = 64 };
-    const bool is_emulated = mgk_tunable_get(p, MGK_NAMED(unit)) == 0 && !copies_at_once(p);
-    const bool has_ring = (is_emulated || (uses_wgmma(p) && tile_of(p) >= LONG_KEYS)) && f->forward &&
+    const bool has_ring = has_ring_of_places(p) && (!uses_wgmma(p) || tile_of(p) >= LONG_KEYS) && f->forward &&
                           bf16_slices_of(f) == 0 && mgk_tunable_get(p, MGK_NAMED(row_tiles)) == 1 &&
                           f->held_heads == f->value_heads && f->held_heads % mgk_tunable_get(p, MGK_NAMED(heads)) == 0;
     const int64_t queries = mixed_queries_words_of(f, p), least = queries > 0 ? f->products + 1 : LEAST;
