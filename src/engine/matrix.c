@@ -155,17 +155,30 @@ static int64_t backward_words_of(const mgk_footprint *f, const mgk_tunables *p)
     return LARGER_OF(of_keys, queries_ring_words_of(f, p));
 }
 
+/* True if scores have no modifiers, priors or variances, which take registers. */
+static bool is_plain(const mgk_footprint *f)
+{
+    return !f->modified && !f->priors && !f->variances;
+}
+
 /* True if registers may hold the sums of a larger block: softmax with few features. */
 static bool is_plain_softmax(const mgk_footprint *f, int64_t widest)
 {
-    return f->held_heads == 0 && f->components == 1 && f->products == 1 && !f->keys_read_again && !f->modified &&
-           !f->priors && !f->variances && width_of(f->widest) <= widest;
+    return f->held_heads == 0 && f->components == 1 && f->products == 1 && !f->keys_read_again && is_plain(f) &&
+           width_of(f->widest) <= widest;
 }
 
 static bool fits_large_block(const mgk_footprint *f)
 {
     enum { WIDEST_SUMS = 64 };
     return is_plain_softmax(f, WIDEST_SUMS);
+}
+
+/* Backward, wgmma: registers hold no gradients of several components and 64 queries beside other terms of scores. */
+enum { SHORT_TILES = 4 };
+static bool takes_short_tiles(const mgk_footprint *f, const mgk_tunables *p)
+{
+    return uses_wgmma(p) && !f->forward && !f->singles && f->products > 1 && !is_plain(f);
 }
 
 /* In CUDA softmax of 65 to 128 numbers has tiles of 128 keys, and three places of the ring, in two work-groups a
@@ -534,6 +547,8 @@ static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tu
     mgk_tunable_default(p, MGK_NAMED(key_tiles), LESSER_OF(LARGER_OF(usual_tiles, tiles), sizes_of(p)->most_tiles));
     if (takes_long_tiles(f, facts, p))
         mgk_tunable_default(p, MGK_NAMED(key_tiles), LONG_TILES);
+    if (takes_short_tiles(f, p))
+        mgk_tunable_default(p, MGK_NAMED(key_tiles), SHORT_TILES);
     const int64_t usual_rows = rows_of(p);
     bool halved = true;
     if (f->held_heads > 0) {

@@ -326,6 +326,25 @@ TH_TEST(ranges_of_keys)
     expect(session, &problem, "splits=4,row-tiles=2,warps=2,key-tiles=4");
 }
 
+/* Keys of two components, so large that values have one place (cl/engine/matrix/backward.clh). Rows see three of four
+ * tiles, the last of which is not whole. */
+TH_TEST(values_in_one_place)
+{
+    clmgk_attention_desc desc = {.variant = CLMGK_VARIANT_MGK,
+                                 .components = 2,
+                                 .dtype = CLMGK_DTYPE_BF16,
+                                 .head_size = 64,
+                                 .value_size = 64,
+                                 .length = 20,
+                                 .length_k = 201,
+                                 .use_window = 1,
+                                 .window_left = 130,
+                                 .window_right = 3,
+                                 .gradients = CLMGK_GRADIENT_Q};
+    TH_PROBLEM problem = th_problem_make(&desc, 1);
+    expect(session, &problem, "splits=1,row-tiles=1,warps=1,key-tiles=8");
+}
+
 /* Ranges of all blocks but the first, whose rows have O at once: in the array's type, in pairs of columns or (an odd
  * number of them) one by one. A mask leaves their order as it is. The last problem's sinks are so far above all logits
  * that only the large values' products with weights do not underflow. */

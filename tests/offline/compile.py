@@ -96,6 +96,7 @@ MATRIX_SPILLS = {
     ("mgk4-bf16-64", "forward"): 228, ("backward-hard-fish2-f16-64-wgmma", "backward"): 8,
     ("softmax-f16-128-wgmma", "forward"): 208, ("mgk2-bf16-64-wgmma", "forward"): 148,
     ("backward-softmax-bf16-64-wgmma", "backward_queries"): 28, ("backward-softmax-f16-64-wgmma", "backward_queries"): 36,
+    ("backward-mgk2-bf16-64-wgmma", "backward"): 64,
 }
 # The same by CUDA's compiler, where it is more than CUDA_LIMIT.
 MATRIX_CUDA_SPILLS = {
@@ -107,6 +108,7 @@ MATRIX_CUDA_SPILLS = {
     ("backward-softmax-f16-64", "backward"): 76, ("backward-softmax-f16-64-wgmma", "backward"): 68,
     ("hard-fish2-bf16-64-wgmma", "forward"): 128, ("backward-mgk2-bf16-128-wgmma", "backward"): 164,
     ("hard-fish2-bf16-128-wgmma", "forward"): 72, ("product-f32-tn", "fragments"): 144,
+    ("backward-mgk2-bf16-64-wgmma", "backward"): 80,
 }
 MATRIX_RESIDENTS = 2  # work-groups of the matrix engine that a multiprocessor must hold
 # Parts of a CUDA toolkit that PyPI has.
