@@ -292,6 +292,7 @@ FULL = [
     group("wgmma-backward-smgk3-32", "backward-smgk2-bf16-64-wgmma", length=40, length_k=70, head_size=32, value_size=16,
           components=3),
     group("wgmma-backward-window", "backward-softmax-bf16-64-wgmma", head_size=16, value_size=16, **WINDOW),
+    group("wgmma-backward-mgk2-80", "backward-mgk2-bf16-64-wgmma", length=70, length_k=150, head_size=80, value_size=70),
     group("wgmma-backward-mgk2-window", "backward-mgk2-bf16-64-wgmma", **{**WINDOW, "length": 70, "length_k": 270}),
     group("wgmma-backward-last-tile", "backward-softmax-bf16-64-wgmma", length=33, length_k=65, head_size=16,
           value_size=16),
