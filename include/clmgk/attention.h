@@ -319,7 +319,7 @@ typedef struct clmgk_attention_desc {
     /* 1: calls have sizes of their own, in args.sizes (clmgk_call_sizes), and the descriptor's are their limits: one
      * plan, compiled once, serves a cache that grows, and batches of any lengths. Engine, parameters and programs are
      * those that suit the limits: at most 4 queries have the form for few rows, which calls of a plan with a limit of
-     * more don't have. A plan of fixed sizes may be faster. UNSUPPORTED with append, and with scales of K or V. */
+     * more don't have. A plan of fixed sizes may be faster. */
     int32_t sizes_at_call;
 
     /* Linear family. 1: O_i = C_i^T Phi_i, without a denominator. The sums have their true size, so nothing prevents an
@@ -492,6 +492,9 @@ typedef struct clmgk_call_sizes {
     int64_t table_pages; /* 0 unless the descriptor has pages: then 0 is the descriptor's */
     clmgk_layout q, k, v, o, lse;
     clmgk_layout grad_o, grad_q, grad_k, grad_v; /* with gradients */
+    int64_t append;                              /* new tokens; 0: the descriptor's */
+    clmgk_layout append_k, append_v;             /* with append */
+    clmgk_layout scale_k, scale_v;               /* with use_scale_k and use_scale_v */
 } clmgk_call_sizes;
 
 #define CLMGK_CALL_SIZES_INIT CLMGK_INIT(clmgk_call_sizes)

@@ -6,7 +6,7 @@ from typing import Any, Mapping
 
 from ._library import initialised, lib
 
-_LAYOUTS = ("q", "k", "v", "o", "lse", "grad_o", "grad_q", "grad_k", "grad_v")
+_LAYOUTS = ("q", "k", "v", "o", "lse", "grad_o", "grad_q", "grad_k", "grad_v", "append_k", "append_v", "scale_k", "scale_v")
 _SIZES = ("batch", "length", "length_k", "sequences", "table_pages", "bias_batch", "bias_length", "bias_length_k",
           "mask_blocks_batch")
 _FEW = 4  # queries that have a form of their own
@@ -39,7 +39,7 @@ class Kind:
         self._of_pages = d.page_size > 0
         self._one_length = sequences > 0 and not d.use_offsets_k and not d.use_lengths and not self._of_pages
         # an axis of a part of the batch has no limit of its own
-        self.is_usual = (not d.use_bias or d.bias_batch in (1, d.batch)) and not d.use_scale_k and not d.use_scale_v
+        self.is_usual = not d.use_bias or d.bias_batch in (1, d.batch)
         self.key = repr((self.rows, sequences > 0, sorted(self._axes.items()), sorted(self._fields.items())))
 
     def limits(self, least: Mapping[str, int]) -> dict[str, int]:

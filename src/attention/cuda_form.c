@@ -10,13 +10,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-const mgk_cuda_form *mgk_cuda_form_of(const clmgk_plan *plan)
-{
-    mgk_cuda_form *form = NULL;
-    mgk_monitor_copy(&plan->context->monitor, (void *)&form, (const void *)&plan->cuda_form, sizeof(form));
-    return form;
-}
-
 static void destroy(const clmgk_plan *plan, mgk_cuda_form *form)
 {
     if (form != NULL)
@@ -34,10 +27,10 @@ static bool is_edited(const clmgk_plan *plan)
     return edited;
 }
 
-/* Parameters of the caller and measured ones stay. Calls with sizes of their own choose among the plan's kernels. */
+/* Parameters of the caller and measured ones stay. */
 static bool may_differ(const clmgk_plan *plan)
 {
-    bool may = is_edited(plan) && !plan->desc.sizes_at_call;
+    bool may = is_edited(plan);
     for (int pass = 0; pass < CLMGK_PASS_COMBINE; ++pass)
         may = may && (plan->pass[pass] == NULL || plan->pass[pass]->source == CLMGK_TUNING_CLASS);
     return may;

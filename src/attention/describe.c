@@ -710,18 +710,6 @@ static clmgk_status check_extents(const clmgk_attention_desc *d, clmgk_error *er
 }
 
 /* The number of new tokens is the plan's, and the layouts of scales are. */
-static clmgk_status check_sizes_at_call(const clmgk_attention_desc *d, clmgk_error *error)
-{
-    const char *const field = d->append != 0        ? "append"
-                              : d->use_scale_k != 0 ? "use_scale_k"
-                              : d->use_scale_v != 0 ? "use_scale_v"
-                                                    : NULL;
-    return !d->sizes_at_call || field == NULL
-               ? CLMGK_OK
-               : mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "%s: %" PRId64 ": expected 0 with sizes_at_call = 1", field,
-                          d->append != 0 ? d->append : 1);
-}
-
 clmgk_status mgk_attention_resolve(const clmgk_attention_desc *desc, clmgk_attention_desc *resolved, clmgk_error *error)
 {
     if (desc == NULL)
@@ -754,7 +742,6 @@ clmgk_status mgk_attention_resolve(const clmgk_attention_desc *desc, clmgk_atten
     MGK_TRY(mgk_resolve_texts(&d, error));
     MGK_TRY(mgk_resolve_mask_blocks(&d, error));
     MGK_TRY(check_outputs(&d, error));
-    MGK_TRY(check_sizes_at_call(&d, error));
     MGK_TRY(resolve_layouts(&d, error));
     MGK_TRY(check_extents(&d, error));
     *resolved = d;
@@ -778,6 +765,7 @@ static clmgk_status check_limits(const clmgk_attention_desc *d, const clmgk_atte
     MGK_TRY(check_limit("length_k", d->length_k, limits->length_k, error));
     MGK_TRY(check_limit("sequences", d->sequences, limits->sequences, error));
     MGK_TRY(check_limit("table_pages", d->table_pages, limits->table_pages, error));
+    MGK_TRY(check_limit("append", d->append, limits->append, error));
     return d->sequences > 0 || limits->sequences == 0
                ? CLMGK_OK
                : mgk_fail(error, CLMGK_ERROR_INVALID_SHAPE,
@@ -792,23 +780,42 @@ static void follow(int64_t *axis, int64_t limit, int64_t size)
         *axis = size;
 }
 
+clmgk_layout *mgk_call_layout(clmgk_call_sizes *sizes, clmgk_array array)
+{
+#define OFFSET(NAME, field) [CLMGK_ARRAY_##NAME] = offsetof(clmgk_call_sizes, field)
+    static const size_t offsets[CLMGK_ARRAYS] = {OFFSET(Q, q),
+                                                 OFFSET(K, k),
+                                                 OFFSET(V, v),
+                                                 OFFSET(O, o),
+                                                 OFFSET(LSE, lse),
+                                                 OFFSET(GRAD_O, grad_o),
+                                                 OFFSET(GRAD_Q, grad_q),
+                                                 OFFSET(GRAD_K, grad_k),
+                                                 OFFSET(GRAD_V, grad_v),
+                                                 OFFSET(APPEND_K, append_k),
+                                                 OFFSET(APPEND_V, append_v),
+                                                 OFFSET(SCALE_K, scale_k),
+                                                 OFFSET(SCALE_V, scale_v)};
+#undef OFFSET
+    return offsets[array] != 0 ? (clmgk_layout *)(void *)((char *)sizes + offsets[array]) : NULL;
+}
+
 static void take_sizes(const clmgk_call_sizes *sizes, clmgk_attention_desc *d)
 {
+    clmgk_call_sizes own = *sizes;
     d->batch = sizes->batch;
     d->length = sizes->length;
     d->length_k = sizes->length_k;
     d->sequences = sizes->sequences;
     if (sizes->table_pages != 0)
         d->table_pages = sizes->table_pages;
-    d->q = sizes->q;
-    d->k = sizes->k;
-    d->v = sizes->v;
-    d->o = sizes->o;
-    d->lse = sizes->lse;
-    d->grad_o = sizes->grad_o;
-    d->grad_q = sizes->grad_q;
-    d->grad_k = sizes->grad_k;
-    d->grad_v = sizes->grad_v;
+    if (sizes->append != 0)
+        d->append = sizes->append;
+    for (int i = 0; i < CLMGK_ARRAYS; ++i) {
+        const clmgk_layout *const layout = mgk_call_layout(&own, (clmgk_array)i);
+        if (layout != NULL)
+            *mgk_array_layout(d, (clmgk_array)i) = *layout;
+    }
     d->resolved = 0;
 }
 
@@ -820,6 +827,7 @@ clmgk_status mgk_attention_resize(const clmgk_attention_desc *limits, const clmg
     MGK_TRY(resolve_axes(d, error));
     MGK_TRY(check_pages(d, error));
     MGK_TRY(check_sequences(d, error));
+    MGK_TRY(resolve_append(d, error));
     MGK_TRY(check_limits(d, limits, error));
     follow(&d->bias_batch, limits->batch, d->batch);
     follow(&d->bias_length, limits->length, d->length);

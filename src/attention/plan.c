@@ -246,6 +246,13 @@ static void release(clmgk_plan *plan)
     clmgk_context_release(context);
 }
 
+const mgk_cuda_form *mgk_cuda_form_of(const clmgk_plan *plan)
+{
+    mgk_cuda_form *form = NULL;
+    mgk_monitor_copy(&plan->context->monitor, (void *)&form, (const void *)&plan->cuda_form, sizeof(form));
+    return form;
+}
+
 void clmgk_plan_release(clmgk_plan *plan)
 {
     mgk_cuda_form *const form = plan != NULL ? plan->cuda_form : NULL;
@@ -270,4 +277,41 @@ clmgk_status clmgk_plan_get_info(const clmgk_plan *plan, clmgk_plan_info *info, 
 size_t clmgk_plan_workspace_size(const clmgk_plan *plan)
 {
     return plan == NULL ? 0 : (size_t)plan->info.workspace_bytes;
+}
+
+/* ---- workspaces of calls ---------------------------------------------------------------------------------------- */
+
+/* Raises `most` to the bytes that a call of any pass needs. */
+static clmgk_status add_workspace(const clmgk_plan *plan, const clmgk_call_sizes *sizes, uint64_t *most,
+                                  clmgk_error *error)
+{
+    for (int i = 0; i < CLMGK_PASSES; ++i) {
+        mgk_sized_call call;
+        if (plan->pass[i] == NULL)
+            continue;
+        MGK_TRY(mgk_sized_plan(plan, (clmgk_pass)i, sizes, &call, error));
+        const uint64_t own = mgk_steps_workspace_size(&call.pass.steps);
+        *most = own > *most ? own : *most;
+    }
+    return CLMGK_OK;
+}
+
+clmgk_status clmgk_plan_call_workspace_size(const clmgk_plan *plan, const clmgk_call_sizes *sizes, size_t *bytes,
+                                            clmgk_error *error)
+{
+    uint64_t most = 0;
+    if (plan == NULL || sizes == NULL || bytes == NULL)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: NULL: expected %s",
+                        plan == NULL    ? "plan"
+                        : sizes == NULL ? "sizes"
+                                        : "bytes",
+                        plan == NULL    ? "a plan"
+                        : sizes == NULL ? "the sizes of a call"
+                                        : "room for a number");
+    const mgk_cuda_form *const form = mgk_cuda_form_of(plan);
+    MGK_TRY(add_workspace(plan, sizes, &most, error));
+    if (form != NULL && form->plan != NULL)
+        MGK_TRY(add_workspace(form->plan, sizes, &most, error));
+    *bytes = (size_t)most;
+    return CLMGK_OK;
 }

@@ -90,6 +90,13 @@ clmgk_status mgk_attention_resolve(const clmgk_attention_desc *desc, clmgk_atten
 clmgk_status mgk_attention_resize(const clmgk_attention_desc *limits, const clmgk_call_sizes *sizes,
                                   clmgk_attention_desc *desc, clmgk_error *error);
 
+/* A call's layout of an array; NULL: it is dense, or has the descriptor's. */
+clmgk_layout *mgk_call_layout(clmgk_call_sizes *sizes, clmgk_array array);
+
+/* Reads a caller's sizes. */
+clmgk_status mgk_call_sizes_read(const clmgk_call_sizes *given, const char *name, clmgk_call_sizes *sizes,
+                                 clmgk_error *error);
+
 /* The tuning bucket of a resolved descriptor. The statistics use the backward pass's. */
 mgk_tuning_key mgk_attention_key(const clmgk_attention_desc *desc, clmgk_pass pass);
 

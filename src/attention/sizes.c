@@ -100,6 +100,7 @@ static clmgk_status plan_with(const clmgk_plan *plan, clmgk_pass which, int64_t 
         .parameters = {.text = sized->given, .origin = sized->origin, .followed = sized->followed},
         .pass = which};
     memset(&call->pass, 0, sizeof(call->pass));
+    mgk_steps_clear_call(&call->pass.steps);
     call->pass.mods = pass->plan.mods;
     call->pass.of_call = true;
     MGK_TRY(mgk_family_plan(plan->family, &request, &call->pass, error));
@@ -129,12 +130,21 @@ static bool same_layout(const clmgk_layout *a, const clmgk_layout *b)
 
 bool mgk_same_sizes(const clmgk_call_sizes *a, const clmgk_call_sizes *b)
 {
+    clmgk_call_sizes one = *a, other = *b;
+    for (int i = 0; i < CLMGK_ARRAYS; ++i) {
+        const clmgk_layout *const layout = mgk_call_layout(&one, (clmgk_array)i);
+        if (layout != NULL && !same_layout(layout, mgk_call_layout(&other, (clmgk_array)i)))
+            return false;
+    }
     return a->struct_size == b->struct_size && a->batch == b->batch && a->length == b->length &&
            a->length_k == b->length_k && a->sequences == b->sequences && a->table_pages == b->table_pages &&
-           same_layout(&a->q, &b->q) && same_layout(&a->k, &b->k) && same_layout(&a->v, &b->v) &&
-           same_layout(&a->o, &b->o) && same_layout(&a->lse, &b->lse) && same_layout(&a->grad_o, &b->grad_o) &&
-           same_layout(&a->grad_q, &b->grad_q) && same_layout(&a->grad_k, &b->grad_k) &&
-           same_layout(&a->grad_v, &b->grad_v);
+           a->append == b->append;
+}
+
+clmgk_status mgk_call_sizes_read(const clmgk_call_sizes *given, const char *name, clmgk_call_sizes *sizes,
+                                 clmgk_error *error)
+{
+    return mgk_struct_read(given, name, MGK_SIZE_WITH(clmgk_call_sizes, grad_v), sizes, sizeof(*sizes), error);
 }
 
 /* Takes the last call if its sizes were equal. Steps point into the plan alone, so a copy is as good. */
@@ -169,7 +179,7 @@ clmgk_status mgk_sized_plan(const clmgk_plan *plan, clmgk_pass which, const clmg
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
                         "sizes: given, but the plan's descriptor has sizes_at_call = 0");
     if (sizes != NULL)
-        MGK_TRY(mgk_struct_read(sizes, "sizes", sizeof(own), &own, sizeof(own), error));
+        MGK_TRY(mgk_call_sizes_read(sizes, "sizes", &own, error));
     else
         own.struct_size = 0; /* unlike a caller's sizes of the same numbers: the layouts are the descriptor's, too */
     mgk_sized_pass *const sized = plan->pass[which]->sized;
@@ -181,29 +191,5 @@ clmgk_status mgk_sized_plan(const clmgk_plan *plan, clmgk_pass which, const clmg
     MGK_TRY(plan_pass(plan, which, call, error));
     mgk_plan_list_arrays(&call->desc, call->array);
     keep_last(plan, sized, &own, call);
-    return CLMGK_OK;
-}
-
-clmgk_status clmgk_plan_call_workspace_size(const clmgk_plan *plan, const clmgk_call_sizes *sizes, size_t *bytes,
-                                            clmgk_error *error)
-{
-    uint64_t most = 0;
-    if (plan == NULL || sizes == NULL || bytes == NULL)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: NULL: expected %s",
-                        plan == NULL    ? "plan"
-                        : sizes == NULL ? "sizes"
-                                        : "bytes",
-                        plan == NULL    ? "a plan"
-                        : sizes == NULL ? "the sizes of a call"
-                                        : "room for a number");
-    for (int i = 0; i < CLMGK_PASSES; ++i) {
-        mgk_sized_call call;
-        if (plan->pass[i] == NULL)
-            continue;
-        MGK_TRY(mgk_sized_plan(plan, (clmgk_pass)i, sizes, &call, error));
-        const uint64_t own = mgk_steps_workspace_size(&call.pass.steps);
-        most = own > most ? own : most;
-    }
-    *bytes = (size_t)most;
     return CLMGK_OK;
 }

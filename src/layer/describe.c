@@ -363,15 +363,16 @@ clmgk_status mgk_layer_resolve(const clmgk_layer_desc *desc, clmgk_layer_desc *r
 
 /* ---- sizes of a call ------------------------------------------------------------------------------------------- */
 
-static clmgk_status check_call_layouts(const clmgk_call_sizes *sizes, clmgk_error *error)
+static clmgk_status check_call_layouts(const clmgk_layer_desc *limits, clmgk_call_sizes *sizes, clmgk_error *error)
 {
-    const clmgk_layout *const layouts[] = {&sizes->q,      &sizes->k,      &sizes->v,      &sizes->o,     &sizes->lse,
-                                           &sizes->grad_o, &sizes->grad_q, &sizes->grad_k, &sizes->grad_v};
-    for (size_t i = 0; i < MGK_COUNT(layouts); ++i)
-        if (layouts[i]->strided != 0)
+    for (int i = 0; i < CLMGK_ARRAYS; ++i) {
+        const clmgk_layout *const layout = mgk_call_layout(sizes, (clmgk_array)i);
+        if (layout != NULL && layout->strided != 0 &&
+            !is_free(limits->attention, (clmgk_array)i, limits->cache_capacity))
             return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
-                            "attention.sizes: a layout with strided = %d: expected 0: the layer chooses the layouts",
-                            (int)layouts[i]->strided);
+                            "attention.sizes.%s.strided: %d: expected 0: the layer chooses the layout",
+                            clmgk_array_name((clmgk_array)i), (int)layout->strided);
+    }
     return CLMGK_OK;
 }
 
@@ -406,7 +407,7 @@ static clmgk_status resize_attention(const clmgk_attention_desc *limits, const c
 clmgk_status mgk_layer_resize(const clmgk_layer_desc *limits, clmgk_call_sizes *sizes, clmgk_layer_desc *d,
                               clmgk_attention_desc *a, clmgk_error *error)
 {
-    MGK_TRY(check_call_layouts(sizes, error));
+    MGK_TRY(check_call_layouts(limits, sizes, error));
     MGK_TRY(resolve_call_keys(limits, sizes, error));
     MGK_TRY(resize_attention(limits->attention, sizes, a, error));
     *d = *limits;
@@ -414,14 +415,11 @@ clmgk_status mgk_layer_resize(const clmgk_layer_desc *limits, clmgk_call_sizes *
     d->cache_capacity = limits->cache_capacity > 0 ? a->length_k : 0;
     MGK_TRY(check_tokens(d, "attention.sizes", error));
     set_layouts(d, a);
-    sizes->q = a->q;
-    sizes->k = a->k;
-    sizes->v = a->v;
-    sizes->o = a->o;
-    sizes->grad_o = a->grad_o;
-    sizes->grad_q = a->grad_q;
-    sizes->grad_k = a->grad_k;
-    sizes->grad_v = a->grad_v;
+    for (int i = 0; i < CLMGK_ARRAYS; ++i) {
+        clmgk_layout *const layout = mgk_call_layout(sizes, (clmgk_array)i);
+        if (layout != NULL)
+            *layout = *mgk_array_layout(a, (clmgk_array)i);
+    }
     return resize_attention(limits->attention, sizes, a, error);
 }
 

@@ -85,7 +85,7 @@ clmgk_status mgk_layer_calls_plan(clmgk_layer *layer, clmgk_pass which, const cl
     clmgk_layer *const call = calls->layer[which];
     clmgk_call_sizes own = sizes_of(&layer->attention);
     if (sizes != NULL)
-        MGK_TRY(mgk_struct_read(sizes, "attention.sizes", sizeof(own), &own, sizeof(own), error));
+        MGK_TRY(mgk_call_sizes_read(sizes, "attention.sizes", &own, error));
     if (mgk_same_sizes(&calls->sizes[which], &own))
         return CLMGK_OK;
     calls->sizes[which].struct_size = 0; /* none, should this fail */

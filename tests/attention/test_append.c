@@ -252,10 +252,12 @@ static bool is_quantised(const th_problem *problem, th_name name)
     return problem->array[name].dtype > CLMGK_DTYPE_BF16;
 }
 
-static void expect_appended(th_session *session, th_problem *problem, const clmgk_plan_options *options)
+/* `sizes`: of the call; NULL: the plan's. */
+static void expect_appended_by(th_session *session, th_problem *problem, clmgk_plan *plan,
+                               const clmgk_call_sizes *sizes)
 {
-    clmgk_plan *const plan = th_plan_of(session, &problem->desc, options);
     TH_DEVICE device = th_upload_for(session, problem, TH_APPEND, 0);
+    device.args.sizes = sizes;
     th_enqueue(plan, session->queue, &device, 0, NULL, NULL);
     assert_int_equal(clFinish(session->queue), CL_SUCCESS);
     if (is_quantised(problem, TH_K))
@@ -282,6 +284,12 @@ static void expect_appended(th_session *session, th_problem *problem, const clmg
             fail_msg("%s", message.text);
         free(bytes);
     }
+}
+
+static void expect_appended(th_session *session, th_problem *problem, const clmgk_plan_options *options)
+{
+    clmgk_plan *const plan = th_plan_of(session, &problem->desc, options);
+    expect_appended_by(session, problem, plan, NULL);
     clmgk_plan_release(plan);
 }
 
@@ -329,6 +337,54 @@ static void expect_tokens(th_session *session, const clmgk_attention_desc *desc,
     TH_PROBLEM problem = th_problem_make(desc, seed);
     shuffle_slots(&problem, seed);
     expect_appended(session, &problem, &options);
+}
+
+/* ---- sizes of a call -------------------------------------------------------------------------------------------- */
+
+/* Calls of one plan, of any tokens, caches and layouts. */
+static void expect_calls(th_session *session, const clmgk_attention_desc *limits)
+{
+    static const int64_t tokens[] = {1, 7, 60, 33};
+    clmgk_plan *const plan = th_plan(session, limits, session->engine[0], NULL);
+    for (size_t n = 0; n < TH_COUNT(tokens); n++) {
+        clmgk_attention_desc desc = *limits;
+        clmgk_call_sizes sizes = CLMGK_CALL_SIZES_INIT;
+        desc.sizes_at_call = 0;
+        desc.append = tokens[n];
+        if (desc.page_size == 0) { /* room for the tokens in one cache or two */
+            desc.batch = 1 + (int64_t)n % 2;
+            desc.length_k = n == 1 ? 9 : limits->length_k;
+        }
+        if (n == 3)
+            desc.append_k = desc.append_v = (clmgk_layout){.strided = 1, .head = 64, .token = 2048};
+        TH_PROBLEM problem = th_problem_make(&desc, n);
+        shuffle_slots(&problem, n);
+        sizes.batch = problem.desc.batch;
+        sizes.length = problem.desc.length;
+        sizes.length_k = problem.desc.length_k;
+        sizes.table_pages = problem.desc.table_pages;
+        sizes.append = problem.desc.append;
+        sizes.append_k = problem.desc.append_k;
+        sizes.append_v = problem.desc.append_v;
+        expect_appended_by(session, &problem, plan, n == 2 && desc.page_size > 0 ? NULL : &sizes);
+    }
+    clmgk_plan_release(plan);
+}
+
+TH_TEST(calls_of_any_sizes)
+{
+    clmgk_attention_desc desc = desc_of(CLMGK_VARIANT_SOFTMAX, 16, 60);
+    desc.sizes_at_call = 1;
+    desc.append_rotary = CLMGK_ROTARY_HALVES;
+    expect_calls(session, &desc);
+    desc = desc_of(CLMGK_VARIANT_SOFTMAX, 0, 60);
+    desc.length_k = 70;
+    desc.sizes_at_call = 1;
+    desc.head_size = desc.value_size = 32;
+    desc.dtype_k = CLMGK_STORAGE_INT8;
+    desc.use_scale_k = 1;
+    desc.dtype_v = CLMGK_STORAGE_Q8_0;
+    expect_calls(session, &desc);
 }
 
 /* Pages and caches, few tokens and many, in types of all kinds and with each form of rotary positions. */

@@ -299,7 +299,6 @@ TH_HOST_TEST(refused_types)
     d = good, d.dtype_k = CLMGK_STORAGE_F16, EXPECT(INVALID_VALUE, "use_scale_k: 1: expected 0 with K in f16");
     d = good, d.value_size = 40, EXPECT(INVALID_SHAPE, "value_size: 40: expected a multiple of 32");
     d = good, d.gradients = CLMGK_GRADIENT_Q, EXPECT(UNSUPPORTED, "dtype_k: int8: expected f32, f16 or bf16");
-    d = good, d.sizes_at_call = 1, EXPECT(UNSUPPORTED, "use_scale_k: 1: expected 0 with sizes_at_call = 1");
     d = good, d.variant = CLMGK_VARIANT_GAUSSIAN, d.statistics = CLMGK_STATISTIC_NLL;
     EXPECT(UNSUPPORTED, "dtype_k: int8: expected f32, f16 or bf16 with statistics");
     d = good, d.variant = CLMGK_VARIANT_LINEAR, EXPECT(INVALID_VALUE, "use_scale_k: 1: expected 0 with variant linear");

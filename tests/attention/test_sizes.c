@@ -41,6 +41,11 @@ static clmgk_call_sizes sizes_of(const clmgk_attention_desc *resolved)
     sizes.grad_q = resolved->grad_q;
     sizes.grad_k = resolved->grad_k;
     sizes.grad_v = resolved->grad_v;
+    sizes.append = resolved->append;
+    sizes.append_k = resolved->append_k;
+    sizes.append_v = resolved->append_v;
+    sizes.scale_k = resolved->scale_k;
+    sizes.scale_v = resolved->scale_v;
     return sizes;
 }
 
@@ -137,6 +142,26 @@ TH_TEST(any_sizes)
     desc.causal = 1;
     for (size_t n = 0; n < (session->full ? session->engines : 2) && n < session->engines; n++)
         sweep(session, &desc, n, NULL);
+}
+
+/* Scales of any layout: of each row, of each head, or one of all. */
+TH_TEST(caches_with_scales)
+{
+    clmgk_attention_desc limits = limits_of(CLMGK_VARIANT_SOFTMAX, 2, 40, 200);
+    limits.head_size = limits.value_size = 64;
+    limits.dtype_k = CLMGK_STORAGE_INT8;
+    limits.dtype_v = CLMGK_STORAGE_E4M3;
+    limits.use_scale_k = limits.use_scale_v = 1;
+    clmgk_plan *const plan = th_plan(session, &limits, session->engine[0], NULL);
+    for (size_t n = 0; n < 3; n++) {
+        clmgk_attention_desc desc = call_desc(&limits, 1 + (int64_t)n % 2, 40 - 7 * (int64_t)n, 200 - 51 * (int64_t)n);
+        if (n > 0)
+            desc.scale_v = (clmgk_layout){.strided = 1, .head = n == 1};
+        TH_PROBLEM problem = th_problem_make(&desc, 1); /* with the scales of the other problem, below */
+        expect_call(session, plan, &problem);
+        expect_same_bits(session, plan, &problem, NULL);
+    }
+    clmgk_plan_release(plan);
 }
 
 /* Each new length of a cache is a call of the same programs, in one range of keys or several. */
@@ -424,6 +449,8 @@ TH_TEST(refused_sizes)
                  {offsetof(clmgk_call_sizes, length), -1, CLMGK_ERROR_INVALID_VALUE, "length", "-1"},
                  {offsetof(clmgk_call_sizes, length_k), -2, CLMGK_ERROR_INVALID_VALUE, "length_k", "-2"},
                  {offsetof(clmgk_call_sizes, table_pages), 1, CLMGK_ERROR_INVALID_VALUE, "table_pages", "1"},
+                 {offsetof(clmgk_call_sizes, append), 1, CLMGK_ERROR_INVALID_SHAPE, "sizes.append", "1"},
+                 {offsetof(clmgk_call_sizes, append), -1, CLMGK_ERROR_INVALID_VALUE, "append", "-1"},
                  {offsetof(clmgk_call_sizes, o.token), 1, CLMGK_ERROR_INVALID_SHAPE, "o", "1"},
                  {offsetof(clmgk_call_sizes, q.head), -1, CLMGK_ERROR_INVALID_SHAPE, "q.head", "-1"}};
     for (size_t n = 0; n < TH_COUNT(cases); n++) {
@@ -455,9 +482,5 @@ TH_HOST_TEST(refused_descriptors)
     desc.sizes_at_call = 2;
     th_expect_refusal(clmgk_attention_validate(&desc, NULL, &th_error), CLMGK_ERROR_INVALID_VALUE, "sizes_at_call",
                       "2");
-    desc.sizes_at_call = 1;
-    desc.append = 3;
-    desc.use_lengths = 1;
-    th_expect_refusal(clmgk_attention_validate(&desc, NULL, &th_error), CLMGK_ERROR_UNSUPPORTED, "append", "3");
     th_expect_error(clmgk_plan_call_workspace_size(NULL, NULL, &bytes, &th_error), CLMGK_ERROR_INVALID_VALUE, "plan");
 }

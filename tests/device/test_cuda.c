@@ -39,8 +39,9 @@ typedef struct scene {
     cl_context cl;
     cl_device_id device;
     cl_command_queue queue;
-    clmgk_context *context; /* NULL: there is no NVIDIA GPU, or no CUDA */
-    int allocations_left;   /* of the host's memory; negative: any number */
+    clmgk_context *context;        /* NULL: there is no NVIDIA GPU, or no CUDA */
+    int allocations_left;          /* of the host's memory; negative: any number */
+    const clmgk_call_sizes *sizes; /* of calls; NULL: none */
 } scene;
 
 /* C has no conversion from object to function pointers. */
@@ -290,7 +291,7 @@ static const struct {
 static void run_in_opencl(const scene *self, clmgk_plan *plan, const clmgk_attention_desc *desc, clmgk_pass pass,
                           const arrays *host)
 {
-    clmgk_attention_args args = {.struct_size = sizeof(args), .parts = PARTS};
+    clmgk_attention_args args = {.struct_size = sizeof(args), .parts = PARTS, .sizes = self->sizes};
     cl_int code = CL_SUCCESS;
     for (int i = 0; i < CLMGK_ARRAYS; i++)
         if (takes(desc, pass, (clmgk_array)i) && host->bytes[i] > 0) {
@@ -347,7 +348,7 @@ static uint64_t *field_of(clmgk_cuda_args *args, clmgk_array array)
 static device_arrays upload(const scene *self, const clmgk_attention_desc *desc, clmgk_pass pass, const arrays *host)
 {
     enum { APART = 1 << 10 };
-    device_arrays on = {.args = {.struct_size = sizeof(clmgk_cuda_args), .parts = PARTS}};
+    device_arrays on = {.args = {.struct_size = sizeof(clmgk_cuda_args), .parts = PARTS, .sizes = self->sizes}};
     size_t total = 0;
     for (int i = 0; i < CLMGK_ARRAYS; i++)
         total += host->bytes[i] + APART;
@@ -513,6 +514,37 @@ CUDA_TEST(launches_have_more_local_memory)
     expect_same_bits(self, plan, &desc, CLMGK_PASS_FORWARD, &host);
     assert_true(self->cuda->local > 0);
     free_arrays(&host);
+    clmgk_plan_release(plan);
+}
+
+CUDA_TEST(calls_of_any_sizes_have_more_local_memory)
+{
+    NEEDS(self->cuda != NULL);
+    static const int64_t lengths[][2] = {{9, 70}, {40, 150}};
+    const clmgk_attention_desc fixed = three_components(self);
+    clmgk_attention_desc limits = fixed;
+    limits.sizes_at_call = 1;
+    clmgk_plan *const plan = plan_of(self, &limits);
+    th_expect_ok(clmgk_plan_prepare_cuda(plan, &th_error));
+    expect_form(plan, true, "matrix units: wgmma");
+    for (size_t n = 0; n < TH_COUNT(lengths); n++) {
+        clmgk_attention_desc desc = fixed;
+        clmgk_call_sizes sizes = CLMGK_CALL_SIZES_INIT;
+        size_t bytes = 0;
+        arrays host;
+        desc.resolved = 0;
+        desc.q.strided = desc.k.strided = desc.v.strided = desc.o.strided = desc.lse.strided = 0;
+        desc.length = sizes.length = lengths[n][0];
+        desc.length_k = sizes.length_k = lengths[n][1];
+        th_expect_ok(clmgk_attention_validate(&desc, &desc, &th_error));
+        th_expect_ok(clmgk_plan_call_workspace_size(plan, &sizes, &bytes, &th_error));
+        make(&desc, bytes, &host);
+        self->sizes = &sizes;
+        expect_same_bits(self, plan, &desc, CLMGK_PASS_FORWARD, &host);
+        self->sizes = NULL;
+        free_arrays(&host);
+    }
+    assert_true(self->cuda->local > 0);
     clmgk_plan_release(plan);
 }
 

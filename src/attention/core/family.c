@@ -42,7 +42,7 @@ clmgk_status mgk_family_plan(const mgk_family *family, const mgk_pass_request *w
                         "%s: a workspace of %" PRIu64 " bytes: expected at most %" PRIu64, clmgk_pass_name(pass),
                         plan->steps.workspace_bytes, MOST_WORKSPACE);
     for (size_t i = 0; i < plan->steps.count; ++i) {
-        if (plan->steps.step[i].options.failed)
+        if (!plan->of_call && plan->steps.step[i].options.failed)
             return mgk_fail_memory(error, "compiler options");
         MGK_TRY(mgk_step_check(&plan->steps.step[i], error));
     }
