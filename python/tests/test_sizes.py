@@ -106,3 +106,16 @@ def test_few_sizes(made):
             k = draw(rng, 1, H, length, D)
             np.testing.assert_allclose(clmgk.attention(q, k, k, device=context), exact(q, k, k), atol=1e-5, rtol=1e-5)
         assert len(made) == _plan._MOST_OWN + 1
+
+
+def test_caches_with_scales(made, shared):
+    """A cache of 8-bit integers grows: the scales' layouts are those of the call."""
+    rng = np.random.default_rng(6)
+    context = clmgk.Context()
+    codes, v = rng.integers(-127, 128, (1, H, 40, D), dtype=np.int8), draw(rng, 1, H, 40, D)
+    scales = (rng.random((1, H, 40)) / 64).astype(np.float32)
+    for length in (1, 7, 33, 40):
+        q, k = draw(rng, 1, H, 1, D), codes[:, :, :length]
+        o = clmgk.attention(q, k, v[:, :, :length], scale_k=scales[:, :, :length], device=context)
+        np.testing.assert_allclose(o, exact(q, k * scales[:, :, :length, None], v[:, :, :length]), atol=1e-5, rtol=1e-5)
+    assert len(made) == 1

@@ -281,7 +281,7 @@ TH_TEST(sizes_beyond_the_limits_are_refused)
     sizes.v.strided = 1;
     assert_int_equal(clmgk_enqueue_layer_forward(layers[0], session->queue, &args, 0, NULL, NULL, &th_error),
                      CLMGK_ERROR_INVALID_VALUE);
-    assert_non_null(strstr(th_error.message, "strided = 1"));
+    assert_non_null(strstr(th_error.message, "attention.sizes.v.strided: 1"));
     sizes.v.strided = 0;
     sizes.struct_size = 3;
     assert_int_equal(clmgk_enqueue_layer_forward(layers[0], session->queue, &args, 0, NULL, NULL, &th_error),
