@@ -8,6 +8,8 @@
 #include "engine/quantise.clh"
 #include "engine/rotary.clh"
 
+#define AHEAD 4 /* tokens, whose rows are prefetched */
+
 #define SCALE_0(name, page, row) 0
 #define SCALE_1(name, page, row) (name + page * a.name.batch + row * a.name.token)
 
@@ -49,6 +51,32 @@ FUNCTION void append_token(head h, elements out, __global float *scales, int hea
     }
 }
 
+/* Prefetches a token's heads, which will be written: the slots of tokens may lie anywhere. */
+FUNCTION void token_fetch(elements out, int heads, int components, const mgk_component_place *to, const int bytes)
+{
+#if WIDE_VECTORS
+    for (int row = 0; row < heads * components; ++row) {
+        const int g = row / components, r = row - g * components;
+        __global const uchar *const p = elements_memory(elements_at(out, g * to->head + r * to->component));
+        for (int d = 0; d < bytes; d += 64)
+            __asm__ volatile("prefetchw %0" : : "m"(p[d]));
+    }
+#endif
+}
+
+/* The same of both arrays for the token of this slot. */
+FUNCTION void slot_fetch(const mgk_append_args *a, int slot, __global k_element *k, __global v_element *v)
+{
+    const int page = slot / a->rows, row = slot - page * a->rows;
+    if (slot < 0 || page >= a->pages)
+        return;
+    token_fetch(elements_of(k + page * a->k.batch + row * a->k.token), a->key_heads, a->components, &a->k,
+                row_bytes(TYPE_K, a->head_size));
+    if (is_given(&a->bound, SLOT_V))
+        token_fetch(elements_of(v + page * a->v.batch + row * a->v.token), a->kv_heads, 1, &a->v,
+                    row_bytes(TYPE_V, a->value_size));
+}
+
 KERNEL(attention_append)
 {
     BEGIN_BUFFERS
@@ -58,6 +86,8 @@ KERNEL(attention_append)
     const int first = (int)GROUP_ID * a.block, end = min(first + a.block, a.tokens);
     make_frequencies(&a.rotary, frequency);
     for (int t = first; t < end; ++t) {
+        if (WIDE_VECTORS && t + AHEAD < end)
+            slot_fetch(&a, append_slots[t + AHEAD], k, v);
         const int slot = append_slots[t], page = slot / a.rows, row = slot - page * a.rows;
         const bool stored = slot >= 0 && page < a.pages;
         if (GROUP_SIZE == 1 && !stored)
