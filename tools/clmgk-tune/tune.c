@@ -21,6 +21,7 @@
 #define PROOF_MS         1500.0 /* runs of the winner */
 #define MIN_PROOF        5
 #define MAX_PROOF        15
+#define MAX_PROVEN       3                             /* candidates, the fastest first, until one is */
 #define WORTH            (1 - CLMGK_TUNING_LEAST_GAIN) /* a plan takes no entry that gains less */
 
 static const double kind_ends[TUNE_KINDS] = {0.8, 0.95, 1}; /* of the budget; without products all is attention's */
@@ -213,7 +214,7 @@ static bool beats_default(double *ratios, size_t count, double *median)
 
 /* Compares the best candidate with the defaults once more, and longer. A process has one pair of runs with CLBlast's
  * parameters: several are asked. */
-static tool_exit prove(session *s, tune_case *c, tune_candidate best, tool_error *error)
+static tool_exit prove(session *s, tune_case *c, tune_candidate best, bool *proven, tool_error *error)
 {
     const int pairs = clamp(PROOF_MS / (2 * c->default_ms), MIN_PROOF, MAX_PROOF);
     double ratios[MAX_PROOF];
@@ -232,7 +233,8 @@ static tool_exit prove(session *s, tune_case *c, tune_candidate best, tool_error
                 ratios[count++] = json_number_value(ratio);
         }
     } while (s->ok && count < MIN_PROOF);
-    if (s->ok && beats_default(ratios, count, &best.ratio)) {
+    *proven = s->ok && beats_default(ratios, count, &best.ratio);
+    if (*proven) {
         c->default_ms = number_of(s->answer, "default_ms");
         set_result(c, &best, best.ratio, TUNE_FASTER);
     } else if (!s->late) { /* it only seemed to be faster */
@@ -247,9 +249,13 @@ static tool_exit prove(session *s, tune_case *c, tune_candidate best, tool_error
  * nothing was compared with the defaults, and there was no time for that, there is no result. */
 static tool_exit settle(session *s, tune_case *c, double before, bool fair, tool_error *error)
 {
-    const tune_candidate *fastest = tune_fastest(&c->search, SIZE_MAX);
-    if (fastest && fastest->ratio < fmin(WORTH, before))
-        TOOL_TRY(prove(s, c, *fastest, error));
+    bool proven = false;
+    for (int i = 0; i < MAX_PROVEN && !proven && (i == 0 || tool_now_ms() < s->kill_ms); i++) {
+        const tune_candidate *fastest = tune_fastest(&c->search, SIZE_MAX);
+        if (!fastest || fastest->ratio >= fmin(WORTH, before))
+            break;
+        TOOL_TRY(prove(s, c, *fastest, &proven, error));
+    }
     if (c->outcome == TUNE_UNMEASURED && (c->tried > 0 || c->finished || fair))
         set_result(c, &c->defaults[c->usual], 1, TUNE_DEFAULT);
     if (c->outcome == TUNE_UNMEASURED)
@@ -334,7 +340,7 @@ static tool_exit take_turn(session *s, tune_case *c, double share_ms, double mos
         TOOL_TRY(measure_defaults(s, c, most_ms, error));
     if (!c->begun)
         return TOOL_DONE;
-    const double now = tool_now_ms(), before = first ? INFINITY : best_ratio(c);
+    const double now = tool_now_ms(), before = first || c->outcome != TUNE_FASTER ? INFINITY : best_ratio(c);
     s->kill_ms = fmin(fmax(start_ms + share_ms, now + LEAST_KILL_MS), most_ms);
     const bool fair = s->kill_ms >= now + LEAST_KILL_MS;
     for (size_t i = 0; first && i < c->family->count; i++)
