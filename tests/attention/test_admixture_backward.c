@@ -190,7 +190,7 @@ TH_TEST(value_heads_in_groups)
     static const char *const lane[] = {"panels=2,heads=1", "panels=1,heads=2,splits=2", "panels=1,heads=4",
                                        "panels=2,heads=8"};
     static const char *const simt[] = {"rows=1,keys=1,heads=1,splits=2", "rows=1,keys=1,heads=2"};
-    static const int64_t heads[][2] = {{5, 5}, {6, 1}, {6, 2}, {6, 3}};
+    static const int64_t heads[][2] = {{5, 5}, {6, 1}, {6, 3}, {6, 2}};
     for (size_t n = 0; n < TH_COUNT(heads) - !session->full; n++) {
         clmgk_attention_desc desc = small_desc(forms[n / 2 % 2], 70, 150);
         desc.batch = 2;
