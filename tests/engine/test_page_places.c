@@ -6,6 +6,14 @@
 #define FUNCTION       static
 #define __global
 #define HAS_PAGE_TABLE 1
+#define UNROLL_BY(n)
+
+typedef uint32_t uint;
+
+static uint mul_hi(uint x, uint y)
+{
+    return (uint)((uint64_t)x * y >> 32);
+}
 
 static int clamp(int x, int low, int high)
 {
@@ -21,7 +29,7 @@ TH_HOST_TEST(rows_of_large_pools)
     enum { PAGES = 32768, SIZE = 16 };
     const int table[] = {0, PAGES - 1, PAGES + 7, -5};
     const int64_t stride = INT64_C(8) * 128 * 16, page = SIZE * stride;
-    const page_map map = {table, SIZE, PAGES, page, page};
+    const page_map map = {.table = table, .size = SIZE, .pages = PAGES, .key_page = page, .value_page = page};
     const int64_t last = (PAGES - 1) * page;
     assert_true(last > INT64_C(1) << 32);
     assert_int_equal(page_place(&map, page, stride, 15), 15 * stride);
@@ -36,7 +44,7 @@ TH_HOST_TEST(walks_over_pages)
     enum { ROWS = 60, PAGES = 9 };
     const int table[ROWS] = {3, 8, 0, 12, 5, 5, -1, 7};
     for (int size = 1; size <= 17; size++) {
-        const page_map map = {table, size, PAGES, 1000, 500};
+        const page_map map = {.table = table, .size = size, .pages = PAGES, .key_page = 1000, .value_page = 500};
         for (int begin = 0; begin < ROWS; begin++) {
             page_walk walk = page_walk_from(&map, begin);
             for (int j = begin; j < ROWS;) {
@@ -48,5 +56,31 @@ TH_HOST_TEST(walks_over_pages)
                 j += run;
             }
         }
+    }
+}
+
+static void expect_number(const page_map *map, int64_t j)
+{
+    if (j >= 0 && j <= INT32_MAX && page_number(map, (int)j) != j / map->size)
+        fail_msg("row %lld of pages of %d: %d", (long long)j, map->size, page_number(map, (int)j));
+}
+
+/* Of small sizes and of any, rows at the borders of pages, the first and the last. */
+TH_HOST_TEST(numbers_of_pages)
+{
+    uint64_t state = 1;
+    for (int n = 1; n <= 30000; n++) {
+        page_map map = {.size = n <= 3000 ? n : (int)(th_pick(&state, 1, INT32_MAX) >> n % 31)};
+        map.size = map.size > 0 ? map.size : 1;
+        page_divisor(&map);
+        for (int i = 0; i < 40; i++) {
+            const int64_t j = th_pick(&state, 0, INT32_MAX >> i % 31);
+            const int64_t border = j / map.size * map.size;
+            expect_number(&map, j);
+            expect_number(&map, border);
+            expect_number(&map, border - 1);
+        }
+        expect_number(&map, INT32_MAX);
+        expect_number(&map, map.size);
     }
 }
