@@ -259,6 +259,26 @@ TH_FULL_TEST(all_types_of_all_variants)
     }
 }
 
+/* ggml's sizes of heads: blocks where they are whole, else numbers of 8 bits. */
+TH_FULL_TEST(ggml_head_sizes)
+{
+    static const int64_t sizes[] = {40, 64, 72, 80, 96, 112, 128, 192, 256, 320, 512, 576};
+    enum { BLOCK = 32, WIDEST_VALUES = 512 };
+    for (size_t n = 0; n < 2 * TH_COUNT(sizes); n++) {
+        const int64_t size = sizes[n / 2];
+        const bool blocks = size % BLOCK == 0;
+        clmgk_attention_desc desc = desc_of(n % 2 == 0 ? 1 : 40, 70, blocks ? CLMGK_STORAGE_Q8_0 : CLMGK_STORAGE_INT8,
+                                            blocks ? CLMGK_STORAGE_Q4_0 : CLMGK_STORAGE_E4M3);
+        desc.kv_heads = 2;
+        desc.head_size = size;
+        desc.value_size = size < WIDEST_VALUES ? size : WIDEST_VALUES;
+        desc.dtype = n % 3 == 0 ? CLMGK_DTYPE_F16 : CLMGK_DTYPE_F32;
+        desc.causal = n % 4 < 2;
+        TH_PROBLEM problem = th_problem_make(&desc, n);
+        th_expect(session, &problem);
+    }
+}
+
 /* The same on the matrix engine, where it takes them; also 16-bit types in pages. */
 TH_FULL_TEST(all_types_in_tiles_of_fragments)
 {
