@@ -47,6 +47,7 @@ typedef struct subject {
     const char *provider;
     int64_t k;
     bool layer;
+    bool any_sizes; /* the layer's calls have sizes of their own */
 } subject;
 
 static void *count_allocate(size_t bytes, void *user)
@@ -188,7 +189,8 @@ static clmgk_status enqueue_layer(scene *s, clmgk_layer *layer, cl_event *event,
     return status;
 }
 
-static clmgk_status run_layer(scene *s, clmgk_context *context, cl_event *event, clmgk_error *error)
+static clmgk_status run_layer(scene *s, clmgk_context *context, const subject *what, cl_event *event,
+                              clmgk_error *error)
 {
     clmgk_layer *layer = NULL;
     clmgk_layer_desc desc = CLMGK_LAYER_DESC_INIT;
@@ -196,6 +198,7 @@ static clmgk_status run_layer(scene *s, clmgk_context *context, cl_event *event,
     attention.heads = HEADS;
     attention.length = TOKENS;
     attention.head_size = SIZE;
+    attention.sizes_at_call = what->any_sizes;
     desc.attention = &attention;
     desc.width = WIDTH;
     desc.norm = CLMGK_NORM_PRE;
@@ -220,7 +223,8 @@ static clmgk_status run(scene *s, const subject *what, float c[COUNT], clmgk_err
     context_options.untuned = 1;
     clmgk_status status = clmgk_context_create(s->context, s->device, &context_options, &context, error);
     if (status == CLMGK_OK)
-        status = what->layer ? run_layer(s, context, &event, error) : run_product(s, context, what, &event, error);
+        status =
+            what->layer ? run_layer(s, context, what, &event, error) : run_product(s, context, what, &event, error);
     disarm(s);
     assert_int_equal(clFinish(s->queue), CL_SUCCESS);
     if (event != NULL)
@@ -276,6 +280,7 @@ static void fail_kind(scene *s, fault_state *faults, int code)
             fail_everywhere(s, &(subject){.name = name, .provider = name, .k = K}, faults, code);
     }
     fail_everywhere(s, &(subject){.name = "layer", .layer = true}, faults, code);
+    fail_everywhere(s, &(subject){.name = "layer of any sizes", .layer = true, .any_sizes = true}, faults, code);
 }
 
 static void test_opencl_calls(void **state)
