@@ -194,12 +194,69 @@ DEVICE uint4 as_uint4(int4 x) { return uint4((uint)x.x, (uint)x.y, (uint)x.z, (u
 DEVICE int4 as_int4(uint4 x) { return int4((int)x.x, (int)x.y, (int)x.z, (int)x.w); }
 DEVICE float4 convert_float4(int4 x) { return float4((float)x.x, (float)x.y, (float)x.z, (float)x.w); }
 
-/* Four elements at once. */
-struct shorts4 {
-    ushort x, y, z, w;
+/* Several elements at once. */
+template <class T, int N> struct numbers {
+    T s[N];
+    numbers() = default;
+    __device__ numbers(T x) { for (T &one : s) one = x; }
 };
+template <class T> struct numbers<T, 2> {
+    union { T s[2]; struct { T s0, s1; }; };
+    numbers() = default;
+    __device__ numbers(T a) : s0(a), s1(a) {}
+    __device__ numbers(T a, T b) : s0(a), s1(b) {}
+};
+template <class T> struct numbers<T, 4> {
+    union { T s[4]; struct { T x, y, z, w; }; };
+    numbers() = default;
+    __device__ numbers(T a) : x(a), y(a), z(a), w(a) {}
+    __device__ numbers(T a, T b, T c, T d) : x(a), y(b), z(c), w(d) {}
+};
+#define OF_ALL(type, value) type y; for (int i = 0; i < N; ++i) y.s[i] = value; return y
+#define OF_NUMBERS template <class T, int N> DEVICE numbers<T, N>
+OF_NUMBERS operator<<(numbers<T, N> a, int b) { OF_ALL(decltype(a), (T)(a.s[i] << b)); }
+OF_NUMBERS operator>>(numbers<T, N> a, numbers<T, N> b) { OF_ALL(decltype(a), (T)(a.s[i] >> b.s[i])); }
+OF_NUMBERS operator&(numbers<T, N> a, numbers<T, N> b) { OF_ALL(decltype(a), (T)(a.s[i] & b.s[i])); }
+OF_NUMBERS operator|(numbers<T, N> a, numbers<T, N> b) { OF_ALL(decltype(a), (T)(a.s[i] | b.s[i])); }
+OF_NUMBERS operator+(numbers<T, N> a, numbers<T, N> b) { OF_ALL(decltype(a), (T)(a.s[i] + b.s[i])); }
+OF_NUMBERS operator*(numbers<T, N> a, numbers<T, N> b) { OF_ALL(decltype(a), a.s[i] * b.s[i]); }
+OF_NUMBERS operator*(numbers<T, N> a, float b) { OF_ALL(decltype(a), a.s[i] * b); }
+OF_NUMBERS operator-(numbers<T, N> a, float b) { OF_ALL(decltype(a), a.s[i] - b); }
+template <class T, int N> DEVICE numbers<float, N> floats_of(numbers<T, N> x) { typedef numbers<float, N> floats; OF_ALL(floats, (float)x.s[i]); }
+template <int N> DEVICE numbers<ushort, N> wide_of(numbers<uchar, N> x) { typedef numbers<ushort, N> wide; OF_ALL(wide, x.s[i]); }
+template <int N> DEVICE numbers<float, N> halves_of(const half *p) { typedef numbers<float, N> floats; OF_ALL(floats, __half2float(p[i])); }
+#define uchar2 numbers<uchar, 2>
+#define uchar4 numbers<uchar, 4>
+#define uchar8 numbers<uchar, 8>
+#define uchar16 numbers<uchar, 16>
+#define char2 numbers<char, 2>
+#define char4 numbers<char, 4>
+#define char8 numbers<char, 8>
+#define char16 numbers<char, 16>
+#define ushort2 numbers<ushort, 2>
+#define ushort8 numbers<ushort, 8>
+#define ushort16 numbers<ushort, 16>
+#define float8 numbers<float, 8>
+#define float16 numbers<float, 16>
+typedef numbers<ushort, 4> shorts4;
 #define ushort4 shorts4
-DEVICE shorts4 convert_ushort4(words4 x) { return {(ushort)x.x, (ushort)x.y, (ushort)x.z, (ushort)x.w}; }
+DEVICE uchar4 as_uchar4(uint x) { return uchar4(x, x >> 8, x >> 16, x >> 24); }
+DEVICE char4 as_char4(uint x) { return char4(x, x >> 8, x >> 16, x >> 24); }
+DEVICE ushort2 as_ushort2(uint x) { return ushort2(x, x >> 16); }
+DEVICE float2 convert_float2(char2 x) { return float2(x.s0, x.s1); }
+DEVICE float2 convert_float2(uchar2 x) { return float2(x.s0, x.s1); }
+DEVICE float4 convert_float4(char4 x) { return float4(x.x, x.y, x.z, x.w); }
+DEVICE float4 convert_float4(uchar4 x) { return float4(x.x, x.y, x.z, x.w); }
+#define convert_float8(x) floats_of(x)
+#define convert_float16(x) floats_of(x)
+#define convert_ushort2(x) wide_of(x)
+#define convert_ushort8(x) wide_of(x)
+#define convert_ushort16(x) wide_of(x)
+DEVICE shorts4 convert_ushort4(uchar4 x) { return wide_of(x); }
+DEVICE float2 vload_half2(long i, const half *p) { return float2(__half2float(p[0]), __half2float(p[1])); }
+#define vload_half8(i, p) halves_of<8>(p)
+#define vload_half16(i, p) halves_of<16>(p)
+DEVICE shorts4 convert_ushort4(words4 x) { return shorts4(x.x, x.y, x.z, x.w); }
 DEVICE void vstore4(shorts4 x, long i, ushort *p) { p += 4 * i; p[0] = x.x; p[1] = x.y; p[2] = x.z; p[3] = x.w; }
 DEVICE void vstore_half4_rte(float4 x, long i, half *p)
 {

@@ -306,6 +306,40 @@ static const mixed_problem several_types[] = {
      512},
 };
 
+/* The matrix engine's caches: in pages, and of types that a tile's rows are converted from. */
+static const mixed_problem caches[] = {
+    {{"softmax-bf16-pages-64", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_BF16, 1, 64, 64, false, false, false,
+      CLMGK_PASS_FORWARD, false},
+     CLMGK_STORAGE_AS_Q,
+     CLMGK_STORAGE_AS_Q,
+     CLMGK_STORAGE_AS_Q,
+     4096},
+    {{"softmax-f16-e4m3-64", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F16, 1, 64, 64, false, false, false, CLMGK_PASS_FORWARD,
+      false},
+     CLMGK_STORAGE_E4M3,
+     CLMGK_STORAGE_E4M3,
+     CLMGK_STORAGE_AS_Q,
+     4096},
+    {{"softmax-f16-pages-e4m3-64", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F16, 1, 64, 64, false, false, false,
+      CLMGK_PASS_FORWARD, false},
+     CLMGK_STORAGE_E4M3,
+     CLMGK_STORAGE_E4M3,
+     CLMGK_STORAGE_AS_Q,
+     4096},
+    {{"softmax-f16-q8_0-64", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F16, 1, 64, 64, false, false, false, CLMGK_PASS_FORWARD,
+      false},
+     CLMGK_STORAGE_Q8_0,
+     CLMGK_STORAGE_Q8_0,
+     CLMGK_STORAGE_AS_Q,
+     4096},
+    {{"hard-fish2-f16-pages-int8-64", CLMGK_VARIANT_HARD_FISH, CLMGK_DTYPE_F16, 2, 64, 64, false, false, false,
+      CLMGK_PASS_FORWARD, false},
+     CLMGK_STORAGE_INT8,
+     CLMGK_STORAGE_E5M2,
+     CLMGK_STORAGE_AS_Q,
+     4096},
+};
+
 static const char *const pass_names[CLMGK_PASSES] = {[CLMGK_PASS_FORWARD] = "",
                                                      [CLMGK_PASS_BACKWARD] = "backward-",
                                                      [CLMGK_PASS_STATISTICS] = "statistics-",
@@ -480,6 +514,11 @@ static int print_plan(const char *name, clmgk_attention_desc desc, clmgk_pass pa
     return status == CLMGK_OK ? 0 : 1;
 }
 
+static bool has_scales(clmgk_storage storage)
+{
+    return storage >= CLMGK_STORAGE_E4M3 && storage <= CLMGK_STORAGE_INT8;
+}
+
 static clmgk_attention_desc desc_of(const mixed_problem *x, int64_t batch)
 {
     const problem *const p = &x->problem;
@@ -489,6 +528,8 @@ static clmgk_attention_desc desc_of(const mixed_problem *x, int64_t batch)
     desc.dtype_k = x->dtype_k;
     desc.dtype_v = x->dtype_v;
     desc.dtype_o = x->dtype_o;
+    desc.use_scale_k = has_scales(x->dtype_k);
+    desc.use_scale_v = has_scales(x->dtype_v);
     if (strstr(p->name, "-batch-f16-") != NULL)
         desc.dtype_grad_q = desc.dtype_grad_k = desc.dtype_grad_v = CLMGK_STORAGE_F32;
     desc.components = p->components;
@@ -515,11 +556,13 @@ static int print(const problem *p, int64_t batch, int64_t length, clmgk_engine e
     return print_mixed(&x, batch, engine, facts);
 }
 
+enum { MATRIX_BATCH = 8 }; /* a block of rows has all keys */
+
 static clmgk_attention_desc matrix_desc(const problem *p)
 {
-    enum { LENGTH = 4096, BATCH = 8 }; /* a block of rows has all keys */
+    enum { LENGTH = 4096 };
     const mixed_problem x = {.problem = *p, .length = LENGTH};
-    clmgk_attention_desc desc = desc_of(&x, BATCH);
+    clmgk_attention_desc desc = desc_of(&x, MATRIX_BATCH);
     desc.precision = precision_of(p->name);
     if (p->pass == CLMGK_PASS_BACKWARD)
         desc.gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V |
@@ -563,6 +606,19 @@ static int print_matrices(const mgk_device_facts *nvidia, const mgk_device_facts
             continue;
         (void)snprintf(name, sizeof(name), "%s" WGMMA_SUFFIX "%s", p->name, cuda ? CUDA_SUFFIX : "");
         failed |= print_plan(name, matrix_desc(p), p->pass, CLMGK_ENGINE_MATRIX, &hopper);
+    }
+    return failed;
+}
+
+static int print_caches(const mgk_device_facts *nvidia, const mgk_device_facts *hopper, const mgk_device_facts *gpu)
+{
+    int failed = 0;
+    for (size_t i = 0; i < MGK_COUNT(caches); ++i) {
+        char name[NAME_SIZE];
+        failed |= print_mixed(&caches[i], MATRIX_BATCH, CLMGK_ENGINE_MATRIX, gpu);
+        failed |= print_mixed(&caches[i], MATRIX_BATCH, CLMGK_ENGINE_MATRIX, nvidia);
+        (void)snprintf(name, sizeof(name), "%s" WGMMA_SUFFIX, caches[i].problem.name);
+        failed |= print_plan(name, desc_of(&caches[i], MATRIX_BATCH), CLMGK_PASS_FORWARD, CLMGK_ENGINE_MATRIX, hopper);
     }
     return failed;
 }
@@ -677,6 +733,9 @@ static int print_steps(const char *full_name, int count, char **texts)
         if (has_name(p.name, p.pass, name))
             return offline_print_steps(matrix_desc(&p), p.pass, &facts, count, texts);
     }
+    for (size_t i = 0; i < MGK_COUNT(caches); ++i)
+        if (has_name(caches[i].problem.name, CLMGK_PASS_FORWARD, name))
+            return offline_print_steps(desc_of(&caches[i], MATRIX_BATCH), CLMGK_PASS_FORWARD, &facts, count, texts);
     for (size_t i = 0; i < MGK_COUNT(rounded_linears); ++i)
         for (clmgk_pass pass = CLMGK_PASS_FORWARD; pass <= CLMGK_PASS_BACKWARD; ++pass)
             if (has_name(rounded_linears[i].name, pass, name))
@@ -822,6 +881,7 @@ int main(int count, char **arguments)
         for (clmgk_pass pass = CLMGK_PASS_FORWARD; pass <= CLMGK_PASS_BACKWARD; ++pass)
             failed |= print_linear(&rounded_linears[i], pass, CLMGK_ENGINE_MATRIX, &with_ptx);
     failed |= print_matrices(&with_ptx, &gpu);
+    failed |= print_caches(&with_ptx, &hopper, &gpu);
     failed |= print_directs();
     failed |= offline_print_fragments(&gpu, &with_ptx, &hopper);
     failed |= print_tiles();

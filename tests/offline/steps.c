@@ -26,14 +26,15 @@ typedef struct field {
 #define STRIDES(layout) STRIDE(layout, batch), STRIDE(layout, head), STRIDE(layout, component), STRIDE(layout, token)
 
 static const field fields[] = {
-    FIELD(batch),       FIELD(heads),         FIELD(kv_heads),     FIELD(components), FIELD(length),
-    FIELD(length_k),    FIELD(head_size),     FIELD(value_size),   FIELD(causal),     FIELD(alignment),
-    FIELD(use_window),  FIELD(window_left),   FIELD(window_right), FIELD(sequences),  FIELD(use_offsets_k),
-    FIELD(use_lengths), FIELD(use_lengths_q), FIELD(use_sinks),    FIELD(gradients),  FIELD(variant),
-    FIELD(dtype),       FIELD(dtype_k),       FIELD(dtype_v),      FIELD(dtype_o),    FIELD(estep),
-    FIELD(statistics),  FIELD(prior_shape),   FIELD(dropout),      FIELD(softcap),    STRIDES(q),
-    STRIDES(k),         STRIDES(v),           STRIDES(o),          STRIDES(lse),      STRIDES(grad_o),
-    STRIDES(grad_q),    STRIDES(grad_k),      STRIDES(grad_v),
+    FIELD(batch),       FIELD(heads),         FIELD(kv_heads),     FIELD(components),  FIELD(length),
+    FIELD(length_k),    FIELD(head_size),     FIELD(value_size),   FIELD(causal),      FIELD(alignment),
+    FIELD(use_window),  FIELD(window_left),   FIELD(window_right), FIELD(sequences),   FIELD(use_offsets_k),
+    FIELD(use_lengths), FIELD(use_lengths_q), FIELD(use_sinks),    FIELD(gradients),   FIELD(variant),
+    FIELD(dtype),       FIELD(dtype_k),       FIELD(dtype_v),      FIELD(dtype_o),     FIELD(estep),
+    FIELD(statistics),  FIELD(prior_shape),   FIELD(dropout),      FIELD(softcap),     FIELD(use_scale_k),
+    FIELD(use_scale_v), FIELD(page_size),     FIELD(pages),        FIELD(table_pages), STRIDES(q),
+    STRIDES(k),         STRIDES(v),           STRIDES(o),          STRIDES(lse),       STRIDES(grad_o),
+    STRIDES(grad_q),    STRIDES(grad_k),      STRIDES(grad_v),     STRIDES(scale_k),   STRIDES(scale_v),
 };
 
 static int64_t get(const clmgk_attention_desc *desc, const field *f)
@@ -68,7 +69,7 @@ static bool parse(const char *text, int64_t *value)
         return true;
     for (int i = 0; i < MOST; ++i) {
         const char *const variant = clmgk_variant_name((clmgk_variant)i);
-        const char *const dtype = i < CLMGK_DTYPE_BF16 + 1 ? clmgk_dtype_name((clmgk_dtype)i) : NULL;
+        const char *const dtype = i < CLMGK_ALL_DTYPES ? clmgk_dtype_name((clmgk_dtype)i) : NULL;
         *value = i;
         if ((variant != NULL && strcmp(text, variant) == 0) || (dtype != NULL && strcmp(text, dtype) == 0))
             return true;

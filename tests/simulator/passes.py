@@ -20,18 +20,38 @@ from machine import offline
 GUARD = 1 << 12  # bytes
 LOG2_E = 1.4426950408889634
 VARIANTS = {"softmax": 0, "gaussian": 1, "mgk": 2, "smgk": 3, "hard-fish": 5, "hard-mish": 7}
-F32, F16, BF16 = range(3)
+F32, F16, BF16, E4M3, E5M2, INT8 = range(6)
 STORED = ("q", "k", "v", "o", "grad_o", "grad_q", "grad_k", "grad_v")
 COUNTS = ("lengths", "lengths_q", "offsets", "offsets_k")
 STATISTICS = ("responsibilities", "counts", "new_prior", "nll")
 PRIOR_HM = 2
+POOLED = {"k": -2, "v": -2, "scale_k": -1, "scale_v": -1}  # arrays that may lie in pages, with their axis of tokens
+INTEGERS = 40.0  # int8 of a number near 1, and the inverse of its scale
 OUTPUTS = ("grad_q", "grad_k", "grad_v", "grad_prior", "grad_variance", "grad_shift", "grad_mix", *STATISTICS)
 BOUND_BYTES = 24  # mgk_bound, which a call sets
 
 
+def codes_of(dtype):
+    """The numbers of all bytes of a type of 8 bits."""
+    code = np.arange(256, dtype=np.uint8)
+    if dtype == INT8:
+        return code.view(np.int8).astype(np.float64)
+    if dtype == E5M2:
+        return (code.astype(np.uint16) << 8).view(np.float16).astype(np.float64)
+    exponent, fraction = (code >> 3 & 15).astype(int), code & 7
+    number = np.where(exponent == 0, np.ldexp(fraction / 8, -6), np.ldexp(1 + fraction / 8, exponent - 7))
+    return np.where(code & 0x7f == 0x7f, np.nan, np.where(code & 0x80, -number, number))
+
+
 def stored(values, dtype):
     """Bytes of numbers of a storage type, and the numbers that these are."""
-    if dtype == F32:
+    if dtype >= E4M3:
+        codes = codes_of(dtype)
+        known = np.argsort(codes)[:np.isfinite(codes).sum()]  # numbers that are none are the last
+        known = known[np.isfinite(codes[known])]
+        nearest = known[abs(np.nan_to_num(values)[..., None] - codes[known]).argmin(-1)]
+        pattern = np.where(np.isnan(values), 0x7f, nearest).astype(np.uint8)
+    elif dtype == F32:
         pattern = values.astype(np.float32)
     elif dtype == F16:
         pattern = values.astype(np.float16)
@@ -53,6 +73,8 @@ def philox(counter):
 
 
 def loaded(pattern, dtype):
+    if dtype >= E4M3:
+        return codes_of(dtype)[pattern]
     if dtype == F16:
         return pattern.view(np.float16).astype(np.float64)
     if dtype == F32:
@@ -146,9 +168,19 @@ class Pass:
         return F32 if name not in STORED else storage if storage >= 0 else self.x["dtype"]
 
     def size_of(self, name):
-        return 1 if name == "workspace" else 4 if self.dtype(name) == F32 else 2
+        return 1 if name == "workspace" else {F32: 4, F16: 2, BF16: 2}.get(self.dtype(name), 1)
 
     def shape(self, name):
+        """Of the array: of K, V and their scales that of the pool, if there are pages."""
+        if name == "page_table":
+            return self.x["batch"], self.x["table_pages"]
+        shape = self.whole_shape(name)
+        if not self.x["page_size"] or name not in POOLED:
+            return shape
+        token = POOLED[name] + len(shape)
+        return (self.x["pages"], *shape[1:token], self.x["page_size"], *shape[token + 1:])
+
+    def whole_shape(self, name):
         x, m = self.x, self.x["components"]
         n, s, t = x["length"], x["length_k"], x["sequences"]
         axes = {"q": (x["batch"], m if self.mixed else x["heads"], n, x["head_size"]), "o": (x["batch"], x["heads"], n, x["value_size"]),
@@ -158,7 +190,8 @@ class Pass:
                 "shift": (x["heads"], m, x["head_size"]), "sinks": (x["heads"],), "workspace": (self.plan.workspace,),
                 "offsets": (t + 1,), "offsets_k": (t + 1,), "responsibilities": (x["batch"], x["heads"], m, n, s),
                 "prior": (x["heads"], m) if x["prior_shape"] == PRIOR_HM else (m,), "variance": (1,),
-                "nll": (x["batch"], x["heads"])}
+                "nll": (x["batch"], x["heads"]), "scale_k": (x["batch"], m if self.mixed else x["kv_heads"], s),
+                "scale_v": (x["batch"], x["kv_heads"], s)}
         axes["counts"] = axes["new_prior"] = axes["prior"]
         return axes.get(name.removeprefix("grad_"), (x["batch"],))
 
@@ -168,7 +201,7 @@ class Pass:
             shape = self.shape(name)
             return [int(np.prod(shape[i + 1:])) for i in range(len(shape))]
         batch, head, component, token = (self.x[f"{own}.{axis}"] for axis in ("batch", "head", "component", "token"))
-        if own == "lse":
+        if own in ("lse", "scale_k", "scale_v"):
             return [batch, head, token]
         return [batch, head, component, token, 1] if name in ("k", "grad_k") else [batch, head, token, 1]
 
@@ -177,7 +210,7 @@ class Pass:
         x = self.x
         switched = {"lengths": x["use_lengths"], "lengths_q": x["use_lengths_q"], "offsets": x["sequences"],
                     "offsets_k": x["use_offsets_k"], "sinks": x["use_sinks"], "grad_lse": False,
-                    "prior": x["prior_shape"] == PRIOR_HM, "variance": False}
+                    "prior": x["prior_shape"] == PRIOR_HM, "variance": False, "page_offsets": False, "last_page": False}
         return switched.get(name, True)
 
     def fill(self):
@@ -185,9 +218,17 @@ class Pass:
         random = np.random.default_rng(1)
         backward = "grad_o" in self.names
         own = [name for name in ("q", "k", "v", "shift", "sinks", "mix", "grad_o", "prior") if name in self.names]
+        if self.x["page_size"]:
+            self.make_table(random)
         for name in own:
-            values = random.standard_normal(self.shape(name))
+            values = random.standard_normal(self.whole_shape(name)) * (INTEGERS if self.dtype(name) == INT8 else 1)
             self.put(name, self.masked(name, abs(values) if name == "prior" else values))
+        for name in ("scale_k", "scale_v"):
+            if name in self.names:
+                scales, of = random.uniform(-2, 2, self.whole_shape(name)), name.removeprefix("scale_")
+                self.put(name, self.masked(name, scales / (INTEGERS if self.dtype(of) == INT8 else 1)))
+                scales = self.values[name][..., None]
+                self.values[of] = self.values[of] * (scales[:, :, None] if of == "k" else scales)
         for name in COUNTS:
             if name in self.names and self.given(name):
                 numbers = np.cumsum([0, *self.packed]) if name.startswith("offsets") else np.array(self.lengths)
@@ -204,21 +245,36 @@ class Pass:
     def put(self, name, values):
         pattern, self.values[name] = stored(values, self.dtype(name))
         view = self.memory.view(name, self.shape(name), self.strides(name), self.size_of(name))[0]
-        view[...] = pattern.view(view.dtype)
+        if self.x["page_size"] and name in POOLED:
+            size, token = self.x["page_size"], POOLED[name] + pattern.ndim
+            rows, pool = np.moveaxis(pattern.view(view.dtype), token, 1), np.moveaxis(view, token, 1)
+            for b, table in enumerate(self.table):
+                for j in range(rows.shape[1]):
+                    pool[table[j // size], j % size] = rows[b, j]
+        else:
+            view[...] = pattern.view(view.dtype)
+
+    def make_table(self, random):
+        """Pages in any order; entries that no key needs are no pages."""
+        count = -(-self.x["length_k"] // self.x["page_size"])
+        table = np.full(self.shape("page_table"), -1, np.int32)
+        table[:, :count] = random.permutation(self.x["pages"])[:table.shape[0] * count].reshape(-1, count)
+        self.table = table
+        self.memory.view("page_table", table.shape, self.strides("page_table"), 4)[0][...] = table.view(np.uint32)
 
     def get(self, name):
         view = self.memory.view(name, self.shape(name), self.strides(name), self.size_of(name))[0]
         return loaded(np.ascontiguousarray(view), self.dtype(name))
 
     def masked(self, name, values):
-        tokens = values.ndim - (1 if name in ("lse", "grad_lse") else 2)
+        tokens = values.ndim - (1 if name in ("lse", "grad_lse", "scale_k", "scale_v") else 2)
         if name in ("shift", "sinks", "mix", "prior"):
             return values
         values = np.moveaxis(values, tokens, 1).copy()  # batch, token, ...
         if self.packed is not None:
             begin = self.packed[0]
             values[:, :begin], values[:, begin + self.packed[1]:] = np.inf, -np.inf
-        elif self.lengths is not None and name.removeprefix("grad_") in ("k", "v"):
+        elif self.lengths is not None and name.removeprefix("grad_") in POOLED:
             for b, length in enumerate(self.lengths):
                 values[b, length:] = np.nan
         return np.moveaxis(values, 1, tokens)

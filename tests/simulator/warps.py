@@ -74,6 +74,13 @@ def bits(x):
     return np.asarray(x, np.float32).view(np.uint32).astype(np.uint64)
 
 
+def bits_of_e4m3(code):
+    """Of the same number in f16."""
+    exponent, fraction = code >> 3 & 15, code & 7
+    number = np.ldexp(fraction / 8 + (exponent > 0), max(exponent, 1) - 7)
+    return code >> 7 << 15 | (0x7fff if code & 127 == 127 else int(np.float16(number).view(np.uint16)))
+
+
 FULL = np.uint64(0xffffffff)
 FAR = np.iinfo(np.int64).max  # behind each program
 # The commonest functions of LOP3, by their tables: what they make of these three numbers.
@@ -81,6 +88,7 @@ LOGIC = {function(0xf0, 0xcc, 0xaa) & 0xff: function for function in (
     lambda a, b, c: a & b, lambda a, b, c: a | b, lambda a, b, c: a ^ b, lambda a, b, c: a & ~b, lambda a, b, c: a | b & c,
     lambda a, b, c: a & b | c, lambda a, b, c: a | b | c, lambda a, b, c: a & b & c, lambda a, b, c: a ^ b ^ c,
     lambda a, b, c: a & b | ~a & c, lambda a, b, c: ~c, lambda a, b, c: ~b)}
+E4M3 = np.array([bits_of_e4m3(code) for code in range(256)], np.uint64)
 READ, WRITE = 1, 2  # bits of Group's `access`
 
 
@@ -696,8 +704,11 @@ class Warps:
         self.write_predicate(x[0], np.zeros(self.lanes, bool), mask)
 
     def I2F(self, one, modifiers, x, mask):
-        wide = "U64" in modifiers
-        a = self.wide(x[1]) if wide else self.integer(x[1])
+        wide, byte = "U64" in modifiers, re.fullmatch(r"(\w+)\.B(\d)", x[1])
+        a = self.wide(x[1]) if wide else self.integer(byte[1] if byte else x[1])
+        if byte or "S8" in modifiers or "U8" in modifiers:
+            a = a >> np.uint64(8 * int(byte[2] if byte else 0)) & np.uint64(0xff)
+            a = a | (np.uint64(0xffffff00) if "S8" in modifiers else np.uint64(0)) * (a >> np.uint64(7))
         exact = a if wide else (a if "U32" in modifiers else signed(a)).astype(np.float64)
         out = exact.astype(np.float32)
         if "RP" in modifiers:
@@ -897,7 +908,12 @@ class Warps:
                     self.group.copy_ends(number, to, data.shape[1])
 
     def F2FP(self, one, modifiers, x, mask):
-        """Two floats as 16-bit numbers, rounded to nearest even; the second is the lower half."""
+        """Two floats as 16-bit numbers, rounded to nearest even; the second is the lower half. Or two e4m3 of a word."""
+        if modifiers == ["F16", "E4M3", "UNPACK_B"]:
+            word = self.read(x[1].replace(".H1", "")) >> np.uint64(16 if x[1].endswith(".H1") else 0)
+            low, high = (E4M3[(word >> np.uint64(8 * n) & np.uint64(0xff)).astype(np.int64)] for n in (0, 1))
+            self.write(x[0], low | high << np.uint64(16), mask)
+            return
         words = []
         for operand in x[1:3]:
             value = self.float(operand)
@@ -910,8 +926,23 @@ class Warps:
                 words.append(value.astype(np.float16).view(np.uint16).astype(np.uint64))
         self.write(x[0], words[0] << np.uint64(16) | words[1], mask)
 
+    def halves(self, one, x, mask, apply):
+        """Both halves of a word, with two constants: the upper one's first."""
+        if len(x) != 4 or "H" in "".join(x[1:]):
+            raise NotImplementedError(one)
+        words = np.ascontiguousarray(self.read(x[1]).astype(np.uint32)).view(np.float16).reshape(-1, 2)
+        with np.errstate(invalid="ignore", over="ignore"):
+            out = apply(words, np.array([float(x[3]), float(x[2])], np.float16))
+        self.write(x[0], np.ascontiguousarray(out).view(np.uint32)[:, 0], mask)
+
+    def HMUL2(self, one, modifiers, x, mask):
+        self.halves(one, x, mask, np.multiply)
+
     def HADD2(self, one, modifiers, x, mask):
-        """A half of a word as a float: HADD2.F32 R, -RZ, R.H0_H0."""
+        """HADD2.F32 R, -RZ, R.H0_H0: a half of a word as a float."""
+        if not modifiers:
+            self.halves(one, x, mask, np.add)
+            return
         if modifiers != ["F32"] or x[1] != "-RZ":
             raise NotImplementedError(one)
         word = self.read(re.sub(r"\.H[01]_H[01]", "", x[2]))
