@@ -706,9 +706,11 @@ class Warps:
     def I2F(self, one, modifiers, x, mask):
         wide, byte = "U64" in modifiers, re.fullmatch(r"(\w+)\.B(\d)", x[1])
         a = self.wide(x[1]) if wide else self.integer(byte[1] if byte else x[1])
-        if byte or "S8" in modifiers or "U8" in modifiers:
-            a = a >> np.uint64(8 * int(byte[2] if byte else 0)) & np.uint64(0xff)
-            a = a | (np.uint64(0xffffff00) if "S8" in modifiers else np.uint64(0)) * (a >> np.uint64(7))
+        narrow = next((int(name[1:]) for name in modifiers if name in ("S8", "U8", "S16", "U16")), 0)
+        if narrow:
+            a = a >> np.uint64(8 * int(byte[2] if byte else 0)) & np.uint64((1 << narrow) - 1)
+            least = np.uint64(1 << narrow - 1 if modifiers[0].startswith("S") else 0)
+            a = (a ^ least) - least & FULL
         exact = a if wide else (a if "U32" in modifiers else signed(a)).astype(np.float64)
         out = exact.astype(np.float32)
         if "RP" in modifiers:
@@ -753,6 +755,9 @@ class Warps:
             else:
                 for byte in range(size):
                     value[mask] |= memory[chosen + byte].astype(np.uint64) << np.uint64(8 * byte)
+                if modifiers[-1].startswith("S"):
+                    least = np.uint64(1 << 8 * size - 1)
+                    value = (value ^ least) - least & FULL
             self.write(f"R{to + i // 4}", value, mask)
 
     def store(self, memory, at, modifiers, source, mask):
