@@ -48,8 +48,11 @@
 #define PRIOR_APART  (WANT_PRIOR && HAS_PRIOR)
 #define HAS_KEY_SUMS (WANT_PRIOR || EXPECTATION || (SCORE_GAUSSIAN && (WANT_K || WANT_SHIFT)))
 /* dprior may nearly cancel, so it also gets what sums lack of dS by GRADIENT_BITS. Engines with queries apart, which
- * are short of registers, do without. And it wants dS without the slopes of scores. */
-#define HAS_KEY_REST (WANT_PRIOR && SCORE_GAUSSIAN && ((GRADIENT_BITS > 0 && !QUERIES_APART) || SCORE_MOD))
+ * are short of registers, do without, where all arrays have the type that products take. And it wants dS without the
+ * slopes of scores. */
+#define ALL_AS_QUERIES (TYPE_K == TYPE_Q && TYPE_V == TYPE_Q && TYPE_O == TYPE_Q)
+#define HAS_KEY_REST                                                                                                   \
+    (WANT_PRIOR && SCORE_GAUSSIAN && ((GRADIENT_BITS > 0 && !(QUERIES_APART && ALL_AS_QUERIES)) || SCORE_MOD))
 /* Sums over keys are the kernel of queries' where there is one (mixture/backward_queries.cl). */
 #define KEEPS_ROW_SUMS (HAS_ROW_SUMS && !QUERIES_APART)
 /* The bias' row sums are those of all components, unless a soft-cap or a factor comes between. */
