@@ -722,8 +722,8 @@ static const char *why_not_types(const clmgk_attention_desc *desc)
         return "it multiplies f32 only where Q, K and V are all f32";
     if (singles && (clmgk_variant_traits(desc->variant) & CLMGK_TRAIT_ADMIXTURE) != 0)
         return "the scores of mixed heads leave no registers for slices of f32";
-    if (!singles && v == CLMGK_DTYPE_BF16 && o == CLMGK_DTYPE_F16)
-        return "O in f16 needs finer weights than those that multiply V in bf16";
+    if (!singles && (o == CLMGK_DTYPE_F32 || (v == CLMGK_DTYPE_BF16 && o == CLMGK_DTYPE_F16)))
+        return "O in a finer type than V needs finer weights than those that multiply V";
     const bool backward = desc->gradients != 0 || desc->statistics != 0;
     return backward && (k != desc->dtype || v != o)
                ? "its backward pass needs one type for Q and K, and one for V and O"

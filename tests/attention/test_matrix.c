@@ -618,6 +618,7 @@ TH_TEST(other_problems_are_refused)
         {{.dtype = CLMGK_DTYPE_F16, .dtype_k = CLMGK_STORAGE_BF16, .gradients = CLMGK_GRADIENT_Q}, "one type", NULL},
         {{.dtype = CLMGK_DTYPE_BF16, .dtype_v = CLMGK_STORAGE_F16, .gradients = CLMGK_GRADIENT_V}, "one type", NULL},
         {{.dtype = CLMGK_DTYPE_BF16, .dtype_o = CLMGK_STORAGE_F16}, "finer weights", NULL},
+        {{.dtype = CLMGK_DTYPE_F16, .dtype_o = CLMGK_STORAGE_F32}, "finer weights", NULL},
         {{.dtype = CLMGK_DTYPE_F16, .variant = CLMGK_VARIANT_HARD_FISH, .components = 9}, "8 global heads", NULL},
         {{.dtype = CLMGK_DTYPE_F16, .variant = CLMGK_VARIANT_LINEAR}, "softmax", NULL},
         {{.dtype = CLMGK_DTYPE_F32}, "no products of f32", "emulates=5"},
