@@ -10,10 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define MOST_MS     1e9   /* eleven days: the longest wait, whatever the limit of a candidate is */
 #define MAX_ANSWER  16384 /* a pipe holds it */
+#define END_MS      2000  /* an ended process is gone by then */
 #define WORKER_ARGS 5     /* the program, the option and its values */
 
 /* In the new process: the leader of a group, with what drivers start to compile. What they print goes nowhere. */
@@ -58,23 +60,25 @@ tool_exit tune_child_start(const tune_setup *setup, json_t *job, double limit_ms
     return TOOL_DONE;
 }
 
-void tune_child_finish(const tune_setup *setup, tune_child *child, bool *hung, json_t **answer)
+tool_exit tune_child_finish(const tune_setup *setup, tune_child *child, bool *hung, json_t **answer, tool_error *error)
 {
     struct pollfd ready = {.fd = child->from, .events = POLLIN};
+    const struct timespec pause = {.tv_nsec = 2000000};
+    const pid_t process = child->process;
     char text[MAX_ANSWER];
     int count = 0;
     do
         count = poll(&ready, 1, (int)fmax(0, child->end_ms - tool_now_ms()));
     while (count < 0 && errno == EINTR);
     *hung = count == 0;
-    if (*hung)
-        kill(-child->process, SIGKILL);
-    while (waitpid(child->process, NULL, 0) < 0 && errno == EINTR)
-        ;
-    kill(-child->process, SIGKILL); /* what a driver may have started */
-    tool_outputs_remove_process(setup->outputs, child->process);
     const ssize_t length = *hung ? 0 : read(child->from, text, sizeof(text));
     *answer = length > 0 ? json_loadb(text, (size_t)length, 0, NULL) : NULL;
     close(child->from);
     child->process = 0;
+    kill(-process, SIGKILL); /* it may hang in its end; and what a driver may have started */
+    tool_outputs_remove_process(setup->outputs, process);
+    for (const double end = tool_now_ms() + END_MS; tool_now_ms() < end; (void)nanosleep(&pause, NULL))
+        if (waitpid(process, NULL, WNOHANG) != 0)
+            return TOOL_DONE;
+    return tool_fail(error, TOOL_NO_DEVICE, "the driver does not give back a process that was ended");
 }

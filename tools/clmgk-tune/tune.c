@@ -21,6 +21,7 @@
 #define PROOF_MS         1500.0 /* runs of the winner */
 #define MIN_PROOF        5
 #define MAX_PROOF        15
+#define SAY_MS           5000.0                        /* between lines about a case at work */
 #define MAX_PROVEN       3                             /* candidates, the fastest first, until one is */
 #define WORTH            (1 - CLMGK_TUNING_LEAST_GAIN) /* a plan takes no entry that gains less */
 
@@ -40,6 +41,7 @@ typedef struct session {
     const char *message;
     double start_ms;
     double kill_ms; /* of the case at work: no candidate goes on */
+    double said_ms; /* when the latest line was printed */
     bool worked;    /* a case had its turn */
 } session;
 
@@ -87,22 +89,23 @@ static tool_exit start(const session *s, const tune_case *c, job *j, tool_error 
         fmin(limit, left), &j->child, error);
 }
 
-static void finish(session *s, job *j)
+static tool_exit finish(session *s, job *j, tool_error *error)
 {
     bool hung = false;
     json_decref(s->answer);
-    tune_child_finish(s->setup, &j->child, &hung, &s->answer);
+    s->answer = NULL;
+    TOOL_TRY(tune_child_finish(s->setup, &j->child, &hung, &s->answer, error));
     s->ok = json_is_true(json_object_get(s->answer, "ok"));
     s->late = hung && j->cut;
     s->why = hung ? TUNE_HUNG : s->answer ? TUNE_FAILED : TUNE_CRASHED;
     s->message = hung ? "no answer in time" : s->answer ? text_of(s->answer, "message") : "the process ended";
+    return TOOL_DONE;
 }
 
 static tool_exit run(session *s, const tune_case *c, job j, tool_error *error)
 {
     TOOL_TRY(start(s, c, &j, error));
-    finish(s, &j);
-    return TOOL_DONE;
+    return finish(s, &j, error);
 }
 
 /* ---- candidates -------------------------------------------------------------------------------------------------- */
@@ -175,7 +178,8 @@ static tool_exit try_batch(session *s, tune_case *c, double kill_ms, tool_error 
         status = start(s, c, &jobs[started], error);
     }
     for (size_t i = 0; i < started; i++) {
-        finish(s, &jobs[i]);
+        const tool_exit finished = finish(s, &jobs[i], error);
+        status = status == TOOL_DONE ? finished : status;
         good[i] = s->ok;
         if (!s->ok && status == TOOL_DONE)
             status = judge(s, c, &batch[i], error);
@@ -268,6 +272,19 @@ static tool_exit settle(session *s, tune_case *c, double before, bool fair, tool
                             error);
 }
 
+/* A line of a case that takes long. */
+static void say_progress(session *s, const tune_case *c)
+{
+    const double now = tool_now_ms();
+    if (now < s->said_ms + SAY_MS)
+        return;
+    s->said_ms = now;
+    fprintf(stderr,
+            "clmgk-tune: %zu of %zu: %s: %zu tried, the fastest takes %.2f of the defaults' time; %.0f of %.0f s\n",
+            (size_t)(c - s->report->cases) + 1, s->report->count, c->name, c->tried, best_ratio(c),
+            1e-3 * (now - s->start_ms), s->options->budget_s);
+}
+
 /* ---- the work on a case ------------------------------------------------------------------------------------------ */
 
 static void set_defaults(tune_case *c, const tune_candidate *x)
@@ -348,17 +365,19 @@ static tool_exit take_turn(session *s, tune_case *c, double share_ms, double mos
     if (first)
         tune_take_starts(s->report, c);
     const double kill_ms = s->kill_ms - (1 - SEARCH_PART) * fmax(0, s->kill_ms - tool_now_ms());
-    do
+    do {
         TOOL_TRY(try_batch(s, c, kill_ms, error));
-    while (!c->finished && tool_now_ms() < fmin(start_ms + SEARCH_PART * share_ms, kill_ms));
+        say_progress(s, c);
+    } while (!c->finished && tool_now_ms() < fmin(start_ms + SEARCH_PART * share_ms, kill_ms));
     return settle(s, c, before, fair, error);
 }
 
 /* ---- the order of cases ------------------------------------------------------------------------------------------ */
 
 /* `left`: cases that have their turn after this one. */
-static void announce(const session *s, const tune_case *c, size_t left)
+static void announce(session *s, const tune_case *c, size_t left)
 {
+    s->said_ms = tool_now_ms();
     fprintf(stderr, "clmgk-tune: %zu of %zu: ", (size_t)(c - s->report->cases) + 1, s->report->count);
     tune_print_case(c, stderr);
     fprintf(stderr, "; %zu tried, %zu to come, %.0f of %.0f s\n", c->tried, left, 1e-3 * (tool_now_ms() - s->start_ms),
@@ -433,6 +452,7 @@ static tool_exit take_all(session *s, tool_error *error)
     TOOL_TRY(tune_make_cases(s->options, s->device.library, s->report, error));
     fprintf(stderr, "clmgk-tune: %s: %zu %s, budget %.0f s\n", s->report->device.name, s->report->count,
             tool_plural(s->report->count, "case", "cases"), budget_s);
+    s->said_ms = tool_now_ms();
     TOOL_TRY(load_history(s, error));
     for (tune_kind kind = TUNE_ATTENTION; kind < TUNE_KINDS; kind++) {
         const double end_ms = s->start_ms + 1e3 * budget_s * (s->options->product_count > 0 ? kind_ends[kind] : 1);

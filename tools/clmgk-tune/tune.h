@@ -2,7 +2,7 @@
 /*
  * clmgk-tune: measures a device once.
  *
- *     main.c      the command line             tune.c     a device's session: time, candidates, the proof
+ *     options.c   the command line             tune.c     a device's session: time, candidates, the proof
  *     manage.c    show, reset, export, import  search.c   which parameters to measure next
  *     programs.c  programs made ahead          cases.c    the cases, and what differs between their kinds
  *     report.c    results                      worker.c   a candidate, in a process of its own
@@ -32,6 +32,8 @@ typedef struct tune_options {
     bool resume, show, reset, json;
     const char *export_path, *import_path, *programs_path; /* NULL: not asked for */
 } tune_options;
+
+extern const tool_program tune_program;
 
 tool_exit tune_parse_options(int argc, char **argv, tune_options *options, bool *finished, tool_error *error);
 
@@ -173,7 +175,7 @@ typedef struct tune_child {
 tool_exit tune_child_start(const tune_setup *setup, json_t *job, double limit_ms, tune_child *child, tool_error *error);
 
 /* Waits for its end, or ends it: *answer (json_decref) is NULL if it died, most likely in the driver, or `hung`. */
-void tune_child_finish(const tune_setup *setup, tune_child *child, bool *hung, json_t **answer);
+tool_exit tune_child_finish(const tune_setup *setup, tune_child *child, bool *hung, json_t **answer, tool_error *error);
 
 /* ---- history ------------------------------------------------------------------------------------------------- */
 
