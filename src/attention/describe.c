@@ -709,7 +709,6 @@ static clmgk_status check_extents(const clmgk_attention_desc *d, clmgk_error *er
     return CLMGK_OK;
 }
 
-/* The number of new tokens is the plan's, and the layouts of scales are. */
 clmgk_status mgk_attention_resolve(const clmgk_attention_desc *desc, clmgk_attention_desc *resolved, clmgk_error *error)
 {
     if (desc == NULL)

@@ -272,17 +272,27 @@ static tool_exit settle(session *s, tune_case *c, double before, bool fair, tool
                             error);
 }
 
+/* Begins a line about a case on stderr. */
+static void say_case(session *s, const tune_case *c)
+{
+    s->said_ms = tool_now_ms();
+    fprintf(stderr, "clmgk-tune: %zu of %zu: ", (size_t)(c - s->report->cases) + 1, s->report->count);
+}
+
+/* Ends it. */
+static void say_time(const session *s)
+{
+    fprintf(stderr, "%.0f of %.0f s\n", 1e-3 * (s->said_ms - s->start_ms), s->options->budget_s);
+}
+
 /* A line of a case that takes long. */
 static void say_progress(session *s, const tune_case *c)
 {
-    const double now = tool_now_ms();
-    if (now < s->said_ms + SAY_MS)
+    if (tool_now_ms() < s->said_ms + SAY_MS)
         return;
-    s->said_ms = now;
-    fprintf(stderr,
-            "clmgk-tune: %zu of %zu: %s: %zu tried, the fastest takes %.2f of the defaults' time; %.0f of %.0f s\n",
-            (size_t)(c - s->report->cases) + 1, s->report->count, c->name, c->tried, best_ratio(c),
-            1e-3 * (now - s->start_ms), s->options->budget_s);
+    say_case(s, c);
+    fprintf(stderr, "%s: %zu tried, the fastest takes %.2f of the defaults' time; ", c->name, c->tried, best_ratio(c));
+    say_time(s);
 }
 
 /* ---- the work on a case ------------------------------------------------------------------------------------------ */
@@ -377,11 +387,10 @@ static tool_exit take_turn(session *s, tune_case *c, double share_ms, double mos
 /* `left`: cases that have their turn after this one. */
 static void announce(session *s, const tune_case *c, size_t left)
 {
-    s->said_ms = tool_now_ms();
-    fprintf(stderr, "clmgk-tune: %zu of %zu: ", (size_t)(c - s->report->cases) + 1, s->report->count);
+    say_case(s, c);
     tune_print_case(c, stderr);
-    fprintf(stderr, "; %zu tried, %zu to come, %.0f of %.0f s\n", c->tried, left, 1e-3 * (tool_now_ms() - s->start_ms),
-            s->options->budget_s);
+    fprintf(stderr, "; %zu tried, %zu to come, ", c->tried, left);
+    say_time(s);
 }
 
 /* Takes over what earlier runs found: measurements, which help in other cases, too, and results. */
