@@ -5,7 +5,7 @@
 #define BUFFERS   MGK_GEMM_COMBINE_BUFFERS
 #include "base/buffers.clh"
 
-/* C = alpha (the sums of all ranges of K, in their order) + beta C; beta = 0: C is not read. */
+/* C = alpha (the sums of all ranges of K, in their order; without a range 0) + beta C; beta = 0: C is not read. */
 __kernel void gemm_combine(KERNEL_PARAMETERS)
 {
     BEGIN_BUFFERS
@@ -15,7 +15,7 @@ __kernel void gemm_combine(KERNEL_PARAMETERS)
     const long matrix = (long)a.rows * a.columns, at = x % matrix;
     __global const float *const sums = workspace + a.sums + x / matrix * a.ranges * matrix + at;
     const long place = x / matrix * a.stride + at / a.columns * a.ld + at % a.columns;
-    float sum = sums[0];
+    float sum = a.ranges > 0 ? sums[0] : 0.0f;
     for (int range = 1; range < a.ranges; ++range)
         sum += sums[range * matrix];
     store1(c, place, fma(a.alpha, sum, a.beta == 0.0f ? 0.0f : a.beta * load1(c, place)));

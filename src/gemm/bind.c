@@ -50,7 +50,8 @@ int64_t mgk_gemm_bind_product(clmgk_gemm_plan *plan, mgk_step *step, int64_t row
 
 /* ---- ranges of K ------------------------------------------------------------------------------------------------ */
 
-/* Appends the step that adds up the sums of ranges, which are `sums` floats into the workspace. */
+/* Appends the step that adds up the sums of ranges, which are `sums` floats into the workspace, or with 0 ranges scales
+ * C by beta. */
 static void add_combination(clmgk_gemm_plan *plan, int64_t ranges, mgk_i64 sums)
 {
     enum { GROUP = 64 };
@@ -96,3 +97,17 @@ size_t mgk_gemm_workspace_unit(const clmgk_gemm_plan *plan)
 {
     return plan->steps->workspace_bytes > 0 ? sizeof(float) : 1;
 }
+
+/* ---- products without a sum ------------------------------------------------------------------------------------- */
+
+static clmgk_status scale_plan(clmgk_gemm_plan *plan, const char *parameters, clmgk_error *error)
+{
+    const clmgk_gemm_desc *const desc = &plan->desc;
+    (void)parameters;
+    (void)error;
+    if (desc->beta != 1.0 && desc->batch * desc->m * desc->n > 0) /* else nothing changes */
+        add_combination(plan, 0, 0);
+    return CLMGK_OK;
+}
+
+const mgk_gemm_provider mgk_gemm_scale = {.name = "none", .plan = scale_plan};

@@ -403,7 +403,7 @@ class Cuda:
     makes of it. Both know the size of a work-group, and rather spill some bytes than lose a group on a multiprocessor."""
 
     kind = "cuda"
-    left_out = ("layer/", "gemm/product.cl", "gemm/combine.cl", "gemm/scale.cl")  # their vectors are not in opencl.cuh
+    left_out = ("layer/", "gemm/product.cl", "gemm/combine.cl")  # their vectors are not in opencl.cuh
     sub_groups = Nvidia.sub_groups
     EDITS = [(re.compile(pattern, re.MULTILINE), text) for pattern, text in [
         (r"^#pragma OPENCL .*$", ""),
