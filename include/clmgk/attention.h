@@ -186,7 +186,8 @@ typedef struct clmgk_attention_desc {
      * CLMGK_CACHE_DTYPE_LIST (8-bit floats and integers, ggml's blocks), in batches, caches and pages, in the softmax
      * families and for inference: UNSUPPORTED with gradients and statistics, and on the engine MATRIX for mixed heads
      * beside an array in f32 or in blocks. The engine MATRIX rounds weights to V's type and is UNSUPPORTED where O's is
-     * finer: for example O in f32 beside Q, K and V in bf16, which AUTO gives to another engine. */
+     * finer, unless `precision` allows V's (TF32 for f16, BF16 for bf16): for example O in f32 beside Q, K and V in
+     * bf16 with EXACT, which AUTO gives to another engine. */
     clmgk_storage dtype_k;
     clmgk_storage dtype_v;
     clmgk_storage dtype_o;
@@ -197,7 +198,8 @@ typedef struct clmgk_attention_desc {
      * m (f32: 5 e + 1e-5 m). TF32 and BF16: both the formula that defines e and the plan first round the factors of
      * products, and the vectors whose distances are computed, to that type (the plan may round less coarsely); c is
      * then at least 1e-3 (TF32) or 4e-3 (BF16). A plan uses the lower precision only where a unit of the device is
-     * faster with it (TF32: NVIDIA's GPUs, f32 arrays, but not of mixed heads, in the linear family all; BF16: AMX
+     * faster with it (TF32: NVIDIA's GPUs, f32 arrays, but not of mixed heads, in the linear family all; TF32 and
+     * BF16: weights of V in 16 bits where O is finer, by the engine MATRIX; BF16: AMX
      * of x86 CPUs, or AVX512-BF16 of AMD's, also where the arrays have several types; of f16 arrays alone AMX-FP16
      * multiplies the numbers themselves, also with EXACT); else it is as exact as without this field. All passes of
      * a plan use the same. In the linear family the factors are features, states and gradients, which are f32

@@ -77,6 +77,7 @@ typedef struct mgk_footprint {
     bool noise, generalised;   /* of mixed heads */
     bool one_softmax;          /* mixed heads share their weights */
     clmgk_precision precision; /* the least precision of products */
+    clmgk_precision weights;   /* mgk_weights_precision */
 } mgk_footprint;
 
 /* The block that follows from the parameters. */
@@ -141,6 +142,9 @@ static inline bool mgk_has_two_types(const clmgk_attention_desc *desc)
 /* Whether the products of a matrix unit are of f32: Q, K and V are f32; or K or V has a cache's type, and 16 bits do
  * not hold its numbers, or another array is f32. */
 bool mgk_has_singles(const clmgk_attention_desc *desc);
+
+/* Precision of products whose weights are rounded to V's type, 16 bits: less than EXACT where O's type is finer. */
+clmgk_precision mgk_weights_precision(const clmgk_attention_desc *desc);
 
 /* All types, for an engine whose kernels load and store through cl/base/elements.clh. */
 #define MGK_DTYPE_BIT(name, value, ...) | 1U << (value)

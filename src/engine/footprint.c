@@ -19,6 +19,14 @@ bool mgk_has_singles(const clmgk_attention_desc *desc)
                : desc->dtype == CLMGK_DTYPE_F32 && k == CLMGK_DTYPE_F32 && v == CLMGK_DTYPE_F32;
 }
 
+clmgk_precision mgk_weights_precision(const clmgk_attention_desc *desc)
+{
+    const clmgk_dtype v = mgk_dtype_of(desc, desc->dtype_v), o = mgk_dtype_of(desc, desc->dtype_o);
+    if (v == CLMGK_DTYPE_BF16 && o != CLMGK_DTYPE_BF16)
+        return CLMGK_PRECISION_BF16;
+    return v == CLMGK_DTYPE_F16 && o == CLMGK_DTYPE_F32 ? CLMGK_PRECISION_TF32 : CLMGK_PRECISION_EXACT;
+}
+
 clmgk_status mgk_check_group(const char *engine, uint64_t threads, uint64_t local_bytes, const mgk_device_facts *facts,
                              clmgk_error *error)
 {

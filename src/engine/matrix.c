@@ -83,10 +83,12 @@ static int bf16_slices_of(const mgk_footprint *f)
     return !f->singles ? 0 : f->precision == CLMGK_PRECISION_EXACT ? EXACT : ROUNDED;
 }
 
-/* Precision of the products: f32 factors are rounded unless the descriptor wants them exact. */
+/* Precision of the products: f32 factors are rounded unless the descriptor wants them exact, weights to V's type. */
 static clmgk_precision precision_of(const mgk_footprint *f)
 {
-    return f->singles && f->precision != CLMGK_PRECISION_EXACT ? CLMGK_PRECISION_TF32 : CLMGK_PRECISION_EXACT;
+    if (!f->singles)
+        return f->weights;
+    return f->precision == CLMGK_PRECISION_EXACT ? CLMGK_PRECISION_EXACT : CLMGK_PRECISION_TF32;
 }
 
 /* Rows of a block. */
@@ -711,7 +713,7 @@ static const char *const sum_tunables[] = {"unit", NULL};
 
 /* Why the engine does not take a problem's types; NULL: it takes them. Where Q and K differ, it splits a number of f16
  * into two of bf16 (cl/engine/matrix/mma_products.clh). It rounds weights to V's type, which must be as fine as the
- * result's. */
+ * result's unless the descriptor's precision allows less. */
 static const char *why_not_types(const clmgk_attention_desc *desc)
 {
     const clmgk_dtype k = mgk_dtype_of(desc, desc->dtype_k), v = mgk_dtype_of(desc, desc->dtype_v),
@@ -722,8 +724,8 @@ static const char *why_not_types(const clmgk_attention_desc *desc)
         return "it multiplies f32 only where Q, K and V are all f32";
     if (singles && (clmgk_variant_traits(desc->variant) & CLMGK_TRAIT_ADMIXTURE) != 0)
         return "the scores of mixed heads leave no registers for slices of f32";
-    if (!singles && (o == CLMGK_DTYPE_F32 || (v == CLMGK_DTYPE_BF16 && o == CLMGK_DTYPE_F16)))
-        return "O in a finer type than V needs finer weights than those that multiply V";
+    if (!singles && mgk_weights_precision(desc) > desc->precision)
+        return "O in a finer type than V needs finer weights than those that multiply V, unless the precision is V's";
     const bool backward = desc->gradients != 0 || desc->statistics != 0;
     return backward && (k != desc->dtype || v != o)
                ? "its backward pass needs one type for Q and K, and one for V and O"

@@ -219,6 +219,30 @@ TH_TEST(two_types_in_a_product)
     expect_shapes(session, desc, 5, 3);
 }
 
+/* Weights of V's type beside a finer O. The bound of the precision that allows them holds, and that of f32 does not. */
+TH_TEST(results_finer_than_values)
+{
+    static const clmgk_attention_desc descs[] = {
+        {.dtype = CLMGK_DTYPE_BF16, .dtype_o = CLMGK_STORAGE_F32, .precision = CLMGK_PRECISION_BF16},
+        {.dtype = CLMGK_DTYPE_F16, .dtype_o = CLMGK_STORAGE_F32, .precision = CLMGK_PRECISION_TF32},
+        {.dtype = CLMGK_DTYPE_BF16, .dtype_o = CLMGK_STORAGE_F16, .precision = CLMGK_PRECISION_BF16}};
+    const clmgk_plan_options options = th_options_of(CLMGK_ENGINE_MATRIX, NULL);
+    for (size_t n = 0; n < (session->full ? TH_COUNT(descs) : 1); n++) {
+        clmgk_attention_desc desc = descs[n];
+        desc.head_size = 24;
+        desc.value_size = 40;
+        expect_shapes(session, desc, 5, 3);
+        desc.length = 37;
+        desc.length_k = 70;
+        TH_PROBLEM problem = th_problem_make(&desc, 1);
+        th_run_pass(session, &problem, TH_FORWARD, &options);
+        problem.desc.precision = CLMGK_PRECISION_EXACT;
+        TH_REF_ANSWER exact = th_solve(&problem);
+        if (desc.dtype_o == CLMGK_STORAGE_F32)
+            assert_false(clmgk_ref_check(&exact, problem.array[TH_O].values, NULL).ok);
+    }
+}
+
 /* f32 factors, which units multiply in parts of fewer bits, within the bound of f32. The case after this has components
  * in every tier. */
 TH_TEST(singles_forward)

@@ -26,6 +26,8 @@ from ._transport import Transport
 
 __all__ = ["attention"]
 
+# The precision of weights that a result of such a type needs, also where it is float32 until the ring's end.
+_WEIGHTS = {torch.bfloat16: "bf16", torch.float16: "tf32"}
 SCHEDULES = {"all-gather": lib.CLMGK_DIST_ALL_GATHER, "ring": lib.CLMGK_DIST_RING, "all-to-all": lib.CLMGK_DIST_ALL_TO_ALL}
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "int32": torch.int32}
 _LAYOUTS = ("q", "k", "v", "o", "grad_o", "grad_q", "grad_k", "grad_v")
@@ -131,6 +133,8 @@ def _plan_of(group: _Group, context: Context, tensors: Mapping[str, Tensor], sca
             fields.update(gradients=gradients.split(","), dtype_grad_k="f32", dtype_grad_v="f32")
         if options["schedule"] == lib.CLMGK_DIST_RING:
             fields["dtype_o"] = "f32"
+            if {tensors[name].dtype for name in ("q", "k", "v")} == {tensors["q"].dtype} and fields.get("precision", "exact") == "exact":
+                fields["precision"] = _WEIGHTS.get(tensors["q"].dtype, "exact")
             fields.update({"dtype_grad_q": "f32"} if gradients else {})
         found = group.plans.keep(key, _Plan(context, group.transport, fields, {**options, "engine": scalars.get("engine", "auto")}))
     return found

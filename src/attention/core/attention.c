@@ -317,6 +317,7 @@ mgk_footprint mgk_attention_footprint(const mgk_attention_request *request)
                            .singles = mgk_has_singles(d),
                            .dtypes = mgk_dtypes_of(d),
                            .precision = d->precision,
+                           .weights = mgk_weights_precision(d),
                            .noise = t->noise,
                            .generalised = t->generalised};
 }
