@@ -8,6 +8,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -238,6 +239,16 @@ static clmgk_status run(scene *s, const subject *what, float c[COUNT], clmgk_err
     return status;
 }
 
+/* A layer whose provider of a product failed its first use takes another one, which may add up in another order. */
+static void expect_near(const float c[COUNT], const float right[COUNT])
+{
+    float most = 0.0F;
+    for (int i = 0; i < COUNT; i++)
+        most = fmaxf(most, fabsf(right[i]));
+    for (int i = 0; i < COUNT; i++)
+        assert_float_equal(c[i], right[i], 3e-6F * most);
+}
+
 static void fail_everywhere(scene *s, const subject *what, fault_state *faults, int code)
 {
     float right[COUNT], c[COUNT];
@@ -257,7 +268,9 @@ static void fail_everywhere(scene *s, const subject *what, fault_state *faults, 
         assert_non_null(failed);
         if (atomic_load(&s->opencl->live) != live)
             fail_msg("%s fails: objects are left", failed);
-        if (status == CLMGK_OK)
+        if (status == CLMGK_OK && what->layer)
+            expect_near(c, right);
+        else if (status == CLMGK_OK)
             assert_memory_equal(c, right, sizeof(right));
         else if (error.status != status || error.message[0] == '\0' || status == CLMGK_ERROR_INTERNAL)
             fail_msg("%s fails: %s \"%s\"", failed, clmgk_status_name(status), error.message);
