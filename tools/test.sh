@@ -81,6 +81,7 @@ lint() {
     shellcheck tools/*.sh tools/site/*.sh tests/*/*.sh python/*.sh cmake/completion.bash .ci/run || status=1
     lint_tidy || status=1
     tests/lint/circles.py || status=1
+    tests/lint/functions.py || status=1
     tests/lint/units.py || status=1
     return "$status"
 }

@@ -87,6 +87,102 @@ FUNCTION real whole_log(const scorer *x, const mgk_attention_args *a, real norm,
     return y;
 }
 
+/* Row values of all heads so far. `rounded`: sums of rounded weights; else unused. */
+typedef struct head_rows {
+    real (*max)[BLOCK_ROWS], (*sum)[BLOCK_ROWS], (*rounded)[BLOCK_ROWS];
+} head_rows;
+
+/* The heads of a work-group, `count` from h0 on. */
+typedef struct head_group {
+    const mgk_attention_args *a;
+    const problem *p;
+    int h0, count;
+    value_heads values;
+    uint noise_head; /* of shared noise */
+    __global const k_element *k;
+    __global const v_element *v; /* of the first head's values */
+    __global const float *bias;
+} head_group;
+
+/* Begins the panels of the rows from `first` on. */
+FUNCTION void panels_begin(engine *e, const head_group *b, __global const q_element *q, int first,
+                           const head_rows *rows)
+{
+    const mgk_attention_args *const a = b->a;
+    for (int n = 0; n < PANELS; ++n) {
+        query_load(e, n, q, a->q.head, a->q.token, first + n * PANEL_ROWS, b->p->valid, a->head_size);
+        HEADS_FOR(h) {
+            const int acc = n * HEADS + h;
+            if (!LOGS_ALONE)
+                acc_clear(e, acc);
+            ROWS_FOR(i) {
+                rows->max[acc][i] = (real)(-INFINITY);
+                rows->sum[acc][i] = (real)(0.0f);
+                if (SUMS_ROUNDED)
+                    rows->rounded[acc][i] = (real)(0.0f);
+            }
+        }
+    }
+}
+
+/* Head h's weights of panel n's tile. */
+FUNCTION void head_weights(engine *e, const head_group *b, const scorer *x, const key_walk *walk, const tile_view *view,
+                           const head_rows *rows, const int n, const int h)
+{
+    const int acc = n * HEADS + h;
+    if (WEIGHTS_SHARED)
+        sync_keys(e); /* weights of the head before are done with */
+    if (HAS_BIAS)
+        bias_stage(e, bias_of_block(b->a, b->p, b->h0 + h, b->bias, walk->first + n * PANEL_ROWS), view->k0, walk->end,
+                   view->begin, view->end);
+    scales_of_head(e, value_head(&b->values, h));
+    const softmax_rows own = {acc, SHARED_SOFTMAX ? b->count : 1, rows->max[acc], rows->sum[acc],
+                              rows->rounded[SUMS_ROUNDED ? acc : 0]};
+    tile_weights(e, x, view, &own);
+}
+
+/* Each head's weights of panel n's tile, and their values' part of O. n is a parameter although `view` has it: clang
+ * does not unroll the loop over heads with an index that it reads from memory. */
+FUNCTION void panel_weigh(engine *e, const head_group *b, const scorer *x, const key_walk *walk, const tile_view *view,
+                          const head_rows *rows, const int n)
+{
+    const pair_block any_head = {e, x, view, 0};
+    for (int sub = view->begin; sub < view->end; ++sub)
+        hold_scores(&any_head, b->noise_head, sub);
+    HEADS_FOR(h) {
+        if (h >= b->count)
+            continue;
+        const int g = value_head(&b->values, h);
+        if (!SHARED_SOFTMAX || h == 0)
+            head_weights(e, b, x + h, walk, view, rows, n, h);
+#if LOGS_ALONE
+        flags_lower(e);
+#else
+        if (!HAS_PAGE_TABLE)
+            expect_rows(b->a, b->k, b->v + g * b->a->v.head, h, b->count, next_tile(walk, view->k0), walk->end, n);
+        tile_accumulate(e, n * HEADS + h, g, view->begin, view->end, view->edge);
+#endif
+        branch_end();
+    }
+    branch_end();
+}
+
+/* O and L of head h, in panel n. */
+FUNCTION void head_finish(engine *e, const scorer *x, const key_walk *walk, const head_rows *rows, int n, int h,
+                          float sink, const results *out)
+{
+    const int acc = n * HEADS + h, own = SHARED_SOFTMAX ? n * HEADS : acc;
+    real sum[BLOCK_ROWS], rounded[BLOCK_ROWS];
+    ROWS_FOR(i) {
+        sum[i] = rows->sum[own][i];
+        if (SUMS_ROUNDED)
+            rounded[i] = rows->rounded[own][i];
+    }
+    const softmax_rows all = {acc, 1, rows->max[own], sum, rounded};
+    panel_finish(e, x, walk, n, &all, sink, out);
+    branch_end();
+}
+
 KERNEL(admixture_forward)
 {
     BEGIN_BUFFERS
@@ -102,7 +198,7 @@ KERNEL(admixture_forward)
     q += p.batch * a.q.batch + p.row_base * a.q.token;
     k += p.cache * a.k.batch + p.key_base * a.k.token;
     const int readers = a.heads / a.kv_heads, g0 = h0 / readers;
-    const value_heads groups = {readers, h0 - g0 * readers};
+    const value_heads values = {readers, h0 - g0 * readers};
     if (!LOGS_ALONE)
         v += p.cache * a.v.batch + g0 * a.v.head + p.key_base * a.v.token;
 
@@ -113,11 +209,11 @@ KERNEL(admixture_forward)
     SCALES_DECLARE(e, a, scale_k + p.cache * a.scale_k.batch + p.key_base * a.scale_k.token, a.scale_k.head,
                    scale_v + p.cache * a.scale_v.batch + g0 * a.scale_v.head + p.key_base * a.scale_v.token)
     const mod_data data = MOD_DATA;
+    const head_group group = {&a, &p, h0, heads, values, random_batch(&a, block.b), k, v, HAS_BIAS ? BIAS_ARRAY : 0};
     scorer x[HEADS];
     real row_max[PANELS * HEADS][BLOCK_ROWS], row_sum[PANELS * HEADS][BLOCK_ROWS];
-    real rounded[SUMS_ROUNDED ? PANELS * HEADS : 1][BLOCK_ROWS]; /* sums of rounded weights; else unused */
-    const uint noise_head = random_batch(&a, block.b);
-
+    real rounded[SUMS_ROUNDED ? PANELS * HEADS : 1][BLOCK_ROWS];
+    const head_rows rows = {row_max, row_sum, rounded};
     HEADS_FOR(h) {
         if (h >= heads)
             continue;
@@ -126,83 +222,23 @@ KERNEL(admixture_forward)
         x[h].mixing.added = added_of(h0 + h, mix_offset);
         x[h].hidden = mix_hidden_offset;
     }
-    for (int n = 0; n < PANELS; ++n) {
-        query_load(&e, n, q, a.q.head, a.q.token, first + n * PANEL_ROWS, p.valid, a.head_size);
-        HEADS_FOR(h) {
-            const int acc = n * HEADS + h;
-            if (!LOGS_ALONE)
-                acc_clear(&e, acc);
-            ROWS_FOR(i) {
-                row_max[acc][i] = (real)(-INFINITY);
-                row_sum[acc][i] = (real)(0.0f);
-                if (SUMS_ROUNDED)
-                    rounded[acc][i] = (real)(0.0f);
-            }
-        }
-    }
-
+    panels_begin(&e, &group, q, first, &rows);
     key_walk walk = key_walk_of(&a, &p, &block, mask_of_heads(&data, a.heads));
-    const int end = walk.end;
-    for (int k0 = walk.begin; k0 < end; k0 = walk_on(&walk, k0)) {
+    for (int k0 = walk.begin; k0 < walk.end; k0 = walk_on(&walk, k0)) {
         tile_view view;
-        keys_stage(&e, array_rows_of(elements_of(k), a.k.token, k0, end, a.head_size), COMPONENTS, a.k.head,
-                   next_keys(&walk, elements_of(k), k0));
-        if (!LOGS_ALONE)
-            values_stage(&e, array_rows_of(elements_of(v), a.v.token, k0, end, a.value_size),
-                         value_head(&groups, heads - 1) + 1, a.v.head, next_keys(&walk, elements_of(v), k0));
-        scales_stage(&e, value_head(&groups, heads - 1) + 1, k0, end);
-        for (int n = 0; n < PANELS; ++n) {
-            const int panel_first = first + n * PANEL_ROWS;
-            if (!view_tile(&e, &walk, n, k0, &view))
-                continue;
-            const pair_block any_head = {&e, &x[0], &view, 0};
-            for (int sub = view.begin; sub < view.end; ++sub)
-                hold_scores(&any_head, noise_head, sub);
-            HEADS_FOR(h) {
-                if (h >= heads)
-                    continue;
-                const int acc = n * HEADS + h, g = value_head(&groups, h);
-                if (!SHARED_SOFTMAX || h == 0) {
-                    if (WEIGHTS_SHARED)
-                        sync_keys(&e); /* weights of the head before are done with */
-                    if (HAS_BIAS)
-                        bias_stage(&e, bias_of_block(&a, &p, h0 + h, BIAS_ARRAY, panel_first), k0, end, view.begin,
-                                   view.end);
-                    scales_of_head(&e, g);
-                    const softmax_rows rows = {acc, SHARED_SOFTMAX ? heads : 1, row_max[acc], row_sum[acc],
-                                               rounded[SUMS_ROUNDED ? acc : 0]};
-                    tile_weights(&e, &x[h], &view, &rows);
-                }
-#if LOGS_ALONE
-                flags_lower(&e);
-#else
-                if (!HAS_PAGE_TABLE)
-                    expect_rows(&a, k, v + g * a.v.head, h, heads, next_tile(&walk, k0), end, n);
-                tile_accumulate(&e, acc, g, view.begin, view.end, view.edge);
-#endif
-                branch_end();
-            }
-            branch_end();
-        }
+        tile_stage(&e, &walk, &group.values, heads, k, v, k0);
+        for (int n = 0; n < PANELS; ++n)
+            if (view_tile(&e, &walk, n, k0, &view))
+                panel_weigh(&e, &group, x, &walk, &view, &rows, n);
     }
     accs_complete(&e);
     for (int n = 0; n < PANELS; ++n)
         HEADS_FOR(h) {
             if (h >= heads)
                 continue;
-            const int acc = n * HEADS + h, own = SHARED_SOFTMAX ? n * HEADS : acc;
             const results out = results_of(&a, &p, h0 + h, &block, o, lse, lse_low, work);
             /* one range of the keys has it */
-            const float sink = HAS_SINKS && block.split == 0 ? sinks[h0 + h] : -INFINITY;
-            real sum[BLOCK_ROWS], sum_rounded[BLOCK_ROWS];
-            ROWS_FOR(i) {
-                sum[i] = row_sum[own][i];
-                if (SUMS_ROUNDED)
-                    sum_rounded[i] = rounded[own][i];
-            }
-            const softmax_rows rows = {acc, 1, row_max[own], sum, sum_rounded};
-            panel_finish(&e, &x[h], &walk, n, &rows, sink, &out);
-            branch_end();
+            head_finish(&e, &x[h], &walk, &rows, n, h, HAS_SINKS && block.split == 0 ? sinks[h0 + h] : -INFINITY, &out);
         }
     branch_end();
 }

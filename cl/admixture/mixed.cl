@@ -127,19 +127,6 @@ FUNCTION void block_begin(const mixed_block *b, __global const q_element *q, rea
     }
 }
 
-/* Stages a tile of the walk. */
-FUNCTION void tile_stage(const mixed_block *b, const key_walk *walk, __global const k_element *k,
-                         __global const v_element *v, int k0)
-{
-    const mgk_attention_args *const a = b->a;
-    const int end = walk->end, staged = value_head(&b->groups, b->heads - 1) + 1;
-    keys_stage(b->e, array_rows_of(elements_of(k), a->k.token, k0, end, a->head_size), COMPONENTS, a->k.head,
-               next_keys(walk, elements_of(k), k0));
-    values_stage(b->e, array_rows_of(elements_of(v), a->v.token, k0, end, a->value_size), staged, a->v.head,
-                 next_keys(walk, elements_of(v), k0));
-    scales_stage(b->e, staged, k0, end);
-}
-
 /* Holds P of a panel's tile, of all heads before the mixing. */
 FUNCTION void panel_hold(const mixed_block *b, scorer *x, const tile_view *view, int end, real *row_sum)
 {
@@ -246,7 +233,7 @@ KERNEL(admixture_mixed)
     key_walk walk = key_walk_of(&a, &p, &block, mask_of_heads(&data, MIX_AFTER));
     for (int k0 = walk.begin; k0 < walk.end; k0 = walk_on(&walk, k0)) {
         tile_view view;
-        tile_stage(&b, &walk, k, v, k0);
+        tile_stage(&e, &walk, &groups, heads, k, v, k0);
         for (int n = 0; n < PANELS; ++n) {
             if (!view_tile(&e, &walk, n, k0, &view))
                 continue;

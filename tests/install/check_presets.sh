@@ -28,7 +28,8 @@ stand_in "$work/bin/ctest" "case \"\$*\" in *asan*|*tsan*) ;; *) exec $ctest -N 
 copy() { # NAME: the sources, without what a build made
     mkdir "$work/$1"
     tar -C "$source" --exclude=./.git --exclude='./build*' --exclude=./tests/golden -cf - . | tar -C "$work/$1" -xf -
-    for script in tools/install-packages.sh tests/lint/circles.py tests/lint/units.py python/test.sh tools/site.sh; do
+    for script in tools/install-packages.sh tests/lint/circles.py tests/lint/functions.py tests/lint/units.py \
+        python/test.sh tools/site.sh; do
         stand_in "$work/$1/$script" true
     done
     git init -q "$work/$1"
