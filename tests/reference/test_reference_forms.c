@@ -252,6 +252,52 @@ TH_HOST_TEST(floor_is_the_size_of_terms)
     assert_true(fabs(gradients.floor[SINKS][0] / of_sink - 1.0) < 1e-12);
 }
 
+/* Weights below 2^-126 may be 0: their terms count as a whole, in dV, dQ and, through delta, in the sink's gradient. */
+TH_HOST_TEST(floor_has_vanishing_weights)
+{
+    const double q = 1.0, k[] = {-90.0, -90.5}, v[] = {4.0, -1.0}, sink = 0.0, grad_o = -3.0;
+    const clmgk_ref_problem p = {.desc = {SOFTMAX, .variance = 1.0, .batch = 1, .heads = 1, .kv_heads = 1,
+                                          .components = 1, .length = 1, .length_k = 2, .head_size = 1, .value_size = 1,
+                                          .use_sinks = 1},
+                                 .q = &q,
+                                 .k = k,
+                                 .v = v,
+                                 .sinks = &sink,
+                                 .grad_o = &grad_o};
+    TH_REF_ARRAYS gradients = {0};
+    assert_true(clmgk_ref_solve_gradients(&p, CLMGK_GRADIENT_ALL, &gradients));
+    double of_query = 0.0, of_sink = 0.0;
+    for (int j = 0; j < 2; j++) {
+        const double weight = exp(k[j]);
+        assert_true(gradients.floor[V][j] >= 0.999 * weight * 3.0 && gradients.floor[V][j] <= 1.001 * weight * 3.0);
+        of_query += weight * fabs(grad_o * v[j] * k[j]);
+        of_sink += weight * fabs(grad_o * v[j]);
+    }
+    assert_true(gradients.floor[Q][0] >= 0.999 * of_query && gradients.floor[Q][0] <= 1.001 * of_query);
+    of_sink += fabs(grad_o * (exp(k[0]) * v[0] + exp(k[1]) * v[1])); /* O may be 0, too */
+    assert_true(gradients.floor[SINKS][0] >= 0.999 * of_sink && gradients.floor[SINKS][0] <= 1.001 * of_sink);
+}
+
+/* A number that f16 cannot hold, known to within its floor: infinite only where it may be. */
+TH_HOST_TEST(overflow_within_the_floor)
+{
+    static const struct {
+        double exact, floor, given;
+        bool right;
+    } cases[] = {{79744.0, 1e5, (double)INFINITY, true},    {-67278.0, 1e5, -(double)INFINITY, true},
+                 {79744.0, 100.0, (double)INFINITY, false}, {60000.0, 1e5, (double)INFINITY, true},
+                 {60000.0, 100.0, (double)INFINITY, false}, {79744.0, 1e5, 65504.0, true}};
+    for (size_t n = 0; n < TH_COUNT(cases); n++) {
+        static const char *const names[CLMGK_REF_ARRAYS] = {"dq"};
+        char message[128];
+        double exact = cases[n].exact, floor = cases[n].floor;
+        clmgk_ref_arrays arrays = {.names = names, .set = 1, .exact = {&exact}, .floor = {&floor}, .count = {1}};
+        arrays.bound[0].most = 65504.0;
+        clmgk_ref_check_array(&arrays, 0, &cases[n].given, message, sizeof(message));
+        assert_int_equal(message[0] == '\0', cases[n].right);
+    }
+}
+
 /* A gradient that overflows f32 becomes infinite, and does not enter the bound of others. */
 TH_HOST_TEST(gradients_beyond_f32_are_infinite)
 {

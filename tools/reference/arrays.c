@@ -120,11 +120,11 @@ static bool same_place(double exact, double given)
     return exact == given; /* infinities with their signs */
 }
 
-/* Whether a value within `allowed` of the exact one may be beyond the storage type's largest number, though the exact
- * one is not: an exact value that the type cannot hold is an overflow, which the comparison tells. */
+/* Whether numbers within `allowed` of the exact one are on both sides of the storage type's largest number. Where all
+ * are beyond it, the array overflows, which the comparison tells. */
 static bool may_leave(const clmgk_ref_bound *bound, double exact, double allowed)
 {
-    return bound->most > 0.0 && fabs(exact) <= bound->most && fabs(exact) + allowed > bound->most;
+    return bound->most > 0.0 && fabs(exact) - allowed <= bound->most && fabs(exact) + allowed > bound->most;
 }
 
 /* Whether terms are so large that `given` may be right though it is not near: they are beyond double precision, or are

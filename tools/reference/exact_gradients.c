@@ -2,7 +2,13 @@
 /* The gradients in double precision, row by row: the part common to all families. */
 #include "reference/gradients.h"
 
+#include <float.h>
 #include <stdlib.h>
+
+#define WHOLE 0x1p22 /* of a term in the floor, which is multiplied by 2^-22 */
+
+/* The least prior that sums of P are divided by (cl/mixture/block.clh). */
+#define PRIOR_LEAST 0x1p-66
 
 void exact_add(const exact_backward *back, clmgk_ref_gradient which, int64_t at, int64_t count, double factor,
                const double *x)
@@ -30,11 +36,11 @@ static double cap_slope(const clmgk_attention_desc *desc, double x)
     return 1.0 / (t * t);
 }
 
-/* dP_ij - delta_i + dL_i; with `sizes` the sum of the three absolute values. */
+/* dP_ij - delta_i + dL_i; with `sizes` the sum of the three absolute values, and what delta_i may lack as a whole. */
 static double score_gradient(const exact_backward *back, double product)
 {
     if (back->sizes)
-        return fabs(product) + fabs(back->delta) + fabs(back->grad_lse);
+        return fabs(product) + fabs(back->delta) + fabs(back->grad_lse) + back->vanishing * WHOLE / back->weight;
     return product - back->delta + back->grad_lse;
 }
 
@@ -44,6 +50,18 @@ static double share(const exact_backward *back, exact_logit x, double size, doub
 {
     const bool lost = back->sizes && back->row.lost;
     return lost ? exact_reach(&back->row, x, size, limit) : exact_share(&back->row, x);
+}
+
+/* Terms with a weight of less than f32's least normal number may be 0, which devices may make of it. */
+static bool may_vanish(double weight)
+{
+    return weight < (double)FLT_MIN;
+}
+
+/* How often terms with a weight count in the floor. */
+static double count_of(const exact_backward *back, double weight)
+{
+    return may_vanish(weight) ? fmax(back->weight, WHOLE) : back->weight;
 }
 
 /* x y, 0 if x is 0, although y may be infinite: P without a prior of 0. */
@@ -64,31 +82,41 @@ static void add_text(const void *to, clmgk_ref_gradient which, int64_t element, 
     exact_add_one(sum->back, which, element, sum->grad_s * derivative);
 }
 
+/* The gradient of the prior of component r of key j, whose weight is `weight`. */
+static void add_prior(exact_backward *back, int64_t j, int64_t r, double weight, double grad_w)
+{
+    static const double most = 1e250; /* in place of 1/pi of a prior of 0 */
+    const exact_row *const row = &back->row;
+    const clmgk_attention_desc *const desc = &row->problem->desc;
+    const int64_t n = r * desc->length_k + j;
+    const double prior = ref_prior(row->problem, row->at.h, j, r), of_row = back->weight;
+    const double bare = share(back, row->weight[n], row->size[n], fmin(1.0 / prior, most));
+    back->weight = count_of(back, prior < PRIOR_LEAST ? bare : weight);
+    exact_add_one(back, CLMGK_REF_GRAD_PRIOR, ref_prior_index(desc, row->at.h, j, r), product_of(grad_w, bare));
+    back->weight = of_row;
+}
+
 /* Component r of key j; grad_w = dP_ij - delta_i + dL_i, or its size. */
 static void add_component(exact_backward *back, int64_t j, int64_t r, double grad_w)
 {
-    static const double most = 1e250; /* in place of 1/pi of a prior of 0 */
     exact_row *const row = &back->row;
     const clmgk_attention_desc *const desc = &row->problem->desc;
     const int64_t n = r * desc->length_k + j;
-    const double grad_s = share(back, exact_log_weight(row, j, r), row->size[n], 1.0) * grad_w;
-    const double slope = cap_slope(desc, row->score[n]);
+    const double weight = share(back, exact_log_weight(row, j, r), row->size[n], 1.0), grad_s = weight * grad_w;
+    const double slope = cap_slope(desc, row->score[n]), of_row = back->weight;
     if (desc->estep == CLMGK_ESTEP_SOFT)
-        exact_add_one(back, CLMGK_REF_GRAD_PRIOR, ref_prior_index(desc, row->at.h, j, r),
-                      product_of(grad_w, share(back, row->weight[n], row->size[n],
-                                               fmin(1.0 / ref_prior(row->problem, row->at.h, j, r), most))));
+        add_prior(back, j, r, weight, grad_w);
+    back->weight = count_of(back, weight);
     if (desc->use_bias)
         exact_add_one(back, CLMGK_REF_GRAD_BIAS, ref_bias_index(desc, row->at, j), grad_s);
     const ref_pair pair = {row->at, &row->span, j, r, exact_capped(row->problem, row->score[n])};
     ref_text_gradients(&row->texts, &pair, add_text, &(text_sum){back, grad_s});
     const double grad_capped = grad_s * row->slope[n];
-    if (!back->sizes) {
-        row->scores->add(back, j, r, grad_capped * slope);
-        return;
-    }
-    exact_backward sized = *back; /* the slope is a difference, 1 - tanh^2: the size is the sum, 2 - slope */
-    sized.weight *= (row->lost ? 1.0 : slope) / (2.0 - slope);
-    row->scores->add(&sized, j, r, grad_capped * (2.0 - slope));
+    /* the slope is a difference, 1 - tanh^2: the size is the sum, 2 - slope */
+    if (back->sizes)
+        back->weight *= (row->lost ? 1.0 : slope) / (2.0 - slope);
+    row->scores->add(back, j, r, grad_capped * (back->sizes ? 2.0 - slope : slope));
+    back->weight = of_row;
 }
 
 /* dP_ij; of the sizes of a lost row the sum of the absolute values of its terms. */
@@ -110,8 +138,12 @@ static void add_key(exact_backward *back, int64_t j)
     const clmgk_attention_desc *const desc = &row->problem->desc;
     const bool lost = back->sizes && row->lost;
     const double kept = ref_kept(row->problem, row->at.h, &row->span, j);
-    exact_add(back, CLMGK_REF_GRAD_V, ref_value_index(desc, row->at.b, row->at.h, j), desc->value_size,
-              (lost ? exact_key_reach(row, j) : exact_share(row, row->log_w[j])) * kept, back->grad_o);
+    const double weight = lost ? exact_key_reach(row, j) : exact_share(row, row->log_w[j]);
+    const double of_row = back->weight;
+    back->weight = count_of(back, weight);
+    exact_add(back, CLMGK_REF_GRAD_V, ref_value_index(desc, row->at.b, row->at.h, j), desc->value_size, weight * kept,
+              back->grad_o);
+    back->weight = of_row;
 
     const double grad_w = score_gradient(back, value_gradient(back, j));
     if (desc->estep == CLMGK_ESTEP_HARD && !lost) {
@@ -152,6 +184,7 @@ static double largest_delta(const exact_backward *back)
 /*
  * A term of a row counts 2^-22 (1 + |L_i|) times in the floor: 1 for its own rounding, |L_i| for the rounding of L_i. A
  * lost row's terms are of the largest size that rounding may give them, and the floor is the distance of two of them.
+ * A term whose weight may vanish counts as a whole.
  */
 static void add_sizes(exact_backward *back)
 {
@@ -161,6 +194,20 @@ static void add_sizes(exact_backward *back)
         back->delta = largest_delta(back);
     add_keys(back);
     back->sizes = false;
+}
+
+/* The part of delta_i that is made of weights and outputs that may vanish. */
+static double vanishing_delta(const exact_backward *back)
+{
+    const exact_row *const row = &back->row;
+    double sum = 0.0;
+    for (int64_t e = 0; e < row->problem->desc.value_size; e++)
+        sum += may_vanish(fabs(back->o[e])) ? fabs(back->grad_o[e] * back->o[e]) : 0.0;
+    for (int64_t j = row->span.first; j < row->span.end; j++) {
+        const double weight = row->visible[j] ? exact_share(row, row->log_w[j]) : 0.0;
+        sum += weight > 0.0 && may_vanish(weight) ? weight * fabs(value_gradient(back, j)) : 0.0;
+    }
+    return sum;
 }
 
 static void add_row(exact_backward *back, int64_t number)
@@ -180,6 +227,7 @@ static void add_row(exact_backward *back, int64_t number)
     back->delta = 0.0;
     for (int64_t e = 0; e < p->desc.value_size; e++)
         back->delta += back->grad_o[e] * back->o[e];
+    back->vanishing = vanishing_delta(back);
     add_keys(back);
     add_sizes(back);
 }

@@ -23,6 +23,7 @@ struct exact_backward {
     const double *grad_o;   /* [E]: dO_i */
     double grad_lse;        /* dL_i */
     double delta;           /* dO_i . O_i; for the sizes of a lost row the largest value that it may have */
+    double vanishing;       /* the part of delta whose weights devices may make 0 */
     double *o;              /* [E] */
     double *zero;           /* [E]: in place of a missing dO */
     double *to_query;       /* [D]: room for `scores` */

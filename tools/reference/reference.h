@@ -227,8 +227,8 @@ void clmgk_ref_arrays_free(clmgk_ref_arrays *arrays);
 /*
  * Compares given[count] with exact array `which`. `message` (`capacity` > 0) names the array and the first element that
  * is out of bound, or not finite on one side only; empty if there is none. For an exact value beyond 2^120 every value
- * that is not finite is right, because its terms may be infinite, of both signs; likewise for an exact value that the
- * array's storage type holds, but that is within the element's bound of its largest number. Where terms are beyond
+ * that is not finite is right, because its terms may be infinite, of both signs; likewise where numbers within the
+ * element's bound are on both sides of the largest number of the array's storage type. Where terms are beyond
  * double precision, of both signs, or those of a lost row whose prior is 0, every value is right.
  */
 clmgk_ref_error clmgk_ref_check_array(const clmgk_ref_arrays *arrays, int which, const double *given, char *message,
@@ -247,7 +247,8 @@ int64_t clmgk_ref_gradient_count(const clmgk_attention_desc *desc, clmgk_ref_gra
  *
  * floor: 2^-22 sum (1 + |L_i|) |term| over the terms of an element, where P (dP - delta + dL) counts as three terms: in
  * rows that are saturated or see one key, dP - delta is exactly 0 but O was rounded, and P depends on a rounded L.
- * Terms of lost rows: see clmgk_ref_bound.
+ * A term whose weight is below 2^-126 counts as a whole: f32 arithmetic may make such a weight 0 (OpenCL requires no
+ * subnormal numbers, and kernels do so on all devices). Terms of lost rows: see clmgk_ref_bound.
  */
 bool clmgk_ref_solve_gradients(const clmgk_ref_problem *problem, uint32_t set, clmgk_ref_arrays *out);
 
