@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The bound is a multiple of the plain formula's error. In a problem of a few numbers that error may be 0 by luck: then
- * it is also taken from problems whose inputs differ in their last places.
+ * it is also taken from problems whose inputs differ in their last places, or in the last places that factors of
+ * products keep.
  */
 #include "random/random.h"
 
@@ -10,9 +11,11 @@
 
 enum { NEIGHBOURS = 24 };
 
-static void jitter(th_array *array, uint64_t *state)
+static void jitter(clmgk_precision precision, th_array *array, uint64_t *state)
 {
-    const double unit = 2.0 * clmgk_ref_limits_of(array->dtype).unit; /* in the last place, relative */
+    static const double factors[] = {[CLMGK_PRECISION_TF32] = 0x1p-11, [CLMGK_PRECISION_BF16] = 0x1p-8};
+    /* in the last place, relative */
+    const double unit = 2.0 * fmax(clmgk_ref_limits_of(array->dtype).unit, factors[precision]);
     unsigned char element[sizeof(float)];
     for (size_t n = 0; n < array->count; n++) {
         array->values[n] *= 1.0 + unit * (double)th_pick(state, -2, 2);
@@ -33,7 +36,7 @@ static rd_case neighbour_of(const rd_case *c, uint64_t *state)
             continue;
         memcpy(to->values, from->values, from->count * sizeof(double));
         if (!from->integer)
-            jitter(to, state);
+            jitter(c->problem.desc.precision, to, state);
     }
     return out;
 }
