@@ -316,6 +316,75 @@ TH_FULL_TEST(all_texts)
     }
 }
 
+/* ---- trees of drafts --------------------------------------------------------------------------------------------- */
+
+enum { DRAFTS = 31, TREES = 3, PAGE = 16 };
+
+/* Sequences in pages, whose last keys are drafts: each draft sees all keys before them and its own ancestors. */
+static clmgk_attention_desc drafts_desc(void)
+{
+    clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, DRAFTS, 120);
+    desc.dtype = CLMGK_DTYPE_F16;
+    desc.batch = TREES;
+    desc.page_size = PAGE;
+    desc.table_pages = (desc.length_k + PAGE - 1) / PAGE;
+    desc.pages = TREES * desc.table_pages + 2;
+    desc.use_lengths = 1;
+    return desc;
+}
+
+/* A tree in bits [b,i], bit m for draft m, and as a bias. */
+static void plant(twins *both, int64_t b, int64_t accepted, uint64_t *state)
+{
+    uint32_t ancestors[DRAFTS];
+    th_set(&both->plain, TH_LENGTHS, b, 0, 0, 0, 0, (double)(accepted + DRAFTS));
+    th_set(&both->texts, TH_CAPTURE_2, b, 0, 0, 0, 0, (double)accepted);
+    for (int64_t i = 0; i < DRAFTS; i++) {
+        const int64_t parent = th_pick(state, -1, i - 1);
+        ancestors[i] = 1U << i | (parent >= 0 ? ancestors[parent] : 0U);
+        th_set(&both->texts, TH_CAPTURE_0, b, i, 0, 0, 0, (double)ancestors[i]);
+        th_set(&both->texts, TH_CAPTURE_1, i, 0, 0, 0, 0, (double)(1U << i));
+        for (int64_t j = 0; j < both->plain.desc.length_k; j++) {
+            const int64_t m = j - accepted;
+            const bool seen = m < 0 || (m < DRAFTS && (ancestors[i] >> m & 1U) != 0);
+            th_set(&both->plain, TH_BIAS, b, 0, 0, i, j, seen ? 0.0 : -(double)INFINITY);
+        }
+    }
+}
+
+/* As in docs/recipes.md, with lengths that differ. */
+static twins draft_twins(void)
+{
+    static const int64_t accepted[TREES] = {50, 0, 89};
+    static const th_name same[] = {TH_Q, TH_K, TH_V, TH_LENGTHS, TH_PAGE_TABLE};
+    clmgk_attention_desc plain = drafts_desc(), texts = plain;
+    uint64_t state = 5;
+    plain.use_bias = 1;
+    plain.bias_batch = TREES;
+    plain.bias_heads = 1;
+    texts.mask_mod = "let m = j - first[b]; m < 0 || ancestors[b, i] / two[m] % 2 == 1";
+    texts.captures[0] =
+        (clmgk_capture){.name = "ancestors", .type = CLMGK_CAPTURE_I32, .axes = 2, .shape = {TREES, DRAFTS}};
+    texts.captures[1] = (clmgk_capture){.name = "two", .type = CLMGK_CAPTURE_I32, .axes = 1, .shape = {DRAFTS}};
+    texts.captures[2] = (clmgk_capture){.name = "first", .type = CLMGK_CAPTURE_I32, .axes = 1, .shape = {TREES}};
+    twins both = {th_problem_make(&texts, 1), th_problem_make(&plain, 1)};
+    for (int64_t b = 0; b < TREES; b++)
+        plant(&both, b, accepted[b], &state);
+    th_fit_tables(&both.plain);
+    th_poison_pages(&both.plain);
+    for (size_t n = 0; n < TH_COUNT(same); n++)
+        th_copy_values(&both.texts, &both.plain, same[n]);
+    return both;
+}
+
+TH_FULL_TEST(trees_of_drafts)
+{
+    static const clmgk_engine engines[] = {CLMGK_ENGINE_LANE, CLMGK_ENGINE_SIMT, CLMGK_ENGINE_MATRIX};
+    TWINS both = draft_twins();
+    for (size_t n = 0; n < TH_COUNT(engines); n++)
+        expect_on(session, &both, engines[n]);
+}
+
 /* ---- as many arrays as a score can have -------------------------------------------------------------------------- */
 
 static void take_most_arrays(clmgk_attention_desc *desc)

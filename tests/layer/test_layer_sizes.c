@@ -201,6 +201,65 @@ TH_TEST(passes_of_different_sizes_take_turns)
     expect_same_bits(&first, &alone);
 }
 
+/* ---- threads ----------------------------------------------------------------------------------------------------- */
+
+/* A thread's calls, forward and backward in turn, of sizes of their own. All threads share the layer. */
+typedef struct worker {
+    th_chain chain;
+    clmgk_layer *layer;
+    clmgk_call_sizes sizes;
+    tl_problem problem;
+    tl_device device;
+    th_pass next;
+} worker;
+
+/* No cmocka here: this is not the test's thread. */
+static bool enqueue_next(void *user, cl_uint num_wait, const cl_event *wait_list, cl_event *event)
+{
+    worker *const w = user;
+    const bool forward = w->next == TH_FORWARD;
+    const clmgk_layer_args args = tl_args(&w->device, w->next);
+    w->next = forward ? TH_BACKWARD : TH_FORWARD;
+    return (forward ? clmgk_enqueue_layer_forward : clmgk_enqueue_layer_backward)(
+               w->layer, w->chain.queue, &args, num_wait, wait_list, event, &w->chain.error) == CLMGK_OK;
+}
+
+/* The bits are those of a call alone. */
+TH_TEST(threads_share_a_layer)
+{
+    enum { THREADS = 3, ROUNDS = 10 };
+    const set *const s = &sets[0];
+    clmgk_layer *const layer = make_layer(session, s, &s->calls[4]);
+    worker workers[THREADS];
+    for (uint64_t n = 0; n < THREADS; n++) {
+        worker *const w = &workers[n];
+        const call *const sizes = &s->calls[1 + n];
+        *w = (worker){.chain = {.queue = th_queue(session, n == 1), .enqueue = enqueue_next, .rounds = ROUNDS},
+                      .layer = layer,
+                      .sizes = CLMGK_CALL_SIZES_INIT,
+                      .problem = make(s, sizes, false, n),
+                      .next = TH_FORWARD};
+        w->sizes.batch = sizes->batch;
+        w->sizes.length = sizes->length;
+        w->device = tl_upload(session, &w->problem, layer);
+        for (th_pass pass = TH_FORWARD; pass <= TH_BACKWARD; pass++)
+            w->device.attention[pass].args.sizes = &w->sizes;
+    }
+    th_run_threads(th_run_chain, workers, sizeof(workers[0]), THREADS);
+    for (uint64_t n = 0; n < THREADS; n++) {
+        worker *const w = &workers[n];
+        if (!w->chain.ok)
+            fail_msg("%s", w->chain.error.message);
+        TL_PROBLEM alone = make(s, &s->calls[1 + n], false, n);
+        run(session, layer, &alone, &s->calls[1 + n]);
+        tl_download(session, &w->problem, &w->device, true);
+        expect_same_bits(&w->problem, &alone);
+        tl_device_free(&w->device);
+        tl_free(&w->problem);
+        assert_int_equal(clReleaseCommandQueue(w->chain.queue), CL_SUCCESS);
+    }
+}
+
 /* ---- misuse ------------------------------------------------------------------------------------------------------ */
 
 /* Limits without a token admit no call. */
