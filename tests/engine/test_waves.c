@@ -462,6 +462,14 @@ static int64_t time_of(const planned *made, const int *lengths, int problems, in
     return end;
 }
 
+/* Of more problems than a work-group reads, equally many are between those that it reads. */
+TH_HOST_TEST(lengths_that_are_read)
+{
+    static const int problems[][2] = {{1, 1}, {LENGTHS_READ, 1}, {LENGTHS_READ + 1, 2}, {10 * LENGTHS_READ, 10}};
+    for (size_t n = 0; n < TH_COUNT(problems); n++)
+        assert_int_equal(length_step(problems[n][0]), problems[n][1]);
+}
+
 /* 64 sequences with a query each: equal ones are not cut into more ranges than the device needs, and of unequal ones
  * none holds the others up, not even the only long one. */
 TH_HOST_TEST(ranges_by_length)

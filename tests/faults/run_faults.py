@@ -5,7 +5,8 @@
     run_faults.py PROGRAM FAULT_LAYER
 
 PROGRAM is clmgk-run linked with host_faults.c. Each time: it ends by itself, either with the right outputs or with
-exit status 2, 3 or 4, one line that says why, outputs as they were, no other file left, every OpenCL object released.
+exit status 2, 3 or 4, one line that says why, outputs as they were, no other file left or open, every OpenCL object
+released.
 A run without a fault counts the points, so their number is known. CLMGK_TEST_FULL=1: also with all later points failing.
 CLMGK_FAULT_STEP=n: every n-th point.
 """
@@ -82,6 +83,9 @@ def complaint(run, right, variable, point, status, reasons, reports):
     live, contexts = (reports.get(kind, (0, 0))[1] for kind in ("OpenCL calls", "OpenCL contexts"))
     if live != contexts:
         return f"{live - contexts} OpenCL objects were not released"
+    left = reports.get(KINDS["FAULT_FILES"], (0, 0))[1]
+    if left:
+        return f"{left} arrays are still open"
     if run.files() != ["l.npy", "o.npy"] and failed not in MAY_LEAVE_FILES and not point.endswith("+"):
         return f"files left: {run.files()}"
     contents = [name.read_bytes() for name in run.outputs]
