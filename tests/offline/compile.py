@@ -160,8 +160,12 @@ class Failure(Exception):
     pass
 
 
+LIMIT_S = 1800  # nvdisasm takes minutes for the largest kernels, more beside other work
+
+
 def run(command, folder):
-    done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300)
+    done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          timeout=LIMIT_S)
     if done.returncode != 0:
         raise Failure(" ".join(map(str, command)) + "\n" + done.stdout)
     return done.stdout
