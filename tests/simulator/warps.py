@@ -727,11 +727,18 @@ class Warps:
         self.write(x[0], np.clip(value, least, most).astype(np.int64).astype(np.uint64), mask)
 
     def SHFL(self, one, modifiers, x, mask):
-        """Of all lanes; a butterfly within the warp."""
-        to, step, clamp = x[1], self.integer(x[3]).astype(np.int64), self.integer(x[4])
-        if modifiers != ["BFLY"] or x[0] != "PT" or (clamp != 0x1f).any() or not self.is_whole(mask):
+        """Of all lanes; a butterfly within the warp, or a number in each segment of it."""
+        to, step, clamp = x[1], self.integer(x[3]).astype(np.int64), self.integer(x[4]).astype(np.int64)
+        segment = clamp >> 8 & 0x1f  # bits of a lane's number
+        if x[0] != "PT" or (clamp & ~0x1f00 != 0x1f).any() or not self.is_whole(mask):
             raise NotImplementedError(one)
-        self.write(to, self.read(x[2])[self.thread ^ step], mask)
+        if modifiers == ["BFLY"] and not segment.any():
+            lanes = self.thread ^ step
+        elif modifiers == ["IDX"]:
+            lanes = self.thread & ~0x1f | self.thread & segment | step & 0x1f & ~segment
+        else:
+            raise NotImplementedError(one)
+        self.write(to, self.read(x[2])[lanes], mask)
 
     def is_whole(self, mask):
         """Whether all lanes of the warps execute the instruction."""
