@@ -95,8 +95,8 @@ MATRIX_SPILLS = {
     ("backward-hard-mish2-bf16-128-wgmma", "backward_queries"): 40, ("smgk2-bf16-64", "forward"): 4,
     ("mgk4-bf16-64", "forward"): 228, ("backward-hard-fish2-f16-64-wgmma", "backward"): 8,
     ("softmax-bf16-pages-64", "forward"): 140, ("softmax-f16-e4m3-64", "forward"): 384,
-    ("softmax-f16-pages-e4m3-64", "forward"): 384, ("softmax-f16-pages-e4m3-64-wgmma", "forward"): 256,
-    ("softmax-f16-q8_0-64", "forward"): 32, ("hard-fish2-f16-pages-int8-64", "forward"): 164,
+    ("softmax-f16-pages-e4m3-64", "forward"): 384, ("softmax-f16-pages-e4m3-64-wgmma", "forward"): 72,
+    ("softmax-f16-q8_0-64", "forward"): 32, ("hard-fish2-f16-pages-int8-64", "forward"): 156,
     ("softmax-f16-128-wgmma", "forward"): 208, ("mgk2-bf16-64-wgmma", "forward"): 148,
     ("backward-softmax-bf16-64-wgmma", "backward_queries"): 28, ("backward-softmax-f16-64-wgmma", "backward_queries"): 36,
     ("backward-mgk2-bf16-64-wgmma", "backward"): 64,
@@ -111,7 +111,7 @@ MATRIX_CUDA_SPILLS = {
     ("backward-softmax-f16-64", "backward"): 76, ("backward-softmax-f16-64-wgmma", "backward"): 68,
     ("hard-fish2-bf16-64-wgmma", "forward"): 128, ("backward-mgk2-bf16-128-wgmma", "backward"): 164,
     ("hard-fish2-bf16-128-wgmma", "forward"): 72, ("product-f32-tn", "fragments"): 144,
-    ("softmax-f16-e4m3-64", "forward"): 272, ("softmax-f16-pages-e4m3-64", "forward"): 228,
+    ("softmax-f16-e4m3-64", "forward"): 228, ("softmax-f16-pages-e4m3-64", "forward"): 228,
     ("backward-mgk2-bf16-64-wgmma", "backward"): 80,
 }
 MATRIX_RESIDENTS = 2  # work-groups of the matrix engine that a multiprocessor must hold
