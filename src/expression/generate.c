@@ -46,18 +46,27 @@ static void print_operand(mgk_text *text, const mgk_node *nodes, int32_t n)
         mgk_text_printf(text, "t%d", (int)n);
 }
 
+/* The place of a read's element: a call of this function for each index. */
+static void print_place(mgk_text *text, const char *function, const mgk_node *nodes, const mgk_node *read)
+{
+    for (int a = read->count - 1; a >= 0; --a) {
+        mgk_text_printf(text, "%s(data.captures + %u, %d, ", function, (unsigned)read->slot, a);
+        print_operand(text, nodes, read->arguments[a]);
+        mgk_text_printf(text, ", ");
+    }
+    mgk_text_printf(text, "mod_begin()");
+    for (int a = 0; a < read->count; ++a)
+        mgk_text_printf(text, ")");
+}
+
 /* Vectors are of pairs that differ by i or j. */
 static void print_read(mgk_text *text, const mgk_node *nodes, const mgk_node *node)
 {
     const unsigned slot = (unsigned)node->slot;
     const uint32_t varying = MGK_ON(SCORE) | MGK_ON(ROW) | MGK_ON(KEY) | MGK_ON_DIFFERENCE;
-    mgk_text_printf(text, "mod_%s_%u(data.c%u, mod_at_%d(data.captures + %u",
-                    (node->depends & varying) == 0 ? "read" : "gather", slot, slot, node->count, slot);
-    for (int a = 0; a < node->count; ++a) {
-        mgk_text_printf(text, ", ");
-        print_operand(text, nodes, node->arguments[a]);
-    }
-    mgk_text_printf(text, "))");
+    mgk_text_printf(text, "mod_%s_%u(data.c%u, ", (node->depends & varying) == 0 ? "read" : "gather", slot, slot);
+    print_place(text, "mod_at", nodes, node);
+    mgk_text_printf(text, ")");
 }
 
 /* A code, with the arguments as `print` writes them. */
@@ -125,12 +134,9 @@ void mgk_print_place(mgk_text *text, const char *name, const mgk_expression *exp
                     "{\n",
                     name);
     print_variables(text, nodes, last);
-    mgk_text_printf(text, "    return mod_dense_%d(data.captures + %u", read->count, (unsigned)read->slot);
-    for (int a = 0; a < read->count; ++a) {
-        mgk_text_printf(text, ", ");
-        print_operand(text, nodes, read->arguments[a]);
-    }
-    mgk_text_printf(text, ");\n}\n");
+    mgk_text_printf(text, "    return ");
+    print_place(text, "mod_dense", nodes, read);
+    mgk_text_printf(text, ";\n}\n");
 }
 
 void mgk_print_function(mgk_text *text, const char *name, bool score, const mgk_expression *expression,
