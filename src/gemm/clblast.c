@@ -14,7 +14,6 @@
 #include "gemm/clblast_parameters.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
 typedef struct clblast_state {
@@ -170,113 +169,26 @@ static clmgk_gemm_desc rehearsal(const clmgk_gemm_desc *desc, bool smaller_axes)
     return small;
 }
 
-/* Elements -1, 0 and 1, whose sums are exact in any type as long as k is small. */
-static int pattern(size_t index)
-{
-    return (int)((index * UINT32_C(2654435761) >> 9) % 3) - 1;
-}
-
-/* A buffer of `count` elements of the pattern, or of zeros. */
-static clmgk_status make_matrix(const clmgk_gemm_plan *plan, size_t count, bool zeros, cl_mem *memory,
-                                clmgk_error *error)
-{
-    const clmgk_dtype_info type = clmgk_dtype_get_info(plan->desc.dtype);
-    const size_t element = mgk_gemm_element(plan->desc.dtype);
-    cl_int code = CL_SUCCESS;
-    void *const values = mgk_alloc(&plan->context->allocator, count, element);
-    if (values == NULL)
-        return mgk_fail_memory(error, "a rehearsal of CLBlast");
-    for (size_t i = 0; i < count; ++i)
-        mgk_put_number(values, i, zeros ? 0.0f : (float)pattern(i), &type);
-    *memory = clCreateBuffer(plan->context->context, CL_MEM_READ_WRITE | CL_MEM_COPY_HOST_PTR, count * element, values,
-                             &code);
-    mgk_free(&plan->context->allocator, values);
-    return *memory != NULL ? CLMGK_OK : mgk_fail_cl(error, code, "clCreateBuffer");
-}
-
-/* The elements of a matrix, its offset included. */
-static size_t count_of(const mgk_gemm_matrix *matrix, int64_t batch)
-{
-    return (size_t)(matrix->rows * matrix->ld * batch) + 1;
-}
-
-static clmgk_status make_scratch(const clmgk_gemm_plan *plan, const clmgk_gemm_desc *small, size_t temp,
-                                 operands *scratch, clmgk_error *error)
-{
-    const mgk_gemm_matrix a = mgk_gemm_a(small), b = mgk_gemm_b(small);
-    cl_int code = CL_SUCCESS;
-    MGK_TRY(make_matrix(plan, count_of(&a, 1), false, &scratch->a, error));
-    MGK_TRY(make_matrix(plan, count_of(&b, 1), false, &scratch->b, error));
-    if (temp == 0)
-        return CLMGK_OK;
-    scratch->temp = clCreateBuffer(plan->context->context, CL_MEM_READ_WRITE, temp, NULL, &code);
-    return scratch->temp != NULL ? CLMGK_OK : mgk_fail_cl(error, code, "clCreateBuffer");
-}
-
-static void free_scratch(const operands *scratch)
-{
-    const cl_mem memory[] = {scratch->a, scratch->b, scratch->temp};
-    for (size_t i = 0; i < MGK_COUNT(memory); ++i)
-        if (memory[i] != NULL)
-            clReleaseMemObject(memory[i]);
-}
-
-static int exact(const clmgk_gemm_desc *small, size_t offset, int64_t row, int64_t column)
-{
-    int sum = 0;
-    for (int64_t k = 0; k < small->k; ++k) {
-        const int64_t a = small->transpose_a != 0 ? k * small->lda + row : row * small->lda + k;
-        const int64_t b = small->transpose_b != 0 ? column * small->ldb + k : k * small->ldb + column;
-        sum += pattern(offset + (size_t)a) * pattern(offset + (size_t)b);
-    }
-    return sum;
-}
-
-/* Checks rows and columns all over C, including the edges: CLBlast accepts parameters that leave parts of C out. */
-static bool is_right(const clmgk_gemm_desc *small, size_t offset, const void *c)
+/* Multiplies matrices, `offset` elements into their buffers, and checks rows and columns all over C: CLBlast accepts
+ * parameters that leave parts of C out. */
+static clmgk_status rehearse_at(const clmgk_gemm_plan *plan, const clmgk_gemm_desc *small, bool direct, size_t offset,
+                                size_t temp, clmgk_error *error)
 {
     enum { PROBES = 24 };
-    const clmgk_dtype_info type = clmgk_dtype_get_info(small->dtype);
-    for (int64_t i = 0; i < PROBES; ++i)
-        for (int64_t j = 0; j < PROBES; ++j) {
-            const int64_t row = (small->m - 1) * i / (PROBES - 1);
-            const int64_t column = (small->n - 1) * j / (PROBES - 1);
-            const int64_t last = (small->batch - 1) * small->stride_c;
-            const size_t at = offset + (size_t)(last + row * small->ldc + column);
-            if (mgk_number(c, at, &type) != exact(small, offset, row, column))
-                return false;
-        }
-    return true;
-}
-
-/* Multiplies the scratch matrices, `offset` elements into their buffers, and checks the result. */
-static clmgk_status rehearse_at(const clmgk_gemm_plan *plan, const clmgk_gemm_desc *small, bool direct, size_t offset,
-                                operands scratch, cl_command_queue queue, clmgk_error *error)
-{
     const mgk_clblast *const blas = &((const clblast_state *)plan->state)->library;
-    const mgk_gemm_matrix matrix = mgk_gemm_c(small);
-    const size_t count = count_of(&matrix, small->batch);
-    const size_t element = mgk_gemm_element(small->dtype);
-    clmgk_status status = CLMGK_OK;
-    void *const c = mgk_alloc(&plan->context->allocator, count, element);
-    if (c == NULL)
-        return mgk_fail_memory(error, "a rehearsal of CLBlast");
-    MGK_TRY_GOTO(status, make_matrix(plan, count, true, &scratch.c, error), done);
-    scratch.a_offset = scratch.b_offset = scratch.c_offset = offset;
-    MGK_TRY_GOTO(status, run(blas, small, direct, &scratch, queue, NULL, error), done);
-    const cl_int code = clEnqueueReadBuffer(queue, scratch.c, CL_TRUE, 0, count * element, c, 0, NULL, NULL);
-    if (code != CL_SUCCESS)
-        MGK_TRY_GOTO(status, mgk_fail_cl(error, code, "clEnqueueReadBuffer"), done);
-    if (!is_right(small, offset, c))
+    mgk_gemm_trial t = {.context = plan->context, .desc = *small, .offset = offset, .scale = 1.0F};
+    clmgk_status status;
+    MGK_TRY_GOTO(status, mgk_gemm_trial_begin(&t, temp, error), done);
+    const operands at = {t.a, t.b, t.c, offset, offset, offset, t.workspace};
+    MGK_TRY_GOTO(status, run(blas, small, direct, &at, t.queue, NULL, error), done);
+    status = mgk_gemm_trial_check(&t, PROBES, 0.0, error);
+    if (t.wrong)
         status = mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
                           "CLBlast's product is wrong on this device with these parameters (a probe of %" PRId64
                           " x %" PRId64 " x %" PRId64 ")",
                           small->m, small->n, small->k);
 done:
-    (void)clFinish(queue);
-    if (scratch.c != NULL)
-        clReleaseMemObject(scratch.c);
-    mgk_free(&plan->context->allocator, c);
+    mgk_gemm_trial_end(&t);
     return status;
 }
 
@@ -285,7 +197,6 @@ static clmgk_status rehearse(const clmgk_gemm_plan *plan, bool direct, cl_comman
 {
     const mgk_clblast *const blas = &((const clblast_state *)plan->state)->library;
     clmgk_gemm_desc small = rehearsal(&plan->desc, true);
-    operands scratch = {0};
     size_t temp = 0;
     CLBlastStatusCode code = temp_size(blas, &small, 1, queue, &temp);
     if (code == CLBlastSuccess && (temp == 0) != direct) { /* the smaller product takes the other path */
@@ -294,13 +205,8 @@ static clmgk_status rehearse(const clmgk_gemm_plan *plan, bool direct, cl_comman
     }
     if (code != CLBlastSuccess)
         return mgk_clblast_fail(code, "CLBlast's GemmTempBufferSize", error);
-    clmgk_status status;
-    MGK_TRY_GOTO(status, make_scratch(plan, &small, temp, &scratch, error), done);
-    MGK_TRY_GOTO(status, rehearse_at(plan, &small, direct, 0, scratch, queue, error), done);
-    MGK_TRY_GOTO(status, rehearse_at(plan, &small, direct, 1, scratch, queue, error), done);
-done:
-    free_scratch(&scratch);
-    return status;
+    MGK_TRY(rehearse_at(plan, &small, direct, 0, temp, error));
+    return rehearse_at(plan, &small, direct, 1, temp, error);
 }
 
 /* ---- plans ---------------------------------------------------------------------------------------------------- */

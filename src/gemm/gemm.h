@@ -114,6 +114,26 @@ mgk_gemm_step_maker mgk_gemm_fragments_step;
 clmgk_status mgk_gemm_verify(const clmgk_gemm_plan *plan, const mgk_device_facts *facts, const char *parameters,
                              mgk_gemm_step_maker *make_step, clmgk_error *error);
 
+/* A trial of a small product: of numbers with so few digits that all sums are exact. Begins with the fields that the
+ * caller sets. */
+typedef struct mgk_gemm_trial {
+    const clmgk_context *context;
+    clmgk_gemm_desc desc; /* resolved; batches share A and B */
+    size_t offset;        /* of each matrix in its buffer, in elements */
+    float scale;          /* of A's and B's numbers, which else are -1, 0 and 1 */
+    int fill;             /* C's bytes before: 0xff: NaN */
+    cl_command_queue queue;
+    cl_mem a, b, c, workspace;
+    bool wrong;             /* an element of the last matrix of C is */
+    double value, expected; /* this one */
+} mgk_gemm_trial;
+
+/* Makes the queue and the buffers. Then the caller enqueues the product. `end` releases all, also after a failure. */
+clmgk_status mgk_gemm_trial_begin(mgk_gemm_trial *trial, size_t workspace, clmgk_error *error);
+/* Compares elements of at most so many rows and columns, all over C with its edges, within a relative error. */
+clmgk_status mgk_gemm_trial_check(mgk_gemm_trial *trial, int64_t probes, double bound, clmgk_error *error);
+void mgk_gemm_trial_end(mgk_gemm_trial *trial);
+
 /* ---- shapes --------------------------------------------------------------------------------------------------- */
 
 /* A stored matrix. */
