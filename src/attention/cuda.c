@@ -101,38 +101,16 @@ static clmgk_status enqueue(clmgk_plan *plan, clmgk_pass pass, clmgk_cuda_stream
     return status;
 }
 
-clmgk_status clmgk_enqueue_forward_cuda(clmgk_plan *plan, clmgk_cuda_stream stream, const clmgk_cuda_args *args,
-                                        clmgk_error *error)
-{
-    return enqueue(plan, CLMGK_PASS_FORWARD, stream, args, error);
-}
-
-clmgk_status clmgk_enqueue_backward_cuda(clmgk_plan *plan, clmgk_cuda_stream stream, const clmgk_cuda_args *args,
-                                         clmgk_error *error)
-{
-    return enqueue(plan, CLMGK_PASS_BACKWARD, stream, args, error);
-}
-
-clmgk_status clmgk_enqueue_statistics_cuda(clmgk_plan *plan, clmgk_cuda_stream stream, const clmgk_cuda_args *args,
-                                           clmgk_error *error)
-{
-    return enqueue(plan, CLMGK_PASS_STATISTICS, stream, args, error);
-}
-
-clmgk_status clmgk_enqueue_combine_cuda(clmgk_plan *plan, clmgk_cuda_stream stream, const clmgk_cuda_args *args,
-                                        clmgk_error *error)
-{
-    return enqueue(plan, CLMGK_PASS_COMBINE, stream, args, error);
-}
-
-clmgk_status clmgk_enqueue_mask_cuda(clmgk_plan *plan, clmgk_cuda_stream stream, const clmgk_cuda_args *args,
-                                     clmgk_error *error)
-{
-    return enqueue(plan, CLMGK_PASS_MASK, stream, args, error);
-}
-
-clmgk_status clmgk_enqueue_append_cuda(clmgk_plan *plan, clmgk_cuda_stream stream, const clmgk_cuda_args *args,
-                                       clmgk_error *error)
-{
-    return enqueue(plan, CLMGK_PASS_APPEND, stream, args, error);
-}
+/* The public call of a pass: clmgk_enqueue_forward_cuda and so on. */
+#define ENQUEUE(name, PASS)                                                                                            \
+    clmgk_status clmgk_enqueue_##name##_cuda(clmgk_plan *plan, clmgk_cuda_stream stream, const clmgk_cuda_args *args,  \
+                                             clmgk_error *error)                                                       \
+    {                                                                                                                  \
+        return enqueue(plan, CLMGK_PASS_##PASS, stream, args, error);                                                  \
+    }
+ENQUEUE(forward, FORWARD)
+ENQUEUE(backward, BACKWARD)
+ENQUEUE(statistics, STATISTICS)
+ENQUEUE(combine, COMBINE)
+ENQUEUE(mask, MASK)
+ENQUEUE(append, APPEND)

@@ -179,38 +179,18 @@ static clmgk_status enqueue(clmgk_plan *plan, clmgk_pass pass, const clmgk_atten
     return mgk_plan_enqueue(plan, pass, &args, at, NULL, error);
 }
 
-clmgk_status clmgk_enqueue_forward(clmgk_plan *plan, cl_command_queue queue, const clmgk_attention_args *args,
-                                   cl_uint num_wait, const cl_event *wait_list, cl_event *event, clmgk_error *error)
-{
-    return enqueue(plan, CLMGK_PASS_FORWARD, args, &(mgk_queue_place){queue, num_wait, wait_list, event}, error);
-}
-
-clmgk_status clmgk_enqueue_backward(clmgk_plan *plan, cl_command_queue queue, const clmgk_attention_args *args,
-                                    cl_uint num_wait, const cl_event *wait_list, cl_event *event, clmgk_error *error)
-{
-    return enqueue(plan, CLMGK_PASS_BACKWARD, args, &(mgk_queue_place){queue, num_wait, wait_list, event}, error);
-}
-
-clmgk_status clmgk_enqueue_statistics(clmgk_plan *plan, cl_command_queue queue, const clmgk_attention_args *args,
-                                      cl_uint num_wait, const cl_event *wait_list, cl_event *event, clmgk_error *error)
-{
-    return enqueue(plan, CLMGK_PASS_STATISTICS, args, &(mgk_queue_place){queue, num_wait, wait_list, event}, error);
-}
-
-clmgk_status clmgk_enqueue_combine(clmgk_plan *plan, cl_command_queue queue, const clmgk_attention_args *args,
-                                   cl_uint num_wait, const cl_event *wait_list, cl_event *event, clmgk_error *error)
-{
-    return enqueue(plan, CLMGK_PASS_COMBINE, args, &(mgk_queue_place){queue, num_wait, wait_list, event}, error);
-}
-
-clmgk_status clmgk_enqueue_mask(clmgk_plan *plan, cl_command_queue queue, const clmgk_attention_args *args,
-                                cl_uint num_wait, const cl_event *wait_list, cl_event *event, clmgk_error *error)
-{
-    return enqueue(plan, CLMGK_PASS_MASK, args, &(mgk_queue_place){queue, num_wait, wait_list, event}, error);
-}
-
-clmgk_status clmgk_enqueue_append(clmgk_plan *plan, cl_command_queue queue, const clmgk_attention_args *args,
-                                  cl_uint num_wait, const cl_event *wait_list, cl_event *event, clmgk_error *error)
-{
-    return enqueue(plan, CLMGK_PASS_APPEND, args, &(mgk_queue_place){queue, num_wait, wait_list, event}, error);
-}
+/* The public call of a pass: clmgk_enqueue_forward and so on. */
+#define ENQUEUE(name, PASS)                                                                                            \
+    clmgk_status clmgk_enqueue_##name(clmgk_plan *plan, cl_command_queue queue, const clmgk_attention_args *args,      \
+                                      cl_uint num_wait, const cl_event *wait_list, cl_event *event,                    \
+                                      clmgk_error *error)                                                              \
+    {                                                                                                                  \
+        const mgk_queue_place at = {queue, num_wait, wait_list, event};                                                \
+        return enqueue(plan, CLMGK_PASS_##PASS, args, &at, error);                                                     \
+    }
+ENQUEUE(forward, FORWARD)
+ENQUEUE(backward, BACKWARD)
+ENQUEUE(statistics, STATISTICS)
+ENQUEUE(combine, COMBINE)
+ENQUEUE(mask, MASK)
+ENQUEUE(append, APPEND)
