@@ -269,27 +269,13 @@ KERNEL(linear_apply)
     BEGIN_BUFFERS
     if (a.heads == 0)
         return;
-    const unit u = forward_unit_of(&a, GROUP_ID, lengths, lengths_q, offsets, offsets_k, state_slots, new_state_slots);
-    DECLARE_FEATURE_PLACE(place, work, &a)
-    DECLARE_TILE(phi, CHUNK * FEATURE_ROW)
-    DECLARE_TILE(outputs, CHUNK * VALUE_BLOCK)
-    DECLARE_TILE(sums, SUM_PARTS * CHUNK)
-    DECLARE_TILE(row_scale, SHIFTED ? CHUNK : 16)
-    DECLARE_TILE(whole_scale, SHIFTED ? CHUNK : 16)
-    DECLARE_TILE(factor, SHIFTED ? FEATURE_BLOCK : 16)
-    DECLARE_TILE(psi, CAUSAL ? CHUNK * FEATURE_ROW : 16)
+    DECLARE_OUTPUT_BLOCK(SUM_PARTS, CAUSAL ? CHUNK * FEATURE_ROW : 16, CAUSAL ? CHUNK * COPIED_ROW : 16)
     DECLARE_TILE(columns, COLUMNS_FLOATS(CAUSAL ? FEATURE_BLOCK * CHUNK : 16))
-    DECLARE_TILE(values, CAUSAL ? CHUNK * COPIED_ROW : 16)
     DECLARE_TILE(weights, CAUSAL ? CHUNK * CHUNK_ROW : 16)
     const span all = {0, (u.p.rows + CHUNK - 1) / CHUNK};
     const span range = range_of(CAUSAL ? chunks_of(&u.p, u.offset) : all, a.splits, u.range);
     const bool last = u.range == (CAUSAL ? a.splits - 1 : 0), keep = last && u.to >= 0;
-    const query_source queries = queries_of(&a, &place, &u, q, mix, mix_weight, noise);
-    const key_source keys = keys_of(&a, &place, &u, k, prior, shift);
     const chunk_pairs pairs = {weights, columns};
-    output_block x = output_block_of(&a, &u, &queries, &keys, v, o, denominator);
-    x.phi = phi, x.psi = psi, x.outputs = outputs, x.values = values, x.sums = sums;
-    x.row_scale = row_scale, x.whole_scale = whole_scale, x.factor = factor;
     __global float *const states = work + a.region[MGK_LINEAR_STATES] + u.slot * SLOT_FLOATS;
     __global float *const slot = states + (CAUSAL ? u.range : 0) * SLOT_FLOATS;
     output_state(&x, slot, new_state_c);

@@ -90,17 +90,8 @@ KERNEL(linear_steps)
     BEGIN_BUFFERS
     if (a.heads == 0)
         return;
-    const unit u = forward_unit_of(&a, GROUP_ID, lengths, lengths_q, offsets, offsets_k, state_slots, new_state_slots);
-    DECLARE_FEATURE_PLACE(place, work, &a)
-    DECLARE_TILE(phi, CHUNK * FEATURE_ROW)
-    DECLARE_TILE(psi, CHUNK * FEATURE_ROW)
+    DECLARE_OUTPUT_BLOCK(1, CHUNK * FEATURE_ROW, CHUNK * VALUE_BLOCK)
     DECLARE_TILE(totals, CHUNK * FEATURE_ROW)
-    DECLARE_TILE(values, CHUNK * VALUE_BLOCK)
-    DECLARE_TILE(outputs, CHUNK * VALUE_BLOCK)
-    DECLARE_TILE(sums, CHUNK)
-    DECLARE_TILE(row_scale, SHIFTED ? CHUNK : 16)
-    DECLARE_TILE(whole_scale, SHIFTED ? CHUNK : 16)
-    DECLARE_TILE(factor, SHIFTED ? FEATURE_BLOCK : 16)
     DECLARE_TILE(last_factor, SHIFTED ? FEATURE_BLOCK : 16)
     const span range = range_of(chunks_of(&u.p, u.offset), a.splits, u.range);
     const bool keep = u.range == a.splits - 1 && u.to >= 0, begins = u.range == 0 && u.from >= 0;
@@ -108,12 +99,7 @@ KERNEL(linear_steps)
     const bool read = begins && is_direct(&a, &u) && !is_empty(&range);
     /* the last chunk leaves C in the new state's form */
     const bool settles = keep && is_direct(&a, &u), settled = settles && !is_empty(&range);
-    const query_source queries = queries_of(&a, &place, &u, q, mix, mix_weight, noise);
-    const key_source keys = keys_of(&a, &place, &u, k, prior, shift);
     const step_tiles tiles = {totals, last_factor};
-    output_block x = output_block_of(&a, &u, &queries, &keys, v, o, denominator);
-    x.phi = phi, x.psi = psi, x.outputs = outputs, x.values = values, x.sums = sums;
-    x.row_scale = row_scale, x.whole_scale = whole_scale, x.factor = factor;
     __global float *const states = work + a.region[MGK_LINEAR_STATES] + u.slot * SLOT_FLOATS;
     __global float *const slot = states + u.range * SLOT_FLOATS;
     output_state(&x, slot, new_state_c);
