@@ -9,9 +9,6 @@
 #include <math.h>
 #include <string.h>
 
-/* Kernels index rows and keys by 32-bit integers with room for tiles and diagonals. */
-#define MAX_AXIS (INT64_C(1) << 30)
-
 static clmgk_status check_enums(const clmgk_attention_desc *d, clmgk_error *error)
 {
     if (mgk_family_of(d->variant) == NULL)
@@ -46,9 +43,7 @@ static clmgk_status check_enums(const clmgk_attention_desc *d, clmgk_error *erro
                   {ENUM(unnormalised, 2)},
                   CLMGK_SWITCH_LIST(SWITCH)};
     for (size_t i = 0; i < MGK_COUNT(fields); ++i)
-        if (fields[i].value < 0 || fields[i].value >= fields[i].count)
-            return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: %d: expected 0 to %d", fields[i].field,
-                            fields[i].value, fields[i].count - 1);
+        MGK_TRY(mgk_check_range(fields[i].field, fields[i].value, 0, fields[i].count - 1, error));
     return CLMGK_OK;
 }
 
@@ -96,9 +91,7 @@ static clmgk_status check_hidden(const clmgk_attention_desc *d, clmgk_error *err
                         linear && mgk_has_trait(d, CLMGK_TRAIT_GENERALISED)
                             ? ": a hidden unit's relu is not a product of features"
                             : "");
-    if (d->mix_hidden < 0 || d->mix_hidden > CLMGK_MAX_MIXED_HEADS)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "mix_hidden: %" PRId64 ": expected 0 to %d", d->mix_hidden,
-                        CLMGK_MAX_MIXED_HEADS);
+    MGK_TRY(mgk_check_range("mix_hidden", d->mix_hidden, 0, CLMGK_MAX_MIXED_HEADS, error));
     if (d->mix_hidden > 0)
         return CLMGK_OK;
     if (d->use_mix_hidden_offset)
@@ -119,9 +112,7 @@ static clmgk_status check_after(const clmgk_attention_desc *d, clmgk_error *erro
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "mix_after_heads: %" PRId64 ": expected 0 with variant %s%s",
                         d->mix_after_heads, clmgk_variant_name(d->variant),
                         linear && mixed ? ": it has no softmax, whose weights could be mixed" : "");
-    if (d->mix_after_heads < 0 || d->mix_after_heads > CLMGK_MAX_MIXED_HEADS)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "mix_after_heads: %" PRId64 ": expected 0 to %d",
-                        d->mix_after_heads, CLMGK_MAX_MIXED_HEADS);
+    MGK_TRY(mgk_check_range("mix_after_heads", d->mix_after_heads, 0, CLMGK_MAX_MIXED_HEADS, error));
     if (d->mix_after_heads > 0 && d->combine)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
                         "combine: 1: expected 0 with mix_after_heads = %" PRId64
@@ -131,23 +122,6 @@ static clmgk_status check_after(const clmgk_attention_desc *d, clmgk_error *erro
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
                         "gradients: MIX_AFTER: expected mix_after_heads > 0 with this gradient");
     return CLMGK_OK;
-}
-
-static clmgk_status check_axis(const char *field, int64_t value, int64_t least, int64_t most, clmgk_error *error)
-{
-    if (value >= least && value <= most)
-        return CLMGK_OK;
-    return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: %" PRId64 ": expected %" PRId64 " to %" PRId64, field, value,
-                    least, most);
-}
-
-/* An axis of the arrays. */
-static clmgk_status check_count(const char *field, int64_t value, int64_t least, clmgk_error *error)
-{
-    if (value > MAX_AXIS)
-        return mgk_fail(error, CLMGK_ERROR_OVERFLOW, "%s: %" PRId64 ": expected at most %" PRId64, field, value,
-                        MAX_AXIS);
-    return check_axis(field, value, least, MAX_AXIS, error);
 }
 
 static void set_default(int64_t *field, int64_t value)
@@ -163,8 +137,8 @@ static clmgk_status resolve_keys(clmgk_attention_desc *d, clmgk_error *error)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
                         "length_k: %" PRId64 ": expected 1 to %" PRId64
                         ", 0 for as many as queries, or CLMGK_NO_KEYS (%d)",
-                        d->length_k, MAX_AXIS, CLMGK_NO_KEYS);
-    const int64_t pages = d->page_size > 0 && d->table_pages > 0 && d->table_pages <= MAX_AXIS / d->page_size
+                        d->length_k, MGK_MAX_AXIS, CLMGK_NO_KEYS);
+    const int64_t pages = d->page_size > 0 && d->table_pages > 0 && d->table_pages <= MGK_MAX_AXIS / d->page_size
                               ? d->table_pages * d->page_size
                               : 0; /* the keys of a whole table */
     set_default(&d->length_k, pages > 0 ? pages : d->length);
@@ -182,13 +156,13 @@ static clmgk_status resolve_axes(clmgk_attention_desc *d, clmgk_error *error)
     set_default(&d->value_size, d->head_size);
     if (!d->resolved)
         MGK_TRY(resolve_keys(d, error));
-    MGK_TRY(check_count("batch", d->batch, 1, error));
-    MGK_TRY(check_count("heads", d->heads, 1, error));
-    MGK_TRY(check_count("kv_heads", d->kv_heads, 1, error));
-    MGK_TRY(check_count("length", d->length, 0, error));
-    MGK_TRY(check_count("length_k", d->length_k, 0, error));
-    MGK_TRY(check_axis("head_size", d->head_size, 1, CLMGK_MAX_HEAD_SIZE, error));
-    MGK_TRY(check_axis("value_size", d->value_size, 1, CLMGK_MAX_HEAD_SIZE, error));
+    MGK_TRY(mgk_check_axis("batch", d->batch, 1, error));
+    MGK_TRY(mgk_check_axis("heads", d->heads, 1, error));
+    MGK_TRY(mgk_check_axis("kv_heads", d->kv_heads, 1, error));
+    MGK_TRY(mgk_check_axis("length", d->length, 0, error));
+    MGK_TRY(mgk_check_axis("length_k", d->length_k, 0, error));
+    MGK_TRY(mgk_check_range("head_size", d->head_size, 1, CLMGK_MAX_HEAD_SIZE, error));
+    MGK_TRY(mgk_check_range("value_size", d->value_size, 1, CLMGK_MAX_HEAD_SIZE, error));
     if (d->heads % d->kv_heads != 0)
         return mgk_fail(error, CLMGK_ERROR_INVALID_SHAPE,
                         "kv_heads: %" PRId64 ": expected a divisor of heads = %" PRId64, d->kv_heads, d->heads);
@@ -229,7 +203,7 @@ static clmgk_status resolve_window_side(const char *field, int64_t *side, clmgk_
     if (*side < -1)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: %" PRId64 ": expected -1 (no limit), 0 or more", field,
                         *side);
-    if (*side >= MAX_AXIS) /* larger than every distance */
+    if (*side >= MGK_MAX_AXIS) /* larger than every distance */
         *side = -1;
     return CLMGK_OK;
 }
@@ -283,14 +257,14 @@ static clmgk_status check_caches(const clmgk_attention_desc *d, clmgk_error *err
 /* Keys and values in pages, for inference. */
 static clmgk_status check_pages(const clmgk_attention_desc *d, clmgk_error *error)
 {
-    MGK_TRY(check_count("page_size", d->page_size, 0, error));
+    MGK_TRY(mgk_check_axis("page_size", d->page_size, 0, error));
     if (d->page_size == 0) {
         MGK_TRY(check_idle("pages", d->pages, d->pages == 0, "page_size", error));
         MGK_TRY(check_idle("table_pages", d->table_pages, d->table_pages == 0, "page_size", error));
         return check_idle("use_page_offsets", d->use_page_offsets, d->use_page_offsets == 0, "page_size", error);
     }
-    MGK_TRY(check_count("pages", d->pages, 1, error));
-    MGK_TRY(check_count("table_pages", d->table_pages, 1, error));
+    MGK_TRY(mgk_check_axis("pages", d->pages, 1, error));
+    MGK_TRY(mgk_check_axis("table_pages", d->table_pages, 1, error));
     if (mgk_has_trait(d, CLMGK_TRAIT_LINEAR))
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "page_size: %" PRId64 ": expected 0 with variant %s",
                         d->page_size, clmgk_variant_name(d->variant));
@@ -321,7 +295,7 @@ static clmgk_status resolve_append(clmgk_attention_desc *d, clmgk_error *error)
                                       .head_size = d->head_size,
                                       .size = &d->append_rotary_size,
                                       .base = &d->append_rotary_base};
-    MGK_TRY(check_count("append", d->append, 0, error));
+    MGK_TRY(mgk_check_axis("append", d->append, 0, error));
     MGK_TRY(mgk_resolve_rotary(&rotary, error));
     if (d->append == 0)
         return d->append_rotary == CLMGK_ROTARY_NONE
@@ -364,15 +338,15 @@ static const char *find_placed(const clmgk_attention_desc *d)
 
 static clmgk_status check_prefix(const clmgk_attention_desc *d, clmgk_error *error)
 {
-    MGK_TRY(check_count("prefix_pages", d->prefix_pages, 0, error));
+    MGK_TRY(mgk_check_axis("prefix_pages", d->prefix_pages, 0, error));
     if (d->prefix_pages == 0)
         return CLMGK_OK;
     if (d->page_size == 0 || d->sequences == 0)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "prefix_pages: %" PRId64 ": expected 0 without %s",
                         d->prefix_pages, d->page_size == 0 ? "pages (page_size)" : "packed sequences (sequences)");
-    if (d->prefix_pages > MAX_AXIS / d->page_size)
+    if (d->prefix_pages > MGK_MAX_AXIS / d->page_size)
         return mgk_fail(error, CLMGK_ERROR_OVERFLOW, "prefix_pages: %" PRId64 ": expected at most %" PRId64 " keys",
-                        d->prefix_pages, MAX_AXIS);
+                        d->prefix_pages, MGK_MAX_AXIS);
     const char *const field = find_placed(d);
     return field == NULL ? CLMGK_OK
                          : mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
@@ -420,7 +394,7 @@ static clmgk_status check_cache_type(const clmgk_attention_desc *d, clmgk_array 
 /* Packed sequences have an alignment of their own, and lengths, too, unless they have caches. */
 static clmgk_status check_sequences(const clmgk_attention_desc *d, clmgk_error *error)
 {
-    MGK_TRY(check_count("sequences", d->sequences, 0, error));
+    MGK_TRY(mgk_check_axis("sequences", d->sequences, 0, error));
     if (d->sequences == 0)
         return d->use_offsets_k
                    ? mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "use_offsets_k: 1: expected sequences > 0 with it")
@@ -445,7 +419,7 @@ static clmgk_status check_sequences(const clmgk_attention_desc *d, clmgk_error *
 static clmgk_status resolve_bias_axis(const char *field, int64_t *axis, int64_t full, clmgk_error *error)
 {
     set_default(axis, full);
-    MGK_TRY(check_count(field, *axis, 0, error));
+    MGK_TRY(mgk_check_axis(field, *axis, 0, error));
     if (*axis != 1 && *axis != full)
         return mgk_fail(error, CLMGK_ERROR_INVALID_SHAPE, "%s: %" PRId64 ": expected 1 or %" PRId64, field, *axis,
                         full);
@@ -471,7 +445,7 @@ static clmgk_status resolve_bias(clmgk_attention_desc *d, clmgk_error *error)
     if (!d->use_bias)
         return check_no_bias(d, error);
     set_default(&d->bias_batch, d->batch);
-    MGK_TRY(check_count("bias_batch", d->bias_batch, 1, error));
+    MGK_TRY(mgk_check_axis("bias_batch", d->bias_batch, 1, error));
     if (d->batch % d->bias_batch != 0)
         return mgk_fail(error, CLMGK_ERROR_INVALID_SHAPE,
                         "bias_batch: %" PRId64 ": expected a divisor of batch = %" PRId64, d->bias_batch, d->batch);
@@ -502,10 +476,10 @@ static clmgk_status check_softcap(const clmgk_attention_desc *d, clmgk_error *er
 static clmgk_status resolve_coordinates(clmgk_attention_desc *d, clmgk_error *error)
 {
     const int64_t heads = mgk_softmax_heads(d);
-    MGK_TRY(check_count("first_batch", d->first_batch, 0, error));
-    MGK_TRY(check_count("first_head", d->first_head, 0, error));
+    MGK_TRY(mgk_check_axis("first_batch", d->first_batch, 0, error));
+    MGK_TRY(mgk_check_axis("first_head", d->first_head, 0, error));
     set_default(&d->all_heads, d->first_head + heads);
-    MGK_TRY(check_count("all_heads", d->all_heads, 0, error));
+    MGK_TRY(mgk_check_axis("all_heads", d->all_heads, 0, error));
     if (d->all_heads < d->first_head + heads)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
                         "all_heads: %" PRId64 ": expected at least %" PRId64 ": first_head and the heads of the call",
@@ -722,7 +696,7 @@ clmgk_status mgk_attention_resolve(const clmgk_attention_desc *desc, clmgk_atten
     MGK_TRY(check_after(&d, error));
     MGK_TRY(resolve_axes(&d, error));
     MGK_TRY(mgk_family_of(d.variant)->resolve(&d, error));
-    MGK_TRY(check_axis("components", d.components, 1, CLMGK_MAX_COMPONENTS, error));
+    MGK_TRY(mgk_check_range("components", d.components, 1, CLMGK_MAX_COMPONENTS, error));
     if (d.alignment == CLMGK_ALIGN_LENGTHS && !d.use_lengths && !d.use_page_offsets)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "alignment: LENGTHS: expected use_lengths = 1");
     MGK_TRY(check_pages(&d, error));

@@ -4,11 +4,7 @@
 #include "base/base.h"
 #include "clmgk/attention.h"
 
-#include <inttypes.h>
 #include <math.h>
-
-/* Largest axis of a problem. */
-#define MAX_AXIS (INT64_C(1) << 30)
 
 void clmgk_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t words[4])
 {
@@ -27,26 +23,21 @@ void clmgk_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t wor
         words[i] = w[i];
 }
 
-static clmgk_status check_number(const char *name, int64_t value, int64_t least, int64_t most, clmgk_error *error)
-{
-    if (value >= least && value <= most)
-        return CLMGK_OK;
-    return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: %" PRId64 ": expected %" PRId64 " to %" PRId64, name, value,
-                    least, most);
-}
-
 static clmgk_status check_numbers(int64_t heads, int64_t b, int64_t h, int64_t first_row, int64_t rows,
                                   int64_t first_key, int64_t keys, clmgk_error *error)
 {
     const struct {
         const char *name;
         int64_t value, least, most;
-    } numbers[] = {{"heads", heads, 1, MAX_AXIS}, {"b", b, 0, MAX_AXIS},
-                   {"h", h, 0, heads - 1},        {"first_row", first_row, 0, MAX_AXIS},
-                   {"rows", rows, 0, MAX_AXIS},   {"first_key", first_key, 0, MAX_AXIS},
-                   {"keys", keys, 0, MAX_AXIS}};
+    } numbers[] = {{"heads", heads, 1, MGK_MAX_AXIS},
+                   {"b", b, 0, MGK_MAX_AXIS},
+                   {"h", h, 0, heads - 1},
+                   {"first_row", first_row, 0, MGK_MAX_AXIS},
+                   {"rows", rows, 0, MGK_MAX_AXIS},
+                   {"first_key", first_key, 0, MGK_MAX_AXIS},
+                   {"keys", keys, 0, MGK_MAX_AXIS}};
     for (size_t i = 0; i < MGK_COUNT(numbers); ++i)
-        MGK_TRY(check_number(numbers[i].name, numbers[i].value, numbers[i].least, numbers[i].most, error));
+        MGK_TRY(mgk_check_range(numbers[i].name, numbers[i].value, numbers[i].least, numbers[i].most, error));
     return CLMGK_OK;
 }
 
@@ -176,8 +167,8 @@ static void draw_rows(uint64_t seed, int64_t first, int64_t rows, int64_t size, 
 clmgk_status clmgk_draw_projection(uint64_t seed, int64_t features, int64_t head_size, float *projection,
                                    clmgk_error *error)
 {
-    MGK_TRY(check_number("features", features, 1, CLMGK_MAX_FEATURES, error));
-    MGK_TRY(check_number("head_size", head_size, 1, CLMGK_MAX_HEAD_SIZE, error));
+    MGK_TRY(mgk_check_range("features", features, 1, CLMGK_MAX_FEATURES, error));
+    MGK_TRY(mgk_check_range("head_size", head_size, 1, CLMGK_MAX_HEAD_SIZE, error));
     if (projection == NULL)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "projection: NULL: expected room for the projection");
     double *const room = mgk_alloc(NULL, (size_t)(head_size * head_size), sizeof(double));

@@ -37,6 +37,13 @@ clmgk_status mgk_fail_code(clmgk_error *error, clmgk_status status, cl_int code,
     MGK_PRINTF(4, 5);
 clmgk_status mgk_fail_memory(clmgk_error *error, const char *what);
 
+/* INVALID_VALUE unless least <= value <= most. mgk_check_axis: the length of an axis; OVERFLOW above MGK_MAX_AXIS. */
+clmgk_status mgk_check_range(const char *field, int64_t value, int64_t least, int64_t most, clmgk_error *error);
+clmgk_status mgk_check_axis(const char *field, int64_t value, int64_t least, clmgk_error *error);
+
+/* Kernels index rows and keys by 32-bit integers with room for tiles and diagonals. */
+#define MGK_MAX_AXIS (INT64_C(1) << 30)
+
 /* Name of an OpenCL error code ("CL_INVALID_VALUE"); "unknown OpenCL error" for other numbers. */
 const char *mgk_cl_error_name(cl_int code);
 

@@ -2,6 +2,7 @@
 /* Failure records and the names of OpenCL's error codes. */
 #include "base/base.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -97,6 +98,22 @@ const char *mgk_cl_error_name(cl_int code)
         CODE(CL_INVALID_DEVICE_PARTITION_COUNT)};
     const bool known = code <= 0 && code > -(cl_int)MGK_COUNT(names) && names[-code] != NULL;
     return known ? names[-code] : "unknown OpenCL error";
+}
+
+clmgk_status mgk_check_range(const char *field, int64_t value, int64_t least, int64_t most, clmgk_error *error)
+{
+    if (value >= least && value <= most)
+        return CLMGK_OK;
+    return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: %" PRId64 ": expected %" PRId64 " to %" PRId64, field, value,
+                    least, most);
+}
+
+clmgk_status mgk_check_axis(const char *field, int64_t value, int64_t least, clmgk_error *error)
+{
+    if (value > MGK_MAX_AXIS)
+        return mgk_fail(error, CLMGK_ERROR_OVERFLOW, "%s: %" PRId64 ": expected at most %" PRId64, field, value,
+                        MGK_MAX_AXIS);
+    return mgk_check_range(field, value, least, MGK_MAX_AXIS, error);
 }
 
 void mgk_add_reason(char *reasons, size_t size, const char *name, const char *reason)

@@ -6,8 +6,6 @@
 #include <inttypes.h>
 #include <math.h>
 
-#define MAX_AXIS (INT64_C(1) << 30)
-
 /* ---- shapes --------------------------------------------------------------------------------------------------- */
 
 mgk_gemm_matrix mgk_gemm_a(const clmgk_gemm_desc *desc)
@@ -55,7 +53,7 @@ static clmgk_status check_axis(const char *name, int64_t value, clmgk_error *err
 {
     if (value < 0)
         return mgk_fail(error, CLMGK_ERROR_INVALID_SHAPE, "%s: %" PRId64 ": expected at least 0", name, value);
-    if (value > MAX_AXIS)
+    if (value > MGK_MAX_AXIS)
         return mgk_fail(error, CLMGK_ERROR_OVERFLOW, "%s: %" PRId64 ": expected at most 2^30", name, value);
     return CLMGK_OK;
 }

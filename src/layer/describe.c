@@ -6,8 +6,6 @@
 #include <inttypes.h>
 #include <math.h>
 
-#define MAX_AXIS (INT64_C(1) << 30)
-
 enum { INNER_GRADIENTS = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V };
 
 /* ---- fields --------------------------------------------------------------------------------------------------- */
@@ -23,32 +21,19 @@ static clmgk_status check_switches(const clmgk_layer_desc *d, clmgk_error *error
                   {FIELD(use_positions, 2)}, {FIELD(cross_v, 2)}};
 #undef FIELD
     for (size_t i = 0; i < MGK_COUNT(fields); ++i)
-        if (fields[i].value < 0 || fields[i].value >= fields[i].count)
-            return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: %d: expected 0 to %d", fields[i].field,
-                            fields[i].value, fields[i].count - 1);
-    return CLMGK_OK;
-}
-
-static clmgk_status check_width(const char *field, int64_t value, clmgk_error *error)
-{
-    if (value > MAX_AXIS)
-        return mgk_fail(error, CLMGK_ERROR_OVERFLOW, "%s: %" PRId64 ": expected at most %" PRId64, field, value,
-                        MAX_AXIS);
-    if (value < 1)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: %" PRId64 ": expected 1 to %" PRId64, field, value,
-                        MAX_AXIS);
+        MGK_TRY(mgk_check_range(fields[i].field, fields[i].value, 0, fields[i].count - 1, error));
     return CLMGK_OK;
 }
 
 static clmgk_status resolve_widths(clmgk_layer_desc *d, clmgk_error *error)
 {
-    MGK_TRY(check_width("width", d->width, error));
+    MGK_TRY(mgk_check_axis("width", d->width, 1, error));
     if (d->width_k == 0)
         d->width_k = d->width;
-    MGK_TRY(check_width("width_k", d->width_k, error));
+    MGK_TRY(mgk_check_axis("width_k", d->width_k, 1, error));
     if (d->width_v == 0)
         d->width_v = d->width_k;
-    MGK_TRY(check_width("width_v", d->width_v, error));
+    MGK_TRY(mgk_check_axis("width_v", d->width_v, 1, error));
     if (d->cross_v && !d->cross)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "cross_v: 1: expected 0 without a second input (cross = 0)");
     const bool free = d->cross && !d->packed_weights;
@@ -189,9 +174,7 @@ static clmgk_status resolve_keys(const clmgk_layer_desc *d, clmgk_attention_desc
 
 static clmgk_status check_cache(const clmgk_layer_desc *d, const clmgk_attention_desc *a, clmgk_error *error)
 {
-    if (d->cache_capacity < 0 || d->cache_capacity > MAX_AXIS)
-        return mgk_fail(error, d->cache_capacity < 0 ? CLMGK_ERROR_INVALID_VALUE : CLMGK_ERROR_OVERFLOW,
-                        "cache_capacity: %" PRId64 ": expected 0 to %" PRId64, d->cache_capacity, MAX_AXIS);
+    MGK_TRY(mgk_check_axis("cache_capacity", d->cache_capacity, 0, error));
     if (d->cache_capacity == 0)
         return CLMGK_OK;
     const struct {
@@ -253,14 +236,14 @@ static clmgk_status check_gradients(const clmgk_layer_desc *d, clmgk_error *erro
 static clmgk_status check_products(const clmgk_layer_desc *d, clmgk_error *error)
 {
     const mgk_layer_sizes s = mgk_layer_measure(d);
-    if (s.rows > MAX_AXIS || s.rows_k > MAX_AXIS)
+    if (s.rows > MGK_MAX_AXIS || s.rows_k > MGK_MAX_AXIS)
         return mgk_fail(error, CLMGK_ERROR_OVERFLOW,
                         "attention.batch: %" PRId64 ": expected at most %" PRId64 " tokens of all batches together",
-                        d->attention->batch, MAX_AXIS);
-    if (s.q + s.k + s.v > MAX_AXIS || s.o > MAX_AXIS)
+                        d->attention->batch, MGK_MAX_AXIS);
+    if (s.q + s.k + s.v > MGK_MAX_AXIS || s.o > MGK_MAX_AXIS)
         return mgk_fail(error, CLMGK_ERROR_OVERFLOW,
                         "attention.heads: %" PRId64 ": expected at most %" PRId64 " columns of all heads together",
-                        d->attention->heads, MAX_AXIS);
+                        d->attention->heads, MGK_MAX_AXIS);
     return CLMGK_OK;
 }
 

@@ -5,9 +5,8 @@
 
 #include <inttypes.h>
 
-/* The largest captured array whose gradient a read of any index may have, and the largest axis. */
+/* The largest captured array whose gradient a read of any index may have. */
 #define MOST_ENTRIES 65536
-#define MAX_AXIS     (INT64_C(1) << 30)
 
 _Static_assert(CLMGK_MAX_CAPTURES == MGK_CAPTURES && CLMGK_MAX_CAPTURE_AXES == MGK_READ_AXES &&
                    CLMGK_MAX_NUMBERS == MGK_NUMBERS,
@@ -71,10 +70,10 @@ static clmgk_status resolve_capture(clmgk_capture *capture, int number, clmgk_er
                         (int)capture->strided);
     int64_t dense = 1;
     for (int axis = capture->axes - 1; axis >= 0; --axis) {
-        if (capture->shape[axis] < 1 || capture->shape[axis] > MAX_AXIS)
+        if (capture->shape[axis] < 1 || capture->shape[axis] > MGK_MAX_AXIS)
             return mgk_fail(error, CLMGK_ERROR_INVALID_SHAPE,
                             "captures[%d].shape[%d]: %" PRId64 ": expected 1 to %" PRId64, number, axis,
-                            capture->shape[axis], MAX_AXIS);
+                            capture->shape[axis], MGK_MAX_AXIS);
         if (!capture->strided)
             capture->strides[axis] = dense;
         if (capture->strides[axis] < 0)
@@ -156,7 +155,7 @@ static int64_t narrower(int64_t a, int64_t b)
 
 static int64_t side_of(int64_t limit)
 {
-    return limit < MAX_AXIS ? limit : -1;
+    return limit < MGK_MAX_AXIS ? limit : -1;
 }
 
 /* Whether the band is a window around the descriptor's diagonal, which may be chosen where nothing else asks for it. */
@@ -169,7 +168,7 @@ static bool fits_diagonal(const clmgk_attention_desc *d, const mgk_band *band)
 
 static void set_window(clmgk_attention_desc *d, const mgk_band *band)
 {
-    const int64_t left = side_of(band->low == INT64_MIN ? MAX_AXIS : -band->low), right = side_of(band->high);
+    const int64_t left = side_of(band->low == INT64_MIN ? MGK_MAX_AXIS : -band->low), right = side_of(band->high);
     d->window_left = narrower(d->use_window ? d->window_left : -1, left);
     d->window_right = narrower(d->causal ? 0 : d->use_window ? d->window_right : -1, right);
     d->alignment = band->at_end ? CLMGK_ALIGN_BOTTOM_RIGHT : CLMGK_ALIGN_TOP_LEFT;

@@ -106,11 +106,8 @@ static clmgk_status check_numbers(const clmgk_attention_desc *d, clmgk_error *er
 /* States of many sequences in a pool, for inference. */
 static clmgk_status check_pool(const clmgk_attention_desc *d, clmgk_error *error)
 {
-    enum { MOST = 1 << 30 };
     const bool has_states = d->use_state || d->use_new_state;
-    if (d->state_pool < 0 || d->state_pool > MOST)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "state_pool: %" PRId64 ": expected 0 to %d", d->state_pool,
-                        MOST);
+    MGK_TRY(mgk_check_range("state_pool", d->state_pool, 0, MGK_MAX_AXIS, error));
     if (d->state_pool > 0 && !has_states)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
                         "state_pool: %" PRId64 ": expected 0 without use_state and use_new_state", d->state_pool);
