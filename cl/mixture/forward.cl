@@ -98,6 +98,18 @@ FUNCTION void join_component(int r, const bool lazy, real (*s)[BLOCK_ROWS], real
         }
 }
 
+/* Product r of a sub-tile becomes that of its numbers, not of the stored ones, with its term. */
+FUNCTION void product_end(const pair_block *b, int sub, const int r, real (*product)[BLOCK_ROWS])
+{
+    scale_products(b->e, r, sub, product);
+    if (TERMS_JOIN)
+        KEYS_FOR(u)
+            ROWS_FOR(v) {
+                const entry n = entry_at(b->view->panel, sub, u, v);
+                product[u][v] = product_whole(b, &n, r, product[u][v]);
+            }
+}
+
 /* Product r of a sub-tile's rows and keys. */
 FUNCTION void score_product(engine *e, const scorer *x, const tile_view *view, int sub, const int r, const bool known,
                             const bool lazy, real (*product)[BLOCK_ROWS])
@@ -113,13 +125,7 @@ FUNCTION void score_product(engine *e, const scorer *x, const tile_view *view, i
             product[u][v] = product_start(&b, &n, r);
         }
     tile_product(e, view->panel, sub, 0, r, view->edge, product);
-    scale_products(e, r, sub, product);
-    if (TERMS_JOIN)
-        KEYS_FOR(u)
-            ROWS_FOR(v) {
-                const entry n = entry_at(view->panel, sub, u, v);
-                product[u][v] = product_whole(&b, &n, r, product[u][v]);
-            }
+    product_end(&b, sub, r, product);
     if (!EXACT_TWICE && !lazy)
         score_put(e, r, sub, product);
     branch_end();
@@ -174,6 +180,9 @@ FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, co
                 products[r * BLOCK_KEYS + u][v] = product_start(&b, &n, r);
             }
     tile_products_together(e, view->panel, sub, view->edge, products);
+    UNROLL
+    for (int r = 0; r < COMPONENTS; ++r)
+        product_end(&b, sub, r, products + r * BLOCK_KEYS);
     product = products;
 #elif KEYS_SHIFTED
     score_product(e, x, view, sub, 0, pass->known, lazy, product);

@@ -190,9 +190,8 @@ class Pass:
                 "shift": (x["heads"], m, x["head_size"]), "sinks": (x["heads"],), "workspace": (self.plan.workspace,),
                 "offsets": (t + 1,), "offsets_k": (t + 1,), "responsibilities": (x["batch"], x["heads"], m, n, s),
                 "prior": (x["heads"], m) if x["prior_shape"] == PRIOR_HM else (m,), "variance": (1,),
-                "nll": (x["batch"], x["heads"]), "scale_k": (x["batch"], m if self.mixed else x["kv_heads"], s),
-                "scale_v": (x["batch"], x["kv_heads"], s)}
-        axes["counts"] = axes["new_prior"] = axes["prior"]
+                "nll": (x["batch"], x["heads"]), "scale_v": (x["batch"], x["kv_heads"], s)}
+        axes["counts"], axes["new_prior"], axes["scale_k"] = axes["prior"], axes["prior"], axes["k"][:-1]
         return axes.get(name.removeprefix("grad_"), (x["batch"],))
 
     def strides(self, name):
@@ -202,7 +201,7 @@ class Pass:
             return [int(np.prod(shape[i + 1:])) for i in range(len(shape))]
         batch, head, component, token = (self.x[f"{own}.{axis}"] for axis in ("batch", "head", "component", "token"))
         if own in ("lse", "scale_k", "scale_v"):
-            return [batch, head, token]
+            return [batch, head, component, token] if own == "scale_k" else [batch, head, token]
         return [batch, head, component, token, 1] if name in ("k", "grad_k") else [batch, head, token, 1]
 
     def given(self, name):
@@ -227,8 +226,7 @@ class Pass:
             if name in self.names:
                 scales, of = random.uniform(-2, 2, self.whole_shape(name)), name.removeprefix("scale_")
                 self.put(name, self.masked(name, scales / (INTEGERS if self.dtype(of) == INT8 else 1)))
-                scales = self.values[name][..., None]
-                self.values[of] = self.values[of] * (scales[:, :, None] if of == "k" else scales)
+                self.values[of] = self.values[of] * self.values[name][..., None]
         for name in COUNTS:
             if name in self.names and self.given(name):
                 numbers = np.cumsum([0, *self.packed]) if name.startswith("offsets") else np.array(self.lengths)
