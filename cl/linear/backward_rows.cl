@@ -7,9 +7,9 @@
  *
  * and from dPhi the gradients of queries, mixing and noise:
  *
- *     x_k = phi(q_k) + sigma_k eps     Phi_k = w_k relu(p_k x_k), or p_k x_k     d'_k = dPhi_k where p_k x_k > 0, or
- * dPhi_k dphi_k = w_k p_k d'_k     dp_k = sum w_k d'_k.x_k     dw_k = sum p_k d'_k.x_k     dsigma_k = sum w_k p_k
- * d'_k.eps
+ *     x_k = phi(q_k) + sigma_k eps     Phi_k = w_k relu(p_k x_k), or p_k x_k
+ *     d'_k = dPhi_k where p_k x_k > 0, or dPhi_k     dphi_k = w_k p_k d'_k     dsigma_k = sum w_k p_k d'_k.eps
+ *     dp_k = sum w_k d'_k.x_k     dw_k = sum p_k d'_k.x_k
  *
  * A work-group takes (b, h, range of chunks), with mixed heads (b, range): heads share their queries, and take turns
  * for each chunk.
