@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that warps.py executes products of four warps (wgmma) rightly, and finds programs that use them wrongly.
+"""Checks that warps.py executes products of four warps (wgmma) and barriers of some warps rightly, and finds programs that use
+them wrongly.
 
 Each kernel below, in OpenCL C with marked instructions, copies an image of its operands to local memory, multiplies twice,
 and stores its accumulators. clang and ptxas make machine code of them, which is executed as it is, and with an instruction
@@ -166,6 +167,31 @@ void {name}(__global const uint4 *image, __global const uint *registers, __globa
     UNROLL for (int i = 0; i < {count}; i++) sums[128 * i + lane] = c[i];
 }}
 """
+# Two groups of four warps: the first one hands words to the second one, which hands them back.
+TURNS = """
+#define VOTE(number, condition)                                                                                           \\
+    ASM("{ .reg .pred own, all; setp.ne.s32 own, %1, 0; bar.red.or.pred all, " number ", 128, own; selp.s32 %0, 1, 0, all; }" \\
+        : "=r"(any) : "r"(condition) : "memory")
+__kernel __attribute__((reqd_work_group_size(256, 1, 1))) void turns(__global int *out)
+{
+    __local int words[128];
+    const int item = get_local_id(0), own = item & 127;
+    int any, x = 7;
+    if (item < 128) {
+        words[own] = item;
+        ASM("bar.arrive 1, 256;" ::: "memory");
+        VOTE("3", item == 5);
+        ASM("bar.sync 2, 256;" ::: "memory");
+        words[own] = x;
+    } else {
+        ASM("bar.sync 1, 256;" ::: "memory");
+        x = words[127 - own];
+        ASM("bar.arrive 2, 256;" ::: "memory");
+        VOTE("4", item == 5);
+    }
+    out[item] = x + 1000 * any;
+}
+"""
 CASES = [
     Case("keys", 64, "bf16", Operand(128), first=32),
     Case("values", 128, "bf16", Operand(128, True), first=16),
@@ -243,7 +269,7 @@ class Machine(unittest.TestCase):
     def setUpClass(cls):
         with tempfile.TemporaryDirectory() as work:
             folder = pathlib.Path(work)
-            (folder / "k.cl").write_text(HEADER + "".join(case.text() for case in CASES))
+            (folder / "k.cl").write_text(HEADER + "".join(case.text() for case in CASES) + TURNS)
             target = offline.Nvidia(machine.ARCHITECTURE, tools[0])
             target.compile(folder / "k.cl", ["-cl-std=CL1.2"], folder)
             listing = offline.run([tools[1], "-c", folder / "k.cubin"], folder)
@@ -278,6 +304,21 @@ class Machine(unittest.TestCase):
                 self.check_fault(words, case, edited(kernel, name, *new))
         copied = next(case for case in CASES if case.left)
         self.check_fault("whose copy is under way", copied, edited(self.kernels[copied.name], "DEPBAR"))
+
+    def run_turns(self, kernel):
+        memory, bank = np.zeros(1024, np.uint8), bytearray(1 << 12)
+        bank[warps.PARAMETERS:warps.PARAMETERS + 8] = warps.GLOBAL.to_bytes(8, "little")
+        warps.Group(kernel, 256, bytes(bank), memory).run()
+        return memory.view(np.int32)
+
+    def test_turns(self):
+        """Barriers of 256 work-items at which half of them do not wait, and votes of 128."""
+        kernel = self.kernels["turns"]
+        expected = np.concatenate([np.full(128, 1007), 127 - np.arange(128)])
+        self.assertTrue((self.run_turns(kernel) == expected).all())
+        for words, name in (("wait for ever", "BAR.ARV"), ("another warp (wrote|read) since", "BAR.SYNC")):
+            with self.subTest(words=words), self.assertRaisesRegex(warpgroup.Fault, words):
+                self.run_turns(edited(kernel, name))
 
     def test_groups(self):
         """A group's products end together, when no more than so many groups behind it are left."""

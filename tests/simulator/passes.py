@@ -98,6 +98,7 @@ class Plan:
 
     def __init__(self, program, name, fields):
         wanted = ["product"] if name is None else ["steps", name]
+        offline.Texts.code = None
         text = offline.run([program, *wanted, *(f"{key}={value}" for key, value in fields.items())], None)
         self.steps = []
         for line in text.splitlines():
@@ -142,10 +143,11 @@ class Memory:
 
 class Pass:
     """`offsets`: of arrays' first elements, by name; `packed`: lengths of sequences of which all but the one in the
-    middle hold Inf; `lengths`: of the keys in use of each batch, else all are."""
+    middle hold Inf; `lengths`: of the keys in use of each batch, else all are; `hidden`: a slice of keys that the problem's mask
+    hides."""
 
-    def __init__(self, plan, offsets=None, packed=None, lengths=None):
-        self.plan, self.x = plan, plan.problem
+    def __init__(self, plan, offsets=None, packed=None, lengths=None, hidden=slice(0)):
+        self.plan, self.x, self.hidden = plan, plan.problem, hidden
         self.packed, self.lengths = packed, lengths
         self.gaussian = self.x["variant"] in (VARIANTS["gaussian"], VARIANTS["mgk"], VARIANTS["smgk"])
         self.shifted = self.x["variant"] == VARIANTS["smgk"]
@@ -299,6 +301,7 @@ class Pass:
         if x["use_window"]:
             seen &= (x["window_left"] < 0) | (distance >= -x["window_left"])
             seen &= (x["window_right"] < 0) | (distance <= x["window_right"])
+        seen[:, self.hidden] = False
         return seen
 
     def scores(self, b, h, rows, keys):
@@ -527,7 +530,7 @@ class Programs:
         self.nvdisasm, self.work, self.known = nvdisasm, work, {}
 
     def get(self, source, options):
-        key = source, tuple(options)
+        key = source, tuple(options), offline.Texts.code
         if key not in self.known:
             self.known[key] = Program(self, source, options, pathlib.Path(tempfile.mkdtemp(dir=self.work)))
         return self.known[key]

@@ -177,8 +177,7 @@ class Warps:
         self.everyone = np.ones(self.lanes, bool)
         # never changed in place: it is `everyone` until a lane leaves
         self.live = self.everyone
-        # warps at a barrier, and their votes
-        self.waits, self.votes = np.zeros(count, bool), [None] * count
+        self.waits = np.zeros(count, bool)  # warps at a barrier
         # lanes that wait at a BSYNC, and of each barrier of a warp, for each lane, the lanes that it waits for
         self.stopped, self.joins = np.zeros(self.lanes, bool), {}
         # addresses of lanes; of those that are going, `place`, until it is where others of these warps are (None: others are
@@ -415,15 +414,24 @@ class Warps:
         self.jump(self.integer(x[0].split()[0]).astype(np.int64), mask)
 
     def BAR(self, one, modifiers, x, mask):
-        voted = self.by_warp(self.predicate(x[1]) & mask).any(1) if "RED" in modifiers else None
-        self.waits[self.now] = True
-        for number in self.now:
-            self.votes[number] = None if voted is None else bool(voted[number])
+        """BAR.SYNC number, work-items; BAR.ARV the same; BAR.RED.OR number, work-items, predicate. Without a number of work-items
+        those of the whole work-group."""
+        kind, *more = modifiers
+        x = list(x)
+        vote = self.by_warp(self.predicate(x.pop()) & mask).any(1) if kind == "RED" else None
+        if kind not in ("SYNC", "ARV", "RED") or kind == "RED" and more[0] != "OR":
+            raise NotImplementedError(one)
+        numbers = self.by_warp(np.broadcast_to(self.integer(x[0]), self.lanes))[:, 0]
+        count = int(x[1], 0) // 32 if len(x) > 1 else None
+        arrived = self.by_warp(mask).any(1).nonzero()[0]
+        self.waits[arrived] = kind != "ARV"
         self.part()
+        for warp in arrived:
+            self.group.arrive(int(numbers[warp]), count, warp, kind, None if vote is None else bool(vote[warp]))
 
     def B2R(self, one, modifiers, x, mask):
         """The result of the last barrier with a vote."""
-        self.write_predicate(x[1], np.full(self.lanes, self.group.voted), mask)
+        self.write_predicate(x[1], self.spread(self.group.voted), mask)
 
     # integers
 
@@ -864,7 +872,7 @@ class Warps:
         elif modifiers == ["DEPBAR", "LE"] and x[0] == "gsb0":
             for number in self.now:
                 for _, words in self.products[number].wait(int(x[1], 0)):
-                    self.group.reading[words] -= 1
+                    self.group.product_ends(number, words)
             self.note_products()
         else:
             raise NotImplementedError(one)
@@ -1056,11 +1064,16 @@ class Group:
         self.private = np.full(threads * STACK, 0xff, np.uint8)
         self.access = access  # None: everything is allowed
         self.end = len(self.local) if local_bytes is None else LOCAL + local_bytes
-        # of the words of local memory: copies under way; the last writer and reader (-1: several), and since how many
-        # barriers
+        # Each warp counts the barriers at which it has arrived: its time. Of the words of local memory: copies under way; the last
+        # writer, and when by its time; when each warp has read. known[x, y]: the time of y of which x knows, by barriers. What
+        # y did until then was before all that x does.
+        count = threads // 32
         self.pending = np.zeros(len(self.local) // 4, bool)
-        self.writer, self.reader, self.written, self.read = np.full((4, len(self.pending)), -1, np.int32)
-        self.barriers = 0
+        self.writer, self.written = np.full((2, len(self.pending)), -1, np.int32)
+        self.read = np.full((count, len(self.pending)), -1, np.int32)
+        self.known = np.eye(count, dtype=np.int32) - 1
+        # of barriers that have begun, by number: [(warp, kind, vote, what it knew)], and how many warps; the last votes
+        self.barriers, self.voted = {}, np.zeros(count, bool)
         self.writing = np.zeros(len(self.pending), np.int32)  # warps whose writes are compared
         # of the words of local memory: products that read them, and those written since a fence before products
         self.reading, self.unfenced = np.zeros(len(self.pending), np.int32), np.zeros(len(self.pending), bool)
@@ -1103,7 +1116,7 @@ class Group:
         """Of words of local memory that warps access: other warps have not written, nor read those that changed."""
         if self.pending[words].any():
             raise Fault(f"{what} a word of local memory whose copy is under way")
-        wrong = changed & (self.written[words] == self.barriers) & (self.writer[words] != warp)
+        wrong = changed & (self.written[words] > self.known[warp, self.writer[words]])
         if wrong.any():
             raise Fault(f"{what} local memory at {4 * words[wrong][0]:#x}, which another warp wrote since the barrier")
 
@@ -1115,10 +1128,7 @@ class Group:
 
     def local_read(self, warp, words, what):
         self.check_shared(warp, words, True, what)
-        others = (self.read[words] == self.barriers) & (self.reader[words] != warp)
-        self.reader[words] = warp
-        self.reader[words[others | (self.reader[words] != warp)]] = -1
-        self.read[words] = self.barriers
+        self.read[warp, words] = self.known[warp, warp]
 
     def collide(self, warp, at, size):
         """Whether several warps write a word of local memory at once."""
@@ -1140,13 +1150,13 @@ class Group:
 
     def local_written(self, warp, words, changed, what):
         self.check_shared(warp, words, changed, what)
-        wrong = changed & (self.read[words] == self.barriers) & (self.reader[words] != warp)
+        wrong = changed & (self.read[:, words].T > self.known[warp]).any(1)
         if wrong.any():
             raise Fault(f"{what} local memory at {4 * words[wrong][0]:#x}, which another warp read since the barrier")
         wrong = changed & (self.reading[words] > 0)
         if wrong.any():
             raise Fault(f"{what} local memory at {4 * words[wrong][0]:#x}, which a product that has not ended reads")
-        self.writer[words], self.written[words] = warp, self.barriers
+        self.writer[words], self.written[words] = warp, self.known[warp, warp]
         self.unfenced[words[changed]] = True
 
     def copy_begins(self, warp, at, size):
@@ -1157,7 +1167,7 @@ class Group:
     def copy_ends(self, number, at, size):
         _, words = self.words(at, at, size)
         self.pending[words] = False
-        self.writer[words], self.written[words] = number, self.barriers
+        self.writer[words], self.written[words] = number, self.known[number, number]
 
     def fence(self, numbers):
         """What the warps wrote, and copied where the copies have arrived, is there for products."""
@@ -1170,18 +1180,48 @@ class Group:
                         "(fence.proxy.async)")
         self.reading[words] += 1
 
-    # ---- costs ----
+    def product_ends(self, number, words):
+        self.reading[words] -= 1
+        self.read[number, words] = self.known[number, number]  # until now
+
+    # ---- barriers ----
+
+    def arrive(self, number, count, warp, kind, vote):
+        """A warp at barrier `number`, of `count` warps (None: of all that have not left)."""
+        arrived, known_count = self.barriers.setdefault(number, ([], count))
+        if known_count != count or any(other == warp for other, *_ in arrived):
+            raise Fault(f"barrier {number} has another number of work-items, or a warp twice")
+        arrived.append((warp, kind, vote, self.known[warp].copy()))
+        self.known[warp, warp] += 1
+        if len(arrived) == count:
+            self.complete(number)
+
+    def complete(self, number):
+        """All warps of a barrier are there: those that wait go on, and know what all knew."""
+        arrived, _ = self.barriers.pop(number)
+        kinds, votes = {kind for _, kind, _, _ in arrived}, [vote for _, _, vote, _ in arrived]
+        if "RED" in kinds and len(kinds) > 1:
+            raise Fault("warps meet at a barrier with a vote and at one without")
+        known = np.max([known for *_, known in arrived], 0)
+        for warp, kind, vote, _ in arrived:
+            if kind != "ARV":
+                self.known[warp] = np.maximum(self.known[warp], known)
+                self.warps.waits[warp] = False
+            if kind == "RED":
+                self.voted[warp] = any(votes)
+        if len(arrived) == self.warps.count:
+            self.warps.issued[:] = 0
 
     def meet(self):
-        """A barrier, or the end."""
-        warps = self.warps
-        self.barriers += 1
-        votes = [warps.votes[number] for number in warps.waits.nonzero()[0]]
-        if any(vote is not None for vote in votes):
-            if any(vote is None for vote in votes):
-                raise Fault("warps meet at a barrier with a vote and at one without")
-            self.voted = any(votes)
-        warps.waits[:], warps.issued[:] = False, 0
+        """No warp goes on: a barrier of all, or the end."""
+        for number, (arrived, count) in list(self.barriers.items()):
+            if count is None and all(one in [warp for warp, *_ in arrived] for one in self.warps.by_warp(self.warps.live).any(1).nonzero()[0]):
+                self.complete(number)
+                return
+        if self.barriers:
+            raise Fault(f"warps wait for ever, or are left at barriers {sorted(self.barriers)}")
+
+    # ---- costs ----
 
     def count(self, one, warps, mask):
         """Adds the cost of an instruction of the warps; its mnemonic is counted, too."""
