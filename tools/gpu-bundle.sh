@@ -196,8 +196,8 @@ has_modules() {
     python3 -c "import $1" 2>/dev/null || { say "no python3 with $1: no ${FUNCNAME[1]#stage_}" && return 1; }
 }
 
-peers() { # SECONDS ARGUMENT... : PyTorch's figures
-    ! has_modules torch || limited "$1" python3 -B "$bundle/gpu.py" ${given[rehearse]:+--rehearse} "${@:2}" --output "$results/peers.jsonl" || failed=1
+peers() { # NAME SECONDS ARGUMENT... : PyTorch's figures
+    ! has_modules torch || limited "$2" python3 -B "$bundle/gpu.py" ${given[rehearse]:+--rehearse} "${@:3}" --output "$results/$1.jsonl" || failed=1
 }
 
 stage_tensors() {
@@ -209,7 +209,8 @@ stage_tensors() {
 stage_table() {
     local size common=(--dtype bf16 --pass both --seconds 0.3 --length 8192)
     bench table-128 90 --variants softmax:16 "${common[@]}" --head-size 128
-    peers 60 --table --seconds 0.2
+    peers peers 60 --table --seconds 0.2
+    CLMGK_CUDA_PARAMETERS=unit=2,warps=8 peers turns 30 --table --own --seconds 0.2
     common+=(--keep-caches)
     for size in 64 128; do
         bench "table-variants-$size" 90 --variants softmax:8,mgk:4,smgk:4,hard-fish:2x8,hard-mish:2x8 "${common[@]}" --head-size "$size"
@@ -240,7 +241,7 @@ stage_bench() {
 }
 
 stage_peers() {
-    peers 240
+    peers peers 240
 }
 
 run() { # STAGE...

@@ -4,7 +4,7 @@
 as PyTorch compiles its formula, products of matrices, and a layer.
 
 --table: the shapes of tools/gpu-bundle.sh's table in bf16, also by the library itself on CUDA's memory (back end CLMGK), where the
-package is there. --profile: runs of the library alone, for a profiler.
+package is there; --own: by the library alone, forward. --profile: runs of the library alone, for a profiler.
 
 A back end that refuses a case is told in the case's "error"; those that always do are left out, and so is the one that
 writes all scores, from 8,192 tokens on. So are cases that the file has already.
@@ -190,6 +190,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--output", help="append the results here")
     parser.add_argument("--table", action="store_true", help="the shapes of the bundle's table")
+    parser.add_argument("--own", action="store_true", help="with --table: forward by the library alone")
     parser.add_argument("--profile", choices=PROFILES, help="runs for a profiler, in place of cases")
     parser.add_argument("--shapes", help="some of " + ",".join([*SHAPES, *OTHERS]))
     parser.add_argument("--dtypes", default=",".join(DTYPES))
@@ -206,15 +207,16 @@ def main():
     if not arguments.output:
         parser.error("--output: expected a file")
     known_shapes = TABLE if arguments.table else SHAPES
-    names = arguments.shapes.split(",") if arguments.shapes else [*known_shapes, *(["mgk-4096"] if arguments.table else OTHERS)]
+    names = arguments.shapes.split(",") if arguments.shapes else [*known_shapes, *([] if arguments.own else ["mgk-4096"] if arguments.table else OTHERS)]
     shapes = SMALL if arguments.rehearse else {name: known_shapes[name] for name in names if name in known_shapes}
     dtypes, seconds = arguments.dtypes.split(","), 0.01 if arguments.rehearse else arguments.seconds
     own = (OWN,) if arguments.table and importlib.util.find_spec("clmgk") else ()
-    back_ends = (*OF_16_BITS, *own) if arguments.table else BACK_ENDS
+    back_ends = own if arguments.own else (*OF_16_BITS, *own) if arguments.table else BACK_ENDS
     runs = [(f"{name} {direction} {dtype} {back_end}", measure_attention,
              (shape, DTYPES[dtype], back_end, direction == "backward", device, seconds),
              properties(shape, dtype, direction, back_end))
-            for name, shape, dtype, direction, back_end in cases(shapes, ["bf16"] if arguments.table else dtypes, back_ends)]
+            for name, shape, dtype, direction, back_end in cases(shapes, ["bf16"] if arguments.table else dtypes, back_ends)
+            if direction == "forward" or not arguments.own]
     runs += [(name, measure_other, (function, DTYPES[dtype], device, seconds, arguments.rehearse), {})
              for name, function, dtype in other_cases(names, dtypes)]
     with open(arguments.output, "a+", encoding="utf-8") as file:

@@ -3,7 +3,7 @@
  * A plan's form for CUDA. A launch by CUDA's driver may give a work-group several times the local memory that OpenCL
  * has. So plans on wgmma, with the default parameters, have a second plan of their problem, whose blocks fill that
  * memory (MGK_DYNAMIC_LOCAL). It is compared with the first before use. Where anything fails, CUDA launches the
- * kernels of the first.
+ * kernels of the first. To measure other blocks, CLMGK_CUDA_PARAMETERS has parameters of its forward pass.
  */
 #include "attention/plan.h"
 
@@ -59,7 +59,10 @@ static clmgk_status check(clmgk_plan *form, const clmgk_plan *plan, mgk_cuda *cu
 /* *made: NULL if the plan's own blocks are those with more memory, too. */
 static clmgk_status make(const clmgk_plan *plan, uint64_t most, mgk_cuda *cuda, clmgk_plan **made, clmgk_error *error)
 {
-    mgk_attempt attempt = {.newest_unit = plan->attempt.newest_unit, .parameters = {"", "", ""}, .dynamic_local = most};
+    const char *const forward = mgk_environment("CLMGK_CUDA_PARAMETERS");
+    mgk_attempt attempt = {.newest_unit = plan->attempt.newest_unit,
+                           .parameters = {forward != NULL ? forward : "", "", ""},
+                           .dynamic_local = most};
     const clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
     clmgk_plan *form = NULL;
     MGK_TRY(mgk_plan_make(plan->context, &plan->desc, &options, &attempt, &form, error));

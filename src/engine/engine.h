@@ -69,6 +69,7 @@ typedef struct mgk_footprint {
     /* ---- the text of a pair's score: each of these takes registers */
     int64_t components;        /* whose scores are added up or mixed */
     bool keys_read_again;      /* for norms, or products with shifts */
+    bool made_terms;           /* forward: terms of a tile's keys that the kernel makes or loads at each tile */
     bool modified;             /* bias, ALiBi, soft-cap, dropout */
     bool priors, variances;    /* arrays */
     bool two_types;            /* mgk_has_two_types */

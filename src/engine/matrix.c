@@ -19,7 +19,7 @@ enum {
     MOST_TILE_TERMS = 3,
     ONES_WORDS = 64 /* at most, behind the tiles (cl/engine/matrix/block.clh) */
 };
-enum { GROUP_WARPS = 4 }; /* warps of wgmma */
+enum { GROUP_WARPS = 4, TWO_GROUPS = 2 * GROUP_WARPS }; /* warps of wgmma */
 
 static const mgk_unit_sizes *sizes_of(const mgk_tunables *p)
 {
@@ -193,6 +193,12 @@ static bool takes_long_tiles(const mgk_footprint *f, const mgk_device_facts *fac
            is_plain_softmax(f, WIDEST_SUMS);
 }
 
+/* Two groups of warps that take turns (cl/engine/matrix/turns.clh). */
+static bool has_two_groups(const mgk_tunables *p)
+{
+    return uses_wgmma(p) && mgk_tunable_get(p, MGK_NAMED(warps)) == TWO_GROUPS;
+}
+
 /* Most registers of a work-item of wgmma's forward pass; 0: no limit. Three work-groups, softmax's with few features
  * four, share a multiprocessor, because they hide each other's exponentials. With f32 arrays three do if numbers have
  * two slices; more slices would spill. */
@@ -207,7 +213,7 @@ static int most_registers(const mgk_footprint *f, const mgk_tunables *p)
         return has_limit && fits_large_block(f) && bf16_slices_of(f) == FEW_SLICES ? OF_THREE : 0;
     if (!has_limit || mgk_tunable_get(p, MGK_NAMED(key_tiles)) >= LONG_TILES)
         return 0;
-    return fits_large_block(f) ? OF_FOUR : OF_THREE;
+    return fits_large_block(f) ? OF_FOUR : has_two_groups(p) ? 0 : OF_THREE;
 }
 
 /* Bytes of local memory that a work-group may have: the device's or, of wgmma's forward pass in CUDA, a part of the
@@ -272,12 +278,18 @@ static int ring_places(const mgk_footprint *f, const mgk_device_facts *facts, co
         return heads_places(f, p);
     const bool has_ring = f->forward && bf16_slices_of(f) == 0 && mgk_tunable_get(p, MGK_NAMED(row_tiles)) == 1;
     const bool has_terms = f->tile.terms > UNUSED_TERMS;
-    const int64_t terms = has_terms ? tile_of(p) * (f->tile.terms + f->components) + ROWS_WORDS : 0;
-    const bool has_more = facts->dynamic_local > 0 && (f->products > 1 || takes_long_tiles(f, facts, p));
+    const int64_t sets = has_two_groups(p) ? STAGES - 1 : 1; /* of the terms of tiles that are copied */
+    const int64_t terms = has_terms ? tile_of(p) * (f->tile.terms + sets * f->components) + ROWS_WORDS : 0;
+    const bool has_more =
+        facts->dynamic_local > 0 && (f->products > 1 || takes_long_tiles(f, facts, p) || has_two_groups(p));
     const int64_t most = has_more ? (int64_t)(local_limit(f, facts, p) / WORD_BYTES) - RING_OTHERS : RING_WORDS;
     const int64_t room = (most - terms) / place_words_of(f, p), ahead = 2 * f->products + 1;
     if (!has_ring)
         return 0;
+    if (has_two_groups(p)) {
+        const int64_t places = STAGES * (f->products + 1);
+        return room >= places ? (int)places : 0;
+    }
     if (room >= ahead)
         return (int)ahead;
     const bool streams = room >= LEAST && room <= f->products && !copies_at_once(p);
@@ -342,7 +354,8 @@ static uint64_t local_bytes_of(const mgk_footprint *f, const mgk_device_facts *f
 
 static bool fits(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
 {
-    return local_bytes_of(f, facts, p) <= local_limit(f, facts, p);
+    const bool has_memory = !has_two_groups(p) || ring_places(f, facts, p) > 0;
+    return has_memory && local_bytes_of(f, facts, p) <= local_limit(f, facts, p);
 }
 
 /* Halves a parameter unless the caller gave it; false: the caller did, or it is the least. */
@@ -649,6 +662,28 @@ static clmgk_status check_sizes(const mgk_footprint *f, const mgk_tunables *p, c
     return CLMGK_OK;
 }
 
+/* Whether two groups of warps may take turns. The loop over tiles then has no barrier of the work-group, which terms of
+ * keys that are made there need, and local memory has the ring. Norms of keys are made before the loop if they serve
+ * several blocks. */
+static clmgk_status check_groups(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p,
+                                 clmgk_error *error)
+{
+    if (!has_two_groups(p))
+        return CLMGK_OK;
+    const bool makes_norms = f->keys_read_again && f->rows <= rows_of(p);
+    if (!f->forward || f->singles || f->held_heads > 0 || f->made_terms || makes_norms)
+        return mgk_fail(
+            error, CLMGK_ERROR_UNSUPPORTED,
+            "engine matrix: warps: expected %d of wgmma but in the forward pass of softmax, and of Gaussian "
+            "and MGK attention of several blocks, in f16 or bf16, without caches, priors and variances",
+            GROUP_WARPS);
+    if (ring_places(f, facts, p) == 0)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                        "engine matrix: warps: expected %d of wgmma, there is no local memory for %d tiles",
+                        GROUP_WARPS, STAGES);
+    return CLMGK_OK;
+}
+
 /* Whether registers hold the block, with a direct unit. */
 static clmgk_status check_registers(const mgk_footprint *f, const mgk_tunables *p, clmgk_error *error)
 {
@@ -683,6 +718,7 @@ static clmgk_status fit(const mgk_footprint *whole, const mgk_device_facts *fact
     MGK_TRY(mgk_tunables_check(p, true, error));
     MGK_TRY(check_sizes(f, p, error));
     MGK_TRY(check_registers(f, p, error));
+    MGK_TRY(check_groups(f, facts, p, error));
     const uint64_t threads = (uint64_t)threads_of(p);
     const uint64_t local = local_bytes_of(f, facts, p);
     mgk_device_facts of_launch = *facts;

@@ -506,6 +506,9 @@ CUDA_TEST(launches_have_more_local_memory)
                        "; no more local memory than in OpenCL: its programs could not be verified: CUDA's "
                        "function_allow: ");
     self->cuda->fails = NULL;
+    assert_int_equal(setenv("CLMGK_CUDA_PARAMETERS", "unit=2,warps=8", 1), 0);
+    expect_own_kernels(self, &desc, "; no more local memory than in OpenCL: engine matrix: warps: expected 4");
+    assert_int_equal(unsetenv("CLMGK_CUDA_PARAMETERS"), 0);
     clmgk_plan *const plan = plan_of(self, &desc);
     th_expect_error(clmgk_plan_get_cuda_info(plan, &info, &th_error), CLMGK_ERROR_INVALID_VALUE, "has prepared");
     th_expect_ok(clmgk_plan_prepare_cuda(plan, &th_error));

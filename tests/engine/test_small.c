@@ -98,17 +98,20 @@ static bool draw(uint64_t *state, clmgk_attention_desc *d)
 
 /* ---- plans ------------------------------------------------------------------------------------------------------ */
 
-/* The passes of a problem on the matrix engine; `parameters`: of each, or NULL. False: it can't do one of them. */
+/* The passes of a problem on the matrix engine; `parameters`: of each, or NULL; `local`: bytes of local memory that a
+ * launch may ask for (mgk_device_facts.dynamic_local). False: it can't do one of them. */
 typedef struct passes {
     clmgk_plan plan;
     mgk_compiled_pass own[CLMGK_PASSES];
+    clmgk_error error;
 } passes;
 
-static bool make(passes *x, const clmgk_attention_desc *desc, const mgk_text *parameters)
+static bool make(passes *x, const clmgk_attention_desc *desc, char *const *parameters, uint64_t local)
 {
-    const mgk_device_facts facts = h200();
+    mgk_device_facts facts = h200();
     char followed[32] = "";
-    *x = (passes){.plan = {.desc = *desc, .family = mgk_family_of(desc->variant)}};
+    facts.dynamic_local = local;
+    *x = (passes){.plan = {.desc = *desc, .family = mgk_family_of(desc->variant), .attempt = {.dynamic_local = local}}};
     for (clmgk_pass pass = CLMGK_PASS_FORWARD; pass < CLMGK_PASS_COMBINE; ++pass) {
         if (!mgk_pass_is_wanted(desc, pass))
             continue;
@@ -116,13 +119,13 @@ static bool make(passes *x, const clmgk_attention_desc *desc, const mgk_text *pa
                                           .limits = desc,
                                           .facts = &facts,
                                           .engine = CLMGK_ENGINE_MATRIX,
-                                          .parameters = {.text = parameters != NULL ? parameters[pass].data : NULL,
+                                          .parameters = {.text = parameters != NULL ? parameters[pass] : NULL,
                                                          .origin = MGK_ORIGIN_CALLER,
                                                          .followed = pass == CLMGK_PASS_BACKWARD ? followed : NULL},
                                           .pass = pass};
         x->plan.pass[pass] = &x->own[pass];
         x->own[pass].engine = CLMGK_ENGINE_MATRIX;
-        if (mgk_family_plan(x->plan.family, &request, &x->own[pass].plan, NULL) != CLMGK_OK)
+        if (mgk_family_plan(x->plan.family, &request, &x->own[pass].plan, &x->error) != CLMGK_OK)
             return false;
         if (pass == CLMGK_PASS_FORWARD)
             (void)snprintf(followed, sizeof(followed), "unit=%d", x->own[pass].plan.block.unit);
@@ -164,13 +167,16 @@ static int lost(const passes *whole, const passes *small, clmgk_pass pass)
 static void expect_same_programs(const passes *whole)
 {
     mgk_text parameters[CLMGK_PASSES] = {{0}};
+    char *texts[CLMGK_PASSES] = {NULL};
     clmgk_attention_desc desc;
     passes small;
     th_expect_ok(mgk_trial_shrink(&whole->plan, &desc, &th_error));
     for (clmgk_pass pass = CLMGK_PASS_FORWARD; pass < CLMGK_PASS_COMBINE; ++pass)
-        if (whole->plan.pass[pass] != NULL)
+        if (whole->plan.pass[pass] != NULL) {
             mgk_trial_parameters(&whole->plan, pass, &parameters[pass]);
-    assert_true(make(&small, &desc, parameters));
+            texts[pass] = parameters[pass].data;
+        }
+    assert_true(make(&small, &desc, texts, whole->plan.attempt.dynamic_local));
     for (clmgk_pass pass = CLMGK_PASS_FORWARD; pass < CLMGK_PASS_COMBINE; ++pass)
         if (whole->plan.pass[pass] != NULL)
             assert_int_equal(lost(whole, &small, pass), 0);
@@ -189,7 +195,7 @@ TH_HOST_TEST(small_problems_have_the_same_programs)
         passes whole;
         if (!draw(&state, &desc))
             continue;
-        if (make(&whole, &desc, NULL) && whole.own[0].plan.block.unit == MATRIX_WGMMA) {
+        if (make(&whole, &desc, NULL, 0) && whole.own[0].plan.block.unit == MATRIX_WGMMA) {
             expect_same_programs(&whole);
             ++count;
             split +=
@@ -212,9 +218,62 @@ TH_HOST_TEST(a_small_problem_has_a_tail)
     desc.length = desc.length_k = 8192;
     desc.head_size = 128;
     th_expect_ok(clmgk_attention_validate(&desc, &desc, &th_error));
-    assert_true(make(&whole, &desc, NULL));
+    assert_true(make(&whole, &desc, NULL, 0));
     const mgk_steps *const steps = &whole.own[0].plan.steps;
     assert_non_null(strstr(steps->step[steps->main].options.data, "SPLIT_TAIL"));
     expect_same_programs(&whole);
     clear(&whole);
+}
+
+/* Two groups of four warps, in CUDA's local memory; in OpenCL's with shorter tiles. */
+TH_HOST_TEST(groups_of_warps_take_turns)
+{
+    static const struct {
+        clmgk_variant variant;
+        int64_t components, length, size;
+        clmgk_dtype dtype;
+        clmgk_prior_shape prior;
+        const char *flags, *small_flags; /* in CUDA and in OpenCL; NULL: refused */
+    } cases[] = {
+        {CLMGK_VARIANT_SOFTMAX, 1, 8192, 128, CLMGK_DTYPE_BF16, CLMGK_PRIOR_UNIFORM, " -DKEY_TILES=16",
+         " -DKEY_TILES=2"},
+        {CLMGK_VARIANT_SOFTMAX, 1, 40, 64, CLMGK_DTYPE_F16, CLMGK_PRIOR_UNIFORM, " -DKEY_TILES=8", " -DKEY_TILES=4"},
+        {CLMGK_VARIANT_MGK, 2, 8192, 128, CLMGK_DTYPE_BF16, CLMGK_PRIOR_UNIFORM, " -DRING_PLACES=9", " -DKEY_TILES=2"},
+        {CLMGK_VARIANT_MGK, 3, 200, 64, CLMGK_DTYPE_BF16, CLMGK_PRIOR_UNIFORM, " -DRING_PLACES=12", " -DKEY_TILES=2"},
+        {CLMGK_VARIANT_SOFTMAX, 1, 8192, 256, CLMGK_DTYPE_BF16, CLMGK_PRIOR_UNIFORM, " -DKEY_TILES=8", NULL},
+        {CLMGK_VARIANT_MGK, 2, 100, 64, CLMGK_DTYPE_BF16, CLMGK_PRIOR_UNIFORM, NULL, NULL},
+        {CLMGK_VARIANT_MGK, 2, 8192, 64, CLMGK_DTYPE_BF16, CLMGK_PRIOR_HM, NULL, NULL},
+        {CLMGK_VARIANT_SMGK, 2, 8192, 64, CLMGK_DTYPE_BF16, CLMGK_PRIOR_UNIFORM, NULL, NULL},
+        {CLMGK_VARIANT_HARD_FISH, 2, 8192, 64, CLMGK_DTYPE_BF16, CLMGK_PRIOR_UNIFORM, NULL, NULL},
+        {CLMGK_VARIANT_SOFTMAX, 1, 8192, 64, CLMGK_DTYPE_F32, CLMGK_PRIOR_UNIFORM, NULL, NULL},
+    };
+    static const uint64_t locals[] = {UINT64_C(227) << 10, 0};
+    char parameters[] = "unit=2,warps=8", *texts[CLMGK_PASSES] = {parameters};
+    for (size_t i = 0; i < TH_COUNT(cases) * TH_COUNT(locals); ++i) {
+        const size_t n = i / TH_COUNT(locals), place = i % TH_COUNT(locals);
+        const char *const flags = place == 0 ? cases[n].flags : cases[n].small_flags;
+        clmgk_attention_desc desc = CLMGK_ATTENTION_DESC_INIT;
+        passes whole;
+        desc.variant = cases[n].variant;
+        desc.components = cases[n].components;
+        desc.dtype = cases[n].dtype;
+        desc.prior_shape = (int32_t)cases[n].prior;
+        desc.heads = 4;
+        desc.length = desc.length_k = cases[n].length;
+        desc.head_size = cases[n].size;
+        th_expect_ok(clmgk_attention_validate(&desc, &desc, &th_error));
+        const bool made = make(&whole, &desc, texts, locals[place]);
+        if (made != (flags != NULL))
+            fail_msg("case %zu: made %d, %s", i, made, whole.error.message);
+        if (flags == NULL) {
+            assert_non_null(strstr(whole.error.message, "warps: expected 4 of wgmma"));
+        } else {
+            const mgk_steps *const steps = &whole.own[0].plan.steps;
+            const char *const options = steps->step[steps->main].options.data;
+            if (strstr(options, flags) == NULL || strstr(options, " -DWARPS=8") == NULL)
+                fail_msg("case %zu: %s", i, options);
+            expect_same_programs(&whole);
+        }
+        clear(&whole);
+    }
 }

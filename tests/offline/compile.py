@@ -65,6 +65,7 @@ MATRIX_SPILLS = {
     ("mgk2-bf16-128-wgmma", "forward"): 192, ("mgk4-bf16-64-wgmma", "forward"): 136, ("smgk2-bf16-128-wgmma", "forward"): 152,
     ("softmax-bf16-128-wgmma-cuda", "forward"): 80, ("softmax-f16-128-wgmma-cuda", "forward"): 80,
     ("mgk2-bf16-128-wgmma-cuda", "forward"): 104, ("mgk4-bf16-64-wgmma-cuda", "forward"): 68,
+    ("softmax-bf16-128-wgmma-cuda-turns", "forward"): 156, ("mgk2-bf16-128-wgmma-cuda-turns", "forward"): 116,
     ("hard-fish2-bf16-64-wgmma", "forward"): 212, ("hard-fish2-bf16-128-wgmma", "forward"): 52,
     ("backward-softmax-bf16-texts-64-wgmma", "backward"): 128,
     ("backward-softmax-bf16-64-wgmma", "backward"): 16, ("backward-softmax-f16-64-wgmma", "backward"): 16,
@@ -616,8 +617,9 @@ def compile_one(job):
         shutil.rmtree(folder)
     over = [f"{label}, at most {most}" for label, most in limits(name, target.kind, configuration, source,
                                                                  options).items() if values.get(label, 0) > most]
-    if "groups" in values and values["groups"] < MATRIX_RESIDENTS:
-        over.append(f"work-groups of a multiprocessor, at least {MATRIX_RESIDENTS}")
+    fours = max(tunable(options, "WARPS", 0) // 4, 1)
+    if "groups" in values and values["groups"] * fours < MATRIX_RESIDENTS:
+        over.append(f"work-groups of four warps of a multiprocessor, at least {MATRIX_RESIDENTS}")
     row = "".join(f"{value:6d} {label}" for label, value in values.items())
     return f"{title} {row}  {source}" + (f"  FAILED: {' and '.join(over)}" if over else ""), not over
 

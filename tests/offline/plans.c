@@ -488,12 +488,17 @@ static const char *engine_of(clmgk_engine engine, const mgk_device_facts *facts)
     }
 }
 
-/* For CUDA only kernels that OpenCL has not, too. */
-static int print_plan(const char *name, clmgk_attention_desc desc, clmgk_pass pass, clmgk_engine engine,
-                      const mgk_device_facts *facts)
+/* For CUDA only kernels that OpenCL has not, too, or that have other parameters. */
+static int print_given(const char *name, clmgk_attention_desc desc, clmgk_pass pass, clmgk_engine engine,
+                       const mgk_device_facts *facts, const char *parameters)
 {
     clmgk_error error = {0};
-    const mgk_pass_request request = {.desc = &desc, .limits = &desc, .facts = facts, .engine = engine, .pass = pass};
+    const mgk_pass_request request = {.desc = &desc,
+                                      .limits = &desc,
+                                      .facts = facts,
+                                      .engine = engine,
+                                      .parameters = {.text = parameters, .origin = MGK_ORIGIN_CALLER},
+                                      .pass = pass};
     const mgk_mod_texts texts = {.code = "", .gradient_code = "", .reads = 1};
     mgk_pass_plan plan = {.mods = &texts};
     clmgk_status status = clmgk_attention_validate(&desc, &desc, &error);
@@ -503,7 +508,7 @@ static int print_plan(const char *name, clmgk_attention_desc desc, clmgk_pass pa
         (void)fprintf(stderr, "%s: %s\n", name, error.message);
     for (size_t i = 0; i < plan.steps.count; ++i) {
         const mgk_step *const step = &plan.steps.step[i];
-        const bool differs = facts->dynamic_local == 0 || step->dynamic_local > 0;
+        const bool differs = facts->dynamic_local == 0 || step->dynamic_local > 0 || parameters != NULL;
         if (status == CLMGK_OK && differs &&
             (i == 0 || strcmp(step->file, step[-1].file) != 0 ||
              strcmp(step->options.data, step[-1].options.data) != 0))
@@ -512,6 +517,12 @@ static int print_plan(const char *name, clmgk_attention_desc desc, clmgk_pass pa
     }
     mgk_steps_clear(&plan.steps, NULL);
     return status == CLMGK_OK ? 0 : 1;
+}
+
+static int print_plan(const char *name, clmgk_attention_desc desc, clmgk_pass pass, clmgk_engine engine,
+                      const mgk_device_facts *facts)
+{
+    return print_given(name, desc, pass, engine, facts, NULL);
 }
 
 static bool has_scales(clmgk_storage storage)
@@ -574,6 +585,8 @@ static clmgk_attention_desc matrix_desc(const problem *p)
 /* Configurations of wgmma have the others' names with this behind, and then that of CUDA. */
 #define WGMMA_SUFFIX "-wgmma"
 #define CUDA_SUFFIX  "-cuda"
+#define TURNS_SUFFIX "-turns" /* two groups of warps take turns; some forward passes */
+#define TURNS        "unit=2,warps=8"
 enum { NAME_SIZE = 64 };
 
 /* Not backward passes of mixed heads with more sums than registers hold. */
@@ -582,6 +595,22 @@ static bool takes_wgmma(const problem *p)
     enum { MOST_COLUMNS = 256 };
     return (clmgk_variant_traits(p->variant) & CLMGK_TRAIT_ADMIXTURE) == 0 || p->pass == CLMGK_PASS_FORWARD ||
            p->components * p->head_size <= MOST_COLUMNS;
+}
+
+static int print_turns(void)
+{
+    static const char *const names[] = {"softmax-bf16-64", "softmax-bf16-128", "mgk2-bf16-128"};
+    const mgk_device_facts hopper = hopper_facts(true);
+    int failed = 0;
+    for (size_t i = 0; i < MGK_COUNT(matrices) * MGK_COUNT(names); ++i) {
+        const problem *const p = &matrices[i % MGK_COUNT(matrices)];
+        char name[NAME_SIZE];
+        if (p->pass != CLMGK_PASS_FORWARD || strcmp(p->name, names[i / MGK_COUNT(matrices)]) != 0)
+            continue;
+        (void)snprintf(name, sizeof(name), "%s" WGMMA_SUFFIX CUDA_SUFFIX TURNS_SUFFIX, p->name);
+        failed |= print_given(name, matrix_desc(p), p->pass, CLMGK_ENGINE_MATRIX, &hopper, TURNS);
+    }
+    return failed;
 }
 
 static int print_matrices(const mgk_device_facts *nvidia, const mgk_device_facts *gpu)
@@ -607,7 +636,7 @@ static int print_matrices(const mgk_device_facts *nvidia, const mgk_device_facts
         (void)snprintf(name, sizeof(name), "%s" WGMMA_SUFFIX "%s", p->name, cuda ? CUDA_SUFFIX : "");
         failed |= print_plan(name, matrix_desc(p), p->pass, CLMGK_ENGINE_MATRIX, &hopper);
     }
-    return failed;
+    return failed | print_turns();
 }
 
 static int print_caches(const mgk_device_facts *nvidia, const mgk_device_facts *hopper, const mgk_device_facts *gpu)

@@ -29,6 +29,7 @@ TILE_KEYS, FRAGMENT_ROWS = 8, 16
 COUNTED = ["slots", "products", "MUFU", "passes", "copied bytes", "load bytes", "BAR", "stack"]
 COLUMNS = ["configuration, kernel", "tile", "resident", "registers", "spilled", "instructions", *COUNTED[1:4], "copied", "loaded",
            "barriers", "stack"]
+TURNS = "unit=2,warps=8"  # parameters of configurations with two groups of warps
 EDGE = 8  # rows, or keys, of a block or tile that is not whole
 
 
@@ -93,7 +94,7 @@ def programs_of(name, plans):
 def own_parameters(name, plans):
     """Those with which short problems have the blocks of a configuration."""
     tiles = [offline.tunable(options, "ROW_TILES", 0) for _, options in programs_of(name, plans)]
-    return f"splits=1,row-tiles={max(tiles)}"
+    return f"splits=1,row-tiles={max(tiles)}" + (f",{TURNS}" if name.endswith("-turns") else "")
 
 
 def measure(name, programs, plans, parameters=None, **fields):

@@ -64,6 +64,11 @@ def group(name, configuration, options=None, parameters="splits=1", **fields):
     return case(name, configuration, options, parameters, **fields)
 
 
+def turns(name, configuration, options=None, more=",splits=1", **fields):
+    """Two groups of warps."""
+    return group(name, f"{configuration}-wgmma-cuda-turns", options, count.TURNS + more, **fields)
+
+
 # The units' probes: kernel, work-items, types, size of the matrices, and whether each product is A B^T.
 PROBES = {"unit-probe": ("unit_probe", 32, 3, 16, (True, False)),
           "group-probe": ("group_probe", 128, 2, 64, (True, True, False, False, True, True))}
@@ -112,6 +117,7 @@ CASES = [
           value_size=16, causal=1),
     group("wgmma-backward-mgk2-32", "backward-mgk2-bf16-64-wgmma", length=40, length_k=200, head_size=32, value_size=16,
           components=2),
+    turns("wgmma-turns-window-16", "softmax-bf16-64", head_size=16, value_size=16, **{**WINDOW, "length": 200, "length_k": 330}),
 ]
 FULL = [
     group("wgmma-pages-64", "softmax-bf16-pages-64-wgmma", length=70, length_k=200),
@@ -146,6 +152,27 @@ FULL = [
     edge("dropout", FORWARD, length=33, length_k=65, **DROPOUT),
     group("wgmma-cuda-mgk3-32", "mgk4-bf16-64-wgmma-cuda", length=40, length_k=150, head_size=32, value_size=16, components=3),
     group("wgmma-cuda-mgk2-128", "mgk2-bf16-128-wgmma-cuda", length=70, length_k=200),
+    turns("wgmma-turns-64", "softmax-bf16-64", SPILLS, length=140, length_k=500),
+    turns("wgmma-turns-64-causal", "softmax-bf16-64", SPILLS, length=300, length_k=400, causal=1),
+    turns("wgmma-turns-128-causal", "softmax-bf16-128", SPILLS, length=300, length_k=600, causal=1),
+    turns("wgmma-turns-f16-80-72-many-keys", "softmax-bf16-128", SPILLS, length=33, length_k=4300, head_size=80, value_size=72,
+          dtype=F16),
+    turns("wgmma-turns-mgk2-128", "mgk2-bf16-128", SPILLS, length=200, length_k=400),
+    turns("wgmma-turns-mgk3-32-causal", "mgk2-bf16-128", SPILLS, length=200, length_k=300, head_size=32, value_size=16, components=3,
+          causal=1),
+    turns("wgmma-turns-lengths", "softmax-bf16-64", {"lengths": [5, 0, 70]}, head_size=16, value_size=16, **LENGTHS),
+    turns("wgmma-turns-packed", "softmax-bf16-64", PARTS, head_size=16, value_size=16, **PACKED),
+    turns("wgmma-turns-gaps", "softmax-bf16-64", head_size=16, value_size=16, **GAPS),
+    turns("wgmma-turns-rows-without-keys", "softmax-bf16-64", head_size=16, value_size=16, length=200, length_k=20, causal=1),
+    turns("wgmma-turns-skipped-tiles", "softmax-bf16-64", {"hidden": slice(60, 210)}, head_size=16, value_size=16, length=200, length_k=330,
+          mask_mod="j < 60 || j >= 210"),
+    turns("wgmma-turns-skipped-last-tiles", "softmax-bf16-64", {"hidden": slice(130, 330)}, head_size=16, value_size=16, length=140,
+          length_k=330, mask_mod="j < 130"),
+    turns("wgmma-turns-one-key", "softmax-bf16-64", head_size=16, value_size=16, length=130, length_k=65),
+    turns("wgmma-turns-unaligned-20-33", "softmax-bf16-64", {**SPILLS, "offsets": {"q": 1, "k": 3, "v": 5, "o": 7}}, length=33,
+          length_k=300, head_size=20, value_size=33),
+    turns("wgmma-turns-ranges-of-keys", "softmax-bf16-64", SPILLS, ",splits=4", length=40, length_k=600, causal=1),
+    turns("wgmma-turns-sinks-dropout", "softmax-bf16-64", SPILLS, length=70, length_k=150, use_sinks=1, **DROPOUT),
     group("wgmma-mgk3-64", "mgk4-bf16-64-wgmma", length=40, length_k=70, value_size=32, components=3),
     group("wgmma-singles-backward-64-causal", "backward-softmax-f32-64-wgmma", length=70, length_k=100, causal=1),
     group("wgmma-backward-64-causal", "backward-softmax-f16-64-wgmma", length=70, length_k=100, causal=1),
@@ -356,7 +383,7 @@ def run_case(one, programs, plans):
     faults = run.faults()
     for step, program, _, last in counts:
         most = offline.limits(machine.ARCHITECTURE, programs.target.kind, configuration, step.source, step.options)
-        if configuration.endswith("-wgmma") and "-DMATRIX_UNIT=1" in step.options:
+        if "-wgmma" in configuration and "-DMATRIX_UNIT=1" in step.options:
             faults.append(f"{step.source}: planned for another unit")
         if not may_spill and any(program.figures[figure] > most[figure] for figure in ("B spilled", "B stack")):
             faults.append(f"{step.source}: spills or a stack")

@@ -22,6 +22,7 @@
       "of RDNA 4, 8, 9: Intel's dpas of 16 and 8 work-items)",                                                         \
       0, MATRIX_DIRECT_NUMBERS)
 
-#define MGK_MATRIX_CONSTRAINTS(C) C(unit != 2 || (warps == 4 && row_tiles == 1)) C(unit == 0 || emulates == 0)
+#define MGK_MATRIX_CONSTRAINTS(C)                                                                                      \
+    C(unit != 2 || ((warps == 4 || warps == 8) && row_tiles == 1)) C(unit == 0 || emulates == 0)
 
 #endif

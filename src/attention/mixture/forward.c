@@ -12,6 +12,15 @@ static int64_t key_terms(const mgk_attention_traits *t)
     return (t->gaussian || t->shifted ? m : 1) + (has_log_prior ? m : 1) + (t->shifted && t->has_factor ? m : 1) + 2;
 }
 
+/* Terms of keys that are not those of mgk_mixture_has_key_terms, whatever the block; scales of caches, too. */
+static bool makes_terms(const mgk_attention_request *request)
+{
+    const clmgk_attention_desc *const d = request->limits;
+    const mgk_attention_traits *const t = &request->traits;
+    const bool in_place = mgk_has_caches(d) || d->page_size > 0 || mgk_has_cache_types(d);
+    return t->has_prior || t->has_variance || t->shifted || in_place;
+}
+
 static mgk_footprint footprint_of(const mgk_attention_request *request)
 {
     const clmgk_attention_desc *const d = request->desc;
@@ -26,6 +35,7 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
     f.block = (mgk_side){t->head_size, t->shifted ? 2 * t->components + 2 : t->components};
     f.tile = (mgk_side){(int64_t)t->products * t->head_size,
                         key_terms(t) + (d->use_scale_k ? t->products : 0) + (d->use_scale_v ? 1 : 0)};
+    f.made_terms = makes_terms(request);
     f.head_terms = 3;
     f.scores = 1;
     f.pair_terms = d->use_bias ? 1 : 0;
@@ -125,7 +135,8 @@ clmgk_status mgk_mixture_plan_nll(const mgk_attention_request *request, mgk_pass
     mgk_attention_request density;
     mgk_forward x;
     make_density(request, &d, &limits, &density);
-    const mgk_footprint footprint = footprint_of(&density);
+    mgk_footprint footprint = footprint_of(&density);
+    footprint.made_terms = true; /* variances are terms of keys here */
     MGK_TRY(mgk_forward_begin(&density, &footprint, &x, error));
     const bool alone = plan->steps.count == 0; /* else another step is the main one */
     mgk_forward_args args = mgk_mixture_args_of(&density);
