@@ -49,6 +49,7 @@ typedef struct bench_options {
     double send_rate; /* GB/s of a line that delays; 0: none, or (send_equal) as fast as the device computes */
     bool send_equal;
     bool json, verbose;
+    char *programs;                       /* a folder's path without links, for free(); NULL: none */
     const char *plot;                     /* NULL: none */
     const char *compare[BENCH_MAX_FILES]; /* one: an earlier run; several: to be shown side by side */
     size_t compare_count;

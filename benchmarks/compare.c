@@ -65,8 +65,8 @@ static int count_lacking(const json_t *object, const json_t *other)
 void bench_read_time(const json_t *one, double *median, double *noise)
 {
     const json_t *time = json_object_get(one, "time_ms");
-    *median = json_number_value(json_object_get(time, "median"));
-    *noise = (*median - json_number_value(json_object_get(time, "min"))) / *median;
+    *median = tool_json_number_of(time, "median");
+    *noise = (*median - tool_json_number_of(time, "min")) / *median;
 }
 
 static int int_of(const json_t *one, const char *key)
@@ -78,10 +78,9 @@ void bench_name_case(const json_t *one, char *name, size_t size)
 {
     const bool has_text =
         json_is_string(json_object_get(one, "score_mod")) || json_is_string(json_object_get(one, "mask_mod"));
-    snprintf(name, size, "%-13s %-8s M %d %2d heads %-4s N %-6d S %-6d D %-4d%s%s%s",
-             json_string_value(json_object_get(one, "variant")), json_string_value(json_object_get(one, "pass")),
-             int_of(one, "components"), int_of(one, "heads"), json_string_value(json_object_get(one, "dtype")),
-             int_of(one, "length"), int_of(one, "length_k"), int_of(one, "head_size"),
+    snprintf(name, size, "%-13s %-8s M %d %2d heads %-4s N %-6d S %-6d D %-4d%s%s%s", tool_json_text_of(one, "variant"),
+             tool_json_text_of(one, "pass"), int_of(one, "components"), int_of(one, "heads"),
+             tool_json_text_of(one, "dtype"), int_of(one, "length"), int_of(one, "length_k"), int_of(one, "head_size"),
              json_is_true(json_object_get(one, "causal")) ? " causal" : "       ",
              json_is_array(json_object_get(one, "window")) ? " window" : "       ", has_text ? " text" : "");
 }

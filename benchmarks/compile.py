@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What compiling costs: whole processes of clmgk-run on a small problem, with empty caches, again with full ones, and
-with empty caches and a folder of programs made ahead (clmgk-tune --programs). First an empty kernel of the default
+with empty caches and a folder of programs made ahead (clmgk-bench --programs). First an empty kernel of the default
 platform, which shows what no library can avoid.
 
     compile.py [--bin DIR] [--before DIR] [--runs N] [--json FILE]
@@ -51,13 +51,13 @@ def command_of(program, variant, size, passes, folder):
     words = [program, "--variant", variant, "--q", save(folder, "q", 1, heads, LENGTH, size),
              "--k", save(folder, "k", *keys), "--v", save(folder, "v", 1, HEADS, LENGTH, size),
              "--out", folder / "o.npy"]
-    if variant == "mgk":  # the cases of clmgk-tune have an array of priors
+    if variant == "mgk":  # the cases of clmgk-bench have an array of priors
         words += ["--prior", ",".join([str(1 / COMPONENTS)] * COMPONENTS)]
     if mixed:
         words += ["--mix", save(folder, "mix", HEADS, COMPONENTS)]
     if passes == "both":
         words += ["--grad-out", save(folder, "grad", 1, HEADS, LENGTH, size)]
-        gradients = ("dq", "dk", "dv", "dmix") if mixed else ("dq", "dk", "dv")  # of clmgk-tune's plans
+        gradients = ("dq", "dk", "dv", "dmix") if mixed else ("dq", "dk", "dv")  # of clmgk-bench's plans
         words += [word for name in gradients for word in (f"--{name}", folder / f"{name}.npy")]
     return words
 
@@ -135,8 +135,8 @@ def with_caches(folder):
 def ship(build, variant, size, passes, folder):
     """A folder with the programs of the variant's problem."""
     heads = f"{COMPONENTS}x{HEADS}" if variant == "hard-fish" else HEADS
-    command = [build / "clmgk-tune", "--programs", folder / "programs", "--variants", f"{variant}:{heads}",
-               "--components", COMPONENTS, "--length", LENGTH, "--head-size", size, "--pass", passes]
+    command = [build / "clmgk-bench", "--programs", folder / "programs", "--variants", f"{variant}:{heads}",
+               "--components", COMPONENTS, "--length", LENGTH, "--head-size", size, "--pass", passes, "--seconds", 0.01]
     timed([str(word) for word in command], with_caches(folder / "shipping"))
     return str(folder / "programs")
 

@@ -43,7 +43,7 @@ static tool_exit check_key(const element *at, const json_t *one, tool_error *err
     static const char *const names[] = {"variant", "dtype", "pass"};
     static const char *const sizes[] = {"components", "heads", "length", "length_k", "head_size"};
     for (size_t i = 0; i < TOOL_COUNT(names); i++) {
-        if (!is_name(json_string_value(json_object_get(one, names[i]))))
+        if (!is_name(tool_json_text_of(one, names[i])))
             return fail_value(at, names[i], "a name", error);
     }
     for (size_t i = 0; i < TOOL_COUNT(sizes); i++) {
@@ -61,7 +61,7 @@ static tool_exit check_time(const element *at, const json_t *one, tool_error *er
     const json_t *const time = json_object_get(one, "time_ms");
     double last = 0;
     for (size_t i = 0; i < TOOL_COUNT(keys); i++) {
-        const double value = json_number_value(json_object_get(time, keys[i] + sizeof "time_ms"));
+        const double value = tool_json_number_of(time, keys[i] + sizeof "time_ms");
         if (!(value > 0))
             return fail_value(at, keys[i], "a number above 0", error);
         if (value < last)

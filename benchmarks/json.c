@@ -56,37 +56,12 @@ static json_t *error_json(const bench_case *one)
                      (json_int_t)error->length_k);
 }
 
-/* Masks and modifiers, null for what a case has not, so that an object without these keys says the same. */
-static json_t *modifiers_json(const clmgk_attention_desc *desc)
-{
-    const bench_names gradients = bench_gradient_names(desc->gradients);
-    json_t *window = desc->use_window
-                         ? json_pack("[I, I]", (json_int_t)desc->window_left, (json_int_t)desc->window_right)
-                         : json_null();
-    json_t *bias = desc->use_bias
-                       ? json_pack("[I, I, I, I]", (json_int_t)desc->bias_batch, (json_int_t)desc->bias_heads,
-                                   (json_int_t)desc->bias_length, (json_int_t)desc->bias_length_k)
-                       : json_null();
-    json_t *sequences = desc->sequences ? json_integer((json_int_t)desc->sequences) : json_null();
-    json_t *dropout = desc->dropout > 0 ? json_real(desc->dropout) : json_null();
-    json_t *alibi = desc->use_alibi ? json_true() : json_null();
-    json_t *sinks = desc->use_sinks ? json_true() : json_null();
-    json_t *const object = json_pack(
-        "{s:s?, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:s?, s:s?}", "gradients", desc->gradients ? gradients.text : NULL,
-        "window", window, "sequences", sequences, "bias", bias, "alibi", alibi, "sinks", sinks, "dropout", dropout,
-        "softcap", tool_json_positive(desc->softcap), "score_mod", desc->score_mod, "mask_mod", desc->mask_mod);
-    return tool_json_merge(object, tool_json_features(desc));
-}
-
 /* What identifies a case. */
 static json_t *case_key_json(size_t device, const bench_case *one)
 {
-    const clmgk_attention_desc *desc = &one->desc;
-    json_t *key = json_pack("{s:I, s:s?, s:s, s:s, s:s, s:s}", "device", (json_int_t)device, "shape", one->shape->name,
-                            "variant", clmgk_variant_name(desc->variant), "engine", clmgk_engine_name(one->engine),
-                            "dtype", clmgk_dtype_name(desc->dtype), "pass", bench_pass_name(one->pass));
-    key = tool_json_merge(key, tool_json_own_dtypes(desc));
-    return tool_json_merge(tool_json_merge(key, tool_json_sizes(desc)), modifiers_json(desc));
+    return tool_json_merge(
+        json_pack("{s:I, s:s}", "device", (json_int_t)device, "engine", clmgk_engine_name(one->engine)),
+        bench_case_json(one));
 }
 
 static json_t *case_json(size_t index, const bench_peaks *peaks, const bench_group *group, const bench_case *one)
@@ -120,14 +95,13 @@ static json_t *failed_case_json(size_t index, const bench_case *one)
 
 static json_t *device_json(const bench_device *device)
 {
-    const clmgk_device_info *info = &device->tool.info;
-    return json_pack("{s:s, s:s, s:s, s:I, s:o, s:o, s:o, s:o, s:I}", "name", info->name, "platform", info->platform,
-                     "driver", info->driver, "compute_units", (json_int_t)info->compute_units, "peak_fma_gflops",
-                     tool_json_positive(device->peaks.fma_gflops), "peak_matrix_gflops",
-                     tool_json_positive(device->peaks.matrix_gflops), "peak_copy_gbps",
-                     tool_json_positive(device->peaks.copy_gbps), "peak_read_gbps",
-                     tool_json_positive(device->peaks.read_gbps), "peak_buffer_bytes",
-                     (json_int_t)device->peaks.buffer_bytes);
+    return tool_json_merge(tool_json_device(&device->tool.info),
+                           json_pack("{s:o, s:o, s:o, s:o, s:I}", "peak_fma_gflops",
+                                     tool_json_positive(device->peaks.fma_gflops), "peak_matrix_gflops",
+                                     tool_json_positive(device->peaks.matrix_gflops), "peak_copy_gbps",
+                                     tool_json_positive(device->peaks.copy_gbps), "peak_read_gbps",
+                                     tool_json_positive(device->peaks.read_gbps), "peak_buffer_bytes",
+                                     (json_int_t)device->peaks.buffer_bytes));
 }
 
 json_t *bench_json(size_t group_count, const bench_device *devices, size_t device_count)

@@ -288,6 +288,7 @@ static void close_run(bench_run *run)
         tool_device_close(&run->devices[i].tool);
     }
     free(run->devices);
+    free(run->options.programs);
     json_decref(run->before);
     tool_outputs_destroy(run->outputs);
 }

@@ -153,6 +153,9 @@ static tool_exit first_calls(const bench_device *device, const bench_options *op
     TOOL_TRY(take_plan_info(run, one, &info, error));
     TOOL_TRY(bench_time_calls(&device->tool, run, 1, &time, error));
     TOOL_TRY(validate(device, options, arrays, &info, run, one, error));
+    if (options->programs)
+        TOOL_TRY(tool_check_library(clmgk_context_save_programs(run->library, options->programs, NULL, &error->library),
+                                    error));
     const bench_case *earlier = earlier_case(device, options, one);
     if (was_compiled(device, &info, earlier)) {
         one->first_cold_ms = plan_ms + time.host;

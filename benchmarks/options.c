@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The command line: which devices, variants, sizes, and what to do with the figures. */
 #include "bench.h"
+#include "resolve.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -51,6 +52,7 @@
     X(VERBOSE, "verbose", NULL,                                                                                        \
       "tables of each size as it is measured: shortest and longest times, checks, the paper's\n"                       \
       "figures, counts of operations, peaks; without it, a line for each case")                                        \
+    X(PROGRAMS, "programs", "DIR", "write the cases' compiled programs to a folder that an application can ship")      \
     X(PLOT, "plot", "F.svg", "draw times and rates with gnuplot")                                                      \
     X(COMPARE, "compare", "F.json...",                                                                                 \
       "show changes beyond noise since an earlier --json; exit 1 on a regression, or\n"                                \
@@ -168,6 +170,8 @@ static tool_exit parse_manner(const char *const *values, bench_options *options,
     if (options->json && options->verbose)
         return tool_fail(error, TOOL_BAD_INPUT, "--verbose is given: expected none with --json, which has all figures");
     options->plot = values[OPTION_PLOT];
+    if (values[OPTION_PROGRAMS])
+        TOOL_TRY(tool_resolve_output("programs", values[OPTION_PROGRAMS], &options->programs, error));
     if (values[OPTION_COMPARE])
         options->compare[options->compare_count++] = values[OPTION_COMPARE];
     return TOOL_DONE;

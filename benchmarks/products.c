@@ -195,12 +195,9 @@ static void print_row(const row *r, FILE *stream)
 
 static json_t *way_json(const row *r, const way *w)
 {
-    const char *const precision =
-        r->size.precision != CLMGK_PRECISION_EXACT ? clmgk_precision_name(r->size.precision) : NULL;
-    json_t *const key = json_pack("{s:I, s:s, s:s?, s:I, s:I, s:I, s:s, s:b, s:b}", "device", (json_int_t)0, "dtype",
-                                  clmgk_dtype_name(r->size.dtype), "precision", precision, "m", (json_int_t)r->size.m,
-                                  "n", (json_int_t)r->size.n, "k", (json_int_t)r->size.k, "provider", w->name, "direct",
-                                  (int)w->direct, "untuned", (int)(w->parameters != NULL));
+    json_t *const key = tool_json_merge(tool_product_json(&r->size),
+                                        json_pack("{s:I, s:s, s:b, s:b}", "device", (json_int_t)0, "provider", w->name,
+                                                  "direct", (int)w->direct, "untuned", (int)(w->parameters != NULL)));
     if (w->refused[0] != '\0')
         return tool_json_merge(key, json_pack("{s:s}", "refused", w->refused));
     return tool_json_merge(

@@ -67,8 +67,7 @@ static tool_exit make_table(const json_t *const *objects, const char *const *pat
         {
             column *const next = &table->columns[table->column_count++];
             *next = (column){.object = objects[n], .device = (json_int_t)i};
-            snprintf(next->label, sizeof next->label, "%s (%s)", json_string_value(json_object_get(one, "name")),
-                     paths[n]);
+            snprintf(next->label, sizeof next->label, "%s (%s)", tool_json_text_of(one, "name"), paths[n]);
             tool_flatten(next->label);
         }
         json_array_foreach(json_object_get(objects[n], "cases"), i, one)
@@ -150,9 +149,8 @@ static void write_rows(const side_by_side *table, FILE *script)
             const json_t *const one = cell_of(&table->columns[c], table->rows[r]);
             const json_t *const time = json_object_get(one, "time_ms");
             if (one)
-                fprintf(script, "%.5g %.5g %.5g ", json_number_value(json_object_get(time, "median")),
-                        json_number_value(json_object_get(time, "min")),
-                        json_number_value(json_object_get(time, "max")));
+                fprintf(script, "%.5g %.5g %.5g ", tool_json_number_of(time, "median"),
+                        tool_json_number_of(time, "min"), tool_json_number_of(time, "max"));
             else
                 fputs("NaN NaN NaN ", script);
         }

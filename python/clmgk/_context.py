@@ -164,7 +164,7 @@ class Context:
     untuned : bool
         Ignores tuned parameters.
     program_dir : str or path, optional
-        Programs compiled ahead, by `save_programs` or ``clmgk-tune --programs``.
+        Programs compiled ahead, by `save_programs` or ``clmgk-bench --programs``.
     no_amx : bool
         Does not use AMX, the matrix unit of x86 CPUs. Plans with bfloat16 arrays, or with precision="bf16", use it, on CPUs
         with AMX-FP16 also plans with float16 arrays. They ask Linux for its registers once per process. ``CLMGK_AMX=0`` in

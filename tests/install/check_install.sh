@@ -54,7 +54,7 @@ expect_completion "soft" clmgk-analyze --estep s
 expect_completion "svg" clmgk-analyze --plot-format s
 expect_completion "softmax,hard-fish" clmgk-bench --variants softmax,hard-fi
 expect_completion "mix mix-weight mix-offset mix-hidden-offset mix-after" clmgk-bench --gradients mi
-expect_completion "quick" clmgk-tune --preset q
+expect_completion "quick" clmgk-tune --suite q
 expect_completion "" clmgk-tune --export ""
 [[ -z $(ls "$work/empty") ]] || { echo "completion writes files" >&2; exit 1; }
 

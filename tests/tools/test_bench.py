@@ -282,6 +282,16 @@ class Figures(BenchTest):
         self.assertGreater(found.index("In short"), found.index("GFLOP"))
         self.assertLessEqual(len(re.search(r"(?m)^  variant, heads .*$", found)[0]), 110)
 
+    def test_programs(self):
+        """Those of the cases, for an application to ship."""
+        folder = self.folder / "shipped"
+        self.bench("--variants", "softmax", "--programs", folder)
+        self.assertEqual([path.suffix for path in folder.iterdir()], [".bin"])
+        case = self.bench("--variants", "softmax", env={**QUICK, "CLMGK_PROGRAM_DIR": str(folder)})["cases"][0]
+        self.assertEqual(case["program"], "shipped")
+        link = self.foreign_link("programs", "../shipped")
+        self.refuse(4, *SIZES, *SHORT, "--programs", link / "new", words=["is a link of user 12346"])
+
     def test_two_devices(self):
         """Tables of each, and one of both. One device does not count twice."""
         both = {**QUICK, "POCL_DEVICES": "pthread pthread"}
@@ -644,6 +654,8 @@ PRODUCT_KEYS = {
     "m": int,
     "n": int,
     "k": int,
+    "transpose_a": bool,
+    "transpose_b": bool,
     "precision": (str, type(None)),
     "precision_used": str,
     "provider": str,

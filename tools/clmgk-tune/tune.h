@@ -1,15 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * clmgk-tune: measures a device once.
- *
- *     options.c   the command line             tune.c     a device's session: time, candidates, the proof
- *     manage.c    show, reset, export, import  search.c   which parameters to measure next
- *     programs.c  programs made ahead          cases.c    the cases, and what differs between their kinds
- *     report.c    results                      worker.c   a candidate, in a process of its own
- *     history.c   what was measured, on disk   child.c    such a process, seen from this one
- *
- * Each candidate runs in a process of its own, so that one that hangs or crashes the driver costs a time limit and
- * nothing else. This process never runs a kernel.
+ * clmgk-tune: measures a device once (tune.c), case by case (cases.c, which also has the search). Each candidate runs
+ * in a process of its own (worker.c), so that one that hangs or crashes the driver costs a time limit and nothing else;
+ * its result is a line of the history. The main process (main.c, manage.c) never runs a kernel.
  */
 #ifndef TUNE_H
 #define TUNE_H
@@ -17,7 +10,6 @@
 #include "cases.h"
 #include "output.h"
 #include "product.h"
-#include "search.h"
 
 #include <jansson.h>
 
@@ -26,14 +18,14 @@ typedef struct tune_options {
     tool_product products[TOOL_MAX_PRODUCTS];
     size_t product_count;
     const char *device;
-    bool all_devices;
-    double budget_s;
-    double candidate_s; /* a candidate that takes longer, compiling included, is given up */
-    bool resume, show, reset, json;
-    const char *export_path, *import_path, *programs_path; /* NULL: not asked for */
+    bool all_devices, resume, json;
+    double budget_s, candidate_s; /* for a device; for a candidate, compiling included */
+    tool_exit (*act)(const struct tune_options *options, tool_error *error); /* in the place of measuring; or NULL */
+    const char *path;                                                        /* for it */
+    char **argv;
+    tool_outputs *outputs; /* ends what runs on signals */
+    const char *folder;    /* for the programs that candidates compile */
 } tune_options;
-
-extern const tool_program tune_program;
 
 tool_exit tune_parse_options(int argc, char **argv, tune_options *options, bool *finished, tool_error *error);
 
@@ -42,158 +34,83 @@ tool_exit tune_show(const tune_options *options, tool_error *error);
 tool_exit tune_reset(const tune_options *options, tool_error *error);
 tool_exit tune_export(const tune_options *options, tool_error *error);
 tool_exit tune_import(const tune_options *options, tool_error *error);
-tool_exit tune_make_programs(const tune_options *options, tool_error *error);
 
-/* ---- cases and their results --------------------------------------------------------------------------------- */
+/* The cache, which has to have a file if it is to be changed. The end of an action: prints an object, whose reference
+ * it takes, if JSON is asked for. */
+tool_exit tune_get_cache(clmgk_tuning_info *info, bool to_change, tool_error *error);
+tool_exit tune_print(const tune_options *options, json_t *object, tool_error *error);
+
+/* Measures a device; *report (json_decref) is what was found. */
+tool_exit tune_device(const tune_options *options, const clmgk_device_info *device, json_t **report, tool_error *error);
 
 typedef enum tune_kind {
-    TUNE_ATTENTION, /* a pass; its spaces are engines */
-    TUNE_PRODUCT,   /* a shape in a layout; its spaces are providers */
-    TUNE_CLBLAST,   /* CLBlast's parameters, one set for all products of a type */
-    TUNE_KINDS
+    TUNE_ATTENTION, /* a pass; its choices are engines */
+    TUNE_PRODUCT,   /* a shape in a layout; its choices are providers */
+    TUNE_CLBLAST    /* CLBlast's parameters, one set for all products of a type */
 } tune_kind;
-
-typedef enum tune_outcome {
-    TUNE_UNMEASURED, /* the budget was spent before its turn */
-    TUNE_REFUSED,    /* the device can't run it: `message` */
-    TUNE_DEFAULT,    /* nothing beat the defaults beyond noise */
-    TUNE_FASTER      /* a candidate did: it is in the cache */
-} tune_outcome;
-
-struct tune_case;
-
-/* Cases with the same spaces: what is learnt of one says something about the others. */
-typedef struct tune_family {
-    const struct tune_case *first;
-    tune_space spaces[TUNE_MOST_SPACES];
-    const char *table[TUNE_MOST_SPACES]; /* of the parameters; NULL: there are none */
-    bool far[TUNE_MOST_SPACES];          /* an engine that was much slower than the default one */
-    size_t count;
-} tune_family;
 
 typedef struct tune_case {
     tune_kind kind;
-    size_t group, index;    /* its place in the request; of a product: its shape and its layout */
-    const bench_case *item; /* of attention */
-    tool_product product;   /* of a product */
-    char name[128];         /* for people */
-    json_t *what;           /* what tells it from all others, in the history and the report */
-    tune_family *family;
-    clmgk_context *library; /* for questions about the device */
-    tune_search search;
-    tune_candidate defaults[TUNE_MOST_SPACES];
-    bool known[TUNE_MOST_SPACES]; /* of the defaults */
-    size_t usual;                 /* the space that is used without tuning */
-    bool begun, finished;         /* by this run; nothing is left to do */
-    tune_outcome outcome;
-    char choice[32], parameters[512]; /* those that differ from the defaults */
-    double default_ms;
-    double ratio; /* tuned / default, of runs in turn */
-    size_t tried;
-    char message[256];
+    bench_group *group; /* this and the next: of attention */
+    bench_case *item;
+    tool_product product; /* to measure with, where it is no attention */
+    char name[128];       /* for people */
+    json_t *what;         /* what tells it from all others, in the history and the report */
+    json_t *known;        /* "CHOICE PARAMETERS": time / the defaults'; 0: not known yet; negative: failed, or wrong */
+    json_t *defaults;     /* "CHOICE": its parameters; null: not to be had, or in no time */
+    char usual[32];       /* the choice without tuning */
+    double default_ms;    /* of that */
+    size_t tried;         /* by this run */
+    bool begun, finished; /* by this run; nothing is left to do */
+    json_t *result;       /* the latest line of the history with an outcome; NULL: none */
 } tune_case;
 
-/* Candidates: all, and those that lost otherwise than by a complete measurement. */
-#define TUNE_COUNTS(X)                                                                                                 \
-    X(TRIED, "tried")                                                                                                  \
-    X(SLOW, "stopped_early")                                                                                           \
-    X(FAILED, "failed")                                                                                                \
-    X(HUNG, "hung")                                                                                                    \
-    X(CRASHED, "crashed")                                                                                              \
-    X(WRONG, "wrong")                                                                                                  \
-    X(UNCONFIRMED, "not_confirmed")
-#define TUNE_COUNT_NUMBER(name, text) TUNE_##name,
-typedef enum tune_count { TUNE_COUNTS(TUNE_COUNT_NUMBER) TUNE_COUNT_COUNT } tune_count;
-
-/* What was found on a device. */
-typedef struct tune_report {
-    clmgk_device_info device;
-    tune_case *cases; /* in the order of their turns, kind by kind */
+typedef struct tune_list {
+    tune_case *cases; /* in the order of their turns */
     size_t count;
-    tune_family *families;
-    size_t counts[TUNE_COUNT_COUNT];
-    double spent_s;
+    json_t *scores;        /* of changes: log(time after / time before), in any case */
     bench_request request; /* of `groups` */
     bench_group *groups;
-} tune_report;
+} tune_list;
 
-/* Lists all cases of report->device. On failure `report` holds what tune_report_free takes. */
-tool_exit tune_make_cases(const tune_options *options, clmgk_context *library, tune_report *report, tool_error *error);
+/* Lists all cases; on failure, too, `list` holds what tune_free_cases takes. Finds one; NULL: there is none. */
+tool_exit tune_make_cases(const tune_options *options, tune_list *list, tool_error *error);
+void tune_free_cases(tune_list *list);
+tune_case *tune_find_case(const tune_list *list, const json_t *what);
 
-/* "name=value,..." of the values that differ from `defaults` (NULL: all). */
-typedef struct tune_text {
-    char text[512];
-} tune_text;
-tune_text tune_point_text(const tune_space *space, const int32_t *values, const int32_t *defaults);
+/* The key of a result's choice. Stores the case's result in the cache. */
+#define TUNE_CHOICE_KEY(c) ((c)->item ? "engine" : "provider")
+tool_exit tune_store(const tune_case *c, clmgk_context *library, tool_error *error);
 
-/* The candidate that "choice" and "parameters" of an object name; false: none of this case. */
-bool tune_read(const tune_case *c, const json_t *object, tune_candidate *found);
+typedef struct tune_candidate {
+    char choice[32], parameters[512]; /* "name=value,..." */
+    char change[64];                  /* "name=value", from a point with the ratio `from`; "": it is a start */
+    double from;
+} tune_candidate;
 
-/* CLBlast does not tell its own parameters: the search begins at these. */
-void tune_set_start(tune_case *c, clmgk_device_class device_class);
+/* The words of `parameters` that differ from those of `defaults`. The fastest of a choice (NULL: of all); infinite:
+ * none has a time. Notes a time, unless the candidate failed before, which is final; what a line of the history tells
+ * about its change. */
+void tune_changes(const char *parameters, const char *defaults, tune_candidate *changes);
+double tune_fastest(const tune_case *c, const char *choice, tune_candidate *fastest);
+void tune_note(const tune_case *c, const char *choice, const char *parameters, double ratio);
+void tune_learn(const tune_list *list, const json_t *line);
 
-/* Whether a space, with its defaults, may be compared with the usual one. */
-bool tune_may_try(const tune_case *c, size_t space);
+/* The candidate to measure next, which is legal and new. False: nothing is left that promises an improvement. Whether
+ * to measure choice number i with its defaults. */
+bool tune_propose(const tune_list *list, const tune_case *c, const tool_device *device, tune_candidate *next);
+bool tune_may_look(const tune_list *list, const tune_case *c, const tool_device *device, size_t i, const char *choice);
 
-/* The fastest candidates of the nearest cases become this one's starts. */
-void tune_take_starts(const tune_report *report, tune_case *c);
+/* The history: everything measured on a device with a driver, beside the tuning cache: JSON objects, one a line. Any
+ * process appends lines, whose reference is taken. */
+#define TUNE_PATH_SIZE 1200
+void tune_history_name(const char *folder, const clmgk_device_info *device, char path[TUNE_PATH_SIZE]);
+tool_exit tune_history_add(const char *path, json_t *line, tool_error *error);
 
-/* Stores the result in the cache. */
-tool_exit tune_store(const tune_case *c, tool_error *error);
-
-/* Its result. */
-void tune_print_case(const tune_case *c, FILE *stream);
-
-void tune_print_report(const tune_report *report);
-json_t *tune_report_json(const tune_report *report);
-void tune_report_free(tune_report *report);
-
-/* ---- a candidate's process ------------------------------------------------------------------------------------- */
-
-/* The first argument of such a process; its folder, the device, the job and the arguments of this one follow. */
-#define TUNE_WORKER_OPTION "--worker"
-
-/* Its main function. The answer, a JSON object, goes to standard output as a line. */
-int tune_worker(int argc, char **argv);
-
-/* What all of them share. */
-typedef struct tune_setup {
-    tool_outputs *outputs; /* ends them on signals */
-    const char *folder;    /* for the programs that they compile */
-    char selector[32];     /* of the device */
-    int argc;
-    char **argv;
-} tune_setup;
-
-typedef struct tune_child {
-    pid_t process; /* 0: none */
-    int from;
-    double end_ms; /* of its time */
-} tune_child;
-
-/* Starts a process for a job, whose reference is taken (NULL is out of memory). */
-tool_exit tune_child_start(const tune_setup *setup, json_t *job, double limit_ms, tune_child *child, tool_error *error);
-
-/* Waits for its end, or ends it: *answer (json_decref) is NULL if it died, most likely in the driver, or `hung`. */
-tool_exit tune_child_finish(const tune_setup *setup, tune_child *child, bool *hung, json_t **answer, tool_error *error);
-
-/* ---- history ------------------------------------------------------------------------------------------------- */
-
-/* Everything measured on one device with this driver, kept beside the tuning cache so that a run that was cut off can
- * go on: a file of JSON objects, one a line. Without `resume` it begins empty, else *records (json_decref) has what was
- * there. The file is locked, which keeps a second clmgk-tune out. */
-tool_exit tune_history_open(const char *folder, const clmgk_device_info *device, bool resume, FILE **file,
-                            json_t **records, tool_error *error);
-
-/* Appends a record (its reference is taken; NULL is out of memory). */
-tool_exit tune_history_add(FILE *file, json_t *record, tool_error *error);
-
-/* Removes it. */
-tool_exit tune_history_remove(const char *folder, const clmgk_device_info *device, tool_error *error);
-
-/* ---- a device --------------------------------------------------------------------------------------------------- */
-
-/* Goes through all cases of report->device. */
-tool_exit tune_device(const tune_options *options, tune_setup *setup, tune_report *report, tool_error *error);
+/* The main function of a candidate's process, which has its job in this variable of the environment. It stops itself
+ * when the candidate is compiled, and goes on by SIGCONT. At its end it has added the job with its result to the
+ * history, else its status is not TOOL_DONE. */
+#define TUNE_JOB "CLMGK_TUNE_JOB"
+int tune_worker(int argc, char **argv, const char *job);
 
 #endif

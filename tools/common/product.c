@@ -55,6 +55,15 @@ clmgk_gemm_desc tool_product_desc(const tool_product *product)
     return desc;
 }
 
+json_t *tool_product_json(const tool_product *product)
+{
+    const bool exact = product->precision == CLMGK_PRECISION_EXACT;
+    return json_pack("{s:s, s:s?, s:I, s:I, s:I, s:b, s:b}", "dtype", clmgk_dtype_name(product->dtype), "precision",
+                     exact ? NULL : clmgk_precision_name(product->precision), "m", (json_int_t)product->m, "n",
+                     (json_int_t)product->n, "k", (json_int_t)product->k, "transpose_a", (int)product->transpose_a,
+                     "transpose_b", (int)product->transpose_b);
+}
+
 double tool_product_gflops(const tool_product *product, double ms)
 {
     return 2e-6 * (double)product->m * (double)product->n * (double)product->k / ms;

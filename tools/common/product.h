@@ -31,6 +31,9 @@ typedef struct tool_product_text {
 } tool_product_text;
 tool_product_text tool_product_name(const tool_product *product);
 
+/* dtype, precision (null: exact), m, n, k, transpose_a and transpose_b. */
+json_t *tool_product_json(const tool_product *product);
+
 /* A, B and C on the host, and on the device in the product's type: numbers of [-1, 1], C NaN. On failure it holds what
  * the release takes. */
 typedef struct tool_matrices {

@@ -139,6 +139,23 @@ json_t *tool_json_positive(double number)
     return number > 0 ? json_real(number) : json_null();
 }
 
+const char *tool_json_text_of(const json_t *object, const char *key)
+{
+    return json_string_value(json_object_get(object, key));
+}
+
+double tool_json_number_of(const json_t *object, const char *key)
+{
+    return json_number_value(json_object_get(object, key));
+}
+
+json_t *tool_json_device(const clmgk_device_info *info)
+{
+    return json_pack("{s:o, s:o, s:o, s:I}", "name", tool_json_text(info->name), "platform",
+                     tool_json_text(info->platform), "driver", tool_json_text(info->driver), "compute_units",
+                     (json_int_t)info->compute_units);
+}
+
 void tool_json_append(json_t **list, json_t *item)
 {
     if (json_array_append_new(*list, item) == 0)

@@ -175,6 +175,13 @@ json_t *tool_json_text(const char *text);
 json_t *tool_json_number(double number);
 json_t *tool_json_positive(double number);
 
+/* What an object has under a key: text (NULL: none), a number (0: none). */
+const char *tool_json_text_of(const json_t *object, const char *key);
+double tool_json_number_of(const json_t *object, const char *key);
+
+/* name, platform, driver and compute_units of a device. */
+json_t *tool_json_device(const clmgk_device_info *info);
+
 /* Appends `item` to a list, takes its reference; without memory the list is freed and becomes NULL. */
 void tool_json_append(json_t **list, json_t *item);
 

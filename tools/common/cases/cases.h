@@ -284,6 +284,9 @@ typedef struct bench_label {
 } bench_label;
 bench_label bench_case_label(const bench_case *one);
 
+/* What tells it from other cases: shape, variant, types, pass, sizes, masks and modifiers. */
+json_t *bench_case_json(const bench_case *one);
+
 /* Whether its plan took parameters that were measured on a device. */
 bool bench_is_tuned(const bench_case *one);
 
@@ -425,6 +428,10 @@ typedef struct bench_runner {
 /* The plan alone, into an empty `run`. On failure `run` holds what bench_runner_close takes. */
 tool_exit bench_runner_plan(const tool_device *device, const bench_manner *manner, const clmgk_attention_desc *desc,
                             bench_runner *run, tool_error *error);
+
+/* Gives a plan its arrays, its outputs spoiled. */
+tool_exit bench_runner_fill(const tool_device *device, const bench_arrays *arrays, const clmgk_attention_desc *desc,
+                            bench_pass pass, bench_runner *run, tool_error *error);
 
 /* A plan with its arrays, its outputs spoiled; *plan_ms is what making the plan took. On failure `run` holds what
  * bench_runner_close takes. */

@@ -488,3 +488,35 @@ bool bench_fits(const clmgk_device_info *info, bench_group *group)
     }
     return false;
 }
+
+/* Masks and modifiers, null for what a case has not, so that an object without these keys says the same. */
+static json_t *modifiers_json(const clmgk_attention_desc *desc)
+{
+    const bench_names gradients = bench_gradient_names(desc->gradients);
+    json_t *window = desc->use_window
+                         ? json_pack("[I, I]", (json_int_t)desc->window_left, (json_int_t)desc->window_right)
+                         : json_null();
+    json_t *bias = desc->use_bias
+                       ? json_pack("[I, I, I, I]", (json_int_t)desc->bias_batch, (json_int_t)desc->bias_heads,
+                                   (json_int_t)desc->bias_length, (json_int_t)desc->bias_length_k)
+                       : json_null();
+    json_t *sequences = desc->sequences ? json_integer((json_int_t)desc->sequences) : json_null();
+    json_t *dropout = desc->dropout > 0 ? json_real(desc->dropout) : json_null();
+    json_t *alibi = desc->use_alibi ? json_true() : json_null();
+    json_t *sinks = desc->use_sinks ? json_true() : json_null();
+    json_t *const object = json_pack(
+        "{s:s?, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:s?, s:s?}", "gradients", desc->gradients ? gradients.text : NULL,
+        "window", window, "sequences", sequences, "bias", bias, "alibi", alibi, "sinks", sinks, "dropout", dropout,
+        "softcap", tool_json_positive(desc->softcap), "score_mod", desc->score_mod, "mask_mod", desc->mask_mod);
+    return tool_json_merge(object, tool_json_features(desc));
+}
+
+json_t *bench_case_json(const bench_case *one)
+{
+    const clmgk_attention_desc *desc = &one->desc;
+    json_t *key =
+        json_pack("{s:s?, s:s, s:s, s:s}", "shape", one->shape->name, "variant", clmgk_variant_name(desc->variant),
+                  "dtype", clmgk_dtype_name(desc->dtype), "pass", bench_pass_name(one->pass));
+    key = tool_json_merge(key, tool_json_own_dtypes(desc));
+    return tool_json_merge(tool_json_merge(key, tool_json_sizes(desc)), modifiers_json(desc));
+}

@@ -81,6 +81,19 @@ tool_exit bench_runner_plan(const tool_device *device, const bench_manner *manne
     return tool_check_library(clmgk_plan_create(run->library, desc, &plan_options, &run->plan, &error->library), error);
 }
 
+tool_exit bench_runner_fill(const tool_device *device, const bench_arrays *arrays, const clmgk_attention_desc *desc,
+                            bench_pass pass, bench_runner *run, tool_error *error)
+{
+    run->pass = BENCH_FORWARD;
+    TOOL_TRY(bench_own_create(device, arrays, desc, clmgk_plan_workspace_size(run->plan), &run->own, error));
+    if (pass == BENCH_BACKWARD) { /* O and L */
+        bench_call_time time = {0, 0};
+        TOOL_TRY(bench_time_calls(device, run, 1, &time, error));
+    }
+    run->pass = pass;
+    return bench_spoil(device, desc, pass, &run->own, error);
+}
+
 tool_exit bench_runner_open(const tool_device *device, const bench_manner *manner, const bench_arrays *arrays,
                             const clmgk_attention_desc *desc, bench_pass pass, bench_runner *run, double *plan_ms,
                             tool_error *error)
@@ -89,13 +102,7 @@ tool_exit bench_runner_open(const tool_device *device, const bench_manner *manne
     const double start = tool_now_ms();
     TOOL_TRY(bench_runner_plan(device, manner, desc, run, error));
     *plan_ms = tool_now_ms() - start;
-    TOOL_TRY(bench_own_create(device, arrays, desc, clmgk_plan_workspace_size(run->plan), &run->own, error));
-    if (pass == BENCH_BACKWARD) { /* O and L */
-        bench_call_time time = {0, 0};
-        TOOL_TRY(bench_time_calls(device, run, 1, &time, error));
-    }
-    run->pass = pass;
-    return bench_spoil(device, desc, pass, &run->own, error);
+    return bench_runner_fill(device, arrays, desc, pass, run, error);
 }
 
 tool_exit bench_runner_info(const bench_runner *run, clmgk_plan_info *plan, bench_pass_info *pass, tool_error *error)
