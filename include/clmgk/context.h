@@ -55,11 +55,11 @@ typedef struct clmgk_context_options {
     const char *tuning_dir;
     int32_t untuned; /* 1: ignore tuned values of the file and of the library; use the device class's defaults */
 
-    /* Folder of precompiled programs that an application ships. clmgk_context_save_programs and `clmgk-bench --programs`
-     * fill it. The library searches it before the cache, on every device, and never writes to it. NULL: the environment
-     * variable CLMGK_PROGRAM_DIR; an empty string, here or there: no folder. A file is used only for the same library
-     * version, kernels, options, device and driver, only if it is undamaged, and only if the file and the folder belong
-     * to the user or root and nobody else may write them. Other programs are compiled as usual.
+    /* Folder of precompiled programs that an application ships. clmgk_context_save_programs and `clmgk-bench
+     * --programs` fill it. The library searches it before the cache, on every device, and never writes to it. NULL: the
+     * environment variable CLMGK_PROGRAM_DIR; an empty string, here or there: no folder. A file is used only for the
+     * same library version, kernels, options, device and driver, only if it is undamaged, and only if the file and the
+     * folder belong to the user or root and nobody else may write them. Other programs are compiled as usual.
      * clmgk_plan_info.origin tells where a plan's programs came from; clmgk_program_dir_get_info tells why a folder is
      * not read. */
     const char *program_dir;

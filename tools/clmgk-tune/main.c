@@ -60,7 +60,7 @@ static tool_exit parse_action(const char *const *values, tune_options *options, 
     return TOOL_DONE;
 }
 
-tool_exit tune_parse_options(int argc, char **argv, tune_options *options, bool *finished, tool_error *error)
+static tool_exit parse_options(int argc, char **argv, tune_options *options, bool *finished, tool_error *error)
 {
     const char *values[OPTION_COUNT];
     unsigned suite = 0;
@@ -90,14 +90,6 @@ tool_exit tune_parse_options(int argc, char **argv, tune_options *options, bool 
     options->resume = values[OPTION_RESUME] != NULL;
     options->json = values[TOOL_OPTION_JSON] != NULL;
     return TOOL_DONE;
-}
-
-tool_exit tune_print(const tune_options *options, json_t *object, tool_error *error)
-{
-    if (options->json)
-        return tool_print_json(object, error);
-    json_decref(object);
-    return tool_flush_stdout(error);
 }
 
 /* Measures the devices one after another. */
@@ -133,9 +125,9 @@ int main(int argc, char **argv)
     tune_options options;
     tool_error error = {.message = ""};
     bool finished = false;
-    if (getenv(TUNE_JOB))
-        return tune_worker(argc, argv, getenv(TUNE_JOB));
-    tool_exit status = tune_parse_options(argc, argv, &options, &finished, &error);
+    tool_exit status = parse_options(argc, argv, &options, &finished, &error);
+    if (status == TOOL_DONE && getenv(TUNE_JOB))
+        return tune_worker(&options, getenv(TUNE_JOB));
     if (status == TOOL_DONE && !finished)
         status = options.act ? options.act(&options, &error) : tune(&options, &error);
     return tool_report(&program, status, &error);

@@ -28,6 +28,14 @@ tool_exit tune_get_cache(clmgk_tuning_info *info, bool to_change, tool_error *er
                : tool_fail(error, TOOL_BAD_INPUT, "CLMGK_CACHE_DIR is empty: no tuning cache is in use");
 }
 
+tool_exit tune_print(const tune_options *options, json_t *object, tool_error *error)
+{
+    if (options->json)
+        return tool_print_json(object, error);
+    json_decref(object);
+    return tool_flush_stdout(error);
+}
+
 static json_t *entry_json(const clmgk_tuning_entry *entry)
 {
     return json_pack("{s:o, s:o, s:o, s:o, s:I, s:s, s:s, s:s, s:s, s:o, s:o, s:b, s:b, s:o, s:b, s:s}", "device",

@@ -27,8 +27,6 @@ typedef struct tune_options {
     const char *folder;    /* for the programs that candidates compile */
 } tune_options;
 
-tool_exit tune_parse_options(int argc, char **argv, tune_options *options, bool *finished, tool_error *error);
-
 /* Actions that measure nothing. */
 tool_exit tune_show(const tune_options *options, tool_error *error);
 tool_exit tune_reset(const tune_options *options, tool_error *error);
@@ -111,6 +109,6 @@ tool_exit tune_history_add(const char *path, json_t *line, tool_error *error);
  * when the candidate is compiled, and goes on by SIGCONT. At its end it has added the job with its result to the
  * history, else its status is not TOOL_DONE. */
 #define TUNE_JOB "CLMGK_TUNE_JOB"
-int tune_worker(int argc, char **argv, const char *job);
+int tune_worker(tune_options *options, const char *job);
 
 #endif

@@ -28,7 +28,7 @@ typedef struct contender {
 } contender;
 
 typedef struct worker {
-    tune_options options;
+    const tune_options *options;
     tool_device device;
     tune_list list;
     json_t *job;
@@ -46,7 +46,7 @@ static bench_manner manner_of(const worker *w, bool candidate)
     const char *const choice = tool_json_text_of(w->job, "choice"), *const parameters =
                                                                         tool_json_text_of(w->job, "parameters");
     const bool backward = w->c->item && w->c->item->pass == BENCH_BACKWARD;
-    bench_manner manner = {.cache_dir = w->options.folder, .untuned = true};
+    bench_manner manner = {.cache_dir = w->options->folder, .untuned = true};
     if (candidate && json_is_true(json_object_get(w->job, "cached"))) /* as any program would */
         return (bench_manner){.cache_dir = NULL};
     if (candidate && choice && w->c->item)
@@ -234,22 +234,20 @@ static tool_exit do_job(worker *w, tool_error *error)
     return compare(w, error);
 }
 
-int tune_worker(int argc, char **argv, const char *job)
+int tune_worker(tune_options *options, const char *job)
 {
     static worker w; /* beyond a usual stack */
     tool_error error = {.message = ""};
-    bool finished = false;
     json_t *const all = json_loads(job, 0, NULL);
     const char *const folder = tool_json_text_of(all, "folder");
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* one that hangs must not outlive its parent */
-    tool_exit status = tune_parse_options(argc, argv, &w.options, &finished, &error);
-    w.options.folder = folder;
+    options->folder = folder;
+    w.options = options;
     w.job = json_object_get(all, "line");
+    tool_exit status = tune_make_cases(options, &w.list, &error);
     /* the drivers' own caches: what is compiled for candidates does not fill the user's */
     if (!folder || setenv("POCL_CACHE_DIR", folder, 1) != 0 || setenv("CUDA_CACHE_PATH", folder, 1) != 0)
         status = tool_fail_memory(&error, "a job");
-    if (status == TOOL_DONE)
-        status = tune_make_cases(&w.options, &w.list, &error);
     if (status == TOOL_DONE)
         status = tool_device_open(tool_json_text_of(all, "device"), &w.device, &error);
     w.c = tune_find_case(&w.list, json_object_get(w.job, "case"));
