@@ -62,14 +62,14 @@ static void expect_program(th_session *session, clmgk_attention_desc desc, size_
 TH_TEST(softmax)
 {
     const clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 0, 0);
-    expect_program(session, desc, 0, 20, true);
+    expect_program(session, desc, 0, session->full ? 20 : 14, true);
 }
 
 TH_TEST(gaussian)
 {
     clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_GAUSSIAN, 0, 0);
     desc.prior_shape = CLMGK_PRIOR_HMS;
-    expect_program(session, desc, 4, 8, false);
+    expect_program(session, desc, 4, session->full ? 8 : 5, false);
 }
 
 /* Every shape of prior and variance that an array has, each pair with a program; the quick tier takes each shape with
@@ -100,13 +100,13 @@ TH_TEST(smgk_with_priors_and_variances)
 TH_TEST(smgk_with_one_variance)
 {
     const clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SMGK, 0, 0);
-    expect_program(session, desc, 4, 8, true);
+    expect_program(session, desc, 4, session->full ? 8 : 4, true);
 }
 
-/* The other forms: in full every variant, score, E-step, with and without arrays. */
-TH_TEST(every_form)
+/* The other forms: every variant, score, E-step, with and without arrays. */
+TH_FULL_TEST(every_form)
 {
-    for (size_t n = 0; session->full && n < 32; n++) {
+    for (size_t n = 0; n < 32; n++) {
         clmgk_attention_desc desc = th_small_desc(th_variants[2 + n / 16], 0, 0);
         desc.score = th_scores[n / 8 % 2];
         desc.estep = th_esteps[n / 4 % 2];
@@ -167,7 +167,7 @@ TH_TEST(storage_types)
             desc.prior_shape = CLMGK_PRIOR_HMS;
             desc.variance_shape = CLMGK_VARIANCE_HM;
         }
-        expect_program(session, desc, 2, 8, false);
+        expect_program(session, desc, 2, session->full ? 8 : 5, false);
     }
 }
 
@@ -216,7 +216,7 @@ TH_TEST(mixed_storage_types)
         {CLMGK_VARIANT_SMGK, CLMGK_DTYPE_BF16, CLMGK_STORAGE_F32, CLMGK_STORAGE_F16, CLMGK_STORAGE_F32, 5, 17},
         {CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, CLMGK_STORAGE_F16, CLMGK_STORAGE_F16, CLMGK_STORAGE_AS_Q, 64, 64}};
     enum { FIRST = 4, SHAPES = 8 };
-    for (size_t n = 0; n < (session->full ? TH_COUNT(mixes) : 1) * SHAPES; n++) {
+    for (size_t n = session->full ? 0 : SHAPES / 2; n < (session->full ? TH_COUNT(mixes) : 1) * SHAPES; n++) {
         const size_t mix = n / SHAPES, shape = n % SHAPES;
         clmgk_attention_desc desc = th_mix_desc(&mixes[mix]);
         uint64_t random = n;
@@ -264,7 +264,7 @@ static void expect_packed(th_session *session, clmgk_variant variant, size_t fir
         desc.bias_length_k = n / 4 == 1 || desc.bias_length == 0 ? 1 : 0;
         desc.prior_shape = CLMGK_PRIOR_HMS;
         desc.dropout = 0.25;
-        expect_program(session, desc, 2, 8, false);
+        expect_program(session, desc, 2, session->full ? 8 : 5, false);
     }
 }
 
@@ -304,7 +304,7 @@ TH_TEST(softcap_and_dropout)
     desc.bias_length = desc.bias_length_k = 1;
     desc.softcap = 1.5;
     desc.dropout = 0.4;
-    expect_program(session, desc, 4, 8, false);
+    expect_program(session, desc, 4, session->full ? 8 : 5, false);
 }
 
 /* The slope of the soft-cap enters the row sums for dQ and dshift, but not those for a bias without key axis. */
@@ -320,9 +320,9 @@ TH_TEST(softcap_of_a_shifted_key)
     expect_program(session, desc, 3, 6, false);
 }
 
-TH_TEST(every_bias)
+TH_FULL_TEST(every_bias)
 {
-    for (size_t n = 0; session->full && n < 16; n++) {
+    for (size_t n = 0; n < 16; n++) {
         clmgk_attention_desc desc = th_small_desc(th_variants[n / 4], 0, 0);
         desc.use_bias = 1;
         desc.bias_length = (int64_t)(n % 2);
@@ -550,7 +550,7 @@ static void give_sign(th_problem *problem, th_name name, double sign)
  * bound counts k - q as a single term, so signs are chosen that avoid cancellation within it. */
 TH_TEST(one_key_has_no_gradient)
 {
-    for (size_t n = 0; n < 20 * TH_COUNT(th_variants); n++) {
+    for (size_t n = 0; n < (session->full ? 20 : 5) * TH_COUNT(th_variants); n++) {
         clmgk_attention_desc desc = th_small_desc(th_variants[n % TH_COUNT(th_variants)], 70, 1);
         desc.gradients = th_all_gradients(&desc);
         TH_PROBLEM problem = th_problem_make(&desc, n);
@@ -741,7 +741,7 @@ TH_TEST(engine_parameters)
         clmgk_attention_desc desc = th_small_desc(n % 2 == 0 ? CLMGK_VARIANT_SOFTMAX : CLMGK_VARIANT_SMGK, 150, 270);
         th_set_lengths(&desc);
         desc.gradients = th_all_gradients(&desc);
-        for (desc.causal = 0; desc.causal < 2; desc.causal++) {
+        for (desc.causal = session->full ? 0 : 1; desc.causal < 2; desc.causal++) {
             TH_PROBLEM problem = th_problem_make(&desc, n);
             clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
             options.engine = blocks[block].engine;
@@ -780,23 +780,20 @@ TH_TEST(short_panels)
 
 /* Every width of the lane engine's vectors, whatever the device's: panels of two vectors with every number of rows and
  * keys, beyond a tile, too; the form for few rows with every number of keys. The backward pass of the first form alone,
- * as its programs take seconds to compile; the quick tier has the other families at the width that is no device's own.
- */
+ * as its programs take seconds to compile; the quick tier has the width that is no device's own. */
 TH_TEST(lane_widths)
 {
     static const struct {
         clmgk_variant variant;
-        int64_t widest;
         const char *parameters;
-    } forms[] = {{CLMGK_VARIANT_SOFTMAX, 16, ",vectors=2,panels=1,tile=32,block=8"},
-                 {CLMGK_VARIANT_HARD_FISH, 4, ",vectors=2,panels=1,tile=32,block=8"},
-                 {CLMGK_VARIANT_LINEAR, 4, ""},
-                 {CLMGK_VARIANT_SOFTMAX, 16, ""}};
-    for (int64_t width = 4; session->engine[0] == CLMGK_ENGINE_LANE && width <= 16; width *= session->full ? 2 : 4)
+    } forms[] = {{CLMGK_VARIANT_SOFTMAX, ",vectors=2,panels=1,tile=32,block=8"},
+                 {CLMGK_VARIANT_HARD_FISH, ",vectors=2,panels=1,tile=32,block=8"},
+                 {CLMGK_VARIANT_LINEAR, ""},
+                 {CLMGK_VARIANT_SOFTMAX, ""}};
+    const int64_t widest = session->engine[0] != CLMGK_ENGINE_LANE ? 0 : session->full ? 16 : 4;
+    for (int64_t width = 4; width <= widest; width *= 2)
         for (int64_t n = 0; n < 2 * width * (int64_t)TH_COUNT(forms); n++) {
             const int64_t form = n / (2 * width), length = n % (2 * width) + 1;
-            if (width > (session->full ? 16 : forms[form].widest))
-                continue;
             const bool few = form == TH_COUNT(forms) - 1;
             const int64_t keys = (5 * length) % (2 * width) + 1 + length % 2 * 32;
             char parameters[64];

@@ -16,7 +16,7 @@ static void sweep_sequences(th_session *session, clmgk_variant variant)
             clmgk_attention_desc desc = th_small_desc(variant, sequence[n], sequence[s]);
             desc.causal = (n + s) % 2 == 1;
             desc.heads = 1 + (int64_t)(n % 2);
-            if (session->full || (n * 5 + s * 3) % 4 == 0 || n == s)
+            if (session->full || (n * 5 + s * 3) % 8 == 0 || n == s)
                 th_expect_desc(session, &desc, n * 100 + s);
         }
     }
@@ -93,7 +93,7 @@ TH_TEST(engine_parameters)
         for (size_t v = 0; v < (session->full ? TH_COUNT(th_variants) : 1); v++) {
             clmgk_attention_desc desc = th_small_desc(session->full ? th_variants[v] : blocks[n].variant, 150, 270);
             th_set_lengths(&desc);
-            for (desc.causal = 0; desc.causal < 2; desc.causal++) {
+            for (desc.causal = session->full ? 0 : 1; desc.causal < 2; desc.causal++) {
                 TH_PROBLEM problem = th_problem_make(&desc, n);
                 th_expect_with(session, &problem, blocks[n].engine, blocks[n].parameters);
             }
@@ -362,6 +362,9 @@ TH_TEST(mixed_storage_types)
     static const int64_t keys[] = {141, 64, 17, 700};
     for (size_t n = 0; n < TH_COUNT(mixes) * TH_COUNT(keys); n++) {
         const size_t number = n / TH_COUNT(keys);
+        /* a problem with gaps, and one without; ranges of keys for few rows */
+        if (!session->full && (number < 2 ? n % 4 > 1 : n % 4 % 3 != 0))
+            continue;
         clmgk_attention_desc desc = th_mix_desc(&mixes[number].mix);
         desc.length = mixes[number].length;
         desc.length_k = keys[n % TH_COUNT(keys)];

@@ -18,7 +18,8 @@ TH_TEST(windows)
         desc.use_lengths_q = n % 5 == 0;
         desc.batch = 2;
         for (desc.causal = 0; desc.causal < 2; desc.causal++)
-            th_expect_desc(session, &desc, n);
+            if (session->full || (size_t)desc.causal == (n + n / TH_WINDOWS) % 2)
+                th_expect_desc(session, &desc, n);
     }
 }
 
@@ -75,6 +76,8 @@ TH_TEST(biases)
 {
     static const int64_t batches[] = {1, 2, 3, 6};
     for (size_t n = 0; n < 24; n++) {
+        if (!th_takes(session, n + n / 4, 2)) /* every shape of a bias */
+            continue;
         clmgk_attention_desc desc = th_small_desc(variants[n % 3], 3 * (int64_t)n + 20, n % 4 == 1 ? 64 : 150);
         th_set_bias_axes(&desc, n / 3);
         desc.batch = 6;
@@ -181,6 +184,8 @@ TH_TEST(softcaps)
     static const double caps[] = {1e-3, 0.5, 30.0, 1e30, 3.4e38};
     static const double factors[] = {1e-10, 1e-2, 1.0, 30.0, 1e6};
     for (size_t n = 0; n < TH_COUNT(caps) * TH_COUNT(factors); n++) {
+        if (!th_takes(session, n, 3)) /* every cap, every factor */
+            continue;
         clmgk_attention_desc desc = th_small_desc(n % 4 == 3 ? CLMGK_VARIANT_SMGK : CLMGK_VARIANT_SOFTMAX, 37, 150);
         desc.components = 1;
         desc.score = CLMGK_SCORE_DOT;

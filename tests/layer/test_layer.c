@@ -243,6 +243,8 @@ TH_TEST(rows_masked_by_a_finite_bias)
     for (size_t n = 0; n < 4 * TH_COUNT(variants); n++)
         for (size_t engine = 0; engine < (n < 4 ? session->engines : 1); engine++) {
             const bool ignored = n % 2 == 0, small = n / 2 % 2 == 1;
+            if (!session->full && n >= 4 && ignored == small)
+                continue;
             char name[120];
             snprintf(name, sizeof(name), "%s, engine %zu, %s masks, masked rows %s a gradient",
                      clmgk_variant_name(variants[n / 4]), engine, small ? "small" : "large",
