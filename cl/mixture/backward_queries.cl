@@ -22,12 +22,16 @@
 
 #include "mixture/block.clh"
 
+#include "mixture/rows.clh"
+
 #define SLOTS             PRODUCTS
 #define HAS_KEY_GRADIENTS WANT_Q
 #define HAS_KEY_SUMS      0
 #define HAS_KEY_REST      0
 #define PRIOR_APART       0
-#define KEEPS_ROW_SUMS    HAS_ROW_SUMS
+/* dQ wants R_ir summed over the components: it multiplies these sums' numbers. */
+#define SLOT_SUMS      (SUMS_SLOTS && WANT_Q && SCORE_GAUSSIAN && HAS_ROW_SUMS && !KEYS_SHIFTED && !WANT_SHIFT)
+#define KEEPS_ROW_SUMS (HAS_ROW_SUMS && !(SLOT_SUMS))
 
 #include "engine/backward.clh"
 
@@ -35,14 +39,14 @@
 #include "mixture/terms.clh"
 
 /* The bias' row sums are those of all components, unless a soft-cap or a factor comes between. */
-#define BIAS_SUMS_APART (HAS_BIAS_ROW_SUMS && (SCORES_SHAPED || ROW_SUMS_SCALED || !HAS_ROW_SUMS))
+#define BIAS_SUMS_APART (HAS_BIAS_ROW_SUMS && (SCORES_SHAPED || ROW_SUMS_SCALED || !KEEPS_ROW_SUMS))
 
 /* Values of the block's rows. */
 typedef struct query_values {
     real log[BLOCK_ROWS], log_low[BLOCK_ROWS], delta[BLOCK_ROWS];
-    real sum[HAS_ROW_SUMS ? COMPONENTS : 1][BLOCK_ROWS]; /* R_ir */
-    real bias[BLOCK_ROWS];                               /* sum_jr dS_ijr */
-    real output[BLOCK_ROWS];                             /* DELTA_SUMMED: sum_j P_ij dP_ij, which is dO_i.O_i */
+    real sum[KEEPS_ROW_SUMS ? COMPONENTS : 1][BLOCK_ROWS]; /* R_ir */
+    real bias[BLOCK_ROWS];                                 /* sum_jr dS_ijr */
+    real output[BLOCK_ROWS];                               /* DELTA_SUMMED: sum_j P_ij dP_ij, which is dO_i.O_i */
 } query_values;
 
 /* A block of queries and the tile that it is at. */
@@ -132,7 +136,7 @@ FUNCTION void block_gradients(const query_block *b, const bool masked, const boo
             own.key = 0;
             own.row = row;
             pair_gradients(b, b->view, factored, hidden[v], &n, d[u][v], &own);
-            if (HAS_ROW_SUMS)
+            if (KEEPS_ROW_SUMS)
                 COMPONENTS_FOR(r)
                     sums[r][v] += row[r];
             if (BIAS_SUMS_APART)
@@ -188,7 +192,7 @@ FUNCTION void tile_gradients(const query_block *b)
         if (SUMS_BY_SUB_TILE)
             slots_accumulate(b);
     }
-    if (HAS_ROW_SUMS)
+    if (KEEPS_ROW_SUMS)
         COMPONENTS_FOR(r)
             ROWS_FOR(v)
                 b->query->sum[r][v] = HAS_FACTORED && b->view->factored
@@ -210,7 +214,7 @@ FUNCTION void finish_sums(const query_block *b, const problem *p, int first, con
 {
     engine *const e = &b->g->base;
     query_values *const query = b->query;
-#if HAS_ROW_SUMS
+#if KEEPS_ROW_SUMS
     COMPONENTS_FOR(r) {
         rows_sum(e, query->sum[r]);
         ROWS_FOR(v) {
@@ -247,9 +251,11 @@ FUNCTION void finish_queries(const query_block *b, const problem *p, int panel, 
 {
     grad_engine *const g = b->g;
     const mgk_attention_args *const a = b->a;
-    real own[BLOCK_ROWS];
+    real own[BLOCK_ROWS], sum[BLOCK_ROWS];
     if (!WANT_Q)
         return;
+    if (SLOT_SUMS)
+        row_sums_take(g, panel, sum);
     grad_queries_complete(g, panel, 0);
     grad_queries_scale(g, panel, 0, query_factor(a));
     ROWS_FOR(v)
@@ -259,7 +265,10 @@ FUNCTION void finish_queries(const query_block *b, const problem *p, int panel, 
         if (OWN_OF_GRAD_LSE && out->grad_lse && row < p->valid)
             own[v] = query_own(a, out->grad_lse[row * a->lse.token]);
     }
-#if HAS_ROW_SUMS
+    if (SLOT_SUMS)
+        ROWS_FOR(v)
+            own[v] = add_share(own[v], query_share(sum[v], b->x->components.scale[0]));
+#if KEEPS_ROW_SUMS
     COMPONENTS_FOR(r) {
         real share[BLOCK_ROWS];
         ROWS_FOR(v) {
@@ -298,7 +307,7 @@ FUNCTION void block_begin(const query_block *b, mixture *x, const problem *p, co
         query->bias[i] = query->output[i] = (real)(0.0f);
     COMPONENTS_FOR(r)
         ROWS_FOR(i)
-            query->sum[HAS_ROW_SUMS ? r : 0][i] = (real)(0.0f);
+            query->sum[KEEPS_ROW_SUMS ? r : 0][i] = (real)(0.0f);
 }
 
 /* All tiles of a walk, for the components of a turn. */

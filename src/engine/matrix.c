@@ -17,7 +17,8 @@ enum {
     WIDEST_SINGLES = 128, /* f32 */
     MOST_HELD = 8,
     MOST_TILE_TERMS = 3,
-    ONES_WORDS = 64 /* at most, behind the tiles (cl/engine/matrix/block.clh) */
+    ONES_WORDS = 64,     /* at most, behind the tiles (cl/engine/matrix/block.clh) */
+    GRAD_ONES_WORDS = 72 /* the same, backward.clh */
 };
 enum { GROUP_WARPS = 4, TWO_GROUPS = 2 * GROUP_WARPS }; /* warps of wgmma */
 
@@ -154,7 +155,7 @@ static int64_t backward_words_of(const mgk_footprint *f, const mgk_tunables *p)
     const int64_t of_keys =
         apart ? LARGER_OF(STAGES_WORDS(1, tile.key, tile.key, tile.value, tile.value), LARGER_OF(held.key, held.value))
               : f->products * held.key + held.value + tile.key + tile.value;
-    return LARGER_OF(of_keys, queries_ring_words_of(f, p));
+    return LARGER_OF(of_keys, queries_ring_words_of(f, p)) + (uses_wgmma(p) ? GRAD_ONES_WORDS : 0);
 }
 
 /* True if scores have no modifiers, priors or variances, which take registers. */

@@ -64,6 +64,7 @@ CLANG_PTX_WIDE = {"smgk2-128": 240}
 MATRIX_SPILLS = {
     ("mgk2-bf16-128-wgmma", "forward"): 192, ("mgk4-bf16-64-wgmma", "forward"): 136, ("smgk2-bf16-128-wgmma", "forward"): 152,
     ("softmax-bf16-128-wgmma-cuda", "forward"): 80, ("softmax-f16-128-wgmma-cuda", "forward"): 80,
+    ("backward-softmax-bf16-128-wgmma-cuda", "backward"): 132, ("backward-softmax-f16-128-wgmma-cuda", "backward"): 144,
     ("mgk2-bf16-128-wgmma-cuda", "forward"): 104, ("mgk4-bf16-64-wgmma-cuda", "forward"): 68,
     ("softmax-bf16-128-wgmma-cuda-turns", "forward"): 156, ("mgk2-bf16-128-wgmma-cuda-turns", "forward"): 116,
     ("hard-fish2-bf16-64-wgmma", "forward"): 212, ("hard-fish2-bf16-128-wgmma", "forward"): 52,
@@ -100,7 +101,7 @@ MATRIX_SPILLS = {
     ("softmax-f16-q8_0-64", "forward"): 32, ("hard-fish2-f16-pages-int8-64", "forward"): 156,
     ("softmax-f16-128-wgmma", "forward"): 208, ("mgk2-bf16-64-wgmma", "forward"): 148,
     ("backward-softmax-bf16-64-wgmma", "backward_queries"): 28, ("backward-softmax-f16-64-wgmma", "backward_queries"): 36,
-    ("backward-mgk2-bf16-64-wgmma", "backward"): 64,
+    ("backward-mgk2-bf16-64-wgmma", "backward"): 52,
 }
 # The same by CUDA's compiler, where it is more than CUDA_LIMIT.
 MATRIX_CUDA_SPILLS = {
@@ -113,7 +114,7 @@ MATRIX_CUDA_SPILLS = {
     ("hard-fish2-bf16-64-wgmma", "forward"): 128, ("backward-mgk2-bf16-128-wgmma", "backward"): 164,
     ("hard-fish2-bf16-128-wgmma", "forward"): 72, ("product-f32-tn", "fragments"): 144,
     ("softmax-f16-e4m3-64", "forward"): 228, ("softmax-f16-pages-e4m3-64", "forward"): 228,
-    ("backward-mgk2-bf16-64-wgmma", "backward"): 80,
+    ("backward-mgk2-bf16-64-wgmma", "backward"): 48,
 }
 MATRIX_RESIDENTS = 2  # work-groups of the matrix engine that a multiprocessor must hold
 # Parts of a CUDA toolkit that PyPI has.
@@ -582,6 +583,9 @@ def promoted_bytes(source, options):
         elif not is_queries and (products > 1 or head + value > most):
             own = products * head + value
     sums = not is_queries and any(f"-DWANT_{x}=1" in options for x in ("MIX", "MIX_WEIGHT", "MIX_OFFSET", "NOISE"))
+    gaussian = "-DSCORE_GAUSSIAN=1" in options and "-DKEYS_SHIFTED=1" not in options and slices == 0
+    summed = 1 if is_queries else -(-products // (1 if tunable(options, "TYPE_Q", 0) == 1 else 2))  # SLOT_SUM_ARRAYS
+    own += 16 * summed * (gaussian and (is_queries or tunable(options, "TURNS", 1) == 1))
     return tunable(options, "ROW_TILES", 1) * (4 * 2 * columns // 4 + own) + (32 + 128 * sums if mixed else 0)
 
 
