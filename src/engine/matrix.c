@@ -143,21 +143,6 @@ static int64_t queries_ring_words_of(const mgk_footprint *f, const mgk_tunables 
     return STAGES_WORDS(f->products, tile.key, tile.key, tile.value, once ? 0 : tile.value);
 }
 
-/* Words of the tiles and of a work-group's own rows, in the backward pass without mixed heads. Layout:
- * cl/engine/matrix/backward.clh; TILE_RING in block.clh states when keys and values are not in local memory. */
-static int64_t backward_words_of(const mgk_footprint *f, const mgk_tunables *p)
-{
-    if (bf16_slices_of(f) > 0)
-        return slices_words_of(f, p);
-    const words tile = words_of(f, p, tile_of(p)), held = words_of(f, p, rows_of(p));
-    const bool apart =
-        uses_wgmma(p) || HOLDS_FEW_WORDS(f->components, f->products, own_words_of(f, p), sizes_of(p)->held);
-    const int64_t of_keys =
-        apart ? LARGER_OF(STAGES_WORDS(1, tile.key, tile.key, tile.value, tile.value), LARGER_OF(held.key, held.value))
-              : f->products * held.key + held.value + tile.key + tile.value;
-    return LARGER_OF(of_keys, queries_ring_words_of(f, p)) + (uses_wgmma(p) ? GRAD_ONES_WORDS : 0);
-}
-
 /* True if scores have no modifiers, priors or variances, which take registers. */
 static bool is_plain(const mgk_footprint *f)
 {
@@ -177,6 +162,37 @@ static bool fits_large_block(const mgk_footprint *f)
     return is_plain_softmax(f, WIDEST_SUMS);
 }
 
+static bool is_wide_softmax_in_cuda(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
+{
+    enum { WIDEST_SUMS = 128 };
+    return facts->dynamic_local > 0 && uses_wgmma(p) && !f->singles && !fits_large_block(f) &&
+           is_plain_softmax(f, WIDEST_SUMS);
+}
+
+/* In CUDA local memory has room for the keys and values of a block beside tiles of 64 queries, whose scores take the
+ * registers of the former (OWN_STAGED in cl/engine/matrix/block.clh). */
+static bool stages_own(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
+{
+    return !f->forward && is_wide_softmax_in_cuda(f, facts, p);
+}
+
+/* Words of the tiles and of a work-group's own rows, in the backward pass without mixed heads. Layout:
+ * cl/engine/matrix/backward.clh; TILE_RING in block.clh states when keys and values are not in local memory. */
+static int64_t backward_words_of(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
+{
+    if (bf16_slices_of(f) > 0)
+        return slices_words_of(f, p);
+    const words tile = words_of(f, p, tile_of(p)), held = words_of(f, p, rows_of(p));
+    if (stages_own(f, facts, p))
+        return STAGES_WORDS(1, tile.key, tile.key, tile.value, tile.value) + held.key + held.value;
+    const bool apart =
+        uses_wgmma(p) || HOLDS_FEW_WORDS(f->components, f->products, own_words_of(f, p), sizes_of(p)->held);
+    const int64_t of_keys =
+        apart ? LARGER_OF(STAGES_WORDS(1, tile.key, tile.key, tile.value, tile.value), LARGER_OF(held.key, held.value))
+              : f->products * held.key + held.value + tile.key + tile.value;
+    return LARGER_OF(of_keys, queries_ring_words_of(f, p)) + (uses_wgmma(p) ? GRAD_ONES_WORDS : 0);
+}
+
 /* Backward, wgmma: registers hold no gradients of several components and 64 queries beside other terms of scores. */
 enum { SHORT_TILES = 4 };
 static bool takes_short_tiles(const mgk_footprint *f, const mgk_tunables *p)
@@ -189,9 +205,7 @@ static bool takes_short_tiles(const mgk_footprint *f, const mgk_tunables *p)
 enum { LONG_TILES = 16 };
 static bool takes_long_tiles(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
 {
-    enum { WIDEST_SUMS = 128 };
-    return facts->dynamic_local > 0 && uses_wgmma(p) && f->forward && !f->singles && !fits_large_block(f) &&
-           is_plain_softmax(f, WIDEST_SUMS);
+    return f->forward && is_wide_softmax_in_cuda(f, facts, p);
 }
 
 /* Two groups of warps that take turns (cl/engine/matrix/turns.clh). */
@@ -218,13 +232,14 @@ static int most_registers(const mgk_footprint *f, const mgk_tunables *p)
 }
 
 /* Bytes of local memory that a work-group may have: the device's or, of wgmma's forward pass in CUDA, a part of the
- * unit's for each of the work-groups that fit by their registers. The backward pass and slices of f32 have no registers
- * for longer tiles: ptxas would serialize products, or spill. */
+ * unit's for each of the work-groups that fit by their registers; the same of its backward pass where it stages the
+ * block's own rows. Other backward passes and slices of f32 have no registers for longer tiles: ptxas would serialize
+ * products, or spill. */
 static uint64_t local_limit(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
 {
     enum { MOST = 255 };
     const uint64_t of_device = facts->info.local_memory_bytes;
-    if (facts->dynamic_local <= of_device || !uses_wgmma(p) || !f->forward || f->singles)
+    if (facts->dynamic_local <= of_device || !uses_wgmma(p) || f->singles || !(f->forward || stages_own(f, facts, p)))
         return of_device;
     const mgk_unit unit = mgk_unit_of(facts);
     if (unit.registers == 0)
@@ -336,7 +351,7 @@ static int64_t tiles_words_of(const mgk_footprint *f, const mgk_device_facts *fa
 {
     return f->held_heads > 0 ? mixed_words_of(f, facts, p)
            : f->forward      ? forward_words_of(f, facts, p)
-                             : backward_words_of(f, p);
+                             : backward_words_of(f, facts, p);
 }
 
 static uint64_t local_bytes_of(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
@@ -518,7 +533,7 @@ static bool has_room_for_gradients(const mgk_footprint *f, const mgk_device_fact
     if (f->held_heads > 0)
         return gradient_columns(&own) <= WIDEST && fits(&own, facts, least);
     return gradient_sums_of(&own) <= most_gradient_sums(facts) &&
-           (uint64_t)backward_words_of(&own, least) * WORD_BYTES + OTHERS <= local_limit(&own, facts, least);
+           (uint64_t)backward_words_of(&own, facts, least) * WORD_BYTES + OTHERS <= local_limit(&own, facts, least);
 }
 
 /* True if wgmma has room for the least block. */
