@@ -162,18 +162,14 @@ static bool fits_large_block(const mgk_footprint *f)
     return is_plain_softmax(f, WIDEST_SUMS);
 }
 
-static bool is_wide_softmax_in_cuda(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
-{
-    enum { WIDEST_SUMS = 128 };
-    return facts->dynamic_local > 0 && uses_wgmma(p) && !f->singles && !fits_large_block(f) &&
-           is_plain_softmax(f, WIDEST_SUMS);
-}
-
 /* In CUDA local memory has room for the keys and values of a block beside tiles of 64 queries, whose scores take the
- * registers of the former (OWN_STAGED in cl/engine/matrix/block.clh). */
+ * registers of the former (OWN_STAGED in cl/engine/matrix/block.clh). Several products have too many sums in any case.
+ */
 static bool stages_own(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
 {
-    return !f->forward && is_wide_softmax_in_cuda(f, facts, p);
+    enum { WIDEST_SUMS = 128 };
+    return facts->dynamic_local > 0 && uses_wgmma(p) && !f->forward && !f->singles && f->held_heads == 0 &&
+           f->components == 1 && f->products == 1 && is_plain(f) && width_of(f->widest) <= WIDEST_SUMS;
 }
 
 /* Words of the tiles and of a work-group's own rows, in the backward pass without mixed heads. Layout:
@@ -205,7 +201,9 @@ static bool takes_short_tiles(const mgk_footprint *f, const mgk_tunables *p)
 enum { LONG_TILES = 16 };
 static bool takes_long_tiles(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
 {
-    return f->forward && is_wide_softmax_in_cuda(f, facts, p);
+    enum { WIDEST_SUMS = 128 };
+    return facts->dynamic_local > 0 && uses_wgmma(p) && f->forward && !f->singles && !fits_large_block(f) &&
+           is_plain_softmax(f, WIDEST_SUMS);
 }
 
 /* Two groups of warps that take turns (cl/engine/matrix/turns.clh). */

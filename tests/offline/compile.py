@@ -65,6 +65,9 @@ MATRIX_SPILLS = {
     ("mgk2-bf16-128-wgmma", "forward"): 192, ("mgk4-bf16-64-wgmma", "forward"): 136, ("smgk2-bf16-128-wgmma", "forward"): 152,
     ("softmax-bf16-128-wgmma-cuda", "forward"): 80, ("softmax-f16-128-wgmma-cuda", "forward"): 80,
     ("backward-softmax-bf16-128-wgmma-cuda", "backward"): 132, ("backward-softmax-f16-128-wgmma-cuda", "backward"): 144,
+    ("backward-softmax-bf16-64-wgmma-cuda", "backward_queries"): 24,
+    ("backward-softmax-f16-64-wgmma-cuda", "backward_queries"): 40,
+    ("backward-mgk2-bf16-128-wgmma-cuda", "backward"): 292, ("backward-mgk2-bf16-128-wgmma-cuda", "backward_queries"): 96,
     ("mgk2-bf16-128-wgmma-cuda", "forward"): 104, ("mgk4-bf16-64-wgmma-cuda", "forward"): 68,
     ("softmax-bf16-128-wgmma-cuda-turns", "forward"): 156, ("mgk2-bf16-128-wgmma-cuda-turns", "forward"): 116,
     ("hard-fish2-bf16-64-wgmma", "forward"): 212, ("hard-fish2-bf16-128-wgmma", "forward"): 52,
@@ -114,7 +117,8 @@ MATRIX_CUDA_SPILLS = {
     ("hard-fish2-bf16-64-wgmma", "forward"): 128, ("backward-mgk2-bf16-128-wgmma", "backward"): 164,
     ("hard-fish2-bf16-128-wgmma", "forward"): 72, ("product-f32-tn", "fragments"): 144,
     ("softmax-f16-e4m3-64", "forward"): 228, ("softmax-f16-pages-e4m3-64", "forward"): 228,
-    ("backward-mgk2-bf16-64-wgmma", "backward"): 48,
+    ("backward-mgk2-bf16-64-wgmma", "backward"): 48, ("backward-softmax-bf16-128-wgmma-cuda", "backward"): 132,
+    ("backward-softmax-f16-128-wgmma-cuda", "backward"): 132, ("backward-mgk2-bf16-128-wgmma-cuda", "backward"): 180,
 }
 MATRIX_RESIDENTS = 2  # work-groups of the matrix engine that a multiprocessor must hold
 # Parts of a CUDA toolkit that PyPI has.

@@ -316,6 +316,8 @@ FULL = [
     group("wgmma-cuda-backward-128", "backward-softmax-bf16-128-wgmma-cuda", length=70, length_k=150, heads=2, kv_heads=1),
     group("wgmma-cuda-backward-f16-80-window", "backward-softmax-f16-128-wgmma-cuda", SPILLS, head_size=80, value_size=70,
           **WINDOW),
+    group("wgmma-cuda-backward-64", "backward-softmax-f16-64-wgmma-cuda", length=70, length_k=150, causal=1),
+    group("wgmma-cuda-backward-mgk2-128-in-turns", "backward-mgk2-bf16-128-wgmma-cuda", SPILLS, length=70, length_k=150),
     group("wgmma-cuda-backward-long-sums", "backward-softmax-bf16-128-wgmma-cuda", length=4200, length_k=70, head_size=70,
           value_size=90),
     group("wgmma-backward-mgk2-128-in-turns", "backward-mgk2-bf16-128-wgmma", length=70, length_k=75),
