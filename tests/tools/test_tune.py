@@ -194,7 +194,6 @@ class ChangedKernels(TuneTest):
         for chosen in (found["cases"][0], *self.own_entries()):  # others may be faster than the defaults
             self.assertTrue(MACROS.keys().isdisjoint(words(chosen["parameters"])), chosen)
 
-    @unittest.skipUnless(FULL, "in the full tier")
     def test_does_not_compile(self):
         self.check("failed", "#error this candidate does not compile")
 

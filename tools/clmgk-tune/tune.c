@@ -232,9 +232,10 @@ static tool_exit go_on(session *s, int n, tool_error *error)
     s->line = NULL;
     if (!late && WIFEXITED(status) && WEXITSTATUS(status) == TOOL_SYSTEM_ERROR)
         return tool_fail(error, TOOL_SYSTEM_ERROR, "%s: a line can't be written", s->path);
-    if (!late && WIFEXITED(status) && WEXITSTATUS(status) == TOOL_DONE)
+    const bool told = !late && WIFEXITED(status) && WEXITSTATUS(status) == TOOL_DONE;
+    if (told) /* its line may have been read with that of another process */
         read_history(s);
-    if (s->line || (late && s->kill_ms < limit_ms))
+    if (told || (late && s->kill_ms < limit_ms))
         return TOOL_DONE;
     return add_line(s,
                     tool_json_merge(json_incref(s->jobs[n]),
