@@ -292,7 +292,7 @@ static int ring_places(const mgk_footprint *f, const mgk_device_facts *facts, co
         return heads_places(f, p);
     const bool has_ring = f->forward && bf16_slices_of(f) == 0 && mgk_tunable_get(p, MGK_NAMED(row_tiles)) == 1;
     const bool has_terms = f->tile.terms > UNUSED_TERMS;
-    const int64_t sets = has_two_groups(p) ? STAGES - 1 : 1; /* of the terms of tiles that are copied */
+    const int64_t sets = has_two_groups(p) ? RING_STAGES - 1 : 1; /* of the terms of tiles that are copied */
     const int64_t terms = has_terms ? tile_of(p) * (f->tile.terms + sets * f->components) + ROWS_WORDS : 0;
     const bool has_more =
         facts->dynamic_local > 0 && (f->products > 1 || takes_long_tiles(f, facts, p) || has_two_groups(p));
@@ -301,7 +301,7 @@ static int ring_places(const mgk_footprint *f, const mgk_device_facts *facts, co
     if (!has_ring)
         return 0;
     if (has_two_groups(p)) {
-        const int64_t places = STAGES * (f->products + 1);
+        const int64_t places = RING_STAGES * (f->products + 1);
         return room >= places ? (int)places : 0;
     }
     if (room >= ahead)
@@ -694,7 +694,7 @@ static clmgk_status check_groups(const mgk_footprint *f, const mgk_device_facts 
     if (ring_places(f, facts, p) == 0)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
                         "engine matrix: warps: expected %d of wgmma, there is no local memory for %d tiles",
-                        GROUP_WARPS, STAGES);
+                        GROUP_WARPS, RING_STAGES);
     return CLMGK_OK;
 }
 
