@@ -53,7 +53,7 @@
 #define ALL_AS_QUERIES (TYPE_K == TYPE_Q && TYPE_V == TYPE_Q && TYPE_O == TYPE_Q)
 #define HAS_KEY_REST                                                                                                   \
     (WANT_PRIOR && SCORE_GAUSSIAN && ((GRADIENT_BITS > 0 && !(QUERIES_APART && ALL_AS_QUERIES)) || SCORE_MOD))
-/* What dK multiplies are these sums' numbers. Where components take turns, registers have no room. */
+/* dK multiplies these sums' numbers. Where components take turns, registers have no room. */
 #define SLOT_SUMS                                                                                                      \
     (SUMS_SLOTS && TURNS == 1 && WANT_K && SCORE_GAUSSIAN && !KEYS_SHIFTED && !HAS_KEY_REST && !EXPECTATION &&         \
      (!SCORES_SHAPED || SCORE_MOD))

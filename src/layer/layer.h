@@ -134,7 +134,7 @@ typedef struct mgk_layer_line {
 
 #define MGK_LAYER_LISTS 32
 
-/* What operations of a call with sizes of its own own: their steps, and the product. */
+/* Operations of a call with sizes of its own own these: their steps, and the product. */
 typedef struct mgk_layer_call_operation {
     mgk_steps steps;
     clmgk_gemm_plan product;

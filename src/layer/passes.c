@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What follows from a layer's sizes: its arrays, what the forward pass keeps, the passes. */
+/* A layer's sizes determine its arrays, the numbers that the forward pass keeps, and the passes. */
 #include "layer/layer.h"
 
 #include <string.h>
