@@ -78,7 +78,7 @@ FUNCTION void products_write(const engine *e, __local const uint *left, __local 
 {
     uint words[ROW_TILES][KEY_STEPS][STEP_WORDS];
     real c[COLUMNS][BLOCK_ROWS];
-    const rows_fragments a = {&words[0][0][0], KEY_STEPS, type, 0, true, false};
+    const rows_fragments a = {.words = &words[0][0][0], .steps = KEY_STEPS, .type = type, .chained = true};
     FRAGMENTS_FOR(m, ROW_TILES)
         FRAGMENTS_FOR(step, KEY_STEPS)
             FRAGMENTS_FOR(i, STEP_WORDS) {

@@ -29,9 +29,10 @@ TH_HOST_TEST(rows_of_large_pools)
     enum { PAGES = 32768, SIZE = 16 };
     const int table[] = {0, PAGES - 1, PAGES + 7, -5};
     const int64_t stride = INT64_C(8) * 128 * 16, page = SIZE * stride;
-    const page_map map = {.table = table, .size = SIZE, .pages = PAGES, .key_page = page, .value_page = page};
+    page_map map = {.table = table, .size = SIZE, .pages = PAGES, .key_page = page, .value_page = page};
     const int64_t last = (PAGES - 1) * page;
     assert_true(last > INT64_C(1) << 32);
+    page_divisor(&map);
     assert_int_equal(page_place(&map, page, stride, 15), 15 * stride);
     assert_int_equal(page_place(&map, page, stride, 16 + 3), last + 3 * stride);
     assert_int_equal(page_place(&map, page, stride, 32 + 15), last + 15 * stride);
@@ -44,7 +45,8 @@ TH_HOST_TEST(walks_over_pages)
     enum { ROWS = 60, PAGES = 9 };
     const int table[ROWS] = {3, 8, 0, 12, 5, 5, -1, 7};
     for (int size = 1; size <= 17; size++) {
-        const page_map map = {.table = table, .size = size, .pages = PAGES, .key_page = 1000, .value_page = 500};
+        page_map map = {.table = table, .size = size, .pages = PAGES, .key_page = 1000, .value_page = 500};
+        page_divisor(&map);
         for (int begin = 0; begin < ROWS; begin++) {
             page_walk walk = page_walk_from(&map, begin);
             for (int j = begin; j < ROWS;) {
