@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -152,13 +153,15 @@ static tool_exit add_line(session *s, json_t *line, tool_error *error)
     return TOOL_DONE;
 }
 
-/* In the new process: the leader of a group, with what drivers start to compile. What they print goes nowhere. */
-static void become_worker(char **argv)
+/* In the new process: the leader of a group, with what drivers start to compile. What they print goes nowhere. One that
+ * hangs or waits must not outlive its parent. */
+static void become_worker(char **argv, pid_t parent)
 {
     sigset_t none;
     const int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
     sigemptyset(&none);
-    if (nowhere >= 0 && setpgid(0, 0) == 0 && dup2(nowhere, STDOUT_FILENO) >= 0 && dup2(nowhere, STDERR_FILENO) >= 0 &&
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && getppid() == parent && nowhere >= 0 && setpgid(0, 0) == 0 &&
+        dup2(nowhere, STDOUT_FILENO) >= 0 && dup2(nowhere, STDERR_FILENO) >= 0 &&
         sigprocmask(SIG_SETMASK, &none, NULL) == 0)
         execv("/proc/self/exe", argv);
     _exit(TOOL_SYSTEM_ERROR);
@@ -182,9 +185,10 @@ static tool_exit start(session *s, const tune_candidate *x, bool proof, int n, t
     json_t *const all = json_pack("{s:s, s:s, s:s, s:O}", "folder", s->options->folder, "history", s->path, "device",
                                   selector, "line", s->jobs[n]);
     char *const text = all ? json_dumps(all, JSON_COMPACT) : NULL;
+    const pid_t parent = getpid();
     const pid_t process = text && setenv(TUNE_JOB, text, 1) == 0 ? fork() : -1;
     if (process == 0)
-        become_worker(s->options->argv);
+        become_worker(s->options->argv, parent);
     const int code = errno;
     (void)unsetenv(TUNE_JOB);
     json_decref(all);

