@@ -163,8 +163,7 @@ static bool fits_large_block(const mgk_footprint *f)
 }
 
 /* In CUDA local memory has room for the keys and values of a block beside tiles of 64 queries, whose scores take the
- * registers of the former (OWN_STAGED in cl/engine/matrix/block.clh). Several products have too many sums in any case.
- */
+ * registers of the former (OWN_STAGED in cl/engine/matrix/block.clh). Several products have too many sums anyway. */
 static bool stages_own(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
 {
     enum { WIDEST_SUMS = 128 };

@@ -167,8 +167,7 @@ static void become_worker(char **argv, pid_t parent)
     _exit(TOOL_SYSTEM_ERROR);
 }
 
-/* Starts a process for a candidate of the case at work (NULL: what a plan takes from the cache). A proof takes longer.
- */
+/* Starts process n for a candidate of the case at work (NULL: what a plan takes from the cache), or for its proof. */
 static tool_exit start(session *s, const tune_candidate *x, bool proof, int n, tool_error *error)
 {
     const tune_case *const c = s->c;
