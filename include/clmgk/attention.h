@@ -420,9 +420,9 @@ CLMGK_API clmgk_status clmgk_plan_create(clmgk_context *context, const clmgk_att
 
 /*
  * Whether clmgk_plan_create can make a plan of these: OK, or the status and the reason with which it would fail.
- * Compiles nothing and allocates no device memory, but on GPUs the first call of a context, or the first plan, tests
- * sub-groups and matrix units with small kernels. A plan can fail nevertheless: COMPILE, OUT_OF_*, OPENCL. `options`
- * may be NULL. Thread-safe.
+ * Compiles nothing and allocates no device memory, but the first call of a context, or the first plan, tests the
+ * device's sub-groups and matrix units, if it has any, with small kernels. A plan can fail nevertheless: COMPILE,
+ * OUT_OF_*, OPENCL. `options` may be NULL. Thread-safe.
  */
 CLMGK_API clmgk_status clmgk_attention_supported(clmgk_context *context, const clmgk_attention_desc *desc,
                                                  const clmgk_plan_options *options, clmgk_error *error);

@@ -2,7 +2,35 @@
 /* Caches of keys and values: packed queries over one for each sequence, prefill and decoding mixed. */
 #include "harness/harness.h"
 
+#define FUNCTION static inline
+#include "attention/shares.clh"
+
 #include <math.h>
+#include <string.h>
+
+static size_t made; /* programs and kernels */
+
+/* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp): names that the linker's --wrap gives */
+cl_int __real_clBuildProgram(cl_program program, cl_uint count, const cl_device_id *devices, const char *options,
+                             void (*notify)(cl_program, void *), void *data);
+cl_int __wrap_clBuildProgram(cl_program program, cl_uint count, const cl_device_id *devices, const char *options,
+                             void (*notify)(cl_program, void *), void *data);
+cl_kernel __real_clCreateKernel(cl_program program, const char *name, cl_int *code);
+cl_kernel __wrap_clCreateKernel(cl_program program, const char *name, cl_int *code);
+
+cl_int __wrap_clBuildProgram(cl_program program, cl_uint count, const cl_device_id *devices, const char *options,
+                             void (*notify)(cl_program, void *), void *data)
+{
+    made++;
+    return __real_clBuildProgram(program, count, devices, options, notify, data);
+}
+
+cl_kernel __wrap_clCreateKernel(cl_program program, const char *name, cl_int *code)
+{
+    made++;
+    return __real_clCreateKernel(program, name, code);
+}
+/* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
 
 /* Queries and keys of the sequences of a batch: prefill, decoding, a new part of a prompt, none of one or both. */
 enum { SEQUENCES = 6, ROOM = 200 };
@@ -92,18 +120,114 @@ TH_FULL_TEST(random_caches)
     }
 }
 
-/* A plan serves any lengths: the same one for two calls. */
-TH_TEST(lengths_are_the_call_s)
+/* ---- calls of one plan ------------------------------------------------------------------------------------------- */
+
+/* Queries and keys of call number n: as above; a prompt among single tokens, and one sequence with nearly all keys; a
+ * prompt alone. There are 62 queries in each. */
+static void set_lengths(th_problem *problem, size_t n)
 {
-    TH_PROBLEM problem = mixed_problem(desc_of(CLMGK_VARIANT_SOFTMAX, 0), 7);
-    const size_t built = session->built;
-    th_expect(session, &problem);
-    for (size_t t = 0; t < SEQUENCES; t++)
-        problem.array[TH_LENGTHS].values[t] = (double)(t * 7); /* all of them in use before, or NaN */
-    th_fill(&problem, TH_K, 0.25);
-    th_fill(&problem, TH_V, 0.5);
-    th_expect(session, &problem);
-    assert_true(session->built <= built + session->engines);
+    double offset = 0.0;
+    for (int64_t t = 0; t < SEQUENCES; t++) {
+        const int64_t rows[] = {queries[t], t == 3 ? 57 : 1, t == 2 ? 62 : 0};
+        const int64_t used[] = {keys[t], t == 4 ? ROOM : t == 3 ? 60 : t, t == 2 ? 62 : 150};
+        offset += (double)rows[n];
+        problem->array[TH_OFFSETS].values[t + 1] = offset;
+        problem->array[TH_LENGTHS].values[t] = (double)used[n];
+    }
+}
+
+/* Three calls with other lengths and, in pages, other tables. Nothing is compiled after the plan is made. */
+static void expect_calls(th_session *session, const clmgk_attention_desc *desc, size_t engine)
+{
+    clmgk_plan *const plan = th_plan(session, desc, session->engine[engine], session->parameters[engine]);
+    const size_t before = made;
+    for (size_t n = 0; n < 3; n++) {
+        TH_PROBLEM problem = th_problem_make(desc, n);
+        set_lengths(&problem, n);
+        if (desc->page_size > 0)
+            th_poison_pages(&problem);
+        for (int64_t t = 0; t < SEQUENCES && desc->page_size == 0; t++) {
+            th_poison(&problem, TH_K, t, (int64_t)problem.array[TH_LENGTHS].values[t]);
+            th_poison(&problem, TH_V, t, (int64_t)problem.array[TH_LENGTHS].values[t]);
+        }
+        TH_DEVICE device = th_upload(session, &problem, clmgk_plan_workspace_size(plan));
+        th_enqueue(plan, session->queue, &device, 0, NULL, NULL);
+        assert_int_equal(clFinish(session->queue), CL_SUCCESS);
+        th_download(session, &problem, &device);
+        TH_REF_ANSWER answer = th_solve(&problem);
+        th_check(session, &problem, session->engine[engine], &answer);
+    }
+    assert_int_equal(made, before);
+    clmgk_plan_release(plan);
+}
+
+TH_TEST(a_plan_serves_any_lengths)
+{
+    clmgk_attention_desc desc = desc_of(CLMGK_VARIANT_SOFTMAX, 0);
+    desc.sequences = SEQUENCES;
+    desc.use_lengths = 1;
+    desc.length = 62;
+    desc.length_k = ROOM;
+    clmgk_attention_desc paged = desc;
+    paged.page_size = 16;
+    paged.table_pages = (ROOM + 15) / 16;
+    paged.pages = 20; /* sequences share them */
+    for (size_t n = 0; n < session->engines; n++) {
+        expect_calls(session, &desc, n);
+        expect_calls(session, &paged, n);
+    }
+}
+
+/* ---- ranges of keys ---------------------------------------------------------------------------------------------- */
+
+/* No range is longer than an even share of all keys, or the least, or what a problem's ranges must be; and there are
+ * hardly more ranges than wanted. */
+static void expect_shares(const int *tiles, int problems, int wanted, int splits, int least)
+{
+    int64_t all = 0, ranges = 0;
+    for (int t = 0; t < problems; t++)
+        all += tiles[t];
+    for (int t = 0; t < problems; t++) {
+        const int share = tiles_of_range(tiles[t], all, wanted, splits, least), own = (tiles[t] + splits - 1) / splits;
+        const int64_t even = all / wanted + 1, most = even > least ? even : least;
+        assert_in_range(share, 1, most > own ? most : own);
+        assert_true((tiles[t] + share - 1) / share <= splits);
+        ranges += (tiles[t] + share - 1) / share;
+    }
+    assert_true(ranges <= wanted + problems);
+}
+
+TH_HOST_TEST(long_sequences_have_more_ranges)
+{
+    enum { MOST = 64 };
+    int tiles[MOST];
+    uint64_t state = 3;
+    for (int t = 0; t < MOST; t++)
+        tiles[t] = t == 5 ? 500 : 6; /* 8,000 keys among 100 */
+    expect_shares(tiles, MOST, 16, 16, 1);
+    assert_int_equal(tiles_of_range(500, 500 + 63 * 6, 16, 16, 1), (500 + 63 * 6) / 16 + 1);
+    assert_int_equal(tiles_of_range(6, 500 + 63 * 6, 16, 16, 1), 6);
+    for (int n = 0; n < 2000; n++) {
+        const int problems = (int)th_pick(&state, 1, MOST);
+        for (int t = 0; t < problems; t++)
+            tiles[t] = (int)th_pick(&state, 0, 2000) >> (n + t) % 11;
+        expect_shares(tiles, problems, (int)th_pick(&state, 1, 300), (int)th_pick(&state, 1, 64),
+                      (int)th_pick(&state, 1, 9));
+    }
+}
+
+TH_HOST_TEST(every_block_has_a_turn)
+{
+    static const unsigned int cases[][2] = {{5, 3}, {64, 39}, {1000, 617}, {4097, 2531}};
+    bool had[4097];
+    for (size_t n = 0; n < TH_COUNT(cases); n++) {
+        memset(had, 0, sizeof(had));
+        for (unsigned int turn = 0; turn < cases[n][0]; turn++) {
+            const unsigned int block = spread_block(turn, cases[n][0], cases[n][1]);
+            assert_true(block < cases[n][0] && !had[block]);
+            had[block] = true;
+        }
+    }
 }
 
 TH_HOST_TEST(refused_caches)

@@ -149,6 +149,10 @@ clmgk_plan *th_plan_of(th_session *session, const clmgk_attention_desc *desc, co
 clmgk_plan *th_try_plan(th_session *session, const clmgk_attention_desc *desc, const clmgk_plan_options *options,
                         th_message *message);
 
+/* Whether the session's engines are matrix units that a CPU emulates, about a hundred times as slow as its own engine.
+ */
+bool th_is_emulated(const th_session *session);
+
 /* Whether the session's engine number `n` has, for a variant, all parameters that a text "name=value,..." names. */
 bool th_has_parameters(const th_session *session, size_t n, clmgk_variant variant, const char *parameters);
 

@@ -136,6 +136,11 @@ int th_session_close(void **state)
     return 0;
 }
 
+bool th_is_emulated(const th_session *session)
+{
+    return session->engine[0] == CLMGK_ENGINE_MATRIX && session->info.device_class == CLMGK_DEVICE_CPU;
+}
+
 bool th_takes(const th_session *session, size_t index, size_t step)
 {
     return session->full || index % step == 0;
