@@ -80,49 +80,6 @@ static bool is_on_edge(const th_problem *problem, const clmgk_ref_problem *refer
     return false;
 }
 
-/* ---- one key ----------------------------------------------------------------------------------------------------- */
-
-/* Sum of |dO_e v_e| over |sum of dO_e v_e|. */
-static double cancellation_of(const th_problem *problem, const int64_t at[4])
-{
-    const clmgk_attention_desc *const d = &problem->desc;
-    const double *const v = row_of(&problem->array[TH_V], at[0], at[1] * d->kv_heads / d->heads, 0, at[3]);
-    const double *const grad_o = row_of(&problem->array[TH_GRAD_O], at[0], at[1], 0, at[2]);
-    double sum = 0.0, size = 0.0;
-    for (int64_t e = 0; e < d->value_size; e++) {
-        sum += grad_o[e] * v[e];
-        size += fabs(grad_o[e] * v[e]);
-    }
-    return sum == 0.0 ? 1.0 : size / fabs(sum);
-}
-
-/* The number of keys that row i of (b, h) sees; the last of them into at[3]. */
-static int64_t seen_by(const clmgk_ref_problem *reference, int64_t at[4])
-{
-    int64_t seen = 0;
-    for (int64_t j = 0; j < reference->desc.length_k; j++) {
-        if (!clmgk_ref_visible(reference, at[0], at[1], at[2], j))
-            continue;
-        at[3] = j;
-        seen++;
-    }
-    return seen;
-}
-
-double rd_cancellation(const th_problem *problem)
-{
-    const clmgk_attention_desc *const d = &problem->desc;
-    double most = 1.0;
-    th_reference reference = th_reference_of(problem);
-    for (int64_t row = 0; row < d->batch * d->heads * d->length; row++) {
-        int64_t at[4] = {row / d->length / d->heads, row / d->length % d->heads, row % d->length, 0};
-        if (seen_by(&reference.problem, at) == 1)
-            most = fmax(most, cancellation_of(problem, at));
-    }
-    th_reference_free(&reference);
-    return fmin(most, 1e3);
-}
-
 /* ---- the whole --------------------------------------------------------------------------------------------------- */
 
 bool rd_is_determined(const th_problem *problem)

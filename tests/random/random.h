@@ -122,21 +122,10 @@ typedef struct rd_verdict {
 /* Runs every pass that the case asks for. The case's inputs are rounded to what the device holds. */
 rd_verdict rd_run(th_session *session, rd_case *c, const rd_fault *fault);
 
-/* ---- determined.c, neighbours.c --------------------------------------------------------------------------------- */
+/* ---- determined.c ------------------------------------------------------------------------------------------------ */
 
 /* False: gradients and statistics depend on rounding, and have no right answer. */
 bool rd_is_determined(const th_problem *problem);
-
-/*
- * How much larger the terms of dO_i.v_j are than their sum: the most of all rows that see one key, 1 to 1000. All of
- * such a row's gradient is the difference of dO.v and dO.O, which are equal but for the rounding of O; the floor of the
- * bound counts |dO.v|, and the plain formula, which sums both in one order, has no error there.
- */
-double rd_cancellation(const th_problem *problem);
-
-/* Bounds with the plain formula's error in problems that differ in the last places of their inputs. */
-void rd_widen_outputs(const rd_case *c, clmgk_ref_answer *answer);
-void rd_widen_arrays(const rd_case *c, bool gradients, clmgk_ref_arrays *arrays);
 
 /* ---- minimise.c ------------------------------------------------------------------------------------------------- */
 

@@ -75,7 +75,8 @@ static void add_row(ref_plain_head *head, int64_t i)
         return;
     for (int64_t e = 0; e < desc->value_size; e++)
         grad_o[e] = (float)given[e] / head->den;
-    head->t[i] = desc->unnormalised ? 0.0F : -ref_sum_of_products(desc->value_size, grad_o, head->o, head->order);
+    head->t[i] =
+        desc->unnormalised ? 0.0F : -ref_sum_of_products(desc->value_size, grad_o, head->o, ref_other(head->order));
     for (int64_t j = head->span.first; j < head->span.end; j++)
         head->weights[i * desc->length_k + j] = head->weight[j];
     fill_grad_phi(head, grad_o, head->t[i]);

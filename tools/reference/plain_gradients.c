@@ -80,8 +80,7 @@ static void load_row(plain_backward *back, int64_t i)
         back->grad_o[i * desc->value_size + e] = used && grad_o ? (float)grad_o[e] : 0.0F;
 }
 
-/* dP_ij - delta_i + dL_i of every key that row i sees; the same without a key for the sink. The order of delta_i's sum
- * is another: with one order for both, rows that see one key would be free of errors, and no other formula is. */
+/* dP_ij - delta_i + dL_i of every key that row i sees; the same without a key for the sink. */
 static void fill_grad_w(plain_backward *back, int64_t i)
 {
     const clmgk_attention_desc *const desc = desc_of(back);
@@ -89,8 +88,7 @@ static void fill_grad_w(plain_backward *back, int64_t i)
     const int64_t first = row->span.first;
     const float *const grad_o = back->grad_o + i * desc->value_size;
     const float grad_lse = (float)ref_grad_lse(row->problem, row->at);
-    const ref_order other = (ref_order)((row->way.order + 1) % REF_ORDERS);
-    const float delta = ref_sum_of_products(desc->value_size, grad_o, row->o, other);
+    const float delta = ref_sum_of_products(desc->value_size, grad_o, row->o, ref_other(row->way.order));
     const ref_terms products = {ref_term_of(REF_TERM_PRODUCT, desc->precision),
                                 desc->value_size,
                                 row->span.end - first,

@@ -10,6 +10,13 @@
 /* The order of every sum of the plain formula. */
 typedef enum ref_order { REF_ORDER_FORWARD, REF_ORDER_BACKWARD, REF_ORDER_BLOCKED, REF_ORDERS } ref_order;
 
+/* The order of dO . O, which is subtracted from dO . V: with one order for both, rows that see one key would be free of
+ * errors, and no other formula is. */
+static inline ref_order ref_other(ref_order order)
+{
+    return (ref_order)((order + 1) % REF_ORDERS);
+}
+
 typedef enum ref_term {
     REF_TERM_PRODUCT,    /* c x */
     REF_TERM_DIFFERENCE, /* c (x - minus) */

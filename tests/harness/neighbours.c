@@ -4,9 +4,10 @@
  * it is also taken from problems whose inputs differ in their last places, or in the last places that factors of
  * products keep.
  */
-#include "random/random.h"
+#include "harness/harness.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { NEIGHBOURS = 24 };
@@ -24,19 +25,19 @@ static void jitter(clmgk_precision precision, th_array *array, uint64_t *state)
     }
 }
 
-static rd_case neighbour_of(const rd_case *c, uint64_t *state)
+static th_problem neighbour_of(const th_problem *problem, uint64_t *state)
 {
-    rd_case out = *c;
-    assert_true(rd_make_problem(&out, 1));
-    out.problem.seed = c->problem.seed;
+    th_problem out = *problem;
     for (th_name name = 0; name < TH_ARRAYS; name++) {
-        const th_array *const from = &c->problem.array[name];
-        th_array *const to = &out.problem.array[name];
-        if (!from->used || th_is_output(name))
+        th_array *const array = &out.array[name];
+        array->values = NULL;
+        if (!array->used)
             continue;
-        memcpy(to->values, from->values, from->count * sizeof(double));
-        if (!from->integer)
-            jitter(c->problem.desc.precision, to, state);
+        array->values = malloc(array->count * sizeof(double) + 1);
+        assert_non_null(array->values);
+        memcpy(array->values, problem->array[name].values, array->count * sizeof(double));
+        if (!array->integer && !th_is_output(name))
+            jitter(problem->desc.precision, array, state);
     }
     return out;
 }
@@ -47,28 +48,25 @@ static void widen(clmgk_ref_bound *bound, const clmgk_ref_bound *other)
     bound->bound = fmax(bound->bound, other->bound);
 }
 
-void rd_widen_outputs(const rd_case *c, clmgk_ref_answer *answer)
+void th_widen_outputs(const th_problem *problem, clmgk_ref_answer *answer)
 {
     uint64_t state = 1;
     for (int n = 0; n < NEIGHBOURS; n++) {
-        rd_case other = neighbour_of(c, &state);
-        TH_REF_ANSWER near = th_solve(&other.problem);
+        TH_PROBLEM other = neighbour_of(problem, &state);
+        TH_REF_ANSWER near = th_solve(&other);
         widen(&answer->bound_o, &near.bound_o);
         widen(&answer->bound_lse, &near.bound_lse);
-        rd_case_free(&other);
     }
 }
 
-void rd_widen_arrays(const rd_case *c, bool gradients, clmgk_ref_arrays *arrays)
+void th_widen_arrays(const th_problem *problem, bool gradients, clmgk_ref_arrays *arrays)
 {
     uint64_t state = 1;
     for (int n = 0; n < NEIGHBOURS; n++) {
-        rd_case other = neighbour_of(c, &state);
-        clmgk_ref_arrays near = gradients ? th_solve_gradients(&other.problem) : th_solve_statistics(&other.problem);
+        TH_PROBLEM other = neighbour_of(problem, &state);
+        TH_REF_ARRAYS near = gradients ? th_solve_gradients(&other) : th_solve_statistics(&other);
         for (unsigned which = 0; which < CLMGK_REF_ARRAYS; which++)
             if ((arrays->set >> which & 1U) != 0)
                 widen(&arrays->bound[which], &near.bound[which]);
-        clmgk_ref_arrays_free(&near);
-        rd_case_free(&other);
     }
 }
