@@ -2,7 +2,6 @@
 /* The multi-head layer: forward, training steps (forward and backward), a decoding step, and the host's time of a
  * call; variants in turn, each checked on a smaller layer first. */
 #include "reference/layer.h"
-#include "driver_time.h"
 #include "layer_held.h"
 
 #include <inttypes.h>
@@ -16,11 +15,9 @@
 
 static const char *const kind_names[] = {"forward", "training", "decoding"};
 
-/* Host time of a call, forward and backward, all of it and outside of OpenCL, and its calls of OpenCL; 0: not this
- * kind. */
+/* Host time of a call, forward and backward; 0: not this kind. */
 typedef struct layer_calls {
-    double us[2], own_us[2];
-    int of_driver[2];
+    double us[2];
 } layer_calls;
 
 typedef struct layer_case {
@@ -54,51 +51,36 @@ static tool_exit enqueue_pass(const layer_run *run, const held_layer *held, int 
                               error);
 }
 
-/* Host time of the passes' calls, or what of it is outside of OpenCL. */
-typedef struct call_sample {
-    double us[2];
-    int of_driver[2]; /* calls of OpenCL; 0: not counted */
-} call_sample;
-
-/* Enqueues the case's passes. `apart`: takes the time outside of OpenCL. */
-static tool_exit enqueue(const layer_run *run, const held_layer *held, cl_event gate, bool apart, call_sample *sample,
+/* Enqueues the case's passes, and takes the host time of each call. */
+static tool_exit enqueue(const layer_run *run, const held_layer *held, cl_event gate, layer_calls *calls,
                          tool_error *error)
 {
-    *sample = (call_sample){.us = {0, 0}};
+    *calls = (layer_calls){.us = {0, 0}};
     for (int pass = 0; pass < (held->desc.gradients ? 2 : 1); pass++) {
-        bench_driver_time of_driver = {0, 0};
-        if (apart)
-            bench_driver_begin();
         const double start = tool_now_ms();
-        const tool_exit status = enqueue_pass(run, held, pass, pass == 0 ? gate : NULL, error);
-        sample->us[pass] = 1e3 * (tool_now_ms() - start);
-        if (apart)
-            of_driver = bench_driver_end();
-        TOOL_TRY(status);
-        sample->us[pass] -= of_driver.us;
-        sample->of_driver[pass] = of_driver.calls;
+        TOOL_TRY(enqueue_pass(run, held, pass, pass == 0 ? gate : NULL, error));
+        calls->us[pass] = 1e3 * (tool_now_ms() - start);
     }
     return TOOL_DONE;
 }
 
 static tool_exit time_once(const layer_run *run, const held_layer *held, double *ms, tool_error *error)
 {
-    call_sample sample;
+    layer_calls calls;
     const double start = tool_now_ms();
-    const tool_exit status = enqueue(run, held, NULL, false, &sample, error);
+    const tool_exit status = enqueue(run, held, NULL, &calls, error);
     const cl_int code = clFinish(run->wish.device->tool.queue);
     *ms = tool_now_ms() - start;
     return status == TOOL_DONE ? tool_check_cl(code, "clFinish", error) : status;
 }
 
 /* The host's time while the device waits: nothing else takes the processors. */
-static tool_exit time_call(const layer_run *run, const held_layer *held, bool apart, call_sample *sample,
-                           tool_error *error)
+static tool_exit time_call(const layer_run *run, const held_layer *held, layer_calls *calls, tool_error *error)
 {
     cl_int code = CL_SUCCESS;
     const cl_event gate = clCreateUserEvent(run->wish.device->tool.context, &code);
     TOOL_TRY(tool_check_cl(code, "clCreateUserEvent", error));
-    tool_exit status = enqueue(run, held, gate, apart, sample, error);
+    tool_exit status = enqueue(run, held, gate, calls, error);
     code = clSetUserEventStatus(gate, CL_COMPLETE);
     if (code == CL_SUCCESS)
         code = clFinish(run->wish.device->tool.queue);
@@ -106,24 +88,17 @@ static tool_exit time_call(const layer_run *run, const held_layer *held, bool ap
     return status == TOOL_DONE ? tool_check_cl(code, "clFinish", error) : status;
 }
 
-/* Whole calls, and as many of which the part outside of OpenCL is timed. */
 static tool_exit time_enqueues(const layer_run *run, const held_layer *held, layer_calls *calls, tool_error *error)
 {
-    double samples[2][2][CALLS];
+    double samples[2][CALLS];
     for (int i = 0; i < CALLS; i++) {
-        for (int apart = 0; apart < 2; apart++) {
-            call_sample now;
-            TOOL_TRY(time_call(run, held, apart != 0, &now, error));
-            for (int pass = 0; pass < 2; pass++) {
-                samples[apart][pass][i] = now.us[pass];
-                calls->of_driver[pass] = now.of_driver[pass];
-            }
-        }
+        layer_calls now;
+        TOOL_TRY(time_call(run, held, &now, error));
+        for (int pass = 0; pass < 2; pass++)
+            samples[pass][i] = now.us[pass];
     }
-    for (int pass = 0; pass < 2; pass++) {
-        calls->us[pass] = tool_spread_of(samples[0][pass], CALLS).median;
-        calls->own_us[pass] = tool_spread_of(samples[1][pass], CALLS).median;
-    }
+    for (int pass = 0; pass < 2; pass++)
+        calls->us[pass] = tool_spread_of(samples[pass], CALLS).median;
     return TOOL_DONE;
 }
 
@@ -332,10 +307,8 @@ static void print_case(const layer_run *run, const layer_case *one, FILE *stream
     print_number(ratio_to_softmax(run, one), 8, 3, stream);
     print_number(ratio_to_reading(run, one), 9, 2, stream);
     fprintf(stream, " %12.1f %10.1f", 1e-6 * (double)one->held.info.activation_bytes, 1e-6 * workspace_bytes(one));
-    for (int pass = 0; pass < 2; pass++) {
+    for (int pass = 0; pass < 2; pass++)
         print_number(one->calls.us[pass], 9, 0, stream);
-        print_number(one->calls.own_us[pass], 6, 0, stream);
-    }
     fprintf(stream, " %9.1e %8.1e  %s\n", one->error.max, one->error.bound, one->held.info.provider);
 }
 
@@ -350,9 +323,8 @@ static void print_cases(const void *of, FILE *stream)
             "; decoding: batch 1, a token, cache of %" PRId64 "\n",
             bench_layer_width(shape), shape->head_size, clmgk_dtype_name(run->wish.dtype), shape->batch, shape->length,
             LAYER_CACHES * shape->length);
-    fprintf(stream, "  %-27s %10s %21s %7s %8s %12s %10s %8s %5s %8s %5s %9s %8s  %s\n", "", "median ms",
-            "min .. max ms", "ratio", "/reading", "activ. MB", "work. MB", "call us", "own", "backward", "own", "error",
-            "bound", "products by");
+    fprintf(stream, "  %-27s %10s %21s %7s %8s %12s %10s %8s %8s %9s %8s  %s\n", "", "median ms", "min .. max ms",
+            "ratio", "/reading", "activ. MB", "work. MB", "call us", "backward", "error", "bound", "products by");
     for (size_t i = 0; i < run->count; i++) {
         if (run->cases[i].rounds || run->cases[i].refused || run->cases[i].error.message[0] != '\0')
             print_case(run, &run->cases[i], stream);
@@ -374,18 +346,15 @@ static json_t *case_json(const layer_run *run, const layer_case *one)
                                               one->refused ? one->refused : one->error.message));
     const clmgk_layer_info *const info = &one->held.info;
     return tool_json_merge(
-        key,
-        json_pack("{s:{s:f, s:f, s:f, s:i}, s:o, s:o, s:I, s:f, s:f, s:o, s:f, s:o, s:i, s:i, s:f, s:s, s:s, s:{s:f, "
-                  "s:f, s:s}}",
-                  "time_ms", "median", one->time_ms.median, "min", one->time_ms.min, "max", one->time_ms.max,
-                  "repetitions", one->rounds, "ratio_to_softmax", tool_json_positive(ratio_to_softmax(run, one)),
-                  "ratio_to_reading", tool_json_positive(ratio_to_reading(run, one)), "activation_bytes",
-                  (json_int_t)info->activation_bytes, "workspace_bytes", workspace_bytes(one), "enqueue_us",
-                  one->calls.us[0], "enqueue_backward_us", tool_json_positive(one->calls.us[1]), "enqueue_own_us",
-                  one->calls.own_us[0], "enqueue_backward_own_us", tool_json_positive(one->calls.own_us[1]),
-                  "enqueue_opencl_calls", one->calls.of_driver[0], "enqueue_backward_opencl_calls",
-                  one->calls.of_driver[1], "compile_ms", info->compile_ms, "provider", info->provider, "note",
-                  info->note, "error", "max", one->error.max, "bound", one->error.bound, "array", one->error.array));
+        key, json_pack("{s:{s:f, s:f, s:f, s:i}, s:o, s:o, s:I, s:f, s:f, s:o, s:f, s:s, s:s, s:{s:f, "
+                       "s:f, s:s}}",
+                       "time_ms", "median", one->time_ms.median, "min", one->time_ms.min, "max", one->time_ms.max,
+                       "repetitions", one->rounds, "ratio_to_softmax", tool_json_positive(ratio_to_softmax(run, one)),
+                       "ratio_to_reading", tool_json_positive(ratio_to_reading(run, one)), "activation_bytes",
+                       (json_int_t)info->activation_bytes, "workspace_bytes", workspace_bytes(one), "enqueue_us",
+                       one->calls.us[0], "enqueue_backward_us", tool_json_positive(one->calls.us[1]), "compile_ms",
+                       info->compile_ms, "provider", info->provider, "note", info->note, "error", "max", one->error.max,
+                       "bound", one->error.bound, "array", one->error.array));
 }
 
 static json_t *make_object(const void *of)

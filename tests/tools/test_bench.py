@@ -360,8 +360,6 @@ class Layer(BenchTest):
     KEYS = {"device": int, "step": str, "variant": str, "dtype": str, "heads": int, "width": int, "head_size": int,
             "batch": int, "length": int, "cache": int, "time_ms": dict, "ratio_to_softmax": MAYBE, "ratio_to_reading": MAYBE,
             "activation_bytes": int, "workspace_bytes": NUMBER, "enqueue_us": NUMBER, "enqueue_backward_us": MAYBE,
-            "enqueue_own_us": NUMBER, "enqueue_backward_own_us": MAYBE, "enqueue_opencl_calls": int,
-            "enqueue_backward_opencl_calls": int,
             "compile_ms": NUMBER, "provider": str, "note": str, "error": dict}
 
     def test_steps(self):
@@ -379,12 +377,9 @@ class Layer(BenchTest):
         self.assertEqual((forward["activation_bytes"], decoding["activation_bytes"]), (0, 0))
         self.assertGreaterEqual(training["activation_bytes"], 4 * 48 * 2 * 32)  # Q, K, V and O
         self.assertIsNone(forward["enqueue_backward_us"])
-        self.assertIsNone(forward["enqueue_backward_own_us"])
         for case in found["layers"]:
-            self.assertGreater(case["enqueue_own_us"], 0)
-            self.assertGreater(case["enqueue_opencl_calls"], 3)  # products, attention, rows; each has arguments
-        self.assertGreater(training["enqueue_backward_opencl_calls"], training["enqueue_opencl_calls"])
-        self.assertGreater(training["enqueue_backward_own_us"], 0)
+            self.assertGreater(case["enqueue_us"], 0)
+        self.assertGreater(training["enqueue_backward_us"], 0)
         self.assertGreater(decoding["ratio_to_reading"], 0)
 
     def test_other_options(self):
