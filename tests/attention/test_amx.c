@@ -24,15 +24,20 @@ static int units_of(const th_session *session)
     return n == TH_COUNT(names) ? 0 : n < 2 ? 1 : 2;
 }
 
-static bool has_unit(const th_session *session)
-{
-    return units_of(session) > 0;
-}
-
-static bool has_f16_unit(const th_session *session)
-{
-    return units_of(session) == 2;
-}
+/* Tests that are skipped where units_of is less than `least`. */
+#define TEST_WITH_UNIT(name, least, test)                                                                              \
+    static void name##_with_unit(th_session *session);                                                                 \
+    test(name)                                                                                                         \
+    {                                                                                                                  \
+        if (units_of(session) < (least))                                                                               \
+            skip();                                                                                                    \
+        name##_with_unit(session);                                                                                     \
+    }                                                                                                                  \
+    static void name##_with_unit(th_session *session)
+#define UNIT_TEST(name)      TEST_WITH_UNIT(name, 1, TH_TEST)
+#define UNIT_FULL_TEST(name) TEST_WITH_UNIT(name, 1, TH_FULL_TEST)
+#define F16_TEST(name)       TEST_WITH_UNIT(name, 2, TH_TEST)
+#define F16_FULL_TEST(name)  TEST_WITH_UNIT(name, 2, TH_FULL_TEST)
 
 /* `parameters` with "unit=3": the plan fails where it can't use AMX. */
 static void expect(th_session *session, th_problem *problem, const char *parameters)
@@ -52,10 +57,8 @@ static void expect_shapes(th_session *session, clmgk_attention_desc desc, const 
     th_expect_shapes(session, desc, &options, 11 * (uint64_t)desc.variant + first, first, count);
 }
 
-TH_TEST(softmax)
+UNIT_TEST(softmax)
 {
-    if (!has_unit(session))
-        skip();
     const clmgk_attention_desc padded = {.head_size = 40, .value_size = 100};
     expect_shapes(session, padded, "unit=3,lanes=16,vectors=2,panels=2,tile=32", 0, 12);
 }
@@ -69,10 +72,8 @@ static clmgk_attention_desc wide_desc(clmgk_variant variant, clmgk_dtype dtype, 
 }
 
 /* Each row's one weight is the sum of its components' powers, which products round; O is V nevertheless. */
-TH_TEST(rows_that_see_one_key)
+UNIT_TEST(rows_that_see_one_key)
 {
-    if (!has_unit(session))
-        skip();
     for (size_t n = 0; n < 2; n++) {
         clmgk_attention_desc desc =
             wide_desc(n == 0 ? CLMGK_VARIANT_MGK : CLMGK_VARIANT_SMGK, CLMGK_DTYPE_BF16, 70, 70);
@@ -97,18 +98,14 @@ static void expect_equal_weights(th_session *session, clmgk_dtype dtype, const c
     }
 }
 
-TH_TEST(both_passes_weigh_alike)
+UNIT_TEST(both_passes_weigh_alike)
 {
-    if (!has_unit(session))
-        skip();
     expect_equal_weights(session, CLMGK_DTYPE_BF16, "unit=3,lanes=16,vectors=2,panels=2,tile=32");
 }
 
 /* Whole rows of keys are read in place. */
-TH_FULL_TEST(keys_in_place)
+UNIT_FULL_TEST(keys_in_place)
 {
-    if (!has_unit(session))
-        skip();
     const clmgk_attention_desc dense = {.head_size = 32, .value_size = 32};
     expect_shapes(session, dense, "unit=3,lanes=16,vectors=1,panels=2,tile=64,block=16", 0, 8);
 }
@@ -130,10 +127,8 @@ static void expect_growth(th_session *session, clmgk_dtype dtype, const char *pa
     }
 }
 
-TH_TEST(growing_scores)
+UNIT_TEST(growing_scores)
 {
-    if (!has_unit(session))
-        skip();
     expect_growth(session, CLMGK_DTYPE_BF16, "unit=3,lanes=16,vectors=2,panels=2,tile=32");
 }
 
@@ -164,20 +159,16 @@ static void expect_the_likely_key(th_session *session, clmgk_variant variant, cl
     expect(session, &problem, parameters);
 }
 
-TH_TEST(one_key_outweighs_the_first)
+UNIT_TEST(one_key_outweighs_the_first)
 {
-    if (!has_unit(session))
-        skip();
     expect_the_likely_key(session, CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_BF16,
                           "unit=3,lanes=16,vectors=2,panels=2,tile=32");
     expect_the_likely_key(session, CLMGK_VARIANT_HARD_FISH, CLMGK_DTYPE_BF16,
                           "unit=3,lanes=16,vectors=2,panels=2,tile=32,heads=1");
 }
 
-TH_FULL_TEST(components)
+UNIT_FULL_TEST(components)
 {
-    if (!has_unit(session))
-        skip();
     const clmgk_attention_desc gaussian = {.variant = CLMGK_VARIANT_MGK,
                                            .components = 3,
                                            .prior_shape = CLMGK_PRIOR_HMS,
@@ -189,10 +180,8 @@ TH_FULL_TEST(components)
     expect_shapes(session, shifted, "unit=3,lanes=16,vectors=2,panels=2,tile=32", 5, 6);
 }
 
-TH_FULL_TEST(modifiers)
+UNIT_FULL_TEST(modifiers)
 {
-    if (!has_unit(session))
-        skip();
     const clmgk_attention_desc desc = {.head_size = 64,
                                        .value_size = 32,
                                        .gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V |
@@ -253,10 +242,8 @@ static void expect_far(th_session *session, clmgk_attention_desc desc, const cha
 }
 
 /* Rows inside the kernel of keys, and rows apart (splits), where whole tiles are read in place. */
-TH_TEST(gradients)
+UNIT_TEST(gradients)
 {
-    if (!has_unit(session))
-        skip();
     const clmgk_attention_desc padded = {.head_size = 40, .value_size = 32, .gradients = TRAINING};
     expect_shapes(session, padded, "unit=3,lanes=16,vectors=2,panels=2,tile=32,splits=1", 0, 8);
     const char *const parameters = "unit=3,lanes=16,vectors=2,panels=2,tile=64,splits=2";
@@ -270,10 +257,8 @@ TH_TEST(gradients)
     expect(session, &partial, parameters);
 }
 
-TH_TEST(gradients_of_components)
+UNIT_TEST(gradients_of_components)
 {
-    if (!has_unit(session))
-        skip();
     const char *const of_several = "unit=3,lanes=16,vectors=2,panels=2,tile=32,block=16";
     expect_shapes(session, with_components, of_several, 3, 6);
     expect_far(session, with_components, of_several);
@@ -288,10 +273,8 @@ TH_TEST(gradients_of_components)
 }
 
 /* Heads that fill half a register, or a quarter: rows and sums are padded, dQ is not. */
-TH_TEST(narrow_heads)
+UNIT_TEST(narrow_heads)
 {
-    if (!has_unit(session))
-        skip();
     const clmgk_attention_desc inside = {
         .variant = CLMGK_VARIANT_GAUSSIAN, .head_size = 8, .value_size = 12, .gradients = TRAINING};
     expect_shapes(session, inside, "unit=3,lanes=16,vectors=2,panels=2,tile=32,splits=1", 0, 8);
@@ -303,10 +286,8 @@ TH_TEST(narrow_heads)
     expect_shapes(session, apart, "unit=3,lanes=16,vectors=2,panels=2,tile=64,splits=2", 1, 8);
 }
 
-TH_FULL_TEST(narrow_heads_of_components)
+UNIT_FULL_TEST(narrow_heads_of_components)
 {
-    if (!has_unit(session))
-        skip();
     const clmgk_attention_desc inside = {.variant = CLMGK_VARIANT_SMGK,
                                          .components = 3,
                                          .head_size = 7,
@@ -331,17 +312,13 @@ TH_FULL_TEST(narrow_heads_of_components)
 }
 
 /* Several heads of a work-group, whose dP differ. */
-TH_TEST(mixed_heads)
+UNIT_TEST(mixed_heads)
 {
-    if (!has_unit(session))
-        skip();
     expect_shapes(session, with_mixed_heads, "unit=3,lanes=16,vectors=2,panels=2,tile=32,heads=2", 0, 8);
 }
 
-TH_FULL_TEST(mixed_heads_with_modifiers)
+UNIT_FULL_TEST(mixed_heads_with_modifiers)
 {
-    if (!has_unit(session))
-        skip();
     expect_shapes(session, with_mixed_modifiers, "unit=3,lanes=16,vectors=2,panels=2,tile=32,heads=2", 2, 6);
 }
 
@@ -374,10 +351,8 @@ static void expect_linear(th_session *session, clmgk_attention_desc desc, const 
 
 /* Pairs of a chunk's tokens, which go by spans where exponents grow; then factors that are packed in several parts, and
  * columns that are no pair of vectors. */
-TH_TEST(linear_family)
+UNIT_TEST(linear_family)
 {
-    if (!has_unit(session))
-        skip();
     const clmgk_attention_desc pairs = {.variant = CLMGK_VARIANT_MLK,
                                         .components = 2,
                                         .prior_shape = CLMGK_PRIOR_HM,
@@ -400,10 +375,8 @@ TH_TEST(linear_family)
 }
 
 /* Mixed heads, and exponents without a causal mask. */
-TH_FULL_TEST(linear_family_with_exponents)
+UNIT_FULL_TEST(linear_family_with_exponents)
 {
-    if (!has_unit(session))
-        skip();
     const clmgk_attention_desc spans = {.variant = CLMGK_VARIANT_LGFISH,
                                         .components = 3,
                                         .feature = CLMGK_FEATURE_DPFP,
@@ -436,18 +409,14 @@ static const clmgk_attention_desc types = {.variant = CLMGK_VARIANT_GAUSSIAN,
                                            .use_lse_low = 1,
                                            .gradients = TRAINING};
 
-TH_TEST(several_types)
+UNIT_TEST(several_types)
 {
-    if (!has_unit(session))
-        skip();
     expect_shapes(session, types, "unit=3,lanes=16,vectors=2,panels=2,tile=32,splits=2", 0, 6);
 }
 
 /* A plan whose passes have different precisions, by the caller's parameters, tells the lower. */
-TH_TEST(precision_of_either_pass)
+UNIT_TEST(precision_of_either_pass)
 {
-    if (!has_unit(session))
-        skip();
     clmgk_attention_desc desc = types;
     desc.struct_size = sizeof(desc);
     desc.batch = desc.heads = 1;
@@ -465,10 +434,8 @@ TH_TEST(precision_of_either_pass)
 }
 
 /* Queries so large that what rounding takes from their norms would change all weights of a row. */
-TH_TEST(both_passes_round_queries)
+UNIT_TEST(both_passes_round_queries)
 {
-    if (!has_unit(session))
-        skip();
     for (uint64_t n = 0; n < 4; n++) {
         clmgk_attention_desc desc = types;
         desc.length = 70;
@@ -482,10 +449,8 @@ TH_TEST(both_passes_round_queries)
 }
 
 /* The bound of the descriptor's precision holds, and that of f32 does not. */
-TH_TEST(rounded_factors)
+UNIT_TEST(rounded_factors)
 {
-    if (!has_unit(session))
-        skip();
     clmgk_attention_desc desc = {.length = 37, .length_k = 70, .head_size = 32, .value_size = 32};
     const clmgk_plan_options options = th_options_of(CLMGK_ENGINE_LANE, "unit=3");
     desc.precision = CLMGK_PRECISION_BF16;
@@ -496,10 +461,8 @@ TH_TEST(rounded_factors)
     assert_false(clmgk_ref_check(&exact, problem.array[TH_O].values, NULL).ok);
 }
 
-TH_FULL_TEST(types_of_components)
+UNIT_FULL_TEST(types_of_components)
 {
-    if (!has_unit(session))
-        skip();
     clmgk_attention_desc desc = {.variant = CLMGK_VARIANT_MGK,
                                  .components = 2,
                                  .variance_shape = CLMGK_VARIANCE_HM,
@@ -520,10 +483,8 @@ TH_FULL_TEST(types_of_components)
     expect_shapes(session, shifted, "unit=3,lanes=16,vectors=1,panels=2,tile=32,splits=1", 5, 6);
 }
 
-TH_FULL_TEST(types_of_mixed_heads)
+UNIT_FULL_TEST(types_of_mixed_heads)
 {
-    if (!has_unit(session))
-        skip();
     const clmgk_attention_desc desc = {.variant = CLMGK_VARIANT_HARD_FISH,
                                        .components = 2,
                                        .dtype = CLMGK_DTYPE_BF16,
@@ -537,11 +498,9 @@ TH_FULL_TEST(types_of_mixed_heads)
 
 /* ---- arrays of f16 ---------------------------------------------------------------------------------------------- */
 
-TH_TEST(f16_softmax)
+F16_TEST(f16_softmax)
 {
     const char *const parameters = "unit=4,lanes=16,vectors=2,panels=2,tile=32";
-    if (!has_f16_unit(session))
-        skip();
     const clmgk_attention_desc padded = {.dtype = CLMGK_DTYPE_F16, .head_size = 40, .value_size = 100};
     expect_shapes(session, padded, parameters, 0, 12);
     expect_growth(session, CLMGK_DTYPE_F16, parameters);
@@ -563,10 +522,8 @@ static void expect_sizes(th_session *session, clmgk_attention_desc desc, const c
     expect(session, &problem, parameters);
 }
 
-TH_TEST(f16_gradients)
+F16_TEST(f16_gradients)
 {
-    if (!has_f16_unit(session))
-        skip();
     const clmgk_attention_desc inside = {
         .dtype = CLMGK_DTYPE_F16, .head_size = 40, .value_size = 32, .gradients = TRAINING};
     const char *const of_inside = "unit=4,lanes=16,vectors=2,panels=2,tile=32,splits=1";
@@ -601,10 +558,8 @@ static void expect_small_priors(th_session *session, clmgk_attention_desc desc, 
     expect(session, &problem, parameters);
 }
 
-TH_TEST(f16_components)
+F16_TEST(f16_components)
 {
-    if (!has_f16_unit(session))
-        skip();
     const clmgk_attention_desc several = in_f16(with_components);
     const char *const of_several = "unit=4,lanes=16,vectors=2,panels=2,tile=32,block=16";
     expect_shapes(session, several, of_several, 3, 6);
@@ -624,20 +579,16 @@ TH_TEST(f16_components)
     expect_small_priors(session, shifted, of_shifted);
 }
 
-TH_TEST(f16_mixed_heads)
+F16_TEST(f16_mixed_heads)
 {
-    if (!has_f16_unit(session))
-        skip();
     const clmgk_attention_desc desc = in_f16(with_mixed_heads);
     const char *const parameters = "unit=4,lanes=16,vectors=2,panels=2,tile=32,heads=2";
     expect_shapes(session, desc, parameters, 0, 8);
     expect_sizes(session, desc, parameters);
 }
 
-TH_FULL_TEST(f16_modifiers)
+F16_FULL_TEST(f16_modifiers)
 {
-    if (!has_f16_unit(session))
-        skip();
     const clmgk_attention_desc desc = {.dtype = CLMGK_DTYPE_F16,
                                        .head_size = 64,
                                        .value_size = 32,
@@ -651,10 +602,8 @@ TH_FULL_TEST(f16_modifiers)
     expect_shapes(session, in_f16(with_mixed_modifiers), "unit=4,lanes=16,vectors=2,panels=2,tile=32,heads=2", 2, 6);
 }
 
-TH_FULL_TEST(f16_sizes_of_heads)
+F16_FULL_TEST(f16_sizes_of_heads)
 {
-    if (!has_f16_unit(session))
-        skip();
     const clmgk_attention_desc narrow = {.variant = CLMGK_VARIANT_GAUSSIAN,
                                          .dtype = CLMGK_DTYPE_F16,
                                          .head_size = 8,
@@ -738,10 +687,8 @@ TH_TEST(refusals)
 }
 
 /* The unit of f16 is the default where there is one, and the plan tells; it takes no other types. */
-TH_TEST(f16_choice)
+F16_TEST(f16_choice)
 {
-    if (!has_f16_unit(session))
-        skip();
     clmgk_attention_desc desc = plain();
     const clmgk_plan_options options = th_options_of(CLMGK_ENGINE_LANE, "unit=4");
     th_message message;
@@ -753,10 +700,8 @@ TH_TEST(f16_choice)
 }
 
 /* Other types without the precision. */
-TH_TEST(problems_without_it)
+UNIT_TEST(problems_without_it)
 {
-    if (!has_unit(session))
-        skip();
     clmgk_attention_desc desc = plain();
     const clmgk_plan_options options = th_options_of(CLMGK_ENGINE_LANE, "unit=3");
     th_message message;
