@@ -16,6 +16,7 @@
 #define FAR_SCORE       1e-3 /* each value that a change leaps over: nearer ones come first */
 #define OTHER_RATIO     1.5  /* a choice that is slower is left alone */
 #define FEW_QUERIES     32   /* fewer say nothing about another engine */
+#define FEW_ROWS        8    /* fewer queries say nothing about changes */
 #define KEY_SIZE        600
 #define LAYOUTS         3 /* of a product: as it is, B transposed (weights [out, in]), A transposed (their gradient) */
 
@@ -214,14 +215,22 @@ void tune_note(const tune_case *c, const char *choice, const char *parameters, d
         (void)json_object_set_new(c->known, key, json_real(ratio));
 }
 
-void tune_learn(const tune_list *list, const json_t *line)
+/* A change's key in the scores: decoding, of few queries, is apart. */
+static const char *score_key(char key[KEY_SIZE], const tune_case *c, const char *choice, const char *change)
+{
+    snprintf(key, KEY_SIZE, "%s %s%s", choice, c->item && c->item->desc.length < FEW_ROWS ? "few " : "", change);
+    return key;
+}
+
+void tune_learn(const tune_list *list, const tune_case *c, const json_t *line)
 {
     const char *const change = tool_json_text_of(line, "change");
     const double from = tool_json_number_of(line, "from"), ratio = tool_json_number_of(line, "ratio");
     const double score = tool_json_text_of(line, "lost") ? FAILED_SCORE : log(ratio / from);
     char key[KEY_SIZE];
     if (change && tool_json_text_of(line, "choice")) {
-        const double old = tool_json_number_of(list->scores, key_of(key, tool_json_text_of(line, "choice"), change));
+        const double old =
+            tool_json_number_of(list->scores, score_key(key, c, tool_json_text_of(line, "choice"), change));
         (void)json_object_set_new(list->scores, key, json_real(NEW_PART * score + (1 - NEW_PART) * old));
     }
 }
@@ -251,7 +260,7 @@ static void look_around(const tune_list *list, const tune_case *c, clmgk_context
             char key[KEY_SIZE];
             tune_candidate x = *center;
             snprintf(x.change, sizeof(x.change), "%s=%d", p->name, (int)p->values[i]);
-            const double score = slower + tool_json_number_of(list->scores, key_of(key, x.choice, x.change)) +
+            const double score = slower + tool_json_number_of(list->scores, score_key(key, c, x.choice, x.change)) +
                                  FAR_SCORE * fabs((double)i - (double)from);
             change(&x);
             if (i == from || score >= *least || !is_open(c, library, &x))

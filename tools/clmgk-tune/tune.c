@@ -21,12 +21,12 @@
 #define DEFAULT_MORE_MS 120e3 /* the defaults are no candidates: without them a case can't be measured */
 #define LIMIT_RUNS      200   /* of the defaults: what a candidate may take beside compiling */
 #define OTHER_LIMIT_MS  15e3  /* another engine, compiling included: it is a guess */
-#define FEW_QUERIES     32    /* fewer say nothing about another engine */
-#define PAIRS_MS        120.0 /* pairs of runs of a candidate and the defaults: from LEAST_PAIRS to MIN_PROOF */
+#define PAIRS_MS        250.0 /* pairs of runs of a candidate and the defaults: from LEAST_PAIRS to MOST_PAIRS */
 #define LEAST_PAIRS     2
+#define MOST_PAIRS      15
 #define PROOF_MS        1500.0 /* those of the winner: from MIN_PROOF to MAX_PROOF */
 #define MIN_PROOF       5
-#define MAX_PROOF       15
+#define MAX_PROOF       31
 #define MAX_PROVEN      3                             /* candidates, the fastest first, until one is */
 #define WORTH           (1 - CLMGK_TUNING_LEAST_GAIN) /* a plan takes no entry that gains less */
 #define SAY_MS          5000.0                        /* between lines about a case at work */
@@ -100,7 +100,7 @@ static void take_candidate(const session *s, tune_case *c, const json_t *line)
         (void)json_object_set(c->defaults, choice, lost ? json_null() : json_object_get(line, "parameters"));
     if (parameters)
         tune_note(c, choice, parameters, lost ? -1 : tool_json_number_of(line, "ratio"));
-    tune_learn(&s->list, line);
+    tune_learn(&s->list, c, line);
     c->tried += s->counts != NULL;
     count(s, "tried");
     if (lost)
@@ -173,7 +173,7 @@ static tool_exit start(session *s, const tune_candidate *x, bool proof, int n, t
     const tune_case *const c = s->c;
     const double pair_ms = c->default_ms > 0 ? 2 * c->default_ms : PAIRS_MS;
     const double pairs = proof ? fmin(fmax(PROOF_MS / pair_ms, MIN_PROOF), MAX_PROOF)
-                               : fmin(fmax(PAIRS_MS / pair_ms, LEAST_PAIRS), MIN_PROOF);
+                               : fmin(fmax(PAIRS_MS / pair_ms, LEAST_PAIRS), MOST_PAIRS);
     char selector[32];
     const bool named = x && x->parameters[0];
     snprintf(selector, sizeof(selector), "%u:%u", s->device.info.platform_index, s->device.info.device_index);

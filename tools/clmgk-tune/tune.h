@@ -92,7 +92,7 @@ typedef struct tune_candidate {
 void tune_changes(const char *parameters, const char *defaults, tune_candidate *changes);
 double tune_fastest(const tune_case *c, const char *choice, tune_candidate *fastest);
 void tune_note(const tune_case *c, const char *choice, const char *parameters, double ratio);
-void tune_learn(const tune_list *list, const json_t *line);
+void tune_learn(const tune_list *list, const tune_case *c, const json_t *line);
 
 /* The candidate to measure next, which is legal and new. False: nothing is left that promises an improvement. Whether
  * to measure choice number i with its defaults. */

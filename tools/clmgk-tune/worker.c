@@ -16,7 +16,8 @@
 #include <unistd.h>
 
 #define MAX_PAIRS        31
-#define STOP_RATIO       1.15 /* of the fastest so far: slower than that by the first pair of runs, it is stopped */
+#define STOP_RATIO       1.1  /* of the fastest so far, and STOP_NOISE / n: with a median above that, of n pairs, */
+#define STOP_NOISE       0.3  /* a candidate is stopped */
 #define WORKSPACE_FACTOR 2    /* more times the arrays is no fair price for speed */
 #define PRODUCT_MS       40.0 /* a repetition of short products is several calls */
 
@@ -119,20 +120,24 @@ static tool_exit time_one(const worker *w, const contender *c, double *ms, tool_
 static tool_exit choose_calls(worker *w, tool_error *error)
 {
     double ms = 0;
-    if (w->c->item)
+    if (w->c->item) { /* a first run loads the program and touches the arrays */
+        TOOL_TRY(bench_choose_calls(&w->device, &w->candidate.run, &w->calls, &w->event_clock, error));
         return bench_choose_calls(&w->device, &w->usual.run, &w->calls, &w->event_clock, error);
+    }
     TOOL_TRY(tool_multiplier_run(&w->device, &w->usual.multiplier, 1, &ms, error));
     w->calls = (int)fmax(1, fmin(100, PRODUCT_MS / fmax(ms, 1e-3)));
     return TOOL_DONE;
 }
 
-/* Runs in turn: default, candidate, candidate, default, … Stops after the first pair where the candidate is slow. A
- * process that has set CLBlast's parameters can't go back to others: one pair. */
+/* Runs in turn: default, candidate, candidate, default, … Stops when the candidate is slow. A process that has set
+ * CLBlast's parameters can't go back to others: one pair. */
 static tool_exit time_pairs(worker *w, size_t *count, double *default_ms, double *ratios, tool_error *error)
 {
     const double best = tool_json_number_of(w->job, "best"), stop = best > 0 ? STOP_RATIO * best : INFINITY;
     const size_t most = w->c->kind == TUNE_CLBLAST ? 1 : (size_t)fmin(MAX_PAIRS, tool_json_number_of(w->job, "pairs"));
-    for (*count = 0; *count < most && (*count == 0 || ratios[*count - 1] <= stop); ++*count) {
+    for (*count = 0;
+         *count < most && (*count == 0 || tool_spread_of(ratios, *count).min <= stop + STOP_NOISE / (double)*count);
+         ++*count) {
         double ms[2] = {0, 0}; /* default, candidate */
         for (size_t k = 0; k < 2; k++) {
             const size_t which = k ^ (*count % 2);
