@@ -85,7 +85,7 @@ const tool_program bench_program = {
     .summary = "Times attention variants beside each other, each checked against double precision first.\n"
                "Without options: softmax with 8 heads, MGK and sMGK with 4 (two components) over sizes of the\n"
                "papers, beside the figures of the MGK paper's Table 7.",
-    .notes = "An unknown name after --shapes lists the known names.",
+    .notes = "An unknown name after --shapes lists the known names. The keys of --json are in benchmarks/README.md.",
     .options = options_table,
     .option_count = OPTION_COUNT,
 };

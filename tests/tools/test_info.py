@@ -91,7 +91,7 @@ class Listing(InfoTest):
         self.assertEqual(found["cache"], {"path": str(self.cache / "programs"), "entries": 0, "bytes": 0,
                                           "message": None})
         self.assertEqual(found["tuning_cache"], {"path": str(self.cache / "tuning"), "entries": 0, "bytes": 0,
-                                                 "damaged": 0, "message": ""})
+                                                 "damaged": 0, "message": None})
 
     def test_text(self):
         device = self.info()["devices"][0]

@@ -51,6 +51,8 @@ bool info_is_tuned(const info_tuning *tuning);
 void info_print_tuning(const info_tuning *tuning); /* a part of a line */
 json_t *info_tuning_json(const info_tuning *tuning);
 
+json_t *info_message_json(const char *message); /* null: empty */
+
 void info_print_tuning_cache(const clmgk_tuning_info *cache);
 json_t *info_tuning_cache_json(const clmgk_tuning_info *cache, const char *failure); /* failure: empty, or why not */
 

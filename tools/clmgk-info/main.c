@@ -21,7 +21,18 @@ static const tool_program program = {
     .summary = "Lists OpenCL devices, and the engine, tuning and caches that the library would use on each.",
     .notes =
         "Without --device all devices are listed, and the default one is marked with *. If CLMGK_DEVICE does not name\n"
-        "one of them, they are listed too, and the exit status says so (3: it names none; 2: it names several).",
+        "one of them, they are listed too, and the exit status says so (3: it names none; 2: it names several).\n\n"
+        "--json prints: clmgk (version), devices [{selector, default, platform, name, vendor, driver, class, engine,\n"
+        "matrix_units (true, or null: none), programs_kept_by (driver, library, nobody), tuned, tuning {current,\n"
+        "stale, shipped, passed_over: entries}, compute_units, clock_mhz, native_float_lanes, global_memory_bytes,\n"
+        "local_memory_bytes, max_allocation_bytes, max_work_group, architecture, products [{provider, dtypes, reason\n"
+        "(why not others)}], message (what failed; null: nothing; so below), engine_reason, matrix_unit (in "
+        "use),\n"
+        "matrix_unit_found, matrix_unit_reason (why it is not used), first_use, with --selftest selftest [{variant,\n"
+        "engine, offered, ok, error, bound, message}]}], message, cache, tuning_cache and program_dir (programs made\n"
+        "ahead), each {path, entries, bytes, message}, tuning_cache also damaged (lines). With --cache-clear: clmgk,\n"
+        "removed {path, entries, bytes}. With --tunables: clmgk, tables [{name, tunables [{name, values, cpu_default,\n"
+        "gpu_default, meaning}], constraints}].",
     .options = options_table,
     .option_count = OPTION_COUNT,
 };
@@ -222,16 +233,11 @@ static json_t *cache_json(const clmgk_cache_info *cache)
                      (json_int_t)cache->entries, "bytes", (json_int_t)cache->bytes);
 }
 
-static json_t *message_json(const char *message)
-{
-    return message[0] ? tool_json_text(message) : json_null();
-}
-
 /* `message`: why the folder is not used, or not written. */
 static json_t *folder_json(const clmgk_cache_info *folder, const tool_error *failure)
 {
     const char *message = failure->message[0] ? failure->message : folder->note;
-    return tool_json_merge(cache_json(folder), json_pack("{s:o}", "message", message_json(message)));
+    return tool_json_merge(cache_json(folder), json_pack("{s:o}", "message", info_message_json(message)));
 }
 
 static json_t *selftest_json(const info_selftest *test)
@@ -263,10 +269,10 @@ static json_t *entry_json(const entry *one)
         (json_int_t)info->global_memory_bytes, "local_memory_bytes", (json_int_t)info->local_memory_bytes,
         "max_allocation_bytes", (json_int_t)info->max_allocation_bytes, "max_work_group",
         (json_int_t)info->max_work_group, "architecture", tool_json_text(info->architecture), "products",
-        info_products_json(&one->products), "message", message_json(one->failure.message), "engine_reason",
+        info_products_json(&one->products), "message", info_message_json(one->failure.message), "engine_reason",
         info->engine_reason, "matrix_unit", one->unit.name[0] ? one->unit.name : NULL, "matrix_unit_found",
-        info->matrix_unit[0] ? info->matrix_unit : NULL, "matrix_unit_reason", message_json(one->unit.reason),
-        "first_use", message_json(one->first_use.verdicts));
+        info->matrix_unit[0] ? info->matrix_unit : NULL, "matrix_unit_reason", info_message_json(one->unit.reason),
+        "first_use", info_message_json(one->first_use.verdicts));
     return one->test.count ? tool_json_merge(object, json_pack("{s:o}", "selftest", selftest_json(&one->test)))
                            : object;
 }
@@ -277,7 +283,7 @@ static json_t *listing_json(const listing *list)
     for (size_t i = 0; i < list->count; i++)
         tool_json_append(&devices, entry_json(&list->entries[i]));
     return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o}", "clmgk", clmgk_version(), "devices", devices, "message",
-                     message_json(list->devices_failure.message), "cache",
+                     info_message_json(list->devices_failure.message), "cache",
                      folder_json(&list->cache, &list->cache_failure), "tuning_cache",
                      info_tuning_cache_json(&list->tuning, list->tuning_failure.message), "program_dir",
                      folder_json(&list->shipped, &list->shipped_failure));

@@ -62,11 +62,16 @@ void info_print_tuning_cache(const clmgk_tuning_info *cache)
     tool_print_passed_over(cache);
 }
 
+json_t *info_message_json(const char *message)
+{
+    return message[0] ? tool_json_text(message) : json_null();
+}
+
 json_t *info_tuning_cache_json(const clmgk_tuning_info *cache, const char *failure)
 {
     return json_pack("{s:s?, s:I, s:I, s:I, s:o}", "path", cache->path[0] ? cache->path : NULL, "entries",
                      (json_int_t)cache->entries, "bytes", (json_int_t)cache->bytes, "damaged",
-                     (json_int_t)cache->damaged, "message", tool_json_text(failure[0] ? failure : cache->message));
+                     (json_int_t)cache->damaged, "message", info_message_json(failure[0] ? failure : cache->message));
 }
 
 enum { MAX_TUNABLES = 64 };
