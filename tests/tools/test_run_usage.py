@@ -230,6 +230,7 @@ class Usage(RunTest):
         self.refuse_run("--score", "'cosine'", variant="mgk", score="cosine")
         self.refuse_run("nonsense", parameters="nonsense=3")
         self.refuse_run("--backward-parameters", "--grad-out", backward_parameters="splits=1")
+        self.refuse_run("--dtype-grad", "--grad-out", dtype_grad="f16")
         self.refuse_run("softcap", "1e-60", softcap="1e-60")
 
     def test_values_may_begin_with_a_dash(self):
