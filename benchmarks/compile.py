@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What compiling costs: whole processes of clmgk-run on a small problem, with empty caches, again with full ones, and
-with empty caches and a folder of programs made ahead (clmgk-bench --programs). First an empty kernel of the default
-platform, which shows what no library can avoid.
+with empty caches and a folder of programs made ahead. First an empty kernel of the default platform, which shows what
+no library can avoid.
 
     compile.py [--bin DIR] [--before DIR] [--runs N] [--json FILE]
 
@@ -50,14 +50,12 @@ def command_of(program, variant, size, passes, folder):
     keys = (1, heads, COMPONENTS, LENGTH, size) if variant == "mgk" else (1, heads, LENGTH, size)
     words = [program, "--variant", variant, "--q", save(folder, "q", 1, heads, LENGTH, size),
              "--k", save(folder, "k", *keys), "--v", save(folder, "v", 1, HEADS, LENGTH, size),
-             "--out", folder / "o.npy"]
-    if variant == "mgk":  # the cases of clmgk-bench have an array of priors
-        words += ["--prior", ",".join([str(1 / COMPONENTS)] * COMPONENTS)]
+             "--out", folder / "o.npy", "--json"]
     if mixed:
         words += ["--mix", save(folder, "mix", HEADS, COMPONENTS)]
     if passes == "both":
         words += ["--grad-out", save(folder, "grad", 1, HEADS, LENGTH, size)]
-        gradients = ("dq", "dk", "dv", "dmix") if mixed else ("dq", "dk", "dv")  # of clmgk-bench's plans
+        gradients = ("dq", "dk", "dv", "dmix") if mixed else ("dq", "dk", "dv")
         words += [word for name in gradients for word in (f"--{name}", folder / f"{name}.npy")]
     return words
 
@@ -114,16 +112,18 @@ def empty_kernel(runs):
 
 
 def timed(command, environment):
-    """Processor and wall seconds of a process."""
+    """Processor and wall seconds of a process of clmgk-run, and where its programs came from."""
     start = time.monotonic()
-    with tempfile.TemporaryFile() as errors:
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=errors)
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(command, env=environment, stdout=output, stderr=errors)
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode != 0:
             errors.seek(0)
             sys.exit(f"{command[0]}: {errors.read().decode()}")
-    return usage.ru_utime + usage.ru_stime, time.monotonic() - start
+        wall = time.monotonic() - start
+        output.seek(0)
+        return usage.ru_utime + usage.ru_stime, wall, json.load(output)["program"]
 
 
 def with_caches(folder):
@@ -132,12 +132,9 @@ def with_caches(folder):
     return {**os.environ, **{variable: str(folder) for variable in CACHES}}
 
 
-def ship(build, variant, size, passes, folder):
-    """A folder with the programs of the variant's problem."""
-    heads = f"{COMPONENTS}x{HEADS}" if variant == "hard-fish" else HEADS
-    command = [build / "clmgk-bench", "--programs", folder / "programs", "--variants", f"{variant}:{heads}",
-               "--components", COMPONENTS, "--length", LENGTH, "--head-size", size, "--pass", passes, "--seconds", 0.01]
-    timed([str(word) for word in command], with_caches(folder / "shipping"))
+def ship(command, folder):
+    """A folder with the programs of a command: what the library keeps where the driver keeps nothing."""
+    timed(command, {**with_caches(folder), "POCL_KERNEL_CACHE": "0"})
     return str(folder / "programs")
 
 
@@ -147,8 +144,11 @@ def in_all_states(build, variant, size, passes):
         command = command_of(build / "clmgk-run", variant, size, passes, folder)
         environment = with_caches(folder / "caches")
         cold, warm = timed(command, environment), timed(command, environment)
-        shipped = {"CLMGK_PROGRAM_DIR": ship(build, variant, size, passes, folder), **with_caches(folder / "empty")}
-        return dict(zip(STATES, (cold, warm, timed(command, shipped))))
+        programs = {"CLMGK_PROGRAM_DIR": ship(command, folder / "shipping")}
+        shipped = timed(command, {**with_caches(folder / "empty"), **programs})
+        if shipped[2] != "shipped":
+            sys.exit(f"compile.py: {variant}, {passes}: the programs made ahead were not used, but {shipped[2]}")
+        return dict(zip(STATES, (cold, warm, shipped)))
 
 
 def spread(values):
