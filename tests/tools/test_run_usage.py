@@ -209,7 +209,7 @@ class Usage(RunTest):
 
     def test_bad_values(self):
         for option, value in (
-            ("layout", "nbhd"), ("layout", ""), ("dtype", "f64"), ("dtype", "F32"), ("dtype_k", "f64"), ("dtype_v", ""), ("dtype_o", "q"), ("dtype_grad", "f8"), ("precision", "f32"), ("precision", ""), ("engine", "fast"),
+            ("layout", "nbhd"), ("layout", ""), ("dtype", "f64"), ("dtype", "F32"), ("dtype_k", "f64"), ("dtype_v", ""), ("dtype_o", "q"), ("precision", "f32"), ("precision", ""), ("engine", "fast"),
             ("repeat", "0"), ("repeat", "-1"), ("repeat", "1.5"), ("repeat", ""), ("repeat", "3x"),
             ("repeat", "99999999999999999999"), ("causal_align", "middle"), ("causal_align", "lengths"),
             ("estep", "medium"), ("window", ""), ("window", "3"), ("window", "3,"), ("window", ",3"),
@@ -231,6 +231,7 @@ class Usage(RunTest):
         self.refuse_run("nonsense", parameters="nonsense=3")
         self.refuse_run("--backward-parameters", "--grad-out", backward_parameters="splits=1")
         self.refuse_run("--dtype-grad", "--grad-out", dtype_grad="f16")
+        self.refuse_run("--dtype-grad", "'f8'", dtype_grad="f8", grad_out="g.npy")
         self.refuse_run("softcap", "1e-60", softcap="1e-60")
 
     def test_values_may_begin_with_a_dash(self):
