@@ -602,11 +602,11 @@ CLMGK_API clmgk_status clmgk_plan_call_workspace_size(const clmgk_plan *plan, co
  * Values. Calls do not check values of device arrays, but no access is ever out of range. Lengths are clamped to 0 ..
  * S (0 .. N), offsets to their axis. A sequence whose end precedes its start is empty; rows outside every sequence are
  * not written. A negative or NaN prior or variance gives NaN in its rows. An infinite number of Q, K or V may give NaN
- * where the formula has an infinity or a weight of 0: f32 arrays on the engine MATRIX. Scores must be in the range of
- * f32: beyond it (|q| |k| above 1e38) rows are NaN or, with Gaussian scores, as if they saw no key. Sums over keys are
- * divided last, by a denominator of at most 2^16 for each key: a row may have infinities or NaN in O if a number of V
- * that it sees exceeds FLT_MAX / (2^16 n), n the number of keys that it sees; then so may any gradient. In the linear
- * family the sums of products of features and values must be in the range of f32.
+ * where the formula has an infinity or a weight of 0: on the engine MATRIX, if one of them is f32. Scores must be in
+ * the range of f32: beyond it (|q| |k| above 1e38) rows are NaN or, with Gaussian scores, as if they saw no key. Sums
+ * over keys are divided last, by a denominator of at most 2^16 for each key: a row may have infinities or NaN in O if a
+ * number of V that it sees exceeds FLT_MAX / (2^16 n), n the number of keys that it sees; then so may any gradient. In
+ * the linear family the sums of products of features and values must be in the range of f32.
  *
  * Keys that lengths and packing hide are never used. Keys that other masks hide have a weight of 0, which leaves a NaN
  * or an infinity NaN. If K or V has one at key j, O and L may be NaN of rows from which a bias of -inf hides j, and of

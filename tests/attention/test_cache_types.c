@@ -113,25 +113,39 @@ static clmgk_attention_desc in_pages(clmgk_attention_desc desc, int64_t page_siz
 }
 
 /* The only key, whose score is 0, has the weight 1, so O is V: all codes in the elements of four heads. */
+static th_problem problem_of_codes(const clmgk_attention_desc *desc, double scale, int digits, bool has_infinity)
+{
+    th_problem problem = th_problem_make(desc, 1);
+    const th_array *const v = &problem.array[TH_V];
+    for (size_t i = 0; i < v->count; i++)
+        v->values[i] = number_of((int)(i % 256), digits, has_infinity);
+    th_fill(&problem, TH_K, 0.0);
+    th_fill(&problem, TH_SCALE_V, scale);
+    if (desc->use_lengths)
+        th_fill(&problem, TH_LENGTHS, 1.0);
+    return problem;
+}
+
+/* `lost`: infinities may become NaN. */
+static void check_codes(const th_problem *problem, double scale, int digits, bool has_infinity, bool lost)
+{
+    const th_array *const o = &problem->array[TH_O];
+    for (size_t i = 0; i < o->count; i++) {
+        const size_t head = i / 64 / (size_t)problem->desc.length % 4;
+        const double exact = scale * number_of((int)(head * 64 + i % 64), digits, has_infinity);
+        const bool none = isnan(exact) || (lost && isinf(exact) && isnan(o->values[i]));
+        if (none ? !isnan(o->values[i]) : o->values[i] != exact)
+            fail_msg("element %zu: %g, expected %g", i, o->values[i], exact);
+    }
+}
+
 static void expect_codes(th_session *session, clmgk_attention_desc desc, int digits, bool has_infinity)
 {
+    const double scale = desc.page_size > 0 ? -0.5 : 1.0;
     for (size_t n = 0; n < session->engines; n++) {
-        TH_PROBLEM problem = th_problem_make(&desc, 1);
-        const th_array *const v = &problem.array[TH_V], *const o = &problem.array[TH_O];
-        const double scale = desc.page_size > 0 ? -0.5 : 1.0;
-        for (size_t i = 0; i < v->count; i++)
-            v->values[i] = number_of((int)(i % 256), digits, has_infinity);
-        th_fill(&problem, TH_K, 0.0);
-        th_fill(&problem, TH_SCALE_V, scale);
-        if (desc.use_lengths)
-            th_fill(&problem, TH_LENGTHS, 1.0);
+        TH_PROBLEM problem = problem_of_codes(&desc, scale, digits, has_infinity);
         th_run(session, &problem, n);
-        for (size_t i = 0; i < o->count; i++) {
-            const size_t head = i / 64 / (size_t)desc.length % 4;
-            const double exact = scale * number_of((int)(head * 64 + i % 64), digits, has_infinity);
-            if (isnan(exact) ? !isnan(o->values[i]) : o->values[i] != exact)
-                fail_msg("element %zu: %g, expected %g", i, o->values[i], exact);
-        }
+        check_codes(&problem, scale, digits, has_infinity, false);
     }
 }
 
@@ -256,6 +270,42 @@ TH_FULL_TEST(all_types_of_all_variants)
         const clmgk_attention_desc desc = random_desc(n);
         TH_PROBLEM problem = th_problem_make(&desc, n);
         th_expect(session, &problem);
+    }
+}
+
+/* Each type of K under queries of each type on each engine, and so each of V; blocks of few queries and of many. */
+TH_FULL_TEST(every_type_under_all_queries)
+{
+    static const clmgk_engine engines[] = {CLMGK_ENGINE_LANE, CLMGK_ENGINE_SIMT, CLMGK_ENGINE_MATRIX};
+    enum { TYPES = CLMGK_STORAGE_Q4_0 };
+    for (size_t n = 0; n < TH_COUNT(engines) * CLMGK_DTYPES * TYPES; n++) {
+        const size_t k = n % TYPES, q = n / TYPES % CLMGK_DTYPES;
+        clmgk_attention_desc desc = desc_of((k + q) % 2 == 0 ? 3 : 40, 70, (clmgk_storage)(1 + k),
+                                            (clmgk_storage)(1 + (k + 1 + 2 * q) % TYPES));
+        desc.dtype = th_dtypes[q];
+        if (k % 3 == 1)
+            desc = in_pages(desc, 16);
+        const clmgk_plan_options options = th_options_of(engines[n / TYPES / CLMGK_DTYPES], NULL);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
+        th_expect_forward(session, &problem, &options);
+    }
+}
+
+/* Also in tiles of fragments. */
+TH_FULL_TEST(codes_under_all_queries)
+{
+    static const clmgk_engine engines[] = {CLMGK_ENGINE_LANE, CLMGK_ENGINE_SIMT, CLMGK_ENGINE_MATRIX};
+    for (size_t n = 0; n < TH_COUNT(engines) * CLMGK_DTYPES * 2 * 2; n++) {
+        const bool e5m2 = n % 2 == 0;
+        const int digits = e5m2 ? 2 : 3;
+        clmgk_attention_desc desc =
+            desc_of(n / 2 % 2 == 0 ? 1 : 40, 1, CLMGK_STORAGE_E4M3, e5m2 ? CLMGK_STORAGE_E5M2 : CLMGK_STORAGE_E4M3);
+        desc.dtype = th_dtypes[n / 4 % CLMGK_DTYPES];
+        const clmgk_plan_options options = th_options_of(engines[n / 4 / CLMGK_DTYPES], NULL);
+        TH_PROBLEM problem = problem_of_codes(&desc, -0.5, digits, e5m2);
+        th_run_pass(session, &problem, TH_FORWARD, &options);
+        check_codes(&problem, -0.5, digits, e5m2,
+                    options.engine == CLMGK_ENGINE_MATRIX && desc.dtype == CLMGK_DTYPE_F32);
     }
 }
 
