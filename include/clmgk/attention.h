@@ -185,9 +185,9 @@ typedef struct clmgk_attention_desc {
      * values in f16 for queries in f32. All arithmetic is in f32, whatever the types. K and V may each have one of
      * CLMGK_CACHE_DTYPE_LIST (8-bit floats and integers, ggml's blocks), in batches, caches and pages, in the softmax
      * families and for inference: UNSUPPORTED with gradients and statistics, and on the engine MATRIX for mixed heads
-     * beside an array in f32 or in blocks. The engine MATRIX rounds weights to V's type and is UNSUPPORTED where O's is
-     * finer, unless `precision` allows V's (TF32 for f16, BF16 for bf16): for example O in f32 beside Q, K and V in
-     * bf16 with EXACT, which AUTO gives to another engine. */
+     * beside an array in f32 or in blocks. Of f32 beside f16 or bf16 alone that engine has no products. It rounds
+     * weights to V's type and is UNSUPPORTED where O's is finer, unless `precision` allows V's (TF32 for f16, BF16 for
+     * bf16): for example O in f32 beside Q, K and V in bf16 with EXACT, which AUTO gives to another engine. */
     clmgk_storage dtype_k;
     clmgk_storage dtype_v;
     clmgk_storage dtype_o;
