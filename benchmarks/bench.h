@@ -126,9 +126,6 @@ tool_exit bench_probe_memory(bench_device *device, tool_error *error);
  * device->probe. */
 tool_exit bench_probe_between(bench_device *device, tool_error *error);
 
-/* Prints the next step of a case on standard error, if the last such line is some seconds old. */
-void bench_progress(bench_device *device, const bench_case *one, const char *step);
-
 /* Told of a group's results so far. */
 typedef struct bench_listener {
     tool_exit (*tell)(void *user, const bench_device *device, const bench_group *group, tool_error *error);
@@ -225,11 +222,9 @@ bool bench_is_same_work(const json_t *old, const json_t *one);
 void bench_read_time(const json_t *one, double *median, double *noise);
 void bench_name_case(const json_t *one, char *name, size_t size);
 
-/* Objects of files side by side: a table, and a picture in output number `output`. */
+/* Objects of files side by side: a table. */
 tool_exit bench_show_side_by_side(const json_t *const *objects, const char *const *paths, size_t count, FILE *stream,
                                   tool_error *error);
-tool_exit bench_plot_side_by_side(const json_t *const *objects, const char *const *paths, size_t count,
-                                  tool_outputs *outputs, size_t output, tool_error *error);
 
 /* Announces the picture, whose number goes to *output; it may be none of the files of --compare. */
 tool_exit bench_announce_plot(const bench_options *options, tool_outputs *outputs, size_t *output, tool_error *error);

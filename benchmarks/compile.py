@@ -4,10 +4,10 @@
 with empty caches and a folder of programs made ahead. First an empty kernel of the default platform, which shows what
 no library can avoid.
 
-    compile.py [--bin DIR] [--before DIR] [--runs N] [--json FILE]
+    compile.py [--bin DIR] [--runs N] [--json FILE]
 
-Processor seconds (user and system) and wall seconds, of N cold runs with a warm and a shipped one after each. --before:
-the programs of an older build, in turn with those of --bin. --empty: only the empty kernel, once, here. Needs NumPy.
+Processor seconds (user and system) and wall seconds, of N cold runs with a warm and a shipped one after each. --empty: only the
+empty kernel, once, here. Needs NumPy.
 """
 import argparse
 import ctypes
@@ -160,19 +160,13 @@ def figures(runs):
             for state in STATES}
 
 
-def measure(builds, count):
+def measure(build, count):
     for variant, size in CASES:
         for passes in PASSES:
-            runs = {build: [] for build in builds}
-            for _ in range(count):
-                for build, folder in builds.items():
-                    runs[build].append(in_all_states(folder, variant, size, passes))
-            case = {"variant": variant, "head_size": size, "passes": passes}
-            case.update({build: figures(of_build) for build, of_build in runs.items()})
-            line = "   ".join(f"{build}" + "".join(f" {state} {case[build][state]['processor_s']['median']:6.2f} s"
-                                                   for state in STATES) for build in builds)
-            print(f"{variant:10} D {size:3} {passes:8} {line}", flush=True)
-            yield case
+            found = figures([in_all_states(build, variant, size, passes) for _ in range(count)])
+            line = "".join(f" {state} {found[state]['processor_s']['median']:6.2f} s" for state in STATES)
+            print(f"{variant:10} D {size:3} {passes:8}{line}", flush=True)
+            yield {"variant": variant, "head_size": size, "passes": passes, **found}
 
 
 def cpu_name():
@@ -192,7 +186,6 @@ def device_of(folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", type=pathlib.Path, default=HERE.parent / "build/bin")
-    parser.add_argument("--before", type=pathlib.Path)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--empty", action="store_true")
@@ -200,10 +193,9 @@ def main():
     if options.empty:
         return run_empty()
     version, device = device_of(options.bin)
-    builds = {"now": options.bin} | ({"before": options.before} if options.before else {})
     found = {"clmgk": version, "cpu": cpu_name(), "device": device, "runs": options.runs,
              "problem": {"batch": 1, "heads": HEADS, "components": COMPONENTS, "length": LENGTH},
-             "empty_kernel": empty_kernel(options.runs), "cases": list(measure(builds, options.runs))}
+             "empty_kernel": empty_kernel(options.runs), "cases": list(measure(options.bin, options.runs))}
     if options.json:
         options.json.write_text(json.dumps(found, indent=1) + "\n")
 

@@ -30,7 +30,8 @@ static bench_manner manner_of(const bench_device *device, const bench_options *o
                           .backward_parameters = options->backward_parameters};
 }
 
-void bench_progress(bench_device *device, const bench_case *one, const char *step)
+/* Prints the next step of a case on standard error, if the last such line is some seconds old. */
+static void progress(bench_device *device, const bench_case *one, const char *step)
 {
     const double now = tool_now_ms();
     if (now - device->progress_ms < QUIET_MS)
@@ -227,7 +228,7 @@ static tool_exit run_rounds(bench_device *device, double seconds, const bench_li
             bench_call_time time = {0, 0};
             if (!runs[i].run.plan)
                 continue;
-            bench_progress(device, one, "timing");
+            progress(device, one, "timing");
             TOOL_TRY(bench_time_calls(&device->tool, &runs[i].run, one->calls, &time, error));
             runs[i].samples[runs[i].sample_count++] = one->event_clock ? time.device : time.host;
             TOOL_TRY(bench_probe_between(device, error));
@@ -249,7 +250,7 @@ tool_exit bench_measure_group(bench_device *device, const bench_options *options
     TOOL_TRY(tool_check_memory(runs, "the cases of a shape", error));
     TOOL_TRY_GOTO(status, bench_arrays_create(&device->tool, group, &arrays, error), done);
     for (size_t i = 0; i < group->count; i++) {
-        bench_progress(device, &group->cases[i], "compiling and checking");
+        progress(device, &group->cases[i], "compiling and checking");
         TOOL_TRY_GOTO(status, prepare(device, options, &arrays, &group->cases[i], &runs[i].run, error), done);
         TOOL_TRY_GOTO(status, bench_probe_between(device, error), done);
     }

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products C [m,n] = A [m,k] B [n,k]^T, as layers have them: every provider beside the host libraries called
- * directly, and CLBlast with its own parameters. */
+/* Products C [m,n] = A [m,k] B [n,k]^T, as layers have them: every provider beside CLBlast with its own
+ * parameters. */
 #include "bench.h"
-
-#include "host_product.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -17,7 +15,6 @@ enum { SAMPLES = 64, LEAST_RUNS = 3, MAX_RUNS = 1000, WAYS = 8 };
 typedef struct way {
     const char *name;       /* a provider */
     const char *parameters; /* NULL: tuned; "": the provider's own */
-    bool direct;            /* the library itself, no OpenCL */
     bool done;
     double plan_ms, first_ms;
     double *times;
@@ -36,18 +33,6 @@ typedef struct scene {
     tool_matrices matrices;
     double seconds;
 } scene;
-
-static tool_exit run_once(const scene *s, const way *w, double *ms, tool_error *error)
-{
-    const tool_product *const size = &s->matrices.product;
-    float *const *const host = s->matrices.host;
-    if (!w->direct)
-        return tool_multiplier_run(s->device, &w->multiplier, 1, ms, error);
-    const double start = tool_now_ms();
-    (void)bench_host_product(w->name, size->m, size->n, size->k, host[0], host[1], host[2]);
-    *ms = tool_now_ms() - start;
-    return TOOL_DONE;
-}
 
 static tool_exit make_plan(const scene *s, way *w, tool_error *error)
 {
@@ -81,13 +66,11 @@ static tool_exit first_run(const scene *s, way *w, tool_error *error)
     char message[256];
     w->times = calloc(MAX_RUNS, sizeof(*w->times));
     TOOL_TRY(tool_check_memory(w->times, "times", error));
-    if (!w->direct)
-        TOOL_TRY(try_plan(s, w, error));
+    TOOL_TRY(try_plan(s, w, error));
     if (w->refused[0] != '\0')
         return TOOL_DONE;
-    TOOL_TRY(run_once(s, w, &w->first_ms, error));
-    if (!w->direct)
-        TOOL_TRY(tool_matrices_read(s->device, &s->matrices, error));
+    TOOL_TRY(tool_multiplier_run(s->device, &w->multiplier, 1, &w->first_ms, error));
+    TOOL_TRY(tool_matrices_read(s->device, &s->matrices, error));
     return tool_matrices_check(&s->matrices, w->sums, w->precision, SAMPLES, message, sizeof(message))
                ? TOOL_DONE
                : tool_fail(error, TOOL_CHECK_FAILED, "%s: %s", w->name, message);
@@ -103,7 +86,10 @@ static tool_exit measure(const scene *s, way *ways, size_t count, tool_error *er
     for (size_t run = 0; run < MAX_RUNS && (run < LEAST_RUNS || tool_now_ms() < end); run++)
         for (size_t i = 0; i < count; i++)
             if (ways[i].refused[0] == '\0')
-                TOOL_TRY_GOTO(status, run_once(s, &ways[i], &ways[i].times[ways[i].runs++], error), done);
+                TOOL_TRY_GOTO(
+                    status,
+                    tool_multiplier_run(s->device, &ways[i].multiplier, 1, &ways[i].times[ways[i].runs++], error),
+                    done);
     for (size_t i = 0; i < count; i++) {
         ways[i].spread = tool_spread_of(ways[i].times, ways[i].runs);
         ways[i].done = true;
@@ -126,37 +112,16 @@ static tool_exit can_multiply(const tool_device *device, size_t provider, clmgk_
     return TOOL_DONE;
 }
 
-/* Those of the second round: each provider, and behind it the library itself, which is called for f32. */
+/* Those of the second round: each provider. */
 static tool_exit list_ways(const tool_device *device, clmgk_dtype dtype, way *ways, size_t *count, tool_error *error)
 {
-    for (size_t i = 0; clmgk_gemm_provider(i) && *count + 2 <= WAYS; i++) {
-        float one = 1, result = 0;
+    for (size_t i = 0; clmgk_gemm_provider(i) && *count < WAYS; i++) {
         bool can = false;
         TOOL_TRY(can_multiply(device, i, dtype, &can, error));
-        if (!can)
-            continue;
-        ways[(*count)++] = (way){.name = clmgk_gemm_provider(i)};
-        if (dtype == CLMGK_DTYPE_F32 && bench_host_product(clmgk_gemm_provider(i), 1, 1, 1, &one, &one, &result))
-            ways[(*count)++] = (way){.name = clmgk_gemm_provider(i), .direct = true};
+        if (can)
+            ways[(*count)++] = (way){.name = clmgk_gemm_provider(i)};
     }
     return TOOL_DONE;
-}
-
-static double fastest_direct(const way *ways, size_t count, const char *name)
-{
-    double best = 0;
-    for (size_t i = 0; i < count; i++)
-        if (ways[i].direct && (!name || strcmp(ways[i].name, name) == 0) && (best == 0 || ways[i].spread.median < best))
-            best = ways[i].spread.median;
-    return best;
-}
-
-/* Rate of a way as a part of its library's own, or of the fastest one; 0: there is none. */
-static double part_of_host(const way *ways, size_t count, const way *w)
-{
-    const double own = fastest_direct(ways, count, w->name);
-    const double best = own > 0 ? own : fastest_direct(ways, count, NULL);
-    return best / w->spread.median;
 }
 
 typedef struct row {
@@ -173,7 +138,7 @@ static double ratio_to_untuned(const row *r, const way *w)
 
 static const char *way_name(const way *w)
 {
-    return w->direct ? "direct" : w->parameters ? "own parameters" : clmgk_tuning_source_name(w->tuning);
+    return w->parameters ? "own parameters" : clmgk_tuning_source_name(w->tuning);
 }
 
 static void print_row(const row *r, FILE *stream)
@@ -186,27 +151,26 @@ static void print_row(const row *r, FILE *stream)
             continue;
         }
         fprintf(stream,
-                "  %-9s %-15s %9.3f ms  %7.1f GFLOP/s  of host %5.2f  to untuned CLBlast %5.2f  plan %8.1f ms  first "
+                "  %-9s %-15s %9.3f ms  %7.1f GFLOP/s  to untuned CLBlast %5.2f  plan %8.1f ms  first "
                 "%8.1f ms\n",
                 w->name, way_name(w), w->spread.median, tool_product_gflops(&r->size, w->spread.median),
-                part_of_host(r->ways, r->count, w), ratio_to_untuned(r, w), w->plan_ms, w->first_ms);
+                ratio_to_untuned(r, w), w->plan_ms, w->first_ms);
     }
 }
 
 static json_t *way_json(const row *r, const way *w)
 {
-    json_t *const key = tool_json_merge(tool_product_json(&r->size),
-                                        json_pack("{s:I, s:s, s:b, s:b}", "device", (json_int_t)0, "provider", w->name,
-                                                  "direct", (int)w->direct, "untuned", (int)(w->parameters != NULL)));
+    json_t *const key =
+        tool_json_merge(tool_product_json(&r->size), json_pack("{s:I, s:s, s:b}", "device", (json_int_t)0, "provider",
+                                                               w->name, "untuned", (int)(w->parameters != NULL)));
     if (w->refused[0] != '\0')
         return tool_json_merge(key, json_pack("{s:s}", "refused", w->refused));
     return tool_json_merge(
-        key, json_pack("{s:s, s:s, s:s, s:s, s:{s:f, s:f, s:f, s:I}, s:f, s:o, s:o, s:f, s:f}", "precision_used",
+        key, json_pack("{s:s, s:s, s:s, s:s, s:{s:f, s:f, s:f, s:I}, s:f, s:o, s:f, s:f}", "precision_used",
                        clmgk_precision_name(w->precision), "tuning", clmgk_tuning_source_name(w->tuning), "parameters",
                        w->used, "note", w->note, "time_ms", "median", w->spread.median, "min", w->spread.min, "max",
                        w->spread.max, "repetitions", (json_int_t)w->runs, "gflops",
-                       tool_product_gflops(&r->size, w->spread.median), "ratio_to_host",
-                       tool_json_positive(part_of_host(r->ways, r->count, w)), "ratio_to_untuned",
+                       tool_product_gflops(&r->size, w->spread.median), "ratio_to_untuned",
                        tool_json_positive(ratio_to_untuned(r, w)), "plan_ms", w->plan_ms, "first_ms", w->first_ms));
 }
 

@@ -186,8 +186,9 @@ static void write_script(const side_by_side *table, FILE *script)
     fputc('\n', script);
 }
 
-tool_exit bench_plot_side_by_side(const json_t *const *objects, const char *const *paths, size_t count,
-                                  tool_outputs *outputs, size_t output, tool_error *error)
+/* A picture in output number `output`. */
+static tool_exit plot(const json_t *const *objects, const char *const *paths, size_t count, tool_outputs *outputs,
+                      size_t output, tool_error *error)
 {
     side_by_side table = {0};
     FILE *script = NULL, *picture = NULL;
@@ -225,7 +226,7 @@ static tool_exit show_files(const bench_options *options, const json_t *const *o
     size_t output = 0;
     if (options->plot) {
         TOOL_TRY(bench_announce_plot(options, outputs, &output, error));
-        TOOL_TRY(bench_plot_side_by_side(objects, options->compare, options->compare_count, outputs, output, error));
+        TOOL_TRY(plot(objects, options->compare, options->compare_count, outputs, output, error));
     }
     TOOL_TRY(bench_show_side_by_side(objects, options->compare, options->compare_count, stdout, error));
     return tool_flush_stdout(error);

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-const clmgk_array mgk_first_use_outputs[MGK_FIRST_USE_COUNT] = {
+static const clmgk_array outputs[MGK_FIRST_USE_COUNT] = {
 #define OUTPUT(name) CLMGK_ARRAY_##name,
     MGK_FIRST_USE_OUTPUTS(OUTPUT)};
 
@@ -119,7 +119,7 @@ static clmgk_status enqueue(trial *t, clmgk_error *error)
 /* The largest difference of an output's samples from the stored ones, relative to the largest of these. */
 static clmgk_status compare(const trial *t, int family, int output, double *worst, clmgk_error *error)
 {
-    const clmgk_array array = mgk_first_use_outputs[output];
+    const clmgk_array array = outputs[output];
     const float *const stored = mgk_first_use_expected(family, output);
     const int64_t count = mgk_array_count(&t->plan->desc, array);
     double largest = 0.0;
@@ -155,7 +155,7 @@ static clmgk_status judge(trial *t, int family, char *wrong, size_t size, clmgk_
         MGK_TRY(compare(t, family, output, &worst, error));
         if (worst > MOST && wrong[0] == '\0')
             (void)snprintf(wrong, size, "wrong numbers at the first use: %s of a small problem differs by %.2g",
-                           clmgk_array_name(mgk_first_use_outputs[output]), worst);
+                           clmgk_array_name(outputs[output]), worst);
     }
     return CLMGK_OK;
 }

@@ -22,7 +22,6 @@ enum { MGK_FIRST_USE_SAMPLES = 48 };
 
 /* The problem of the family number `family` of CLMGK_FAMILY_LIST; not resolved. */
 clmgk_attention_desc mgk_first_use_problem(int family);
-extern const clmgk_array mgk_first_use_outputs[MGK_FIRST_USE_COUNT];
 
 /* Fills an input of the problem, with numbers that all types hold. */
 void mgk_first_use_fill(clmgk_array array, float *x, int64_t count);

@@ -293,9 +293,6 @@ int mgk_matrix_unit_older(int unit);
 /* True if `unit` is `newest`, an older unit of its engine and maker, or 0. */
 bool mgk_matrix_unit_includes(int newest, int unit);
 
-/* The unit of this name; 0: there is none. */
-int mgk_matrix_unit_named(const char *name);
-
 /* The value of CLMGK_UNIT (NULL or empty: all units) as the field of a context. */
 enum { MGK_NO_UNIT = -1 };
 clmgk_status mgk_matrix_unit_read_allowed(const char *value, int *allowed, clmgk_error *error);

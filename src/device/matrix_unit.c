@@ -220,7 +220,8 @@ bool mgk_matrix_unit_allows(const mgk_device_facts *facts, int unit)
 /* AMX's unit has two names. */
 #define DOTS_NAME "avx512-bf16"
 
-int mgk_matrix_unit_named(const char *name)
+/* The unit of this name; 0: there is none. */
+static int unit_named(const char *name)
 {
     int unit = MGK_MATRIX_UNITS - 1;
     while (unit > 0 && strcmp(name, units[unit].name) != 0)
@@ -233,7 +234,7 @@ clmgk_status mgk_matrix_unit_read_allowed(const char *value, int *allowed, clmgk
     *allowed = 0;
     if (value == NULL || value[0] == '\0')
         return CLMGK_OK;
-    *allowed = strcmp(value, "none") == 0 ? MGK_NO_UNIT : mgk_matrix_unit_named(value);
+    *allowed = strcmp(value, "none") == 0 ? MGK_NO_UNIT : unit_named(value);
     if (*allowed != 0)
         return CLMGK_OK;
     char names[256] = "";

@@ -117,7 +117,8 @@ static const char *passes_of(clmgk_layer_array array)
     return passes_by_array[array];
 }
 
-uint32_t mgk_layer_own_gradients(const clmgk_layer_desc *d)
+/* Gradients of the attention's own parameters. */
+static uint32_t own_gradients(const clmgk_layer_desc *d)
 {
     const uint32_t inner = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V;
     return d->attention->gradients & ~inner;
@@ -134,7 +135,7 @@ bool mgk_layer_differentiates(const clmgk_layer_desc *d)
     uint32_t before = CLMGK_LAYER_GRADIENT_WEIGHT_O | CLMGK_LAYER_GRADIENT_BIAS_O;
     if (d->norm == CLMGK_NORM_POST)
         before |= CLMGK_LAYER_GRADIENT_NORM_GAIN | CLMGK_LAYER_GRADIENT_NORM_BIAS;
-    return (d->gradients & ~before) != 0 || mgk_layer_own_gradients(d) != 0;
+    return (d->gradients & ~before) != 0 || own_gradients(d) != 0;
 }
 
 bool mgk_layer_separates(const clmgk_layer_desc *d)

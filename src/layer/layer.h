@@ -29,9 +29,7 @@ mgk_layer_sizes mgk_layer_measure(const clmgk_layer_desc *resolved);
 clmgk_status mgk_layer_resolve(const clmgk_layer_desc *desc, clmgk_layer_desc *resolved,
                                clmgk_attention_desc *attention, clmgk_error *error);
 
-/* Gradients of the attention's own parameters; true if a backward pass exists; true if it goes through the
- * attention. */
-uint32_t mgk_layer_own_gradients(const clmgk_layer_desc *resolved);
+/* True if a backward pass exists; true if it goes through the attention. */
 bool mgk_layer_has_backward(const clmgk_layer_desc *resolved);
 bool mgk_layer_differentiates(const clmgk_layer_desc *resolved);
 
@@ -186,8 +184,7 @@ mgk_layer_place mgk_layer_keep(clmgk_layer *layer, int64_t count, size_t element
 mgk_layer_place mgk_layer_room(mgk_layer_builder *builder, int64_t count, size_t element);
 mgk_layer_place mgk_layer_behind(mgk_layer_place place, int64_t elements);
 
-/* Appends an operation; binds one of its buffers. A place NOWHERE is not bound. */
-mgk_layer_operation *mgk_layer_append(mgk_layer_builder *builder, mgk_steps *steps);
+/* Binds one of an operation's buffers. A place NOWHERE is not bound. */
 void mgk_layer_bind(mgk_layer_builder *builder, mgk_layer_operation *operation, int buffer, mgk_layer_place place);
 
 /* Notes an access of the pass's operation to a place of an array, of the activations or of the workspace. */

@@ -42,7 +42,7 @@ mgk_layer_place mgk_layer_behind(mgk_layer_place place, int64_t elements)
 
 /* ---- operations ------------------------------------------------------------------------------------------------ */
 
-mgk_layer_operation *mgk_layer_append(mgk_layer_builder *b, mgk_steps *steps)
+static mgk_layer_operation *append(mgk_layer_builder *b, mgk_steps *steps)
 {
     mgk_layer_operation *const operation = &b->pass->operation[b->pass->count++];
     operation->steps = steps;
@@ -122,7 +122,7 @@ mgk_layer_operation *mgk_layer_append_rows(mgk_layer_builder *b, const mgk_rows_
 {
     if (of_call(b) != NULL)
         note_status(b, mgk_steps_borrow(list->steps, of_limits(b)->steps, b->error));
-    mgk_layer_operation *const operation = mgk_layer_append(b, list->steps);
+    mgk_layer_operation *const operation = append(b, list->steps);
     bind_scratch(b, operation, buffer, list->steps->workspace_bytes, sizeof(float));
     return operation;
 }
@@ -183,7 +183,7 @@ void mgk_layer_multiply(mgk_layer_builder *b, clmgk_gemm_desc product, mgk_layer
     product.precision = b->layer->attention.precision;
     const clmgk_gemm_plan *const plan = of_call(b) != NULL ? resize_product(b, &product) : plan_product(b, &product);
     const clmgk_gemm_plan *const few = of_call(b) == NULL ? plan_few(b, &product) : NULL;
-    mgk_layer_operation *const operation = mgk_layer_append(b, plan != NULL ? plan->steps : NULL);
+    mgk_layer_operation *const operation = append(b, plan != NULL ? plan->steps : NULL);
     mgk_layer_bind(b, operation, MGK_GEMM_A, a);
     mgk_layer_bind(b, operation, MGK_GEMM_B, right);
     mgk_layer_bind(b, operation, MGK_GEMM_C, c);
@@ -204,7 +204,7 @@ mgk_layer_operation *mgk_layer_attend(mgk_layer_builder *b, clmgk_pass pass)
 {
     mgk_steps *const steps = b->layer->limits != NULL ? &b->layer->limits->calls->attention[pass]->pass.steps
                                                       : &b->layer->plan->pass[pass]->plan.steps;
-    mgk_layer_operation *const operation = mgk_layer_append(b, steps);
+    mgk_layer_operation *const operation = append(b, steps);
     operation->is_attention = true;
     bind_scratch(b, operation, CLMGK_ARRAY_WORKSPACE, steps->workspace_bytes, sizeof(float));
     return operation;

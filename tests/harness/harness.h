@@ -403,8 +403,6 @@ void th_enqueue(clmgk_plan *plan, cl_command_queue queue, const th_device *devic
 /* Reads everything back after the run. Canaries and inputs must be unchanged, and every element of an output written.
  * Outputs become values of the problem; for accumulated ones only the amount that was added. */
 void th_download(const th_session *session, th_problem *problem, const th_device *device);
-/* The same, but returns false and a message if something is wrong. */
-bool th_try_download(const th_session *session, th_problem *problem, const th_device *device, th_message *message);
 /* Requires that no byte was written. */
 void th_expect_untouched(const th_session *session, const th_device *device);
 void th_device_free(th_device *device);

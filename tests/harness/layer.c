@@ -155,7 +155,7 @@ uint32_t tl_all_gradients(const clmgk_layer_desc *desc)
     return set;
 }
 
-bool tl_has_backward(const tl_problem *problem)
+static bool has_backward(const tl_problem *problem)
 {
     return problem->desc.gradients != 0 || problem->attention.desc.gradients != 0;
 }
@@ -230,7 +230,7 @@ tl_device tl_upload(const th_session *session, tl_problem *problem, const clmgk_
     upload_bytes(session, CLMGK_LAYER_ARRAY_ACTIVATIONS, info.activation_bytes, &device);
     upload_bytes(session, CLMGK_LAYER_ARRAY_WORKSPACE, forward > backward ? forward : backward, &device);
     device.attention[TH_FORWARD] = th_upload_for(session, &problem->attention, TH_FORWARD, 0);
-    if (tl_has_backward(problem))
+    if (has_backward(problem))
         device.attention[TH_BACKWARD] = th_upload_for(session, &problem->attention, TH_BACKWARD, 0);
     return device;
 }
@@ -293,10 +293,10 @@ void tl_download(const th_session *session, tl_problem *problem, const tl_device
 static void enqueue_all(th_session *session, tl_problem *problem, clmgk_layer *layer, const tl_device *device)
 {
     tl_enqueue(layer, session->queue, device, TH_FORWARD);
-    if (tl_has_backward(problem))
+    if (has_backward(problem))
         tl_enqueue(layer, session->queue, device, TH_BACKWARD);
     assert_int_equal(clFinish(session->queue), CL_SUCCESS);
-    tl_download(session, problem, device, tl_has_backward(problem));
+    tl_download(session, problem, device, has_backward(problem));
 }
 
 void tl_run_with(th_session *session, tl_problem *problem, clmgk_layer *layer)
@@ -363,7 +363,7 @@ void tl_expect(th_session *session, tl_problem *problem, const char *name)
     clmgk_layer *const layer = tl_layer(session, problem);
     TL_DEVICE device = tl_upload(session, problem, layer);
     const clmgk_ref_layer reference = tl_reference(problem); /* before a cache is overwritten */
-    assert_true(clmgk_ref_layer_solve(&reference, tl_has_backward(problem), &answer));
+    assert_true(clmgk_ref_layer_solve(&reference, has_backward(problem), &answer));
     enqueue_all(session, problem, layer, &device);
     tl_check(session, problem, &answer, name);
 }

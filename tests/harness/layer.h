@@ -40,9 +40,6 @@ clmgk_layer_desc tl_desc(const tl_problem *problem);
 /* The problem for the reference, which points to the values of this one. */
 clmgk_ref_layer tl_reference(tl_problem *problem);
 
-/* Whether it wants any gradient. */
-bool tl_has_backward(const tl_problem *problem);
-
 /* All gradients that such a layer has. */
 uint32_t tl_all_gradients(const clmgk_layer_desc *desc);
 

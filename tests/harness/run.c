@@ -262,7 +262,8 @@ bool th_take_output(th_array *array, const unsigned char *bytes, size_t name, bo
     return true;
 }
 
-bool th_try_download(const th_session *session, th_problem *problem, const th_device *device, th_message *message)
+/* th_download, but returns false and a message if something is wrong. */
+static bool try_download(const th_session *session, th_problem *problem, const th_device *device, th_message *message)
 {
     bool ok = true;
     for (size_t home = 0; home < TH_ARRAYS; home++) {
@@ -283,7 +284,7 @@ bool th_try_download(const th_session *session, th_problem *problem, const th_de
 void th_download(const th_session *session, th_problem *problem, const th_device *device)
 {
     th_message message;
-    if (!th_try_download(session, problem, device, &message))
+    if (!try_download(session, problem, device, &message))
         fail_msg("%s", message.text);
 }
 
@@ -336,7 +337,7 @@ bool th_try_pass(th_session *session, th_problem *problem, th_pass pass, const c
     th_device device = th_upload_for(session, problem, pass, clmgk_plan_workspace_size(plan));
     th_enqueue(plan, session->queue, &device, 0, NULL, NULL);
     assert_int_equal(clFinish(session->queue), CL_SUCCESS);
-    const bool ok = th_try_download(session, problem, &device, message);
+    const bool ok = try_download(session, problem, &device, message);
     th_device_free(&device);
     clmgk_plan_release(plan);
     return ok;

@@ -18,7 +18,6 @@ import warps
 from machine import offline
 
 GUARD = 1 << 12  # bytes
-LOG2_E = 1.4426950408889634
 VARIANTS = {"softmax": 0, "gaussian": 1, "mgk": 2, "smgk": 3, "hard-fish": 5, "hard-mish": 7}
 F32, F16, BF16, E4M3, E5M2, INT8 = range(6)
 STORED = ("q", "k", "v", "o", "grad_o", "grad_q", "grad_k", "grad_v")
@@ -28,7 +27,6 @@ PRIOR_HM = 2
 POOLED = {"k": -2, "v": -2, "scale_k": -1, "scale_v": -1}  # arrays that may lie in pages, with their axis of tokens
 INTEGERS = 40.0  # int8 of a number near 1, and the inverse of its scale
 OUTPUTS = ("grad_q", "grad_k", "grad_v", "grad_prior", "grad_variance", "grad_shift", "grad_mix", *STATISTICS)
-BOUND_BYTES = 24  # mgk_bound, which a call sets
 
 
 def codes_of(dtype):

@@ -19,7 +19,7 @@ double exact_capped(const clmgk_ref_problem *p, double s)
 #define NO_WEIGHT 64.0
 
 /* Knuth's sum: the error of a + x in double is a double. */
-exact_logit exact_plus(exact_logit a, double x)
+static exact_logit plus(exact_logit a, double x)
 {
     const double high = a.high + x;
     if (!isfinite(high))
@@ -32,7 +32,7 @@ exact_logit exact_plus(exact_logit a, double x)
 exact_logit exact_weight(const clmgk_ref_problem *p, ref_row at, const ref_span *span, int64_t j, double shaped)
 {
     const exact_logit bias = {ref_bias(p, at, j), 0.0};
-    return exact_plus(exact_plus(bias, -ref_penalty(p, at.h, span, j)), shaped);
+    return plus(plus(bias, -ref_penalty(p, at.h, span, j)), shaped);
 }
 
 exact_log_sum exact_log_sum_exp(const exact_logit *x, int64_t count)
@@ -80,7 +80,7 @@ exact_logit exact_log_weight(const exact_row *row, int64_t j, int64_t r)
 {
     const clmgk_ref_problem *const p = row->problem;
     const exact_logit weight = row->weight[r * p->desc.length_k + j];
-    return p->desc.estep == CLMGK_ESTEP_HARD ? weight : exact_plus(weight, log(ref_prior(p, row->at.h, j, r)));
+    return p->desc.estep == CLMGK_ESTEP_HARD ? weight : plus(weight, log(ref_prior(p, row->at.h, j, r)));
 }
 
 double exact_share(const exact_row *row, exact_logit x)
@@ -109,7 +109,7 @@ static exact_logit key_weight(const exact_row *row, int64_t j)
     for (int64_t r = 0; r < ref_components(desc); r++)
         row->terms[r] = exact_log_weight(row, j, r);
     const exact_log_sum sum = exact_log_sum_exp(row->terms, ref_components(desc));
-    return exact_plus(sum.largest, sum.log);
+    return plus(sum.largest, sum.log);
 }
 
 /* The size of logit n, of key j, whose score was shaped. */

@@ -18,9 +18,6 @@ typedef struct exact_logit {
     double low;  /* the rounding error of `high`; 0 where `high` is not finite */
 } exact_logit;
 
-/* a + x */
-exact_logit exact_plus(exact_logit a, double x);
-
 /* a - b, rounded once where a and b are close. */
 static inline double exact_minus(exact_logit a, exact_logit b)
 {

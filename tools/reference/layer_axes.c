@@ -7,7 +7,8 @@
 
 /* ---- shapes ------------------------------------------------------------------------------------------------------ */
 
-int64_t ref_layer_columns(const clmgk_attention_desc *desc, char side)
+/* Columns of Q, K, V, O: q, k, v, o. */
+static int64_t columns_of(const clmgk_attention_desc *desc, char side)
 {
     const ref_form form = ref_form_of(desc);
     const int64_t global = desc->components; /* heads of Q and K, mixed */
@@ -21,7 +22,7 @@ int64_t ref_layer_columns(const clmgk_attention_desc *desc, char side)
     case 'o':
         return desc->heads * desc->value_size;
     default: /* p */
-        return ref_layer_columns(desc, 'q') + ref_layer_columns(desc, 'k') + ref_layer_columns(desc, 'v');
+        return columns_of(desc, 'q') + columns_of(desc, 'k') + columns_of(desc, 'v');
     }
 }
 
@@ -48,7 +49,7 @@ static int64_t axis(const clmgk_ref_layer *layer, char letter)
     case 'D':
         return a->head_size;
     default:
-        return ref_layer_columns(a, letter);
+        return columns_of(a, letter);
     }
 }
 
@@ -125,7 +126,7 @@ static void open_streams(const clmgk_ref_layer *layer, layer_pass *pass)
         s->source = source[side];
         s->tokens = s->source == LAYER_Q ? a->length : a->length_k;
         s->keys = side == LAYER_Q ? a->length : a->length_k;
-        s->columns = ref_layer_columns(a, "qkv"[side]);
+        s->columns = columns_of(a, "qkv"[side]);
         s->size = side == LAYER_V ? a->value_size : a->head_size;
         s->inputs = inputs[side];
         s->weight = d->packed_weights ? layer->weight_qkv + first * d->width : weight[side];
@@ -148,7 +149,7 @@ void ref_layer_open(const clmgk_ref_layer *layer, const ref_way *way, layer_pass
     pass->attention = layer->attention;
     pass->rows = a->batch * a->length;
     pass->width = layer->desc.width;
-    pass->o_columns = ref_layer_columns(a, 'o');
+    pass->o_columns = columns_of(a, 'o');
     open_streams(layer, pass);
 }
 

@@ -31,8 +31,9 @@ static double plain_dot(ref_order order, int64_t count, const double *x, int64_t
     return sums[0];
 }
 
-double ref_layer_dot(const layer_pass *pass, int64_t count, const double *x, int64_t x_step, const double *y,
-                     int64_t y_step)
+/* sum_n x[n x_step] y[n y_step], rounded to f32; y NULL: 1 */
+static double dot(const layer_pass *pass, int64_t count, const double *x, int64_t x_step, const double *y,
+                  int64_t y_step)
 {
     if (pass->plain)
         return plain_dot(pass->way.order, count, x, x_step, y, y_step);
@@ -47,8 +48,7 @@ void ref_layer_product(const layer_pass *pass, int64_t rows, int64_t columns, in
 {
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < columns; j++) {
-            const double sum =
-                ref_layer_dot(pass, inner, a.values + i * a.row, a.column, b.values + j * b.column, b.row);
+            const double sum = dot(pass, inner, a.values + i * a.row, a.column, b.values + j * b.column, b.row);
             double *const to = &c[i * columns + j];
             *to = ref_layer_stored(pass, add ? *to + sum : sum);
         }
@@ -57,7 +57,7 @@ void ref_layer_product(const layer_pass *pass, int64_t rows, int64_t columns, in
 void ref_layer_sum_rows(const layer_pass *pass, int64_t rows, int64_t columns, const double *x, double *sums)
 {
     for (int64_t n = 0; n < columns; n++)
-        sums[n] = ref_layer_dot(pass, rows, x + n, columns, NULL, 0);
+        sums[n] = dot(pass, rows, x + n, columns, NULL, 0);
 }
 
 /* ---- layer normalisation ----------------------------------------------------------------------------------------- */
@@ -69,10 +69,10 @@ void ref_layer_normalise(layer_pass *pass, const double *x, double *scale, doubl
     double *const rest = ref_layer_room(pass, width);
     for (int64_t row = 0; !pass->failed && row < pass->rows; row++) {
         const double *const from = x + row * width;
-        const double mean = ref_layer_single(pass, ref_layer_dot(pass, width, from, 1, NULL, 0) / (double)width);
+        const double mean = ref_layer_single(pass, dot(pass, width, from, 1, NULL, 0) / (double)width);
         for (int64_t w = 0; w < width; w++)
             rest[w] = ref_layer_single(pass, from[w] - mean);
-        const double variance = ref_layer_dot(pass, width, rest, 1, rest, 1) / (double)width;
+        const double variance = dot(pass, width, rest, 1, rest, 1) / (double)width;
         const double factor = ref_layer_single(pass, 1.0 / sqrt(variance + layer->desc.norm_epsilon));
         scale[2 * row] = mean;
         scale[2 * row + 1] = factor;
@@ -96,8 +96,8 @@ void ref_layer_normalise_back(layer_pass *pass, const double *x, const double *s
             terms[row * width + w] = ref_layer_single(pass, given * u[w]);
             part[w] = ref_layer_single(pass, given * pass->layer->norm_gain[w]);
         }
-        const double mean = ref_layer_dot(pass, width, part, 1, NULL, 0) / (double)width;
-        const double along = ref_layer_dot(pass, width, part, 1, u, 1) / (double)width;
+        const double mean = dot(pass, width, part, 1, NULL, 0) / (double)width;
+        const double along = dot(pass, width, part, 1, u, 1) / (double)width;
         for (int64_t w = 0; w < width; w++)
             to[row * width + w] = ref_layer_single(pass, factor * (part[w] - mean - u[w] * along));
     }
@@ -131,7 +131,7 @@ static void rotate(const layer_pass *pass, const layer_stream *stream, int64_t p
 /* 1 / sqrt(mean(x^2) + epsilon) */
 static double rms_factor(const layer_pass *pass, const layer_stream *stream, const double *x)
 {
-    const double mean = ref_layer_dot(pass, stream->size, x, 1, x, 1) / (double)stream->size;
+    const double mean = dot(pass, stream->size, x, 1, x, 1) / (double)stream->size;
     return ref_layer_single(pass, 1.0 / sqrt(mean + pass->layer->desc.norm_epsilon));
 }
 
@@ -170,7 +170,7 @@ static void rms_back(const layer_pass *pass, const layer_stream *stream, const d
         terms[d] = ref_layer_single(pass, grad[d] * unit[d]);
         grad[d] = ref_layer_single(pass, grad[d] * stream->gain[d]);
     }
-    const double along = ref_layer_dot(pass, stream->size, grad, 1, unit, 1) / (double)stream->size;
+    const double along = dot(pass, stream->size, grad, 1, unit, 1) / (double)stream->size;
     for (int64_t d = 0; d < stream->size; d++)
         grad[d] = ref_layer_single(pass, factor * (grad[d] - unit[d] * along));
 }

@@ -67,9 +67,6 @@ typedef struct layer_pass {
 void ref_layer_open(const clmgk_ref_layer *layer, const ref_way *way, layer_pass *pass);
 void ref_layer_close(layer_pass *pass);
 
-/* Columns of Q, K, V, O: q, k, v, o; of Q, K and V together: p. */
-int64_t ref_layer_columns(const clmgk_attention_desc *desc, char side);
-
 int64_t ref_layer_gradient_count(const clmgk_ref_layer *layer, clmgk_ref_layer_gradient which);
 
 /* Zeroed room; NULL, and `failed`, where there is none. */
@@ -86,10 +83,6 @@ int64_t ref_layer_position(const layer_pass *pass, const layer_stream *stream, i
 /* Rounded to f32, to the storage type; the exact pass rounds nothing. */
 double ref_layer_single(const layer_pass *pass, double x);
 double ref_layer_stored(const layer_pass *pass, double x);
-
-/* sum_n x[n x_step] y[n y_step], rounded to f32; y NULL: 1 */
-double ref_layer_dot(const layer_pass *pass, int64_t count, const double *x, int64_t x_step, const double *y,
-                     int64_t y_step);
 
 /* A matrix: element (i,j) is values[i row + j column]. */
 typedef struct layer_matrix {

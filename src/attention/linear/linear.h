@@ -45,8 +45,7 @@ clmgk_status mgk_linear_begin(const mgk_attention_request *request, const mgk_li
 /* True if the map reads its inputs from a tile (MAP_TILE of linear/features.clh). */
 bool mgk_linear_has_inputs(const mgk_linear_pass *pass);
 
-/* Numbers of a state: STATE_WIDTH, STATE_FLOATS, SLOT_FLOATS of linear/block.clh. */
-int64_t mgk_linear_state_width(const mgk_linear_pass *pass);
+/* Numbers of a state: STATE_FLOATS, SLOT_FLOATS of linear/block.clh. */
 int64_t mgk_linear_state_floats(const mgk_linear_pass *pass);
 int64_t mgk_linear_slot_floats(const mgk_linear_pass *pass);
 

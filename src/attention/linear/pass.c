@@ -210,21 +210,21 @@ clmgk_status mgk_linear_begin(const mgk_attention_request *request, const mgk_li
     return CLMGK_OK;
 }
 
-int64_t mgk_linear_state_width(const mgk_linear_pass *x)
+static int64_t state_width(const mgk_linear_pass *x)
 {
     return (int64_t)x->flags.FEATURES * (x->flags.MIXED_HEADS ? x->request->traits.components : 1);
 }
 
 int64_t mgk_linear_state_floats(const mgk_linear_pass *x)
 {
-    return mgk_linear_state_width(x) * (x->value_block + 1);
+    return state_width(x) * (x->value_block + 1);
 }
 
 int64_t mgk_linear_slot_floats(const mgk_linear_pass *x)
 {
     const clmgk_feature feature = x->request->desc->feature;
     const bool shifted = feature == CLMGK_FEATURE_EXP || feature == CLMGK_FEATURE_FAVOR;
-    return mgk_linear_state_floats(x) + (shifted ? 3 * mgk_linear_state_width(x) : 0) + 16;
+    return mgk_linear_state_floats(x) + (shifted ? 3 * state_width(x) : 0) + 16;
 }
 
 /* ---- steps -------------------------------------------------------------------------------------------------- */

@@ -124,9 +124,6 @@ size_t tool_offset_of(const clmgk_shape *shape, size_t element);
 /* Elements of an array that is used: blocks, in an array of blocks. */
 size_t tool_element_count(const tool_problem *problem, clmgk_array array);
 
-/* Whether it is a captured array of ints. */
-bool tool_is_integers(const tool_problem *problem, clmgk_array array);
-
 /* `elements` are of the array's type and lie as the descriptor says. */
 void tool_gather(const tool_problem *problem, clmgk_array array, const void *elements, double *values);
 

@@ -21,7 +21,8 @@ size_t tool_element_count(const tool_problem *problem, clmgk_array array)
     return problem->slot[array].count / clmgk_ref_block(clmgk_array_dtype(&problem->desc, array));
 }
 
-bool tool_is_integers(const tool_problem *problem, clmgk_array array)
+/* Whether it is a captured array of ints. */
+static bool is_integers(const tool_problem *problem, clmgk_array array)
 {
     return array >= CLMGK_ARRAY_CAPTURE_0 && array <= CLMGK_ARRAY_CAPTURE_7 &&
            problem->desc.captures[array - CLMGK_ARRAY_CAPTURE_0].type == CLMGK_CAPTURE_I32;
@@ -32,7 +33,7 @@ void tool_gather(const tool_problem *problem, clmgk_array array, const void *ele
     const clmgk_dtype dtype = clmgk_array_dtype(&problem->desc, array);
     const clmgk_shape shape = clmgk_array_shape(&problem->desc, array);
     const size_t count = problem->slot[array].count, size = clmgk_ref_dtype_size(dtype);
-    if (tool_is_integers(problem, array)) {
+    if (is_integers(problem, array)) {
         for (size_t n = 0; n < count; n++)
             values[n] = ((const int32_t *)elements)[tool_offset_of(&shape, n)];
         return;
