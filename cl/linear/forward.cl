@@ -153,17 +153,12 @@ FUNCTION void sums_add(BLOCK_SPACE float *sums, BLOCK_SPACE const float *phi, __
     }
 }
 
-/* Rows of a product with the keys of their chunk. It omits keys that none of these rows sees. */
-#define STRIPE (STEPS_FASTER ? 16 : CHUNK)
-
-/* weights += phi psi^T, keys before a stripe's end */
+/* weights += phi psi^T */
 FUNCTION void weights_add(BLOCK_SPACE float *weights, BLOCK_SPACE const float *phi, BLOCK_SPACE const float *psi,
                           BLOCK_SPACE float *columns, int rows, int keys)
 {
     BLOCK_SPACE const float *const x = columns_of(columns, CHUNK, psi, FEATURE_ROW, keys, FEATURE_BLOCK);
-    for (int t = 0; t < rows; t += STRIPE)
-        add_pairs(weights + t * CHUNK_ROW, CHUNK_ROW, phi + t * FEATURE_ROW, FEATURE_ROW, x,
-                  COLUMNS_ROW(CHUNK, FEATURE_ROW), min(STRIPE, rows - t), min(keys, t + STRIPE), FEATURE_BLOCK);
+    add_pairs(weights, CHUNK_ROW, phi, FEATURE_ROW, x, COLUMNS_ROW(CHUNK, FEATURE_ROW), rows, keys, FEATURE_BLOCK);
 }
 
 /* Clears weights of keys that a row does not see; sums[t] += the others. */
@@ -171,7 +166,7 @@ FUNCTION void weights_mask(BLOCK_SPACE float *weights, BLOCK_SPACE float *sums, 
 {
     SUMS_FOR(t, part, rows) {
         real sum = (real)(0.0f);
-        for (int n = part * VECTOR; n < keys && n < (t / STRIPE + 1) * STRIPE; n += SUM_PARTS * VECTOR) {
+        for (int n = part * VECTOR; n < keys; n += SUM_PARTS * VECTOR) {
             const real x = real_below(REAL_AT(weights + t * CHUNK_ROW + n), n, t + 1, 0.0f);
             REAL_PUT(weights + t * CHUNK_ROW + n, x);
             sum += x;
@@ -187,9 +182,7 @@ FUNCTION void values_add(BLOCK_SPACE float *outputs, BLOCK_SPACE const float *we
 #if LOCAL_TILES
     add_seen(outputs, VALUE_BLOCK, weights, CHUNK_ROW, v, COPIED_ROW, rows, VALUE_BLOCK, keys);
 #else
-    for (int t = 0; t < rows; t += STRIPE)
-        add_tiles(outputs + t * VALUE_BLOCK, VALUE_BLOCK, weights + t * CHUNK_ROW, CHUNK_ROW, v, COPIED_ROW,
-                  min(STRIPE, rows - t), VALUE_BLOCK, min(keys, t + STRIPE));
+    add_tiles(outputs, VALUE_BLOCK, weights, CHUNK_ROW, v, COPIED_ROW, rows, VALUE_BLOCK, keys);
 #endif
 }
 
