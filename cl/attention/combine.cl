@@ -45,7 +45,7 @@ typedef o_element part_element;
 typedef struct row_parts {
     __global const float *lse, *low; /* of part 0; low: SPLIT_KEYS, or HAS_LSE_LOW and given, else NULL */
     __global const part_element *o;  /* of part 0 */
-    long rows;                       /* to the next part */
+    long row, rows;                  /* in a part, and to the next part */
     int parts, size;
     bool aligned;
 } row_parts;
@@ -60,7 +60,7 @@ FUNCTION float team_top(const row_parts *x, int first, float *top_low, int *last
     for (; first < x->parts; first += PARTS_AT_ONCE * PART_TEAMS) {
         UNROLL
         for (int p = first; p < first + PARTS_AT_ONCE * PART_TEAMS; p += PART_TEAMS) {
-            const long at = min(p, x->parts - 1) * x->rows;
+            const long at = min(p, x->parts - 1) * x->rows + x->row;
             const float l = p < x->parts ? x->lse[at] : -INFINITY, low = PART_LOW(x, at);
             *top_low = l > top ? low : *top_low;
             *last = l != -INFINITY ? p : *last;
@@ -80,7 +80,7 @@ FUNCTION float team_sum(const row_parts *x, int first, int last, int e, float to
     for (; first < x->parts; first += PARTS_AT_ONCE * PART_TEAMS) {
         UNROLL
         for (int p = first; p < first + PARTS_AT_ONCE * PART_TEAMS; p += PART_TEAMS) {
-            const long at = min(p, last) * x->rows;
+            const long at = min(p, last) * x->rows + x->row;
             const float l = p <= last ? x->lse[at] : -INFINITY, low = PART_LOW(x, at);
             const float4 o = load_four(x->o + at * x->size, e, x->size, aligned);
             const bool seen = l != -INFINITY; /* else the part has no visible key, and its O may be anything */
@@ -162,18 +162,17 @@ __kernel void attention_combine(KERNEL_PARAMETERS)
         return;
     if (PART_TEAMS == 1 && e >= a.value_size)
         return;
-    const row_place place = row_of(&a, before + row);
     /* rows outside every sequence have no parts and are not written */
-    if (HAS_SEQUENCES && SPLIT_KEYS && !in_sequence(&a, offsets, (int)place.i))
+    if (HAS_SEQUENCES && SPLIT_KEYS && !in_sequence(&a, offsets, (int)row_of(&a, before + row).i))
         return;
-    row_parts x = {.rows = rows, .size = a.value_size};
+    row_parts x = {.row = row, .rows = rows, .size = a.value_size};
 #if SPLIT_KEYS
-    x.lse = work + a.parts_lse + row, x.low = work + a.parts_low + row, x.o = work + a.parts_o + row * a.value_size;
+    x.lse = work + a.parts_lse, x.low = work + a.parts_low, x.o = work + a.parts_o;
     x.parts = a.splits;
     x.aligned = e < a.value_size && has_fours(work + a.parts_o, a.value_size, a.value_size);
 #else
-    x.lse = parts_lse + row, x.low = is_given(&a.bound, SLOT_PARTS_LSE_LOW) ? parts_lse_low + row : 0;
-    x.o = parts_o + row * a.value_size;
+    x.lse = parts_lse, x.low = is_given(&a.bound, SLOT_PARTS_LSE_LOW) ? parts_lse_low : 0;
+    x.o = parts_o;
     x.parts = a.bound.parts;
     x.aligned = e < a.value_size && has_fours(parts_o, a.value_size, a.value_size);
 #endif
@@ -191,6 +190,7 @@ __kernel void attention_combine(KERNEL_PARAMETERS)
 #if PART_TEAMS > 1
     sum = row_sum(results, team, item, sum, &value);
 #endif
+    const row_place place = row_of(&a, before + row);
     if (team == 0 && e < a.value_size) {
         __global o_element *const out = o + place.b * a.o.batch + place.h * a.o.head + place.i * a.o.token;
         store_four(out, e, a.value_size, has_fours(out, 0, a.value_size), sum == 0.0f ? (float4)(0.0f) : value / sum);

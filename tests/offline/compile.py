@@ -120,6 +120,15 @@ MATRIX_CUDA_SPILLS = {
     ("backward-mgk2-bf16-64-wgmma", "backward"): 48, ("backward-softmax-bf16-128-wgmma-cuda", "backward"): 132,
     ("backward-softmax-f16-128-wgmma-cuda", "backward"): 132, ("backward-mgk2-bf16-128-wgmma-cuda", "backward"): 180,
 }
+# Bytes of a work-item's arrays by head: of eight heads' weights that are mixed after the softmax, in loops over the heads that
+# no compiler unrolls, and (Intel's: of a hardware thread) what these take beside registers.
+HELD_STACK = {("talking-heads8-after-64", "mixed"): 600, ("backward-talking-heads8-after-64", "backward"): 1008,
+              ("backward-talking-heads8-after-64", "backward_queries"): 936}
+INTEL_HELD = 16384
+# What 32 work-items of a hardware thread with 128 registers spill where teams combine parts, whose loads wait together: four
+# parts at once; three spill nothing, but would take a round more.
+INTEL_TEAMS = {"mgk2-few-128": 2048}
+INTEL_TEAM = 512
 MATRIX_RESIDENTS = 2  # work-groups of the matrix engine that a multiprocessor must hold
 # Parts of a CUDA toolkit that PyPI has.
 CUDA_PACKAGES = {"nvdisasm": "nvidia-cuda-nvdisasm", "ptxas": "nvidia-cuda-nvcc"}
@@ -607,6 +616,10 @@ def limits(name, kind, configuration, source, options):
     if kind == "cuda":
         spills = MATRIX_CUDA_SPILLS.get((configuration, pathlib.Path(source).stem), CUDA_LIMIT)
     promoted = AMD_PROBE if source == "engine/direct_probe.cl" else promoted_bytes(source, options)
+    held = HELD_STACK.get((configuration, pathlib.Path(source).stem), 0)
+    promoted += INTEL_HELD if kind == "intel" and held else held
+    if kind == "intel" and source == "attention/combine.cl" and tunable(options, "PART_TEAMS", 1) > 1:
+        promoted += INTEL_TEAMS.get(configuration, INTEL_TEAM)
     stack = 2 * spills + promoted
     if kind == "amd" and stack > 0:
         stack = 4 * spills + promoted + AMD_STACK

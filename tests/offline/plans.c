@@ -21,6 +21,7 @@
 #define NAME_OF_TF32  "tf32"
 #define NAME_OF_TEXTS "-texts-" /* a score and a mask as texts */
 #define NAME_OF_PAGES "-pages-" /* keys and values in pages */
+#define NAME_OF_AFTER "-after-" /* heads mixed after the softmax, too */
 
 static clmgk_precision precision_of(const char *name)
 {
@@ -113,6 +114,8 @@ static const problem problems[] = {
     {"mish2-bf16-64", CLMGK_VARIANT_MISH, CLMGK_DTYPE_BF16, 2, 64, 64, false, false, false, CLMGK_PASS_FORWARD, false},
     {"talking-heads8-64", CLMGK_VARIANT_TALKING_HEADS, CLMGK_DTYPE_F32, 8, 64, 64, false, false, false,
      CLMGK_PASS_FORWARD, false},
+    {"talking-heads8-after-64", CLMGK_VARIANT_TALKING_HEADS, CLMGK_DTYPE_F32, 8, 64, 64, false, false, false,
+     CLMGK_PASS_FORWARD, false},
     {"fish2-modified-64", CLMGK_VARIANT_FISH, CLMGK_DTYPE_F16, 2, 64, 64, false, false, false, CLMGK_PASS_FORWARD,
      true},
     {"hard-fish2-32", CLMGK_VARIANT_HARD_FISH, CLMGK_DTYPE_F32, 2, 32, 32, false, false, false, CLMGK_PASS_BACKWARD,
@@ -128,6 +131,8 @@ static const problem problems[] = {
      false},
     {"mish2-bf16-64", CLMGK_VARIANT_MISH, CLMGK_DTYPE_BF16, 2, 64, 64, false, false, false, CLMGK_PASS_BACKWARD, false},
     {"talking-heads8-64", CLMGK_VARIANT_TALKING_HEADS, CLMGK_DTYPE_F32, 8, 64, 64, false, false, false,
+     CLMGK_PASS_BACKWARD, false},
+    {"talking-heads8-after-64", CLMGK_VARIANT_TALKING_HEADS, CLMGK_DTYPE_F32, 8, 64, 64, false, false, false,
      CLMGK_PASS_BACKWARD, false},
     {"fish2-modified-64", CLMGK_VARIANT_FISH, CLMGK_DTYPE_F16, 2, 64, 64, false, false, false, CLMGK_PASS_BACKWARD,
      true},
@@ -415,6 +420,8 @@ static uint32_t gradients_of(const problem *p)
         set |= CLMGK_GRADIENT_MIX_HIDDEN_OFFSET;
     if ((traits & CLMGK_TRAIT_NOISE) != 0)
         set |= CLMGK_GRADIENT_NOISE;
+    if (strstr(p->name, NAME_OF_AFTER) != NULL)
+        set |= CLMGK_GRADIENT_MIX_AFTER;
     if (strstr(p->name, NAME_OF_TEXTS) != NULL)
         set |= CLMGK_GRADIENT_NUMBERS | CLMGK_GRADIENT_CAPTURE_0;
     if (p->modified)
@@ -447,6 +454,7 @@ static void ask(const problem *p, clmgk_attention_desc *desc)
     desc->use_mix_weight = desc->use_mix_offset = p->arrays && mixed;
     if (p->variant == CLMGK_VARIANT_HARD_GFISH) /* it stands for hidden layers */
         desc->mix_hidden = 8, desc->use_mix_hidden_offset = 1;
+    desc->mix_after_heads = strstr(p->name, NAME_OF_AFTER) != NULL ? desc->heads : 0;
     desc->gradients = p->pass == CLMGK_PASS_BACKWARD ? gradients_of(p) : 0;
     desc->statistics = p->pass == CLMGK_PASS_STATISTICS ? CLMGK_STATISTIC_ALL : 0;
     desc->combine = p->pass == CLMGK_PASS_COMBINE;
