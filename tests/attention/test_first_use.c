@@ -2,7 +2,7 @@
 /*
  * The stored numbers of the first use (src/attention/first_use.c) are the reference's.
  *
- *     test_first_use --print > src/attention/first_use_values.h
+ *     test_first_use --print | clang-format > src/attention/first_use_values.h
  */
 #include "harness/harness.h"
 
