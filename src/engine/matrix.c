@@ -683,7 +683,12 @@ static clmgk_status check_groups(const mgk_footprint *f, const mgk_device_facts 
 {
     if (!has_two_groups(p))
         return CLMGK_OK;
+    enum { WIDEST_OF_TURNS = 192 }; /* with more, registers spill */
     const bool makes_norms = f->keys_read_again && f->rows <= rows_of(p);
+    if (width_of(f->widest) > WIDEST_OF_TURNS)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                        "engine matrix: warps: expected %d of wgmma with more than %d numbers of a head", GROUP_WARPS,
+                        WIDEST_OF_TURNS);
     if (!f->forward || f->singles || f->held_heads > 0 || f->made_terms || makes_norms)
         return mgk_fail(
             error, CLMGK_ERROR_UNSUPPORTED,
