@@ -165,6 +165,15 @@ static void take_step(const generation *g, int step, double *worst)
     }
 }
 
+/* What a pass over the whole and one with caches have. */
+static void release_both(clmgk_layer_args *whole, const clmgk_layer_args *args, const clmgk_attention_args *inner)
+{
+    const clmgk_buffer buffers[] = {whole->x,      whole->out,    whole->workspace, args->x,       args->out,
+                                    args->cache_k, args->cache_v, args->workspace,  inner->lengths};
+    release_weights(whole);
+    release_all(buffers, TH_COUNT(buffers));
+}
+
 /* One pass over all tokens: `count` numbers of x and of the output. */
 static void run_whole(th_session *session, const clmgk_attention_desc *attention, clmgk_layer_args *args, size_t count,
                       const float *x, float *out)
@@ -215,10 +224,7 @@ TH_TEST(steps_are_rows_of_one_pass)
     }
 
     clmgk_layer_release(layer);
-    release_weights(&whole);
-    const clmgk_buffer buffers[] = {whole.x,      whole.out,    whole.workspace, args.x,       args.out,
-                                    args.cache_k, args.cache_v, args.workspace,  inner.lengths};
-    release_all(buffers, TH_COUNT(buffers));
+    release_both(&whole, &args, &inner);
 }
 
 /* One layer with sizes_at_call takes the prompt, chunks and single tokens. */
@@ -272,10 +278,7 @@ TH_TEST(one_layer_takes_prompt_and_steps)
     assert_true(worst < 1e-5);
 
     clmgk_layer_release(layer);
-    release_weights(&whole);
-    const clmgk_buffer buffers[] = {whole.x,      whole.out,    whole.workspace, args.x,       args.out,
-                                    args.cache_k, args.cache_v, args.workspace,  inner.lengths};
-    release_all(buffers, TH_COUNT(buffers));
+    release_both(&whole, &args, &inner);
 }
 
 /* ---- a state ----------------------------------------------------------------------------------------------------- */
