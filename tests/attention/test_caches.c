@@ -37,8 +37,9 @@ enum { SEQUENCES = 6, ROOM = 200 };
 static const int64_t queries[SEQUENCES] = {1, 40, 0, 17, 3, 1}, keys[SEQUENCES] = {199, 40, 70, 0, 64, 1};
 
 /* A problem of them; what is beyond the lengths is NaN. */
-static th_problem mixed_problem(clmgk_attention_desc desc, uint64_t seed)
+static th_problem mixed_problem(const th_session *session, clmgk_attention_desc desc, uint64_t seed)
 {
+    th_fit_type(session, &desc);
     desc.sequences = SEQUENCES;
     desc.use_lengths = 1;
     desc.length = 0;
@@ -72,7 +73,7 @@ TH_TEST(caches_of_packed_sequences)
 {
     static const clmgk_variant variants[] = {CLMGK_VARIANT_SOFTMAX, CLMGK_VARIANT_MGK, CLMGK_VARIANT_HARD_FISH};
     for (size_t n = 0; n < TH_COUNT(variants) * 6; n++) {
-        TH_PROBLEM problem = mixed_problem(desc_of(variants[n / 6], n), n);
+        TH_PROBLEM problem = mixed_problem(session, desc_of(variants[n / 6], n), n);
         th_expect(session, &problem);
     }
 }
@@ -83,7 +84,7 @@ TH_TEST(caches_in_ranges)
     for (size_t n = 0; n < session->engines; n++) {
         clmgk_attention_desc desc = desc_of(CLMGK_VARIANT_SOFTMAX, 0);
         desc.use_sinks = 1; /* a range without keys has it */
-        TH_PROBLEM problem = mixed_problem(desc, n);
+        TH_PROBLEM problem = mixed_problem(session, desc, n);
         th_expect_with(session, &problem, session->engine[n],
                        session->engine[n] == CLMGK_ENGINE_LANE ? "splits=4,panels=1" : "splits=4");
     }
@@ -98,7 +99,7 @@ TH_FULL_TEST(caches_with_terms_of_keys)
         th_set_bias_axes(&desc, n);
         desc.use_alibi = desc.use_sinks = 1;
         desc.prior_shape = CLMGK_PRIOR_HMS;
-        TH_PROBLEM problem = mixed_problem(desc, n);
+        TH_PROBLEM problem = mixed_problem(session, desc, n);
         th_expect(session, &problem);
     }
 }
@@ -113,6 +114,7 @@ TH_FULL_TEST(random_caches)
             mixed ? th_admixtures[n / 2 % TH_COUNT(th_admixtures)] : th_variants[n / 2 % TH_COUNT(th_variants)], n);
         desc.sequences = th_pick(&state, 1, 9);
         desc.use_lengths = 1;
+        th_fit_type(session, &desc);
         desc.length = th_pick(&state, 0, 200);
         desc.length_k = th_keys(th_pick(&state, 0, 300));
         TH_PROBLEM problem = th_problem_make(&desc, n);

@@ -114,6 +114,7 @@ TH_FULL_TEST(components_and_mixed_heads)
     clmgk_attention_desc desc = desc_of(CLMGK_VARIANT_MGK, 40, 16, 100, 40);
     expect_cascade(session, &desc, 1, 77);
     desc = desc_of(CLMGK_VARIANT_HARD_FISH, 40, 16, 100, 40);
+    th_fit_type(session, &desc);
     expect_cascade(session, &desc, 2, 77);
 }
 

@@ -153,6 +153,9 @@ clmgk_plan *th_try_plan(th_session *session, const clmgk_attention_desc *desc, c
  */
 bool th_is_emulated(const th_session *session);
 
+/* Gives mixed heads bf16 in place of f32 if the session's engine is the matrix engine, which lacks these products. */
+void th_fit_type(const th_session *session, clmgk_attention_desc *desc);
+
 /* Whether the session's engine number `n` has, for a variant, all parameters that a text "name=value,..." names. */
 bool th_has_parameters(const th_session *session, size_t n, clmgk_variant variant, const char *parameters);
 

@@ -141,6 +141,13 @@ bool th_is_emulated(const th_session *session)
     return session->engine[0] == CLMGK_ENGINE_MATRIX && session->info.device_class == CLMGK_DEVICE_CPU;
 }
 
+void th_fit_type(const th_session *session, clmgk_attention_desc *desc)
+{
+    const bool mixed = (clmgk_variant_traits(desc->variant) & CLMGK_TRAIT_ADMIXTURE) != 0;
+    if (mixed && desc->dtype == CLMGK_DTYPE_F32 && session->engine[0] == CLMGK_ENGINE_MATRIX)
+        desc->dtype = CLMGK_DTYPE_BF16;
+}
+
 bool th_takes(const th_session *session, size_t index, size_t step)
 {
     return session->full || index % step == 0;
