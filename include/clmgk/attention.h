@@ -184,10 +184,11 @@ typedef struct clmgk_attention_desc {
     /* Storage types of K, of V, and of O and dO, if they differ from Q's: for example a cache of keys and
      * values in f16 for queries in f32. All arithmetic is in f32, whatever the types. K and V may each have one of
      * CLMGK_CACHE_DTYPE_LIST (8-bit floats and integers, ggml's blocks), in batches, caches and pages, in the softmax
-     * families and for inference: UNSUPPORTED with gradients and statistics, and on the engine MATRIX for mixed heads
-     * beside an array in f32 or in blocks. Of f32 beside f16 or bf16 alone that engine has no products. It rounds
-     * weights to V's type and is UNSUPPORTED where O's is finer, unless `precision` allows V's (TF32 for f16, BF16 for
-     * bf16): for example O in f32 beside Q, K and V in bf16 with EXACT, which AUTO gives to another engine. */
+     * families and for inference: UNSUPPORTED with gradients and statistics. The engine MATRIX has no mixed heads
+     * beside an array in f32 or in blocks, and no backward pass where K's type differs from Q's, or O's from V's. It
+     * rounds weights of 16 bits to V's type and is UNSUPPORTED where O's is finer, unless `precision` allows V's (TF32
+     * for f16, BF16 for bf16): for example O in f32 beside Q, K and V in bf16 with EXACT, which AUTO gives to another
+     * engine. */
     clmgk_storage dtype_k;
     clmgk_storage dtype_v;
     clmgk_storage dtype_o;

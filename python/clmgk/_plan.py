@@ -502,8 +502,8 @@ def unsupported(*, device: str | Device | Context | None = None, engine: str = "
 
     Examples
     --------
-    >>> clmgk.unsupported(length=100, head_size=32, dtype_k="f16", engine="matrix")
-    'engine matrix: it multiplies f32 only where Q, K and V are all f32'
+    >>> clmgk.unsupported(length=100, head_size=32, dtype="f16", dtype_o="f32", engine="matrix")
+    "engine matrix: O in a finer type than V needs finer weights than those that multiply V, unless the precision is V's"
     """
     use_opencl()
     options = initialised("clmgk_plan_options")

@@ -14,9 +14,8 @@ bool mgk_has_singles(const clmgk_attention_desc *desc)
 {
     const uint32_t single = 1U << CLMGK_DTYPE_F32, blocks = 1U << CLMGK_DTYPE_Q8_0 | 1U << CLMGK_DTYPE_Q4_0;
     const clmgk_dtype k = mgk_dtype_of(desc, desc->dtype_k), v = mgk_dtype_of(desc, desc->dtype_v);
-    return mgk_is_cache_type(k) || mgk_is_cache_type(v)
-               ? (mgk_dtypes_of(desc) & (single | blocks)) != 0
-               : desc->dtype == CLMGK_DTYPE_F32 && k == CLMGK_DTYPE_F32 && v == CLMGK_DTYPE_F32;
+    return mgk_is_cache_type(k) || mgk_is_cache_type(v) ? (mgk_dtypes_of(desc) & (single | blocks)) != 0
+                                                        : ((1U << desc->dtype | 1U << k | 1U << v) & single) != 0;
 }
 
 clmgk_precision mgk_weights_precision(const clmgk_attention_desc *desc)

@@ -772,10 +772,7 @@ static const char *why_not_types(const clmgk_attention_desc *desc)
 {
     const clmgk_dtype k = mgk_dtype_of(desc, desc->dtype_k), v = mgk_dtype_of(desc, desc->dtype_v),
                       o = mgk_dtype_of(desc, desc->dtype_o);
-    const bool any_single = desc->dtype == CLMGK_DTYPE_F32 || k == CLMGK_DTYPE_F32 || v == CLMGK_DTYPE_F32;
     const bool singles = mgk_has_singles(desc);
-    if (any_single && !singles)
-        return "it multiplies f32 only where Q, K and V are all f32";
     if (singles && (clmgk_variant_traits(desc->variant) & CLMGK_TRAIT_ADMIXTURE) != 0)
         return "the scores of mixed heads leave no registers for slices of f32";
     if (!singles && mgk_weights_precision(desc) > desc->precision)
@@ -837,6 +834,14 @@ static const char *why_not_unit(const mgk_matrix_unit *found, const clmgk_attent
     return (types & found->wrong_types) != 0 ? "the device's matrix units give wrong products of this type" : NULL;
 }
 
+/* True if keys and values are copied number by number into tiles of another type. */
+static bool converts(const clmgk_attention_desc *desc)
+{
+    const clmgk_dtype k = mgk_dtype_of(desc, desc->dtype_k), v = mgk_dtype_of(desc, desc->dtype_v);
+    return mgk_is_cache_type(k) || mgk_is_cache_type(v) ||
+           (mgk_has_singles(desc) && (k != CLMGK_DTYPE_F32 || v != CLMGK_DTYPE_F32));
+}
+
 /* Above or below the engine for such devices without matrix units. */
 static mgk_rank rank(const mgk_device_facts *facts, const clmgk_attention_desc *desc)
 {
@@ -860,7 +865,7 @@ static mgk_rank rank(const mgk_device_facts *facts, const clmgk_attention_desc *
         return (mgk_rank){BELOW, "its matrix units multiply f16, bf16 and tf32"};
     if (desc->length < TILE_ROWS && (linear || mgk_packed_heads(&mgk_engine_matrix, desc) < HEADS_WORTH))
         return (mgk_rank){BELOW, "there are fewer queries than a fragment has rows"};
-    if (mgk_is_cache_type(mgk_dtype_of(desc, desc->dtype_k)) || mgk_is_cache_type(mgk_dtype_of(desc, desc->dtype_v)))
+    if (!linear && converts(desc))
         return (mgk_rank){ABOVE,
                           "its products run on matrix units, and numbers are converted on the way into its tiles"};
     if (!linear && !copies_pieces(desc))

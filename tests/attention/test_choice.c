@@ -152,9 +152,9 @@ TH_HOST_TEST(measured_values_of_matrix_units)
                                                  "key-tiles=4,warps=2", &th_error);
         assert_int_equal(status, unit ? CLMGK_OK : CLMGK_ERROR_INVALID_VALUE);
         assert_true(unit || strstr(th_error.message, "emulates"));
-        plan.desc.dtype_k = CLMGK_STORAGE_F32;
+        plan.desc.dtype_o = CLMGK_STORAGE_F32;
         th_expect_error(mgk_plan_try(&context, &plan.desc, CLMGK_PASS_FORWARD, CLMGK_ENGINE_MATRIX, "", &th_error),
-                        CLMGK_ERROR_INVALID_VALUE, "all f32");
+                        CLMGK_ERROR_INVALID_VALUE, "finer weights");
         discard(&context, &plan);
     }
     scratch_remove(folder);
@@ -238,14 +238,15 @@ TH_HOST_TEST(ranks)
             assert_true(i == 0 || ranked[i].rank.points <= ranked[i - 1].rank.points);
         }
     }
-    /* matrix units need arrays of 16 bits, or all of f32 (not of mixed heads), in the linear family leave to round, and
-     * rows for a fragment, or four query heads to a head of keys */
+    /* matrix units have no f32 of mixed heads, nor types of their own in a backward pass; they need leave to round in
+     * the linear family, and rows for a fragment, or four query heads to a head of keys */
     mgk_device_facts facts = th_facts(CLMGK_DEVICE_GPU);
     const clmgk_attention_desc problems[] = {
         {.dtype = CLMGK_DTYPE_BF16, .length = 16},
         {.dtype = CLMGK_DTYPE_F16, .length = 16},
         {.dtype = CLMGK_DTYPE_F16, .length = 1, .heads = 8, .kv_heads = 2},
         {.dtype = CLMGK_DTYPE_F32, .length = 16, .gradients = CLMGK_GRADIENT_Q},
+        {.dtype = CLMGK_DTYPE_BF16, .dtype_k = CLMGK_STORAGE_F32, .length = 16},
         {.variant = CLMGK_VARIANT_MLK, .dtype = CLMGK_DTYPE_F16, .length = 16, .precision = CLMGK_PRECISION_TF32},
         {.variant = CLMGK_VARIANT_HARD_FISH, .dtype = CLMGK_DTYPE_F32, .length = 16},
         {.variant = CLMGK_VARIANT_HARD_FISH, .dtype = CLMGK_DTYPE_F32, .length = 16, .precision = CLMGK_PRECISION_TF32},
@@ -253,12 +254,12 @@ TH_HOST_TEST(ranks)
         {.variant = CLMGK_VARIANT_LINEAR, .length = 15, .heads = 8, .kv_heads = 2, .precision = CLMGK_PRECISION_TF32},
         {.dtype = CLMGK_DTYPE_BF16, .length = 15},
         {.dtype = CLMGK_DTYPE_F32, .dtype_o = CLMGK_STORAGE_F16, .length = 16, .gradients = CLMGK_GRADIENT_Q},
-        {.dtype = CLMGK_DTYPE_BF16, .dtype_k = CLMGK_STORAGE_F32, .length = 16}};
+        {.dtype = CLMGK_DTYPE_BF16, .dtype_k = CLMGK_STORAGE_F32, .length = 16, .gradients = CLMGK_GRADIENT_Q}};
     for (size_t n = 0; n < TH_COUNT(problems); n++) {
         mgk_ranked ranked[MGK_ENGINES];
         facts.matrix_unit = (mgk_matrix_unit){.known = true, .unit = 1};
         mgk_engines_rank(&facts, &problems[n], ranked);
-        assert_int_equal(ranked[0].engine->value, n < 5 ? CLMGK_ENGINE_MATRIX : CLMGK_ENGINE_SIMT);
+        assert_int_equal(ranked[0].engine->value, n < 6 ? CLMGK_ENGINE_MATRIX : CLMGK_ENGINE_SIMT);
         facts.matrix_unit.unit = 0;
         mgk_engines_rank(&facts, &problems[n], ranked);
         assert_int_equal(ranked[0].engine->value, CLMGK_ENGINE_SIMT);

@@ -640,7 +640,7 @@ TH_TEST(other_problems_are_refused)
         const char *words, *parameters;
     } cases[] = {
         {{.value_size = 129}, "at most 128 numbers", NULL},
-        {{.dtype = CLMGK_DTYPE_F16, .dtype_k = CLMGK_STORAGE_F32}, "all f32", NULL},
+        {{.dtype = CLMGK_DTYPE_F16, .dtype_k = CLMGK_STORAGE_F32, .gradients = CLMGK_GRADIENT_Q}, "one type", NULL},
         {{.variant = CLMGK_VARIANT_HARD_FISH, .precision = CLMGK_PRECISION_TF32}, "slices of f32", NULL},
         {{.dtype_o = CLMGK_STORAGE_F16, .gradients = CLMGK_GRADIENT_V}, "one for V and O", NULL},
         {{.dtype = CLMGK_DTYPE_F16, .dtype_k = CLMGK_STORAGE_BF16, .gradients = CLMGK_GRADIENT_Q}, "one type", NULL},

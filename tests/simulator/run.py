@@ -126,6 +126,8 @@ FULL = [
     group("wgmma-e4m3-64", "softmax-f16-e4m3-64-wgmma", length=70, length_k=200),
     group("wgmma-int8-and-e5m2-64", "softmax-f16-pages-e4m3-64-wgmma", length=70, length_k=200, dtype_k=6, dtype_v=5),
     group("wgmma-int8-bf16-64", "softmax-f16-pages-e4m3-64-wgmma", length=70, length_k=200, dtype="bf16", dtype_k=6, dtype_v=6),
+    group("wgmma-f32-over-f16-and-bf16-64", "softmax-f32-64-wgmma", length=40, length_k=150, dtype_k=2, dtype_v=3),
+    group("wgmma-bf16-over-f32-and-f16-64", "softmax-bf16-64-wgmma", length=40, length_k=150, dtype_k=1, dtype_v=2),
     group("wgmma-mgk2-int8-64", "mgk2-bf16-64-wgmma", SPILLS, length=40, length_k=150, dtype_k=6, dtype_v=6, use_scale_k=1,
           use_scale_v=1),
     group("wgmma-hard-fish2-pages-64", "hard-fish2-f16-pages-int8-64-wgmma", heads=4, kv_heads=4, length=40, length_k=150),
