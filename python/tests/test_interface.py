@@ -135,10 +135,10 @@ def test_warm_up(rng):
     np.testing.assert_array_equal(clmgk.attention(q, q, q, device=context), o)
     with pytest.raises(ValueError, match="head_size"):
         clmgk.warm_up([problem, {"length": 5}], device=context)
-    refused, = clmgk.warm_up([problem | {"dtype_k": "f16"}], device=context, engine="matrix")
+    refused, = clmgk.warm_up([problem | {"value_size": 129}], device=context, engine="matrix")
     with pytest.raises(NotImplementedError) as refusal:
         refused.result()
-    assert clmgk.unsupported(device=context, engine="matrix", **problem, dtype_k="f16") == str(refusal.value)
+    assert clmgk.unsupported(device=context, engine="matrix", **problem, value_size=129) == str(refusal.value)
     assert clmgk.unsupported(device=context, **problem) is None
     with pytest.raises(ValueError, match="head_size"):
         clmgk.unsupported(length=5)
