@@ -274,10 +274,10 @@ TH_FULL_TEST(all_types_of_all_variants)
 }
 
 /* Each type of K, from `first` on, and each of V; blocks of few queries and of many, half of them over pages. */
-static void expect_types(th_session *session, clmgk_dtype queries, clmgk_storage first, clmgk_engine engine)
+static void expect_types(th_session *session, clmgk_dtype queries, int first, clmgk_engine engine)
 {
     const clmgk_plan_options options = th_options_of(engine, NULL);
-    const int types = CLMGK_STORAGE_Q4_0 - first + 1;
+    const int types = (int)CLMGK_STORAGE_Q4_0 - first + 1;
     for (int n = 0; n < types; n++) {
         const int k = first + n, v = first + (n + 1 + 2 * (int)queries) % types;
         clmgk_attention_desc desc =
