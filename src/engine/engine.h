@@ -133,16 +133,16 @@ static inline uint32_t mgk_dtypes_of(const clmgk_attention_desc *desc)
            1U << mgk_dtype_of(desc, desc->dtype_o);
 }
 
+/* Whether the products of a matrix unit are of f32: Q, K or V is f32; or K or V has a cache's type, and 16 bits do not
+ * hold its numbers, or O is f32. */
+bool mgk_has_singles(const clmgk_attention_desc *desc);
+
 /* Whether Q and K have two types, also where a matrix unit multiplies them. */
 static inline bool mgk_has_two_types(const clmgk_attention_desc *desc)
 {
     const clmgk_dtype k = mgk_dtype_of(desc, desc->dtype_k);
-    return k != desc->dtype && !mgk_is_cache_type(k);
+    return k != desc->dtype && !mgk_is_cache_type(k) && !mgk_has_singles(desc);
 }
-
-/* Whether the products of a matrix unit are of f32: Q, K and V are f32; or K or V has a cache's type, and 16 bits do
- * not hold its numbers, or another array is f32. */
-bool mgk_has_singles(const clmgk_attention_desc *desc);
 
 /* Precision of products whose weights are rounded to V's type, 16 bits: less than EXACT where O's type is finer. */
 clmgk_precision mgk_weights_precision(const clmgk_attention_desc *desc);
