@@ -1,36 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Caches of keys and values: packed queries over one for each sequence, prefill and decoding mixed. */
 #include "harness/harness.h"
+#include "harness/made.h"
 
 #define FUNCTION static inline
 #include "attention/shares.clh"
 
 #include <math.h>
 #include <string.h>
-
-static size_t made; /* programs and kernels */
-
-/* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp): names that the linker's --wrap gives */
-cl_int __real_clBuildProgram(cl_program program, cl_uint count, const cl_device_id *devices, const char *options,
-                             void (*notify)(cl_program, void *), void *data);
-cl_int __wrap_clBuildProgram(cl_program program, cl_uint count, const cl_device_id *devices, const char *options,
-                             void (*notify)(cl_program, void *), void *data);
-cl_kernel __real_clCreateKernel(cl_program program, const char *name, cl_int *code);
-cl_kernel __wrap_clCreateKernel(cl_program program, const char *name, cl_int *code);
-
-cl_int __wrap_clBuildProgram(cl_program program, cl_uint count, const cl_device_id *devices, const char *options,
-                             void (*notify)(cl_program, void *), void *data)
-{
-    made++;
-    return __real_clBuildProgram(program, count, devices, options, notify, data);
-}
-
-cl_kernel __wrap_clCreateKernel(cl_program program, const char *name, cl_int *code)
-{
-    made++;
-    return __real_clCreateKernel(program, name, code);
-}
-/* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
 
 /* Queries and keys of the sequences of a batch: prefill, decoding, a new part of a prompt, none of one or both. */
 enum { SEQUENCES = 6, ROOM = 200 };

@@ -157,7 +157,7 @@ TH_FULL_TEST(arrays_of_bf16)
 
 /* Every rank's rows and keys in f32 parts: results are as exact as one device's, whatever the number of ranks. */
 static void expect_exactness(th_session *session, th_problem *problem, const tr_cut *c, clmgk_dist_schedule schedule,
-                             const clmgk_ref_answer *answer, clmgk_ref_arrays *exact, const double *one)
+                             const clmgk_ref_answer *answer, const clmgk_ref_arrays *exact, const double *one)
 {
     const clmgk_plan_options options = th_options(session, 0);
     double sums[TR_RESULTS] = {0};

@@ -531,8 +531,10 @@ clmgk_ref_arrays th_solve_gradients(const th_problem *problem);
 clmgk_ref_arrays th_solve_statistics(const th_problem *problem);
 
 /* Compares the problem's gradients, or statistics, with the reference's. */
-void th_check_gradients(th_session *session, const th_problem *problem, clmgk_engine engine, clmgk_ref_arrays *exact);
-void th_check_statistics(th_session *session, const th_problem *problem, clmgk_engine engine, clmgk_ref_arrays *exact);
+void th_check_gradients(th_session *session, const th_problem *problem, clmgk_engine engine,
+                        const clmgk_ref_arrays *exact);
+void th_check_statistics(th_session *session, const th_problem *problem, clmgk_engine engine,
+                         const clmgk_ref_arrays *exact);
 
 /* Runs the problem and compares with the reference: on the device's own engine, or on all engines if `all` or in full.
  */

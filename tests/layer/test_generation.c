@@ -2,6 +2,7 @@
 /* Text token by token: nothing is compiled after the layer is made, and every step is a row of one causal pass. With a
  * cache, over a thousand steps of two sequences of different lengths, of which one fills it; with a state, by parts. */
 #include "harness/harness.h"
+#include "harness/made.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -9,30 +10,6 @@
 
 enum { BATCH = 2, STEPS = 1000, CAPACITY = 990, LATE = 300, HEADS = 2, SIZE = 8, WIDTH = 12, COLUMNS = HEADS * SIZE };
 enum { TOKENS = BATCH * CAPACITY * WIDTH, CACHE = BATCH * CAPACITY * COLUMNS, ROWS = BATCH * WIDTH };
-
-static size_t made; /* programs and kernels */
-
-/* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp): names that the linker's --wrap gives */
-cl_int __real_clBuildProgram(cl_program program, cl_uint count, const cl_device_id *devices, const char *options,
-                             void (*notify)(cl_program, void *), void *data);
-cl_int __wrap_clBuildProgram(cl_program program, cl_uint count, const cl_device_id *devices, const char *options,
-                             void (*notify)(cl_program, void *), void *data);
-cl_kernel __real_clCreateKernel(cl_program program, const char *name, cl_int *code);
-cl_kernel __wrap_clCreateKernel(cl_program program, const char *name, cl_int *code);
-
-cl_int __wrap_clBuildProgram(cl_program program, cl_uint count, const cl_device_id *devices, const char *options,
-                             void (*notify)(cl_program, void *), void *data)
-{
-    made++;
-    return __real_clBuildProgram(program, count, devices, options, notify, data);
-}
-
-cl_kernel __wrap_clCreateKernel(cl_program program, const char *name, cl_int *code)
-{
-    made++;
-    return __real_clCreateKernel(program, name, code);
-}
-/* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
 
 /* ---- the layer --------------------------------------------------------------------------------------------------- */
 

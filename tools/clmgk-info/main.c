@@ -26,13 +26,12 @@ static const tool_program program = {
         "matrix_units (true, or null: none), programs_kept_by (driver, library, nobody), tuned, tuning {current,\n"
         "stale, shipped, passed_over: entries}, compute_units, clock_mhz, native_float_lanes, global_memory_bytes,\n"
         "local_memory_bytes, max_allocation_bytes, max_work_group, architecture, products [{provider, dtypes, reason\n"
-        "(why not others)}], message (what failed; null: nothing; so below), engine_reason, matrix_unit (in "
-        "use),\n"
-        "matrix_unit_found, matrix_unit_reason (why it is not used), first_use, with --selftest selftest [{variant,\n"
-        "engine, offered, ok, error, bound, message}]}], message, cache, tuning_cache and program_dir (programs made\n"
-        "ahead), each {path, entries, bytes, message}, tuning_cache also damaged (lines). With --cache-clear: clmgk,\n"
-        "removed {path, entries, bytes}. With --tunables: clmgk, tables [{name, tunables [{name, values, cpu_default,\n"
-        "gpu_default, meaning}], constraints}].",
+        "(why not others)}], message (what failed; null: nothing; so below), engine_reason, matrix_unit\n"
+        "(in use), matrix_unit_found, matrix_unit_reason (why it is not used), first_use, with --selftest selftest\n"
+        "[{variant, engine, offered, ok, error, bound, message}]}], message, cache, tuning_cache and program_dir\n"
+        "(programs made ahead), each {path, entries, bytes, message}, tuning_cache also damaged (lines). With\n"
+        "--cache-clear: clmgk, removed {path, entries, bytes}. With --tunables: clmgk, tables [{name,\n"
+        "tunables [{name, values, cpu_default, gpu_default, meaning}], constraints}].",
     .options = options_table,
     .option_count = OPTION_COUNT,
 };
